@@ -1,0 +1,121 @@
+"""Settings that cannot be misspelt: frozen dataclasses whose fields know their allowed values."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_NOTEBOOK_NAMES = frozenset({"In", "Out", "exit", "quit", "open", "get_ipython"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a value may be, and the sentence that tells so."""
+
+    kind: type
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    choices: tuple[Any, ...] | None = None
+    help: str = ""
+
+    def describe(self) -> str:
+        """Return the allowed values in words."""
+        if self.choices is not None:
+            return "must be one of " + ", ".join(repr(c) for c in self.choices)
+        if self.kind is bool:
+            return "must be True or False"
+        if self.kind is str:
+            return "must be text"
+        word = "a whole number" if self.kind is int else "a number"
+        limits = []
+        if self.above is not None:
+            limits.append(f"above {self.above:g}")
+        if self.low is not None:
+            limits.append(f"at least {self.low:g}")
+        if self.high is not None:
+            limits.append(f"at most {self.high:g}")
+        return f"must be {word}" + (", " + " and ".join(limits) if limits else "")
+
+    def accepts(self, value: object) -> bool:
+        """Return whether ``value`` has the right type and lies in range."""
+        if isinstance(value, bool) != (self.kind is bool):
+            return False
+        if self.kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, self.kind):
+            return False
+        if self.choices is not None and value not in self.choices:
+            return False
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return (
+                math.isfinite(value)
+                and (self.low is None or value >= self.low)
+                and (self.high is None or value <= self.high)
+                and (self.above is None or value > self.above)
+            )
+        return True
+
+
+def option(
+    default: Any,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: Iterable[Any] | None = None,
+    help: str = "",
+) -> Any:
+    """Declare a dataclass field whose allowed values are part of the declaration.
+
+    The type is that of ``default``; whole numbers are accepted where ``default`` is a float.
+    """
+    rule = Rule(type(default), low, high, above, tuple(choices) if choices is not None else None, help)
+    return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def rules(cls: type) -> dict[str, Rule]:
+    """Return the rules of a dataclass made with :func:`option`, in order of declaration."""
+    return {f.name: f.metadata["rule"] for f in dataclasses.fields(cls) if "rule" in f.metadata}
+
+
+def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str]:
+    """List everything wrong with ``values``: unknown names (with the nearest known one) and bad values."""
+    found = []
+    for name, value in values.items():
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, 1)
+            found.append(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        elif not allowed[name].accepts(value):
+            found.append(f"{name}={value!r}: {allowed[name].describe()}")
+    return found
+
+
+def make(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Build a frozen dataclass from ``values`` after checking every name and value at once.
+
+    Raises
+    ------
+    ValueError
+        Naming each unknown parameter and each value out of range, with what is allowed.
+    """
+    allowed = rules(cls)
+    found = problems(values, allowed)
+    if found:
+        raise ValueError("bad parameters: " + "; ".join(found))
+    return cls(**{k: allowed[k].kind(v) for k, v in values.items()})
+
+
+def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick the plain-valued names of a notebook's namespace: at its first cell these are its parameters."""
+    plain = (bool, int, float, str, list, dict, tuple, set, type(None))
+    return {
+        k: v
+        for k, v in namespace.items()
+        if not k.startswith("_") and k not in _NOTEBOOK_NAMES and isinstance(v, plain)
+    }

@@ -1,0 +1,114 @@
+"""What a training method is, and what the training loop offers it.
+
+A method adds three things to the loop: a warm-up loss, what happens before an epoch (division of the
+pairs, soft labels), and a step. It returns named loss terms; the loop does the rest (optimiser, clipping,
+precision, progress, checkpoints, evaluation).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from nclib.batch import Tokens
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs as a network sees them: row ``i`` of ``images`` belongs to caption ``i``.
+
+    Parameters
+    ----------
+    index : Tensor, int64, (B,)
+        Positions of the pairs in the training set, on the host.
+    images : Tensor, float32, (B, R, F)
+        Region features.
+    captions : Tokens
+        The B captions.
+    """
+
+    index: Tensor
+    images: Tensor
+    captions: Tokens
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+Terms = dict[str, Tensor]
+"""Named scalar loss terms of one step; the loop minimises their sum."""
+
+
+class Loop(Protocol):
+    """What the training loop offers to a method."""
+
+    networks: list[nn.Module]
+    n_pairs: int
+    batch_size: int
+    epoch: int
+    device: torch.device
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator seeded by (run seed, epoch, purpose), so that a resumed run draws the same."""
+
+    def batch(self, index: Tensor) -> Batch:
+        """Load the pairs at ``index``."""
+
+    def batches(
+        self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False
+    ) -> Iterator[Batch]:
+        """Yield shuffled batches of all pairs, or of those at ``subset``."""
+
+    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int = 0) -> Tensor:
+        """Return ``loss(S)`` of every pair, (N,), from shuffled batches with the network in eval mode."""
+
+    def similarity(self, batch: Batch, network: int = 0) -> Tensor:
+        """Return the (B, B) similarities of a batch, images in rows, in the run's precision."""
+
+    def keep(self, **arrays: Any) -> None:
+        """Store per-pair arrays of this epoch for figures and diagnosis."""
+
+
+class Method(ABC):
+    """Base class of all training methods.
+
+    Subclasses set ``Options`` (a frozen dataclass made with :func:`nclib._options.option`) and implement
+    :meth:`warmup_step`, :meth:`begin_epoch` and :meth:`step`.
+    """
+
+    Options: ClassVar[type]
+    n_networks: ClassVar[int] = 1
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        """Loss terms of a warm-up batch."""
+
+    def begin_training(self, loop: Loop) -> None:  # noqa: B027  most methods need nothing here
+        """Create what the method needs after warm-up (once per run)."""
+
+    @abstractmethod
+    def begin_epoch(self, loop: Loop) -> Iterable[Any]:
+        """Prepare a training epoch and return what :meth:`step` will receive, one item per step."""
+
+    @abstractmethod
+    def step(self, loop: Loop, item: Any) -> Terms:
+        """Loss terms of one training step."""
+
+    def diagnostics(self, matched: Tensor) -> dict[str, float]:
+        """Numbers that need the ground truth (which pairs are ``matched``, bool (N,)); for records only."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything :meth:`load_state` needs to continue exactly (tensors and plain data)."""
+        return {}
+
+    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:  # noqa: B027
+        """Restore what :meth:`state` returned."""
