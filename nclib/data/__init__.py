@@ -1,0 +1,50 @@
+"""Datasets: bundled, planted, and the field's file formats, all in one shape.
+
+``load(name, **options)`` returns a :class:`Dataset` of three :class:`Split`; ``available()`` lists the names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+from nclib._registry import Catalogue
+from nclib.data import planted as _planted  # noqa: F401  (registers itself)
+from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.registry import datasets
+from nclib.data.vocabulary import Vocabulary
+
+__all__ = ["Captions", "Dataset", "Split", "Vocabulary", "available", "load"]
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """Return a dataset by name.
+
+    Parameters
+    ----------
+    name : str
+        One of ``available()``.
+    **options
+        Options of that dataset, for instance ``size`` for ``emoji`` and ``root`` for ``f30k``.
+
+    Raises
+    ------
+    ValueError
+        When the name is unknown or a value is out of range.
+    TypeError
+        When the dataset has no such option; the message lists the options.
+    """
+    entry = datasets[name]
+    allowed = inspect.signature(entry.factory).parameters
+    for option in options:
+        if option not in allowed:
+            near = difflib.get_close_matches(option, allowed, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise TypeError(f"dataset {name!r} has no option {option!r}{hint} Options: {', '.join(allowed)}.")
+    return entry.factory(**options)
+
+
+def available() -> Catalogue:
+    """Return the names of all datasets with a line on each."""
+    return datasets.catalogue()

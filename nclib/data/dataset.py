@@ -1,0 +1,359 @@
+"""What every dataset looks like: splits of image fragments, packed captions, and who describes whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.batch import Tokens
+from nclib.data.vocabulary import Vocabulary
+
+Picture = Callable[[int], np.ndarray]
+Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Captions:
+    """Captions packed end to end.
+
+    Parameters
+    ----------
+    tokens : ndarray, int32, (n_tokens,)
+        Ids of all captions, ``<start>`` and ``<end>`` included, without padding.
+    offsets : ndarray, int64, (n_captions + 1,)
+        Caption ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
+    vocabulary : Vocabulary
+        Gives the words back.
+    texts : sequence of str, optional
+        The captions as written, when they hold more than the known words.
+
+    Raises
+    ------
+    ValueError
+        When offsets do not run from 0 to ``n_tokens`` upwards, a caption is empty, or an id is unknown.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    vocabulary: Vocabulary
+    texts: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", np.asarray(self.tokens))
+        object.__setattr__(self, "offsets", np.asarray(self.offsets))
+        if self.tokens.ndim != 1 or self.tokens.dtype != np.int32:
+            raise ValueError(f"tokens must be int32 (n_tokens,), got {_describe(self.tokens)}")
+        if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or len(self.offsets) == 0:
+            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {_describe(self.offsets)}")
+        if self.offsets[0] != 0 or self.offsets[-1] != len(self.tokens):
+            raise ValueError(
+                f"offsets must run from 0 to {len(self.tokens)} (the number of tokens), "
+                f"got {self.offsets[0]} to {self.offsets[-1]}"
+            )
+        if len(self) and self.lengths.min() < 1:
+            raise ValueError(f"offsets: caption {int(self.lengths.argmin())} is empty or runs backwards")
+        if len(self.tokens) and not 0 <= self.tokens.min() <= self.tokens.max() < self.vocabulary.size:
+            raise ValueError(
+                f"tokens must be ids in 0..{self.vocabulary.size - 1}, "
+                f"got {self.tokens.min()}..{self.tokens.max()}"
+            )
+        if self.texts is not None and len(self.texts) != len(self):
+            raise ValueError(f"texts must have one string per caption ({len(self)}), got {len(self.texts)}")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens per caption, int64 (n_captions,), start and end token included."""
+        return np.diff(self.offsets)
+
+    def ids(self, i: int) -> np.ndarray:
+        """Return the ids of caption ``i``, int32 (length,)."""
+        i = int(_rows(i, len(self), "i"))
+        return self.tokens[self.offsets[i] : self.offsets[i + 1]]
+
+    def text(self, i: int) -> str:
+        """Return caption ``i`` as a string."""
+        ids = self.ids(i)
+        return self.vocabulary.decode(ids) if self.texts is None else self.texts[int(i)]
+
+    def batch(self, index: Any) -> Tokens:
+        """Return captions as padded ids, without a loop over captions.
+
+        Parameters
+        ----------
+        index : array-like of int, (C,), or of bool, (n_captions,)
+            Which captions, in which order; repeats are allowed.
+
+        Returns
+        -------
+        Tokens
+            ``ids`` int64 (C, longest of these captions) padded with 0 on the right.
+        """
+        index = _rows(index, len(self), "index", ndim=1)
+        first = self.offsets[index]
+        lengths = self.offsets[index + 1] - first
+        width = int(lengths.max(initial=0))
+        inside = np.arange(width) < lengths[:, None]  # (C, W)
+        ids = np.zeros(inside.shape, np.int64)
+        at = np.arange(width) + first[:, None]  # (C, W)
+        ids[inside] = self.tokens[at[inside]]
+        return Tokens(torch.from_numpy(ids), tuple(lengths.tolist()))
+
+    def take(self, index: Any) -> Captions:
+        """Return the captions ``index`` (as in :meth:`batch`) as a new packed set."""
+        index = _rows(index, len(self), "index", ndim=1)
+        lengths = self.lengths[index]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        at = np.arange(offsets[-1]) + np.repeat(self.offsets[index] - offsets[:-1], lengths)
+        texts = None if self.texts is None else [self.texts[i] for i in index.tolist()]
+        return Captions(self.tokens[at], offsets, self.vocabulary, texts)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images and the captions that truly describe them.
+
+    Parameters
+    ----------
+    name : str
+    images : ndarray or memmap, float32, (n_images, R, F)
+        One row per image: R fragments of F numbers.
+    captions : Captions
+        Grouped by image: captions ``i * captions_per_image`` and following describe image ``i``.
+    image_of : ndarray, int64, (n_captions,)
+        Row of ``images`` that each caption truly describes.
+    captions_per_image : int
+    labels : ndarray, int64, (n_images,), optional
+        Class of each image.
+    boxes : ndarray, float32, (n_images, R, 4), optional
+        Fragment boxes x0, y0, x1, y1 in [0, 1], origin at the upper left.
+    label_sets : mapping of str to ndarray, optional
+        Classifications of the images by name; the first one is ``labels`` when that is not given.
+    picture_source, relevance_source : callable, optional
+        Behind :meth:`picture` and :meth:`relevance`.
+
+    Raises
+    ------
+    ValueError
+        When shapes, types or row numbers do not fit together; the message names the argument.
+    """
+
+    name: str
+    images: np.ndarray
+    captions: Captions
+    image_of: np.ndarray
+    captions_per_image: int
+    labels: np.ndarray | None = None
+    boxes: np.ndarray | None = None
+    label_sets: Mapping[str, np.ndarray] = field(default_factory=dict)
+    picture_source: Picture | None = None
+    relevance_source: Relevance | None = None
+
+    def __post_init__(self) -> None:
+        n, where = len(self.images), f"split {self.name!r}: "
+        if self.images.ndim != 3 or self.images.dtype != np.float32:
+            raise ValueError(f"{where}images must be float32 (n_images, R, F), got {_describe(self.images)}")
+        object.__setattr__(self, "image_of", np.asarray(self.image_of))
+        if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
+            raise ValueError(
+                f"{where}{n} images with captions_per_image={self.captions_per_image} need "
+                f"{n * self.captions_per_image} captions, got {len(self.captions)}"
+            )
+        if self.image_of.dtype != np.int64 or not np.array_equal(
+            self.image_of, np.arange(len(self.captions)) // self.captions_per_image
+        ):
+            raise ValueError(
+                f"{where}image_of must be int64 and group captions by image "
+                f"(0 {self.captions_per_image} times, then 1, ...), got {_describe(self.image_of)}"
+            )
+        sets = dict(self.label_sets)
+        if self.labels is None and sets:
+            object.__setattr__(self, "labels", next(iter(sets.values())))
+        if self.labels is not None and not sets:
+            sets = {"class": self.labels}
+        object.__setattr__(self, "label_sets", sets)
+        for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
+            if value.shape != (n,) or value.dtype != np.int64:
+                raise ValueError(f"{where}{key} must be int64 ({n},), got {_describe(value)}")
+        if self.boxes is not None and (
+            self.boxes.shape != (*self.images.shape[:2], 4) or self.boxes.dtype != np.float32
+        ):
+            raise ValueError(
+                f"{where}boxes must be float32 {(*self.images.shape[:2], 4)}, got {_describe(self.boxes)}"
+            )
+
+    @property
+    def n_images(self) -> int:
+        """Number of unique images."""
+        return len(self.images)
+
+    @property
+    def n_captions(self) -> int:
+        """Number of captions."""
+        return len(self.captions)
+
+    def features(self, rows: Any) -> Tensor:
+        """Return the fragments of some images.
+
+        Parameters
+        ----------
+        rows : array-like of int, (B,), or of bool, (n_images,)
+            Repeats are allowed.
+
+        Returns
+        -------
+        Tensor, float32, (B, R, F)
+            A copy on the CPU.
+        """
+        rows = _rows(rows, self.n_images, "rows", ndim=1)
+        return torch.from_numpy(np.asarray(self.images)[rows])
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether :meth:`picture` can be called."""
+        return self.picture_source is not None
+
+    def picture(self, row: int) -> np.ndarray:
+        """Return image ``row`` as pixels, uint8 (H, W, 3).
+
+        Raises
+        ------
+        ValueError
+            When the dataset has features only.
+        """
+        if self.picture_source is None:
+            raise ValueError(f"split {self.name!r} has no pictures, only features; check has_pictures first")
+        return self.picture_source(int(_rows(row, self.n_images, "row")))
+
+    @property
+    def has_relevance(self) -> bool:
+        """Whether :meth:`relevance` can be called."""
+        return self.relevance_source is not None
+
+    def relevance(self, image_rows: Any = None, caption_rows: Any = None) -> np.ndarray:
+        """Return how much of each caption is true of each image.
+
+        Parameters
+        ----------
+        image_rows, caption_rows : array-like of int or bool, optional
+            Default: all.
+
+        Returns
+        -------
+        ndarray, float32, (image rows, caption rows), in [0, 1]
+            Share of the caption's statements that hold; 1 for the image that the caption was made for.
+
+        Raises
+        ------
+        ValueError
+            When the content of the images is not known.
+        """
+        if self.relevance_source is None:
+            raise ValueError(
+                f"split {self.name!r} has no ground-truth relevance; check has_relevance first "
+                "(the sets 'emoji' and 'planted' have it)"
+            )
+        every_image, every_caption = np.arange(self.n_images), np.arange(self.n_captions)
+        images = every_image if image_rows is None else _rows(image_rows, self.n_images, "image_rows", ndim=1)
+        captions = (
+            every_caption
+            if caption_rows is None
+            else _rows(caption_rows, self.n_captions, "caption_rows", ndim=1)
+        )
+        return self.relevance_source(images, captions)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Three splits with one vocabulary.
+
+    Parameters
+    ----------
+    name : str
+    train, val, test : Split
+    vocabulary : Vocabulary
+    checksum : str
+        sha256 of the content, hexadecimal; part of every record.
+    licence : str
+        Under which terms the data may be used, in one line.
+    label_names : mapping of str to tuple of str
+        Names of the classes for every entry of ``Split.label_sets``.
+    details : mapping
+        What else is known, by name (row layouts, folds of the test set, options).
+
+    Raises
+    ------
+    ValueError
+        When the splits differ in their shape or use another vocabulary.
+    """
+
+    name: str
+    train: Split
+    val: Split
+    test: Split
+    vocabulary: Vocabulary
+    checksum: str
+    licence: str
+    label_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shapes = {split.name: split.images.shape[1:] for split in self.splits.values()}
+        if len(set(shapes.values())) != 1:
+            raise ValueError(f"dataset {self.name!r}: splits must share (regions, features), got {shapes}")
+        for split in self.splits.values():
+            if split.captions.vocabulary != self.vocabulary:
+                raise ValueError(f"dataset {self.name!r}: split {split.name!r} uses another vocabulary")
+            for key, names in self.label_names.items():
+                labels = split.label_sets.get(key)
+                if labels is None or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
+                    raise ValueError(
+                        f"dataset {self.name!r}: split {split.name!r} must have labels {key!r} in "
+                        f"0..{len(names) - 1}"
+                    )
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """The three splits by role."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
+    def feature_dim(self) -> int:
+        """F, the numbers per fragment."""
+        return int(self.train.images.shape[2])
+
+    @property
+    def n_regions(self) -> int:
+        """R, the fragments per image."""
+        return int(self.train.images.shape[1])
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{k} {s.n_images}x{s.captions_per_image}" for k, s in self.splits.items())
+        return (
+            f"Dataset({self.name!r}: {sizes} captions; {self.n_regions} regions of {self.feature_dim}; "
+            f"{self.vocabulary.size} words; {self.checksum[:12]})"
+        )
+
+
+def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
+    """Return row numbers as int64 after a check of type and range."""
+    rows = np.asarray(rows)
+    if rows.dtype == bool and rows.shape == (size,):
+        return np.flatnonzero(rows)
+    if rows.ndim != ndim or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
+        wanted = "one integer" if ndim == 0 else f"a flat list of integers, or {size} booleans"
+        raise TypeError(f"{name} must be {wanted}, got {_describe(rows)}")
+    if rows.size and (rows.min() < 0 or rows.max() >= size):
+        raise IndexError(f"{name} must lie in 0..{size - 1}, got {rows.min()}..{rows.max()}")
+    return rows.astype(np.int64, copy=False)
+
+
+def _describe(array: Any) -> str:
+    return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

@@ -1,0 +1,113 @@
+"""A tiny synthetic dataset, made in milliseconds: latent concepts seen through regions and words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.files import checksum
+from nclib.data.registry import check_count, datasets
+from nclib.data.vocabulary import SPECIAL, Vocabulary
+
+LICENCE = "synthetic; no rights reserved (CC0-1.0)"
+SYNONYMS = 2
+
+
+@datasets.register(
+    "planted", summary="synthetic concepts behind regions and words; tiny, for tests and checks"
+)
+def planted(
+    *,
+    n_train: int = 256,
+    n_val: int = 64,
+    n_test: int = 64,
+    regions: int = 12,
+    feature_dim: int = 32,
+    n_concepts: int = 40,
+    concepts_per_image: int = 4,
+    captions_per_image: int = 5,
+    n_classes: int = 5,
+    noise: float = 0.3,
+    seed: int = 0,
+) -> Dataset:
+    """Make the planted dataset.
+
+    An image holds a few distinct concepts. Each region is the unit vector of one of them plus Gaussian
+    noise; the first regions show every concept once. A caption names between two and all concepts of its
+    image in random order, each by one of two synonyms, so word order carries nothing and every word has a
+    meaning that a region shows.
+
+    Parameters
+    ----------
+    n_train, n_val, n_test : int
+        Images per split, at least 1. The splits do not depend on each other's size.
+    regions : int
+        R, at least ``concepts_per_image``.
+    feature_dim : int
+        F.
+    n_concepts, concepts_per_image, captions_per_image, n_classes : int
+        Counts; the class of an image is its first concept modulo ``n_classes``.
+    noise : float
+        Length scale of the noise on a region, relative to the concept's unit vector; 0 or more.
+    seed : int
+
+    Returns
+    -------
+    Dataset
+        With labels and ground-truth relevance (share of the named concepts that the image holds).
+    """
+    counts = {
+        "n_train": n_train, "n_val": n_val, "n_test": n_test, "feature_dim": feature_dim,
+        "captions_per_image": captions_per_image, "n_classes": n_classes,
+    }  # fmt: skip
+    for name, value in counts.items():
+        check_count(name, value, low=1)
+    check_count("seed", seed, low=0)
+    check_count("concepts_per_image", concepts_per_image, low=2)
+    check_count("n_concepts", n_concepts, low=max(concepts_per_image, n_classes))
+    check_count("regions", regions, low=concepts_per_image)
+    if not noise >= 0:
+        raise ValueError(f"noise must be 0 or more, got {noise!r}")
+
+    words = [f"concept{k}{'ab'[s]}" for k in range(n_concepts) for s in range(SYNONYMS)]
+    vocabulary = Vocabulary((*SPECIAL, *words))
+    prototypes = np.random.default_rng([seed, 0]).normal(size=(n_concepts, feature_dim))
+    prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
+
+    def split(name: str, stream: int, n: int) -> Split:
+        rng = np.random.default_rng([seed, stream])
+        m = concepts_per_image
+        held = rng.permuted(np.tile(np.arange(n_concepts), (n, 1)), axis=1)[:, :m]  # (n, m)
+        shown = np.concatenate([np.tile(np.arange(m), (n, 1)), rng.integers(m, size=(n, regions - m))], 1)
+        content = prototypes[np.take_along_axis(held, shown, 1)]  # (n, R, F)
+        images = content + noise / np.sqrt(feature_dim) * rng.normal(size=content.shape)
+        n_captions = n * captions_per_image
+        image_of = np.arange(n_captions) // captions_per_image
+        order = rng.permuted(np.tile(np.arange(m), (n_captions, 1)), axis=1)
+        named = held[image_of[:, None], order]  # (n_captions, m)
+        told = np.arange(m) < rng.integers(2, m + 1, size=n_captions)[:, None]  # the first 2..m of the order
+        ids = len(SPECIAL) + named * SYNONYMS + rng.integers(SYNONYMS, size=named.shape)
+        edge = np.ones((n_captions, 1), int)
+        tokens = np.concatenate([edge, ids, 2 * edge], 1)
+        keep = np.concatenate([edge == 1, told, edge == 1], 1)
+        offsets = np.concatenate([[0], np.cumsum(keep.sum(1))]).astype(np.int64)
+        has = np.zeros((n, n_concepts), np.float32)
+        np.put_along_axis(has, held, 1.0, axis=1)
+        says = np.zeros((n_captions, n_concepts), np.float32)
+        np.put_along_axis(says, named, told / told.sum(1, keepdims=True), axis=1)
+        return Split(
+            name,
+            images.astype(np.float32),
+            Captions(tokens[keep].astype(np.int32), offsets, vocabulary),
+            image_of,
+            captions_per_image,
+            labels=held[:, 0] % n_classes,
+            relevance_source=lambda i, c: np.minimum(has[i] @ says[c].T, 1.0),
+        )
+
+    train, val, test = split("train", 1, n_train), split("val", 2, n_val), split("test", 3, n_test)
+    content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
+    return Dataset(
+        "planted", train, val, test, vocabulary=vocabulary, checksum=checksum(content), licence=LICENCE,
+        label_names={"class": tuple(f"class {k}" for k in range(n_classes))},
+    )  # fmt: skip

@@ -1,0 +1,182 @@
+"""Words and their ids: the same four special words and the same JSON file as the field's loaders."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nclib.data.files import write_text
+
+PAD, START, END, UNKNOWN = 0, 1, 2, 3
+SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
+
+
+class Vocabulary:
+    """A fixed list of words; the position in the list is the id.
+
+    Parameters
+    ----------
+    words : sequence of str
+        All words, the first four being ``<pad> <start> <end> <unk>``.
+    tokenise : callable, str -> list of str, optional
+        Splits a string into words. Default: lower case, split at white space.
+
+    Raises
+    ------
+    ValueError
+        When the special words are not the first four or a word occurs twice.
+    """
+
+    def __init__(
+        self, words: Sequence[str], *, tokenise: Callable[[str], Sequence[str]] | None = None
+    ) -> None:
+        self.words: tuple[str, ...] = tuple(words)
+        if self.words[:4] != SPECIAL:
+            raise ValueError(f"words must begin with {' '.join(SPECIAL)}, got {self.words[:4]}")
+        self._index = {word: i for i, word in enumerate(self.words)}
+        if len(self._index) != len(self.words):
+            twice = [w for w, n in Counter(self.words).items() if n > 1][:5]
+            raise ValueError(f"words must be distinct, these occur more than once: {twice}")
+        self._tokenise = tokenise if tokenise is not None else _split
+
+    @property
+    def size(self) -> int:
+        """Number of words, the four special ones included."""
+        return len(self.words)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._index
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.words == other.words
+
+    def __hash__(self) -> int:
+        return hash(self.words)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({self.size} words)"
+
+    def id(self, word: str) -> int:
+        """Return the id of ``word``, or 3 (``<unk>``) when it is not known."""
+        return self._index.get(word, UNKNOWN)
+
+    def encode(self, text: str | Sequence[str]) -> np.ndarray:
+        """Return the ids of a caption between ``<start>`` and ``<end>``.
+
+        Parameters
+        ----------
+        text : str or sequence of str
+            A caption, or its words.
+
+        Returns
+        -------
+        ndarray, int32, (words + 2,)
+        """
+        words = self._tokenise(text) if isinstance(text, str) else text
+        get = self._index.get
+        return np.array([START, *(get(w, UNKNOWN) for w in words), END], np.int32)
+
+    def encode_all(self, texts: Iterable[str | Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return many captions packed end to end.
+
+        Returns
+        -------
+        tokens : ndarray, int32, (n_tokens,)
+        offsets : ndarray, int64, (n_captions + 1,)
+            Caption ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
+        """
+        get = self._index.get
+        flat: list[int] = []
+        ends = [0]
+        for text in texts:
+            words = self._tokenise(text) if isinstance(text, str) else text
+            flat.append(START)
+            flat.extend([get(w, UNKNOWN) for w in words])
+            flat.append(END)
+            ends.append(len(flat))
+        return np.array(flat, np.int32), np.array(ends, np.int64)
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """Return the words of ``ids`` joined by spaces.
+
+        Parameters
+        ----------
+        ids : iterable of int
+        special : bool
+            Keep ``<pad>``, ``<start>`` and ``<end>``; an unknown word is shown as ``<unk>`` either way.
+        """
+        return " ".join(self.words[i] for i in map(int, ids) if special or i not in (PAD, START, END))
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str | Sequence[str]],
+        *,
+        min_count: int = 1,
+        tokenise: Callable[[str], Sequence[str]] | None = None,
+    ) -> Vocabulary:
+        """Build a vocabulary from captions; words are sorted, so equal captions give equal ids.
+
+        Parameters
+        ----------
+        texts : iterable of str or of word lists
+        min_count : int
+            A word is kept when it occurs at least this often (4 in the field's files).
+        tokenise : callable, optional
+            As for the class.
+        """
+        split = tokenise if tokenise is not None else _split
+        count: Counter[str] = Counter()
+        for text in texts:
+            count.update(split(text) if isinstance(text, str) else text)
+        kept = sorted(w for w, n in count.items() if n >= min_count and w not in SPECIAL)
+        return cls((*SPECIAL, *kept), tokenise=tokenise)
+
+    @classmethod
+    def from_json(
+        cls, path: str | os.PathLike[str], *, tokenise: Callable[[str], Sequence[str]] | None = None
+    ) -> Vocabulary:
+        """Read ``{"word2idx", "idx2word", "idx"}``, the vocabulary file of the field's loaders.
+
+        Raises
+        ------
+        ValueError
+            When keys are missing or the two maps disagree.
+        """
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text(encoding="utf8"))
+            index = {str(w): int(i) for w, i in data["word2idx"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: not a vocabulary file with keys word2idx, idx2word, idx") from error
+        if sorted(index.values()) != list(range(len(index))) or int(data.get("idx", len(index))) != len(
+            index
+        ):
+            raise ValueError(f"{path}: word2idx must use every id from 0 to {len(index) - 1} once")
+        words = sorted(index, key=index.__getitem__)
+        back = data.get("idx2word", {})
+        wrong = [i for i, word in enumerate(words) if back.get(str(i), word) != word]
+        if wrong:
+            raise ValueError(f"{path}: word2idx and idx2word disagree at ids {wrong[:5]}")
+        return cls(words, tokenise=tokenise)
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the vocabulary as the field's loaders read it; the file appears whole or not at all."""
+        data = {
+            "word2idx": self._index,
+            "idx2word": {str(i): w for i, w in enumerate(self.words)},
+            "idx": self.size,
+        }
+        write_text(path, json.dumps(data, ensure_ascii=False))
+
+
+def _split(text: str) -> list[str]:
+    return text.lower().split()
