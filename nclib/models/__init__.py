@@ -1,0 +1,13 @@
+"""Image-text models that compare every image with every caption of a batch at once."""
+
+from __future__ import annotations
+
+from nclib.models import ensemble as _ensemble
+from nclib.models import vse as _vse
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.registry import available, build
+from nclib.models.scoring import similarity_matrix
+
+__all__ = ["CaptionEncoding", "ImageEncoding", "Matcher", "available", "build", "similarity_matrix"]
+
+del _ensemble, _vse

@@ -1,0 +1,267 @@
+"""What every image-text model answers: encode images, encode captions, compare all pairs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.batch import Tokens
+
+Index = Tensor | np.ndarray | Sequence[int] | slice
+
+
+def _host_rows(index: Index, n: int) -> list[int]:
+    """Row numbers as a plain list; a boolean mask selects, a slice is resolved against ``n`` rows."""
+    if isinstance(index, slice):
+        return list(range(n))[index]
+    rows = torch.as_tensor(index)
+    if rows.dtype == torch.bool:
+        rows = rows.nonzero().squeeze(1)
+    return rows.tolist()
+
+
+def _take(tensor: Tensor | None, rows: list[int]) -> Tensor | None:
+    if tensor is None:
+        return None
+    return tensor.index_select(0, torch.tensor(rows, dtype=torch.long).to(tensor.device, non_blocking=True))
+
+
+def _join(parts: list[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
+
+
+@dataclass(frozen=True)
+class ImageEncoding:
+    """Encoded images.
+
+    Parameters
+    ----------
+    vectors : Tensor, (B, D)
+        One global vector per image.
+    regions : Tensor, (B, R, D), optional
+        One vector per region; absent in models that keep global vectors only.
+    """
+
+    vectors: Tensor
+    regions: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.vectors.shape[0]
+
+    def select(self, index: Index) -> ImageEncoding:
+        """Return the rows ``index`` (integers, a boolean mask or a slice)."""
+        rows = _host_rows(index, len(self))
+        return ImageEncoding(self.vectors[rows], _take(self.regions, rows))
+
+    def detach(self) -> ImageEncoding:
+        """Return the same values without a gradient."""
+        return ImageEncoding(self.vectors.detach(), None if self.regions is None else self.regions.detach())
+
+    @staticmethod
+    def concat(parts: Sequence[ImageEncoding]) -> ImageEncoding:
+        """Return all rows of ``parts``, in order."""
+        return ImageEncoding(torch.cat([p.vectors for p in parts]), _join([p.regions for p in parts]))
+
+
+@dataclass(frozen=True)
+class CaptionEncoding:
+    """Encoded captions.
+
+    Parameters
+    ----------
+    vectors : Tensor, (C, D)
+        One global vector per caption.
+    lengths : tuple of int, length C
+        Valid words per caption, on the host.
+    words : Tensor, (C, W, D), optional
+        One vector per word, zero beyond a caption's length; absent in models with global vectors only.
+    """
+
+    vectors: Tensor
+    lengths: tuple[int, ...]
+    words: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def select(self, index: Index) -> CaptionEncoding:
+        """Return the rows ``index`` (integers, a boolean mask or a slice), cut to their longest caption."""
+        rows = _host_rows(index, len(self))
+        lengths = tuple(self.lengths[row] for row in rows)
+        words = _take(self.words, rows)
+        if words is not None and lengths:
+            words = words[:, : max(lengths)]
+        return CaptionEncoding(self.vectors[rows], lengths, words)
+
+    def detach(self) -> CaptionEncoding:
+        """Return the same values without a gradient."""
+        words = None if self.words is None else self.words.detach()
+        return CaptionEncoding(self.vectors.detach(), self.lengths, words)
+
+    @staticmethod
+    def concat(parts: Sequence[CaptionEncoding]) -> CaptionEncoding:
+        """Return all rows of ``parts``, in order, padded to the longest caption."""
+        width = max((p.words.shape[1] for p in parts if p.words is not None), default=0)
+        words = [
+            None if p.words is None else F.pad(p.words, (0, 0, 0, width - p.words.shape[1])) for p in parts
+        ]
+        lengths = tuple(length for p in parts for length in p.lengths)
+        return CaptionEncoding(torch.cat([p.vectors for p in parts]), lengths, _join(words))
+
+
+class Matcher(nn.Module, ABC):
+    """Base of all image-text models.
+
+    A model has three steps that can be called apart, so that encodings are computed once and reused:
+    :meth:`encode_images`, :meth:`encode_captions`, :meth:`similarity`. Calling the model does all three.
+
+    Parameters
+    ----------
+    feature_dim : int
+        Width of a region feature.
+    vocab_size : int
+        Number of token ids.
+    n_regions : int
+        Regions per image.
+
+    Attributes
+    ----------
+    score_range : tuple of float
+        Smallest and largest similarity the model can give.
+    memory_budget : int
+        Bytes that the intermediate results of one :meth:`similarity` call may take. The model
+        chooses its chunks of captions from it.
+    """
+
+    score_range: tuple[float, float] = (0.0, 1.0)
+    needs_regions: int | None = None
+
+    def __init__(self, *, feature_dim: int, vocab_size: int, n_regions: int) -> None:
+        super().__init__()
+        for name, value in (
+            ("feature_dim", feature_dim),
+            ("vocab_size", vocab_size),
+            ("n_regions", n_regions),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        self.feature_dim = feature_dim
+        self.vocab_size = vocab_size
+        self.n_regions = n_regions
+        self.memory_budget = 4 << 30
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number type of the weights."""
+        return next(self.parameters()).dtype
+
+    def check_images(self, images: Tensor) -> Tensor:
+        """Return ``images`` in the model's number type, or say what is wrong with them."""
+        if images.ndim != 3 or images.shape[2] != self.feature_dim:
+            raise ValueError(
+                f"images must be (batch, regions, {self.feature_dim}), got {tuple(images.shape)}; "
+                "feature_dim is fixed when the model is built"
+            )
+        if images.shape[0] == 0 or images.shape[1] == 0:
+            raise ValueError(f"images must hold at least one image and one region, got {tuple(images.shape)}")
+        if self.needs_regions is not None and images.shape[1] != self.needs_regions:
+            raise ValueError(
+                f"images have {images.shape[1]} regions, but the model was built with "
+                f"n_regions={self.needs_regions} and normalises each region slot by its own statistics; "
+                "build it with the data's n_regions"
+            )
+        return images.to(self.dtype)
+
+    def check_tokens(self, tokens: Tokens) -> Tokens:
+        """Return ``tokens`` if every id is in the vocabulary, or say what is wrong with them."""
+        if len(tokens) == 0:
+            raise ValueError("tokens must hold at least one caption")
+        if min(tokens.lengths) < 1:
+            raise ValueError("tokens has an empty caption; every caption needs at least one token")
+        # On an accelerator the embedding kernel checks the ids itself; reading them here would stall it.
+        if tokens.ids.device.type == "cpu":
+            low, high = torch.aminmax(tokens.ids)
+            if bool(low < 0) or bool(high >= self.vocab_size):
+                raise ValueError(
+                    f"tokens has ids from {int(low)} to {int(high)}, but the vocabulary holds 0 to "
+                    f"{self.vocab_size - 1} (vocab_size={self.vocab_size})"
+                )
+        return tokens
+
+    @abstractmethod
+    def encode_images(self, images: Tensor) -> Any:
+        """Encode images.
+
+        Parameters
+        ----------
+        images : Tensor, (B, R, feature_dim)
+            Region features.
+
+        Returns
+        -------
+        ImageEncoding
+            Or a model's own encoding with ``select`` and ``concat``.
+
+        Raises
+        ------
+        ValueError
+            If the feature width or the number of regions does not fit the model.
+        """
+
+    @abstractmethod
+    def encode_captions(self, tokens: Tokens) -> Any:
+        """Encode captions.
+
+        Parameters
+        ----------
+        tokens : Tokens
+            Padded token ids with lengths.
+
+        Returns
+        -------
+        CaptionEncoding
+            Or a model's own encoding with ``select`` and ``concat``.
+
+        Raises
+        ------
+        ValueError
+            If a token id is not in the vocabulary or there is no caption.
+        """
+
+    @abstractmethod
+    def similarity(
+        self, images: Any, captions: Any, *, logits: bool = False, chunk: int | None = None
+    ) -> Tensor:
+        """Compare every image with every caption.
+
+        Parameters
+        ----------
+        images, captions
+            Encodings of this model.
+        logits : bool
+            Return the unbounded score behind the similarity: the same order without ties by saturation.
+        chunk : int, optional
+            Captions compared at a time; chosen from :attr:`memory_budget` if not given.
+
+        Returns
+        -------
+        Tensor, (n_images, n_captions)
+            Similarities within :attr:`score_range`, or their logits.
+        """
+
+    def forward(self, images: Tensor, tokens: Tokens, *, logits: bool = False) -> Tensor:
+        """Return the similarity of all images (rows) and all captions (columns)."""
+        return self.similarity(self.encode_images(images), self.encode_captions(tokens), logits=logits)

@@ -1,0 +1,146 @@
+"""Region and caption encoders shared by the region-based models."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from nclib.batch import Tokens
+
+EPS = 1e-8
+"""Added to every norm before dividing by it, as in all published region-based models."""
+
+
+def l2(x: Tensor) -> Tensor:
+    """Return ``x / (|x| + 1e-8)`` along the last axis."""
+    return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + EPS)
+
+
+def xavier_linear(n_in: int, n_out: int) -> nn.Linear:
+    """Return a linear layer with Xavier-uniform weights and zero bias."""
+    layer = nn.Linear(n_in, n_out)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def word_mask(lengths: tuple[int, ...], width: int, like: Tensor) -> Tensor:
+    """Return (C, width) with 1 at valid words and 0 beyond, in the type and on the device of ``like``."""
+    mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
+    return mask.to(like.device, like.dtype, non_blocking=True)
+
+
+class RegionEncoder(nn.Module):
+    """Linear map of every region, optionally to unit length (SCAN; SGRAF, arXiv 2101.01368, Sec. 3.1).
+
+    Parameters
+    ----------
+    feature_dim, embed_dim : int
+        Width of a region feature and of an encoded region.
+    unit : bool
+        Scale every encoded region to unit length.
+    """
+
+    def __init__(self, feature_dim: int, embed_dim: int, *, unit: bool = True) -> None:
+        super().__init__()
+        self.fc = xavier_linear(feature_dim, embed_dim)
+        self.unit = unit
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, R, feature_dim) to (B, R, embed_dim)."""
+        regions = self.fc(images)
+        return l2(regions) if self.unit else regions
+
+
+class TextEncoder(nn.Module):
+    """One-layer bidirectional GRU; a word is the mean of its two states (SCAN; SGRAF, Sec. 3.1).
+
+    Parameters
+    ----------
+    vocab_size, word_dim, embed_dim : int
+        Number of token ids, width of a word embedding, width of an encoded word.
+    dropout : float
+        Dropout on the word embeddings while training; 0.4 in SGRAF, 0 in SCAN, IMRAM and VSE.
+    unit : bool
+        Scale every encoded word to unit length.
+    """
+
+    def __init__(
+        self, vocab_size: int, word_dim: int, embed_dim: int, *, dropout: float = 0.0, unit: bool = True
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, word_dim)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.dropout = nn.Dropout(dropout)
+        self.gru = nn.GRU(word_dim, embed_dim, batch_first=True, bidirectional=True)
+        self.unit = unit
+
+    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Encode captions.
+
+        Returns
+        -------
+        words : Tensor, (C, W, embed_dim)
+            W is the longest caption's length; rows beyond a caption's length are zero.
+        last : Tensor, (C, embed_dim)
+            Mean of the two directions' final states, not normalised.
+        """
+        width = max(tokens.lengths)
+        embedded = self.dropout(self.embedding(tokens.ids[:, :width]))  # (C, W, word_dim)
+        packed = pack_padded_sequence(
+            embedded, torch.tensor(tokens.lengths), batch_first=True, enforce_sorted=False
+        )
+        states, final = self.gru(packed)
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=width)  # (C, W, 2 D)
+        forward, backward = states.chunk(2, dim=-1)
+        words = (forward + backward) / 2  # (C, W, D)
+        return (l2(words) if self.unit else words), final.mean(0)
+
+
+class VisualGlobal(nn.Module):
+    """Attention pooling of regions under a gate from their mean (SGRAF, Sec. 3.1).
+
+    Batch normalisation of the regions takes the region slot as its channel, so the number of regions
+    is fixed when the model is built.
+    """
+
+    def __init__(self, dim: int, n_regions: int, *, dropout: float = 0.4) -> None:
+        super().__init__()
+        self.local = xavier_linear(dim, dim)
+        self.local_norm = nn.BatchNorm1d(n_regions)
+        self.mean = xavier_linear(dim, dim)
+        self.mean_norm = nn.BatchNorm1d(dim)
+        self.score = xavier_linear(dim, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        """Pool (B, R, D) to unit vectors (B, D)."""
+        local = self.dropout(torch.tanh(self.local_norm(self.local(regions))))  # (B, R, D)
+        gate = self.dropout(torch.tanh(self.mean_norm(self.mean(regions.mean(1)))))  # (B, D)
+        weight = torch.softmax(self.score(local * gate[:, None]), dim=1)  # (B, R, 1)
+        return l2((weight * regions).sum(1))
+
+
+class TextGlobal(nn.Module):
+    """Attention pooling of words under a gate from their mean (SGRAF, Sec. 3.1); no batch norm."""
+
+    def __init__(self, dim: int, *, dropout: float = 0.4) -> None:
+        super().__init__()
+        self.local = xavier_linear(dim, dim)
+        self.mean = xavier_linear(dim, dim)
+        self.score = xavier_linear(dim, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, words: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """Pool (C, W, D) with ``lengths`` valid words each to unit vectors (C, D)."""
+        mask = word_mask(lengths, words.shape[1], words)[..., None]  # (C, W, 1)
+        words = words * mask
+        mean = words.sum(1) / mask.sum(1)  # (C, D)
+        local = self.dropout(torch.tanh(self.local(words)))  # (C, W, D)
+        gate = self.dropout(torch.tanh(self.mean(mean)))  # (C, D)
+        score = self.score(local * gate[:, None])  # (C, W, 1)
+        weight = torch.softmax(score.masked_fill(mask == 0, -math.inf), dim=1)
+        return l2((weight * words).sum(1))

@@ -1,0 +1,120 @@
+"""SGRAF: an SGR and a SAF model with encoders of their own, whose similarities are averaged (AAAI 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nclib.batch import Tokens
+from nclib.models.base import Index, Matcher
+from nclib.models.registry import MODELS
+from nclib.models.sgraf import SAF, SGR
+
+
+@dataclass(frozen=True)
+class JointEncoding:
+    """The same rows as encoded by each member of an ensemble."""
+
+    parts: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def select(self, index: Index) -> JointEncoding:
+        """Return the rows ``index`` of every member's encoding."""
+        return JointEncoding(tuple(part.select(index) for part in self.parts))
+
+    def detach(self) -> JointEncoding:
+        """Return the same values without a gradient."""
+        return JointEncoding(tuple(part.detach() for part in self.parts))
+
+    @staticmethod
+    def concat(parts: Sequence[JointEncoding]) -> JointEncoding:
+        """Return all rows of ``parts``, in order."""
+        members = zip(*(joint.parts for joint in parts), strict=True)
+        return JointEncoding(tuple(type(member[0]).concat(member) for member in members))
+
+
+def mean_probability_logit(logits: Sequence[Tensor]) -> Tensor:
+    """Return the logit of the mean of ``sigmoid(logits)``, exact where a sigmoid would round to 1."""
+    stacked = torch.stack(list(logits))
+    return torch.logsumexp(F.logsigmoid(stacked), 0) - torch.logsumexp(F.logsigmoid(-stacked), 0)
+
+
+@MODELS.register("sgraf", summary="mean similarity of an SGR and a SAF model", paper="AAAI 2021")
+class SGRAF(Matcher):
+    """Ensemble of SGR and SAF; takes the options of both.
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image.
+    embed_dim, sim_dim, word_dim : int
+        Width of the common space, of a similarity vector, of a word embedding.
+    dropout : float
+        Dropout on word embeddings and in the two global poolings while training.
+    temperature : float
+        Inverse temperature of the words' attention over regions.
+    steps : int
+        Steps of graph reasoning of the SGR part.
+    """
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        dropout: float = 0.4,
+        temperature: float = 9.0,
+        steps: int = 3,
+    ) -> None:
+        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        common: dict[str, Any] = {
+            "feature_dim": feature_dim,
+            "vocab_size": vocab_size,
+            "n_regions": n_regions,
+            "embed_dim": embed_dim,
+            "sim_dim": sim_dim,
+            "word_dim": word_dim,
+            "dropout": dropout,
+            "temperature": temperature,
+        }
+        self.sgr = SGR(**common, steps=steps)
+        self.saf = SAF(**common)
+
+    @property
+    def members(self) -> tuple[Matcher, Matcher]:
+        """The two models."""
+        return self.sgr, self.saf
+
+    def encode_images(self, images: Tensor) -> JointEncoding:
+        """Encode region features (B, R, feature_dim) by both members."""
+        return JointEncoding(tuple(member.encode_images(images) for member in self.members))
+
+    def encode_captions(self, tokens: Tokens) -> JointEncoding:
+        """Encode captions by both members."""
+        return JointEncoding(tuple(member.encode_captions(tokens) for member in self.members))
+
+    def similarity(
+        self,
+        images: JointEncoding,
+        captions: JointEncoding,
+        *,
+        logits: bool = False,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Return the mean of the members' similarities (B, C), or its logit."""
+        scores = [
+            member.similarity(i, c, logits=True, chunk=chunk)
+            for member, i, c in zip(self.members, images.parts, captions.parts, strict=True)
+        ]
+        return mean_probability_logit(scores) if logits else torch.sigmoid(torch.stack(scores)).mean(0)

@@ -1,0 +1,116 @@
+"""Captions grouped by length, so that all pairs of a group are one dense block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """Captions that are compared together.
+
+    Parameters
+    ----------
+    rows : tuple of int
+        Which captions.
+    lengths : tuple of int
+        Their valid words.
+    width : int
+        The longest of them; shorter captions are padded to it.
+    """
+
+    rows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    width: int
+
+    @property
+    def padded(self) -> bool:
+        """Whether some caption is shorter than the group's width."""
+        return min(self.lengths) < self.width
+
+
+def buckets(
+    counts: dict[int, int], *, group_cost: float, padded_factor: float = 1.0
+) -> list[tuple[int, int]]:
+    """Cut the lengths in use into runs with the least total cost.
+
+    A run of lengths ``a..b`` with ``n`` captions costs ``group_cost + n * (b + 1)``, and its second
+    term is multiplied by ``padded_factor`` if it needs a mask (``a < b``). Few runs save calls, many
+    runs save work on padding; dynamic programming finds the best cut.
+
+    Parameters
+    ----------
+    counts : dict
+        Captions per length.
+    group_cost : float
+        Fixed cost of a run, in units of one word of one caption.
+    padded_factor : float
+        Price of a word in a masked run.
+
+    Returns
+    -------
+    list of (int, int)
+        Shortest and longest length of each run, ascending.
+    """
+    lengths = sorted(counts)
+    best: list[float] = [0.0]
+    cut: list[int] = [0]
+    for end in range(1, len(lengths) + 1):
+        width = lengths[end - 1] + 1
+        n, low, where = 0, float("inf"), end - 1
+        for start in range(end - 1, -1, -1):
+            n += counts[lengths[start]]
+            factor = 1.0 if start == end - 1 else padded_factor
+            cost = best[start] + group_cost + n * width * factor
+            if cost < low:
+                low, where = cost, start
+        best.append(low)
+        cut.append(where)
+    runs: list[tuple[int, int]] = []
+    end = len(lengths)
+    while end > 0:
+        runs.append((lengths[cut[end]], lengths[end - 1]))
+        end = cut[end]
+    return runs[::-1]
+
+
+def group_captions(
+    lengths: tuple[int, ...], *, group_cost: float, max_words: int, max_captions: int | None = None
+) -> list[Group]:
+    """Group captions by length.
+
+    Parameters
+    ----------
+    lengths : tuple of int
+        Valid words per caption.
+    group_cost : float
+        See :func:`buckets`; 0 gives one group per length.
+    max_words : int
+        Largest number of nodes (words and one more per caption) in a group.
+    max_captions : int, optional
+        Largest number of captions in a group.
+
+    Returns
+    -------
+    list of Group
+        Every caption once; short captions first.
+    """
+    counts: dict[int, int] = {}
+    for length in lengths:
+        counts[length] = counts.get(length, 0) + 1
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    groups: list[Group] = []
+    start = 0
+    for low, high in buckets(counts, group_cost=group_cost):
+        stop = start + sum(counts[length] for length in range(low, high + 1) if length in counts)
+        most = max(1, max_words // (high + 1))
+        if max_captions is not None:
+            most = min(most, max_captions)
+        parts = -(-(stop - start) // most)
+        for part in range(parts):  # parts of even size: no small remainder
+            first = start + part * (stop - start) // parts
+            last = start + (part + 1) * (stop - start) // parts
+            rows = tuple(order[first:last])
+            groups.append(Group(rows, tuple(lengths[r] for r in rows), max(lengths[r] for r in rows)))
+        start = stop
+    return groups

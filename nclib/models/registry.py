@@ -1,0 +1,94 @@
+"""The catalogue of models and the checks that their options share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from nclib._registry import Catalogue, Registry
+
+MODELS: Registry[Any] = Registry("model")
+
+
+def choice(name: str, value: str, allowed: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``allowed``, else raise a ValueError that lists them."""
+    names = sorted(allowed)
+    if value not in names:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, names))}, got {value!r}")
+    return value
+
+
+def positive(**values: float) -> None:
+    """Raise a ValueError for the first of ``values`` that is not a positive number."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"{name} must be a positive number, got {value!r}")
+
+
+def build(
+    name: str,
+    *,
+    feature_dim: int,
+    vocab_size: int,
+    n_regions: int = 12,
+    embed_dim: int = 1024,
+    sim_dim: int = 256,
+    word_dim: int = 300,
+    **options: Any,
+) -> Any:
+    """Build a model by name.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+    feature_dim : int
+        Width of a region feature; 2048 for the field's precomputed features.
+    vocab_size : int
+        Number of token ids, padding included.
+    n_regions : int
+        Regions per image.
+    embed_dim, sim_dim, word_dim : int
+        Width of the common space, of a similarity vector, of a word embedding.
+    **options
+        The model's own options, such as ``dropout``.
+
+    Returns
+    -------
+    Matcher
+        A ``torch.nn.Module`` with ``encode_images``, ``encode_captions`` and ``similarity``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown model or option, or a size that is not a positive integer.
+
+    Examples
+    --------
+    >>> model = build("saf", feature_dim=68, vocab_size=500, embed_dim=64, sim_dim=16, word_dim=32)
+    >>> model.score_range
+    (0.0, 1.0)
+    """
+    factory = MODELS[name].factory
+    sizes = {
+        "feature_dim": feature_dim,
+        "vocab_size": vocab_size,
+        "n_regions": n_regions,
+        "embed_dim": embed_dim,
+        "sim_dim": sim_dim,
+        "word_dim": word_dim,
+    }
+    for size, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{size} must be a positive integer, got {value!r}")
+    own = [key for key in inspect.signature(factory).parameters if key not in sizes]
+    unknown = [key for key in options if key not in own]
+    if unknown:
+        raise ValueError(f"model {name!r} has no option {unknown[0]!r}. Its options: {', '.join(own)}.")
+    return factory(**sizes, **options)
+
+
+def available() -> Catalogue:
+    """Return the models that :func:`build` knows, with a line on each."""
+    return MODELS.catalogue()

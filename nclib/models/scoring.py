@@ -1,0 +1,100 @@
+"""Similarity of all images and all captions of a split, in blocks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from nclib.models.base import Matcher
+from nclib.models.registry import choice
+
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Put ``model`` in evaluation mode without gradients; restore every submodule's mode afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def similarity_matrix(
+    model: Matcher,
+    split: Any,
+    *,
+    device: torch.device | str | None = None,
+    batch_size: int = 256,
+    progress: bool = False,
+    precision: str = "float32",
+    logits: bool = False,
+) -> Tensor:
+    """Score every caption of a split against every image; each image and caption is encoded once.
+
+    Parameters
+    ----------
+    model : Matcher
+        Any model of :func:`nclib.models.build`. Its training mode is the same afterwards.
+    split : Split
+        With ``images`` (one row per unique image), ``features(rows)``, ``captions`` and
+        ``captions.batch(rows)``.
+    device : torch.device or str, optional
+        Where to compute; the model's own device by default. The model stays there.
+    batch_size : int
+        Images or captions encoded at a time.
+    progress : bool
+        Show a bar.
+    precision : {"float32", "bfloat16"}
+        Arithmetic of the encoders; the weights' own type, or bfloat16 autocast.
+    logits : bool
+        Return unbounded scores: the same order, no ties by saturation.
+
+    Returns
+    -------
+    Tensor, float32 on the CPU, (n_images, n_captions)
+
+    Raises
+    ------
+    ValueError
+        For an unknown precision, a batch size below 1, or data that do not fit the model.
+    """
+    choice("precision", precision, PRECISIONS)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if device is not None:
+        model.to(device)
+    where = model.device
+    low = PRECISIONS[precision]
+    n_images, n_captions = int(split.images.shape[0]), len(split.captions)
+    lengths = getattr(split.captions, "lengths", None)
+    # Captions of equal length side by side: no padding in the encoder, dense groups in the similarity.
+    order = np.arange(n_captions) if lengths is None else np.argsort(np.asarray(lengths), kind="stable")
+    scores = torch.empty(n_images, n_captions)
+    with (
+        evaluating(model),
+        torch.autocast(where.type, dtype=low, enabled=low is not None),
+        tqdm(total=n_captions, desc="scoring", unit="caption", disable=not progress, leave=False) as bar,
+    ):
+        parts = [
+            model.encode_images(split.features(np.arange(i, min(i + batch_size, n_images))).to(where))
+            for i in range(0, n_images, batch_size)
+        ]
+        images = type(parts[0]).concat(parts)
+        for i in range(0, n_captions, batch_size):
+            rows = order[i : i + batch_size]
+            captions = model.encode_captions(split.captions.batch(rows).to(where))
+            block = model.similarity(images, captions, logits=logits)
+            scores[:, torch.from_numpy(rows)] = block.float().cpu()
+            bar.update(len(rows))
+    return scores

@@ -1,0 +1,379 @@
+"""SGR, SAF and their ensemble (Diao et al., AAAI 2021, arXiv 2101.01368), all pairs of a batch at once.
+
+A pair is described by similarity vectors ("nodes"): one global, one per word. SGR lets the nodes of a pair
+exchange information in a small graph network; SAF averages them under gates. A linear map and a sigmoid give
+the score. Results equal those of a loop over captions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nclib.batch import Tokens
+from nclib.models.alignment import PairNodes
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.encoders import (
+    EPS,
+    RegionEncoder,
+    TextEncoder,
+    TextGlobal,
+    VisualGlobal,
+    l2,
+    word_mask,
+    xavier_linear,
+)
+from nclib.models.grouping import Group, group_captions
+from nclib.models.registry import MODELS, positive
+
+BLOCK_VALUES = 400_000
+"""Values of the attended contexts of one block of images: 1.6 MB in float32, which stays in the cache."""
+
+MOMENTUM = 0.1
+"""Weight of one caption's statistics in the running batch norm of SAF."""
+
+
+class GraphStep(nn.Module):
+    """One step of message passing: X <- ReLU(softmax(Q K^T) X A_u + b_u), Q = X A_q + b_q, K = X A_k + b_k.
+
+    The products <Q_i, K_j> are x_i (A_q A_k^T) x_j + (b_q A_k^T) x_j up to terms that are equal for all keys j,
+    which the softmax ignores: one map instead of two, and the key bias has no effect.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.query = xavier_linear(dim, dim)
+        self.key = xavier_linear(dim, dim)
+        self.update = xavier_linear(dim, dim)
+
+    def forward(self, nodes: Tensor, absent: Tensor | None, *, first_only: bool = False) -> Tensor:
+        """Map nodes (P, N, S) to nodes (P, N, S), or to node 0 alone (P, 1, S).
+
+        ``absent`` (P, 1, N) is 0 at nodes and -inf at padding.
+        """
+        asking = nodes[:, :1] if first_only else nodes
+        merged, shift = self.query.weight.t() @ self.key.weight, self.query.bias @ self.key.weight
+        queries = torch.addmm(shift, asking.reshape(-1, asking.shape[-1]), merged).view(asking.shape)
+        logits = torch.bmm(queries, nodes.transpose(1, 2))  # (P, 1 or N, N)
+        if absent is not None:
+            logits = logits + absent
+        mixed = torch.bmm(torch.softmax(logits, -1), nodes)
+        return F.linear(mixed, self.update.weight, self.update.bias).relu_()
+
+
+class GraphReasoning(nn.Module):
+    """Steps of message passing between the nodes of a pair (SGRAF, Sec. 3.3, Eqs. 6-8).
+
+    Only node 0 of the last step is used, so the last step is computed for that node alone.
+    """
+
+    def __init__(self, dim: int, steps: int) -> None:
+        super().__init__()
+        self.steps = nn.ModuleList(GraphStep(dim) for _ in range(steps))
+
+    def forward(self, nodes: Tensor, absent: Tensor | None) -> Tensor:
+        """Map nodes (P, N, S) to node 0 after the last step, (P, S); ``absent`` as in :class:`GraphStep`."""
+        last = len(self.steps) - 1
+        for number, step in enumerate(self.steps):
+            nodes = step(nodes, absent, first_only=number == last)
+        return nodes[:, 0]
+
+
+class AttentionFiltration(nn.Module):
+    """Gated average of the nodes of a pair (SGRAF, Sec. 3.4, Eqs. 9-10).
+
+    The batch norm of the gates has one channel. In training its statistics are those of one caption with all
+    images of the batch, as in a loop over captions.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.filter = xavier_linear(dim, 1)
+        self.norm = nn.BatchNorm1d(1, momentum=MOMENTUM)
+
+    def forward(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
+        """Average nodes (B, n, N, S) to (B, n, S); ``mask`` (n, N) is 1 at nodes and 0 at padding.
+
+        Returns the average and, in training, each caption's statistics of the gate values.
+        """
+        value = F.linear(nodes, self.filter.weight, self.filter.bias).squeeze(-1)  # (B, n, N)
+        moments: Moments = None
+        if self.training:
+            if mask is None:
+                variance, centre = torch.var_mean(value, dim=(0, 2), correction=0)
+                count: Tensor | int = value.shape[0] * value.shape[2]
+            else:
+                count = mask.sum(1) * value.shape[0]  # (n,)
+                centre = (value * mask).sum((0, 2)) / count
+                variance = ((value - centre[:, None]).square() * mask).sum((0, 2)) / count
+            moments = centre.detach(), (variance * (count / (count - 1))).detach()
+            centre, variance = centre[:, None], variance[:, None]
+        else:
+            centre, variance = self._running()
+        scale = torch.rsqrt(variance + self.norm.eps) * self.norm.weight
+        gate = torch.sigmoid((value - centre) * scale + self.norm.bias)
+        if mask is not None:
+            gate = gate * mask
+        gate = gate / (gate.sum(-1, keepdim=True) + EPS)
+        return l2((gate[:, :, None] @ nodes).squeeze(2)), moments
+
+    @torch.no_grad()
+    def remember(self, mean: Tensor, variance: Tensor) -> None:
+        """Fold the captions' statistics into the running ones, in caption order.
+
+        C updates r <- (1 - m) r + m s_c in a row are r (1 - m)^C + sum_c m (1 - m)^(C - 1 - c) s_c.
+        """
+        n = mean.shape[0]
+        age = torch.arange(n - 1, -1, -1, device=mean.device, dtype=mean.dtype)
+        share = MOMENTUM * (1 - MOMENTUM) ** age
+        for running, values in zip(self._running(), (mean, variance), strict=True):
+            running.mul_((1 - MOMENTUM) ** n).add_(share @ values)
+        if self.norm.num_batches_tracked is not None:
+            self.norm.num_batches_tracked.add_(n)
+
+    def _running(self) -> tuple[Tensor, Tensor]:
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        if mean is None or variance is None:
+            raise ValueError("the batch norm of the filtration has lost its running statistics")
+        return mean, variance
+
+
+class SimilarityNodes(Matcher):
+    """What SGR and SAF share: encoders, global vectors, similarity nodes and the final score.
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image (fixed by the batch norm over
+        region slots).
+    embed_dim, sim_dim, word_dim : int
+        Width of the common space, of a similarity vector, of a word embedding.
+    dropout : float
+        Dropout on word embeddings and in the two global poolings while training.
+    temperature : float
+        Inverse temperature of the words' attention over regions.
+    """
+
+    _vectors_per_node: int  # similarity vectors that one node leaves in memory, for the memory budget
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int,
+        embed_dim: int,
+        sim_dim: int,
+        word_dim: int,
+        dropout: float,
+        temperature: float,
+    ) -> None:
+        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        positive(temperature=temperature)
+        self.needs_regions = n_regions
+        self.temperature = float(temperature)
+        self.group_cost = 0.0
+        self.sim_dim = sim_dim
+        self.image_encoder = RegionEncoder(feature_dim, embed_dim)
+        self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout)
+        self.image_global = VisualGlobal(embed_dim, n_regions, dropout=dropout)
+        self.text_global = TextGlobal(embed_dim, dropout=dropout)
+        self.local_similarity = xavier_linear(embed_dim, sim_dim)
+        self.global_similarity = xavier_linear(embed_dim, sim_dim)
+        self.score = xavier_linear(sim_dim, 1)
+
+    def encode_images(self, images: Tensor) -> ImageEncoding:
+        """Encode region features (B, R, feature_dim) as unit regions (B, R, D) and global vectors (B, D)."""
+        regions = self.image_encoder(self.check_images(images))
+        return ImageEncoding(self.image_global(regions), regions)
+
+    def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
+        """Encode captions as unit words (C, W, D) and global vectors (C, D)."""
+        words, _ = self.text_encoder(self.check_tokens(tokens))
+        return CaptionEncoding(self.text_global(words, tokens.lengths), tokens.lengths, words)
+
+    def similarity(
+        self,
+        images: ImageEncoding,
+        captions: CaptionEncoding,
+        *,
+        logits: bool = False,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Compare every image with every caption: (B, C) in (0, 1), or the logits of these."""
+        regions, words = images.regions, captions.words
+        if regions is None or words is None:
+            raise ValueError(
+                "images and captions must be encodings made by this model: regions or words are missing"
+            )
+        groups, again = self._plan(regions, captions.lengths, chunk)
+        scores: list[Tensor] = []
+        rows: list[int] = []
+        moments: list[tuple[Tensor, Tensor]] = []
+        for group in groups:
+            inputs = (images.vectors, regions, captions.vectors, words, group)
+            if again:
+                out, kept = checkpoint(self._group, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                out, kept = self._group(*inputs)
+            scores.append(out)
+            rows.extend(group.rows)
+            if kept is not None:
+                moments.append(kept)
+        back = torch.empty(len(rows), dtype=torch.long)
+        back[rows] = torch.arange(len(rows))
+        back = back.to(regions.device, non_blocking=True)
+        if moments:
+            means, variances = zip(*moments, strict=True)
+            self._remember(torch.cat(means)[back], torch.cat(variances)[back])
+        total = torch.cat(scores, 1).index_select(1, back)
+        return total if logits else torch.sigmoid(total)
+
+    def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
+        """Cut the captions into groups, and say whether to compute each again in the backward pass."""
+        n_images = regions.shape[0]
+        node = n_images * self.sim_dim * regions.element_size() * self._vectors_per_node
+        training = torch.is_grad_enabled()
+        again = training and node * (sum(lengths) + len(lengths)) > self.memory_budget
+        most = max(1, min(60_000 // n_images, self.memory_budget // node))
+        groups = group_captions(lengths, group_cost=self.group_cost, max_words=most, max_captions=chunk)
+        return groups, again
+
+    def _group(
+        self, image_vectors: Tensor, regions: Tensor, caption_vectors: Tensor, words: Tensor, group: Group
+    ) -> tuple[Tensor, Moments]:
+        """Logits (B, n) of one group of captions, with its statistics if the head keeps any."""
+        take = torch.tensor(group.rows).to(words.device, non_blocking=True)
+        words = words.index_select(0, take)[:, : group.width]
+        mask: Tensor | None = None
+        if group.padded:
+            mask = word_mask(group.lengths, group.width, words)
+            words = words * mask[..., None]
+            mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
+        gap = image_vectors[:, None] - caption_vectors.index_select(0, take)
+        first = l2(self.global_similarity(gap.square()))  # (B, n, S)
+        local = self.local_similarity
+        block = max(1, BLOCK_VALUES // (len(group.rows) * group.width * regions.shape[-1]))
+        nodes = PairNodes.apply(regions, words, first, local.weight, local.bias, self.temperature, block)
+        vectors, moments = self._reason(nodes, mask)
+        return self.score(vectors).squeeze(-1), moments
+
+    @abstractmethod
+    def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
+        """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S)."""
+
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        """Take note of the captions' statistics; only SAF keeps some."""
+
+
+@MODELS.register(
+    "sgr", summary="similarity graph reasoning between words and a global node", paper="AAAI 2021"
+)
+class SGR(SimilarityNodes):
+    """Similarity graph reasoning (SGRAF, Sec. 3.3).
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image (fixed by the batch norm over
+        region slots).
+    embed_dim, sim_dim, word_dim : int
+        Width of the common space, of a similarity vector, of a word embedding.
+    dropout : float
+        Dropout on word embeddings and in the two global poolings while training.
+    temperature : float
+        Inverse temperature of the words' attention over regions.
+    steps : int
+        Steps of graph reasoning.
+    """
+
+    _vectors_per_node = 10
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        dropout: float = 0.4,
+        temperature: float = 9.0,
+        steps: int = 3,
+    ) -> None:
+        super().__init__(
+            feature_dim=feature_dim,
+            vocab_size=vocab_size,
+            n_regions=n_regions,
+            embed_dim=embed_dim,
+            sim_dim=sim_dim,
+            word_dim=word_dim,
+            dropout=dropout,
+            temperature=temperature,
+        )
+        positive(steps=steps)
+        self.graph = GraphReasoning(sim_dim, steps)
+
+    def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
+        n_images, n, size = nodes.shape[:3]
+        absent = None
+        if mask is not None:
+            absent = torch.zeros_like(mask).masked_fill(mask == 0, -torch.inf)
+            absent = absent[None].expand(n_images, n, size).reshape(-1, 1, size)
+        vectors = self.graph(nodes.view(n_images * n, size, -1), absent)
+        return vectors.view(n_images, n, -1), None
+
+
+@MODELS.register("saf", summary="similarity attention filtration: gated average of nodes", paper="AAAI 2021")
+class SAF(SimilarityNodes):
+    """Similarity attention filtration (SGRAF, Sec. 3.4).
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image (fixed by the batch norm over
+        region slots).
+    embed_dim, sim_dim, word_dim : int
+        Width of the common space, of a similarity vector, of a word embedding.
+    dropout : float
+        Dropout on word embeddings and in the two global poolings while training.
+    temperature : float
+        Inverse temperature of the words' attention over regions.
+    """
+
+    _vectors_per_node = 4
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        dropout: float = 0.4,
+        temperature: float = 9.0,
+    ) -> None:
+        super().__init__(
+            feature_dim=feature_dim,
+            vocab_size=vocab_size,
+            n_regions=n_regions,
+            embed_dim=embed_dim,
+            sim_dim=sim_dim,
+            word_dim=word_dim,
+            dropout=dropout,
+            temperature=temperature,
+        )
+        self.filtration = AttentionFiltration(sim_dim)
+
+    def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
+        return self.filtration(nodes, mask)
+
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        self.filtration.remember(mean, variance)
