@@ -6,4 +6,28 @@ Solvers (:mod:`nclib.ot`), noise (:mod:`nclib.noise`), losses, models, methods, 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nclib.experiment import check_parameters, open_run, run
+    from nclib.records import Record
+
 __version__ = "0.1.0"
+__all__ = ["Record", "__version__", "check_parameters", "open_run", "run"]
+
+_MODULES = ("data", "evaluation", "losses", "methods", "models", "noise", "ot", "plots", "records", "training")
+_NAMES = {"run": "experiment", "check_parameters": "experiment", "open_run": "experiment", "Record": "records"}
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up on first use, so that `import nclib` costs next to nothing.
+    if name in _MODULES:
+        return import_module(f"nclib.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"nclib.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'nclib' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_NAMES})

@@ -40,6 +40,23 @@ class Batch:
         return len(self.index)
 
 
+@dataclass(frozen=True)
+class Truth:
+    """What is really so; only diagnosis may look at it, never training.
+
+    Parameters
+    ----------
+    matched : Tensor, bool, (N,)
+        Whether the pair's image is the one its caption was written for.
+    relevance : callable or None
+        ``relevance(i, j)``: share of the facts of pair j's caption that hold for the image shown in pair i,
+        elementwise, in [0, 1]. None when the data cannot tell.
+    """
+
+    matched: Tensor
+    relevance: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
 Terms = dict[str, Tensor]
 """Named scalar loss terms of one step; the loop minimises their sum."""
 
@@ -52,6 +69,7 @@ class Loop(Protocol):
     batch_size: int
     epoch: int
     device: torch.device
+    lr_scale: float
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator seeded by (run seed, epoch, purpose), so that a resumed run draws the same."""
@@ -69,6 +87,9 @@ class Loop(Protocol):
 
     def similarity(self, batch: Batch, network: int = 0) -> Tensor:
         """Return the (B, B) similarities of a batch, images in rows, in the run's precision."""
+
+    def cosine(self, batch: Batch, network: int = 0) -> Tensor:
+        """Return the (B, B) cosine of the mean region and mean word embeddings, without gradient."""
 
     def keep(self, **arrays: Any) -> None:
         """Store per-pair arrays of this epoch for figures and diagnosis."""
@@ -102,8 +123,11 @@ class Method(ABC):
     def step(self, loop: Loop, item: Any) -> Terms:
         """Loss terms of one training step."""
 
-    def diagnostics(self, matched: Tensor) -> dict[str, float]:
-        """Numbers that need the ground truth (which pairs are ``matched``, bool (N,)); for records only."""
+    def end_epoch(self, loop: Loop) -> None:  # noqa: B027
+        """Store arrays of the epoch (:meth:`Loop.keep`)."""
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        """Numbers of a training epoch that need the ground truth; for records only."""
         return {}
 
     def state(self) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Checkpoints as tensors and plain data: one safetensors file, written atomically, loaded without pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_TENSOR, _MAP, _TUPLE = "__tensor__", "__map__", "__tuple__"
+
+
+def _split(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """Replace the tensors of ``tree`` by references and collect them."""
+    if isinstance(tree, Tensor):
+        name = f"t{len(tensors)}"
+        # A private copy: safetensors refuses tensors that share memory.
+        tensors[name] = tree.detach().to("cpu", copy=True).contiguous()
+        return {_TENSOR: name}
+    if isinstance(tree, Mapping):
+        return {_MAP: [[key, _split(value, tensors)] for key, value in tree.items()]}
+    if isinstance(tree, tuple):
+        return {_TUPLE: [_split(value, tensors) for value in tree]}
+    if isinstance(tree, list):
+        return [_split(value, tensors) for value in tree]
+    if tree is None or isinstance(tree, (bool, int, float, str)):
+        return tree
+    raise TypeError(f"a checkpoint holds tensors and plain data, not {type(tree).__name__}")
+
+
+def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(tree, list):
+        return [_join(value, tensors) for value in tree]
+    if isinstance(tree, dict):
+        if _TENSOR in tree:
+            return tensors[tree[_TENSOR]]
+        if _TUPLE in tree:
+            return tuple(_join(value, tensors) for value in tree[_TUPLE])
+        return {key: _join(value, tensors) for key, value in tree[_MAP]}
+    return tree
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + f".{os.getpid()}.part")
+    with open(part, "wb") as handle:
+        handle.write(data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(part, path)
+
+
+def save(path: str | Path, tree: Mapping[str, Any]) -> None:
+    """Write a nested dict of tensors, numbers, text, lists and tuples.
+
+    Raises
+    ------
+    TypeError
+        When something else is in it.
+    """
+    from safetensors.torch import save as to_bytes
+
+    tensors: dict[str, Tensor] = {}
+    plain = _split(tree, tensors)
+    write_atomically(Path(path), to_bytes(tensors, metadata={"plain": json.dumps(plain)}))
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """Read what :func:`save` wrote; tensors come back on the CPU, bit for bit.
+
+    Raises
+    ------
+    FileNotFoundError
+        When there is no such file.
+    ValueError
+        When the file is damaged or was not written by :func:`save`.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no checkpoint at {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            plain = json.loads(file.metadata()["plain"])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a readable checkpoint ({error}); delete it to start anew") from error
+    result: dict[str, Any] = _join(plain, tensors)
+    return result
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return a short SHA-256 of named tensors: equal digests mean equal bits."""
+    import hashlib
+
+    h = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().to("cpu").contiguous()
+        h.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+        h.update(value.view(torch.uint8).numpy().tobytes() if value.ndim else str(value).encode())
+    return h.hexdigest()[:16]

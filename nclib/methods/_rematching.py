@@ -1,0 +1,93 @@
+"""What rematching did in an epoch: who was matched with whom, how sharply, and whether it was right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nclib.methods._base import Batch, Truth
+
+
+class RematchLog:
+    """Collects plans of one epoch on their device; nothing is read back before the epoch ends.
+
+    Parameters
+    ----------
+    batch_size : int
+        Width of the plans.
+    device : torch.device
+        Where the plans live.
+    """
+
+    def __init__(self, batch_size: int, device: torch.device) -> None:
+        self.batch_size = batch_size
+        self._rows: list[Tensor] = []
+        self._index: list[Tensor] = []
+        # Mean sorted alignment of rows that received mass and of rows that did not; last entry counts rows.
+        self._sorted = torch.zeros(2, batch_size + 1, device=device)
+
+    @torch.no_grad()
+    def add(self, batch: Batch, plan: Tensor) -> None:
+        """Note the plan (B, B) of one batch of mismatched pairs."""
+        B = len(batch)
+        plan = plan.clamp_min(1e-10)
+        mass = plan.sum(1)
+        share = plan / mass[:, None]  # (B, B), rows sum to one
+        best, to = share.max(1)
+        self._rows.append(torch.stack([mass * B, best, to.to(mass)], dim=1).float())  # (B, 3)
+        self._index.append(batch.index)
+        moved = (mass * B > 0.5).to(share)
+        ranked = share.sort(1, descending=True)[0]
+        weights = torch.stack([moved, 1 - moved])  # (2, B)
+        self._sorted[:, :B] += (weights @ ranked).to(self._sorted)
+        self._sorted[:, B] += weights.sum(1).to(self._sorted)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return per-row results of the epoch.
+
+        ``rematch_image``, ``rematch_caption``
+            Pairs whose image and caption were brought together, int64 (M,).
+        ``rematch_mass``, ``rematch_share``
+            Mass that left the image's row as a share of its marginal, and the share of it on the best caption.
+        ``ranked_moved``, ``ranked_unmoved``
+            Mean sorted alignment of rows that received more than half of their marginal, and of the others.
+        """
+        if not self._rows:
+            return {}
+        rows = torch.cat(self._rows).cpu()
+        index = torch.stack(self._index)  # (batches, B)
+        to = rows[:, 2].long().view(index.shape)
+        ranked = self._sorted.cpu()
+        means = ranked[:, :-1] / ranked[:, -1:].clamp_min(1)
+        return {
+            "rematch_image": index.flatten(),
+            "rematch_caption": index.gather(1, to).flatten(),
+            "rematch_mass": rows[:, 0],
+            "rematch_share": rows[:, 1],
+            "ranked_moved": means[0],
+            "ranked_unmoved": means[1],
+        }
+
+    def report(self, truth: Truth) -> dict[str, float]:
+        """Score the rematched pairs against the known content of image and caption.
+
+        Returns
+        -------
+        dict
+            ``rematch_precision``: share of rematched rows (more than half of the marginal moved) whose chosen
+            caption is true of the image in every fact; ``rematch_relevance``: mean share of true facts, weighted
+            by mass; ``given_relevance``: the same for the given, mismatched captions. Empty when the data
+            cannot tell.
+        """
+        arrays = self.arrays()
+        if not arrays or truth.relevance is None:
+            return {}
+        image, caption, mass = arrays["rematch_image"], arrays["rematch_caption"], arrays["rematch_mass"]
+        right = truth.relevance(image, caption)
+        moved = mass > 0.5
+        return {
+            "rematch_precision": float((right[moved] > 0.999).float().mean()) if moved.any() else float("nan"),
+            "rematch_relevance": float((right * mass).sum() / mass.sum()),
+            "rematch_rows": float(moved.float().mean()),
+            "given_relevance": float(truth.relevance(image, image).mean()),
+        }

@@ -1,0 +1,228 @@
+r"""L2RM: learning to rematch mismatched pairs (Han, Zheng, Dai, Luo, Wang; CVPR 2024).
+
+The pairs are split by a beta mixture on their losses. Matched pairs train with the hardest-negative triplet.
+Mismatched pairs are not thrown away: a partial optimal transport over the mini-batch, with the given (wrong)
+pairs forbidden, finds which captions fit which images, and the model is pulled to that soft target.
+
+Symbols: :math:`S` similarities (images in rows), :math:`\ell` per-pair loss, :math:`w` P(matched),
+:math:`C` transport cost, :math:`\tilde\pi` refined alignment, :math:`\rho` transported mass,
+:math:`\lambda` Sinkhorn regularisation, :math:`\tau` temperature, :math:`\alpha` margin.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib import losses
+from nclib._options import option
+from nclib.methods._base import Batch, Loop, Method, Terms, Truth
+from nclib.methods._registry import METHODS
+from nclib.methods._rematching import RematchLog
+from nclib.noise import BetaMixture, division_report, minmax
+from nclib.ot import partial_sinkhorn
+
+COST_FLOOR = 1e-10
+RECONSTRUCTED = 0.1  # at most this share of a batch is put back into its old place to supervise the cost
+
+
+@dataclass(frozen=True)
+class L2RMOptions:
+    """Options of L2RM; the defaults are those of the paper's Flickr30K runs."""
+
+    rho: float = option(0.1, above=0, high=1, help="transported mass; 1 is the paper's 'w/o partial OT'")
+    lam: float = option(0.01, above=0, help="Sinkhorn regularisation lambda, in units of the cost")
+    mask: bool = option(True, help="forbid the given pairs (the diagonal) in the transport")
+    cost: str = option("learned", choices=("learned", "cosine"), help="transport cost")
+    rematch: str = option("sym_kl", choices=tuple(losses.REMATCH), help="loss that pulls S to the plan")
+    rematch_weight: float = option(1.0, low=0, help="weight of the rematching loss")
+    warmup: str = option("infonce_rce", choices=("infonce_rce", "infonce", "triplet"), help="warm-up loss")
+    split: str = option("mean", choices=("mean", "hardest"), help="negatives in the loss that splits the pairs")
+    threshold: float = option(0.5, above=0, high=0.999, help="a pair is matched when P(matched) exceeds it")
+    tau: float = option(0.05, above=0, help="temperature of both softmaxes")
+    margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
+    cost_lr: float = option(2e-6, above=0, help="learning rate of the cost network")
+    stop: str = option("published", choices=("published", "accurate"), help="when Sinkhorn stops")
+
+
+class CostNetwork(nn.Module):
+    """Learned transport cost, Sec. 4.2: one linear layer on the similarity matrix, then ReLU.
+
+    It starts at :math:`C = \\mathrm{ReLU}(1 - S)`. A batch smaller than ``width`` uses the leading block.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(-torch.eye(width))
+        self.bias = nn.Parameter(torch.ones(width))
+
+    def forward(self, S: Tensor) -> Tensor:
+        b = S.shape[1]
+        return F.relu(F.linear(S, self.weight[:b, :b], self.bias[:b]))  # (images, captions)
+
+
+@METHODS.register(
+    "l2rm",
+    summary="beta-mixture split, learned cost, partial masked transport, symmetric-KL rematching",
+    paper="Han et al., CVPR 2024",
+)
+class L2RM(Method):
+    """Algorithm 1 of the paper; ``options`` is an :class:`L2RMOptions`."""
+
+    Options = L2RMOptions
+
+    # -- warm-up: InfoNCE + reverse cross entropy on all pairs (Eqs. 3-5) -------------------------------
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        S = loop.similarity(batch)
+        if self.options.warmup == "triplet":
+            return {"warmup": losses.triplet(S, self.options.margin, "mean").sum()}
+        return {"warmup": losses.WARMUP[self.options.warmup](S, self.options.tau).mean()}
+
+    # -- once, after warm-up ----------------------------------------------------------------------------
+
+    def begin_training(self, loop: Loop) -> None:
+        self._make_cost(loop)
+        draw = torch.randperm(loop.n_pairs, generator=loop.generator("buffer"))
+        self.buffer = draw[: loop.batch_size]  # the images that reconstructed pairs are filled up with
+
+    def _make_cost(self, loop: Loop) -> None:
+        self.cost_network = CostNetwork(loop.batch_size).to(loop.device)
+        self.cost_optimizer = torch.optim.Adam(self.cost_network.parameters(), lr=self.options.cost_lr)
+
+    # -- identifying mismatched pairs (Sec. 4.1): beta mixture on the per-pair loss ----------------------
+
+    def begin_epoch(self, loop: Loop) -> Iterable[tuple[Batch, Batch | None]]:
+        o = self.options
+
+        def loss_and_cost(S: Tensor) -> Tensor:
+            ell = losses.triplet(S, o.margin, o.split)
+            return torch.stack([ell, self.cost_network(S).diagonal()], dim=1)  # (B, 2)
+
+        ell, cost = loop.per_pair(loss_and_cost).unbind(1)
+        x = minmax(ell)
+        self.mixture = BetaMixture().fit(x)
+        self.p_matched = torch.as_tensor(self.mixture.predict_proba(x)[:, 0])  # w, (N,)
+        loop.keep(loss=x, cost=cost, p_matched=self.p_matched)
+        loop.keep(mixture=[self.mixture.weights_, self.mixture.a_, self.mixture.b_])
+
+        is_matched = self.p_matched > o.threshold
+        matched, mismatched = is_matched.nonzero()[:, 0], (~is_matched).nonzero()[:, 0]
+        B = loop.batch_size
+        if len(matched) < B:
+            raise RuntimeError(
+                f"the mixture calls only {len(matched)} of {loop.n_pairs} pairs matched, fewer than one batch "
+                f"({B}); use a smaller batch, a longer warm-up or a lower threshold"
+            )
+        for group in self.cost_optimizer.param_groups:
+            group["lr"] = o.cost_lr * loop.lr_scale
+        self.log = RematchLog(B, loop.device)
+
+        clean = loop.batches(matched, purpose="matched", drop_last=True)
+        if len(mismatched) < B:
+            warnings.warn(
+                f"epoch {loop.epoch}: {len(mismatched)} mismatched pairs do not fill a batch of {B}; "
+                "nothing is rematched in this epoch",
+                stacklevel=2,
+            )
+            return ((batch, None) for batch in clean)
+        return zip(clean, self._endless(loop, mismatched), strict=False)
+
+    @staticmethod
+    def _endless(loop: Loop, subset: Tensor) -> Iterable[Batch]:
+        for turn in itertools.count():
+            yield from loop.batches(subset, purpose=f"mismatched {turn}", drop_last=True)
+
+    # -- one iteration ----------------------------------------------------------------------------------
+
+    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Terms:
+        o = self.options
+        clean, noisy = item
+        if o.cost == "learned":
+            self._learn_cost(loop, clean)
+
+        S = loop.similarity(clean)
+        terms = {"triplet": losses.triplet(S, o.margin, "hardest").sum()}  # Eq. 2
+        if noisy is None:
+            return terms
+        self.buffer = noisy.index  # with a buffer of one batch it is the previous mismatched batch
+
+        S = loop.similarity(noisy)
+        plan = self.refine(self._cost(loop, noisy, S.detach()))
+        terms["rematch"] = o.rematch_weight * losses.REMATCH[o.rematch](S, plan, o.tau).mean()  # Eq. 10
+        self.log.add(noisy, plan)
+        return terms
+
+    def _learn_cost(self, loop: Loop, clean: Batch) -> None:
+        """Self-supervised cost (Sec. 4.2): k known pairs among foreign images must be cheap."""
+        B, g = len(clean), loop.generator(f"cost {int(clean.index[0])}")
+        k = int(torch.randint(1, max(2, int(RECONSTRUCTED * B) + 1), (), generator=g))
+        slots, known = (torch.randperm(B, generator=g)[:k] for _ in range(2))
+        images = loop.batch(self.buffer).images.clone()
+        images[slots] = clean.images[known]
+        loop.networks[0].eval()
+        with torch.no_grad():
+            S = loop.similarity(Batch(clean.index, images, clean.captions))
+        loop.networks[0].train()
+        loss = self.cost_network(S)[slots, known].sum()
+        self.cost_optimizer.zero_grad()
+        loss.backward()
+        self.cost_optimizer.step()
+
+    @torch.no_grad()
+    def _cost(self, loop: Loop, batch: Batch, S: Tensor) -> Tensor:
+        if self.options.cost == "learned":
+            return self.cost_network(S)
+        return 1 - loop.cosine(batch)  # Table 3, 'w/o cost function'
+
+    def refine(self, cost: Tensor) -> Tensor:
+        """Refined alignment: partial, masked, entropic transport of the batch (Sec. 4.3, Alg. 2).
+
+        Parameters
+        ----------
+        cost : Tensor, (B, B)
+            Transport cost, images in rows.
+
+        Returns
+        -------
+        Tensor, (B, B)
+            Plan of mass about ``rho`` (exactly, with ``stop="accurate"``), without gradient.
+        """
+        o = self.options
+        allowed = ~torch.eye(len(cost), dtype=torch.bool, device=cost.device) if o.mask else None
+        return partial_sinkhorn(
+            cost.detach().clamp_min(COST_FLOOR), o.rho, reg=o.lam, mask=allowed, stop=o.stop
+        ).plan
+
+    # -- what the figures and the record look at --------------------------------------------------------
+
+    def end_epoch(self, loop: Loop) -> None:
+        loop.keep(**self.log.arrays())
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        return {**division_report(self.p_matched, truth.matched, self.options.threshold), **self.log.report(truth)}
+
+    # -- exact resume -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        if not hasattr(self, "cost_network"):
+            return {}
+        return {
+            "cost_network": self.cost_network.state_dict(),
+            "cost_optimizer": self.cost_optimizer.state_dict(),
+            "buffer": self.buffer,
+        }
+
+    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+        if state:
+            self._make_cost(loop)
+            self.cost_network.load_state_dict(state["cost_network"])
+            self.cost_optimizer.load_state_dict(state["cost_optimizer"])
+            self.buffer = state["buffer"]

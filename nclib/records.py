@@ -1,0 +1,229 @@
+"""What a run leaves behind, and the papers' printed numbers to set beside it.
+
+A record is one JSON file: settings, data and noise with checksums, metrics, curves, diagnostics, time,
+hardware, versions. Tables and figures of the book are made from records alone. Printed values come from
+``nclib/paper_results`` and are never mixed with measured ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from nclib.checkpoint import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = 1
+PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
+
+
+@dataclass
+class Record:
+    """The record of one run.
+
+    Parameters
+    ----------
+    settings : dict
+        Everything that was chosen: method, model, dataset, mrate, protocol, seed, preset, and their options.
+    data, noise : dict
+        Name and checksum of the data; protocol, rates and checksum of the noise.
+    metrics : dict
+        ``val`` and ``test`` results of the selected epoch; recalls in percent.
+    curves : list of dict
+        One dict per epoch.
+    diagnostics : dict
+        Numbers of the last training epoch that need the ground truth.
+    best_epoch : int
+        The epoch selected on validation, from 1.
+    cost : dict
+        ``seconds`` of training, ``test_seconds``, ``peak_memory_mb``, ``parameters``.
+    environment : dict
+        Hardware and versions.
+    folder : str
+        Where checkpoints and per-epoch arrays lie; not stored.
+    """
+
+    settings: dict[str, Any]
+    data: dict[str, Any]
+    noise: dict[str, Any]
+    metrics: dict[str, dict[str, float]]
+    curves: list[dict[str, Any]]
+    diagnostics: dict[str, float]
+    best_epoch: int
+    cost: dict[str, float]
+    environment: dict[str, Any]
+    name: str
+    schema: int = SCHEMA
+    folder: str = field(default="", compare=False)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record as JSON, atomically; return the path."""
+        content = {k: v for k, v in asdict(self).items() if k != "folder"}
+        text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
+        write_atomically(Path(path), text.encode())
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Record:
+        """Read a record.
+
+        Raises
+        ------
+        ValueError
+            When the file is not a record of this schema.
+        """
+        try:
+            content = json.loads(Path(path).read_text("utf8"))
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
+            return cls(**content, folder=str(Path(path).parent))
+        except (KeyError, TypeError, json.JSONDecodeError, ValueError) as error:
+            raise ValueError(f"{path} is not a record: {error}") from error
+
+    def __str__(self) -> str:
+        test = self.metrics["test"]
+        recalls = "  ".join(f"{k} {test[k]:.1f}" for k in RECALLS)
+        return f"{self.name} [{self.settings['preset']}]: rSum {test['rsum']:.1f}  ({recalls})"
+
+
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def collect(folder: str | Path) -> pd.DataFrame:
+    """Read every record below ``folder`` into a table, one row per run.
+
+    Columns: the settings, test metrics, validation rSum as ``val_rsum``, diagnostics, cost, device.
+    """
+    import pandas as pd
+
+    rows = []
+    for path in sorted(Path(folder).rglob("*.json")):
+        try:
+            record = Record.load(path)
+        except ValueError:
+            continue  # other JSON files, such as benchmark results, live there as well
+        options = {f"method_{k}": v for k, v in record.settings.get("method_options", {}).items()}
+        plain = {k: v for k, v in record.settings.items() if not isinstance(v, dict)}
+        rows.append(
+            {
+                **plain,
+                **options,
+                **record.metrics["test"],
+                "val_rsum": record.metrics["val"]["rsum"],
+                **record.diagnostics,
+                **record.cost,
+                "best_epoch": record.best_epoch,
+                "device": record.environment["device"],
+                "name": record.name,
+                "path": str(path),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def mean_and_spread(table: pd.DataFrame, by: Iterable[str], value: str = "rsum") -> pd.DataFrame:
+    """Return mean, standard deviation (n - 1) and number of seeds of ``value`` per group."""
+    return table.groupby(list(by), dropna=False)[value].agg(["mean", "std", "count"]).reset_index()
+
+
+def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
+    """Return values printed in the papers.
+
+    Parameters
+    ----------
+    name : str
+        One of ``retrieval``, ``category_map``, ``claims``, ``figures``, ``hyperparameters``, ``resources``,
+        ``anomalies``.
+    **where
+        Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown table or column.
+    """
+    import pandas as pd
+
+    if name not in PRINTED:
+        raise ValueError(f"unknown table of printed values {name!r}; there are {', '.join(PRINTED)}")
+    path = Path(__file__).parent / "paper_results" / f"{name}.csv"
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for column, value in where.items():
+        if column not in table:
+            raise ValueError(f"{name} has no column {column!r}; it has {', '.join(table.columns)}")
+        table = table[table[column] == str(value)]
+    return table.reset_index(drop=True)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return hardware, threads, versions and, in a checkout, the git commit."""
+    from importlib.metadata import version
+
+    names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "versions": {n: version(n) for n in names},
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """Return the commit of the checkout nclib runs from, with ``+`` when files differ from it."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Return the largest memory used so far, in MB: of the GPU's allocator, or resident on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return float("nan")
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 2**20

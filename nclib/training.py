@@ -1,0 +1,373 @@
+"""The one training loop: epochs, optimiser, precision, progress, checkpoints, selection on validation.
+
+Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
+killed continues from its last finished epoch and ends with the same bits as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nclib import checkpoint
+from nclib._options import option
+from nclib.data.dataset import Split
+from nclib.evaluation import recall
+from nclib.methods import Batch, Method, Truth
+from nclib.models import similarity_matrix
+from nclib.noise import Mismatch
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to train."""
+
+    batch_size: int = option(128, low=2, help="pairs in a batch")
+    warmup_epochs: int = option(5, low=0, help="epochs of warm-up on all pairs")
+    epochs: int = option(35, low=0, help="training epochs after warm-up")
+    lr: float = option(2e-4, above=0, help="learning rate of Adam")
+    decay_every: int = option(15, low=1, help="the rate falls by 0.1 every so many training epochs")
+    clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
+    precision: str = option("fp32", choices=("fp32", "bf16"), help="number type of the forward pass")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return the device called ``name``; ``auto`` takes a GPU when there is one.
+
+    Raises
+    ------
+    ValueError
+        When the device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={name!r} cannot be used here ({error}); take 'auto' or 'cpu'") from error
+    return device
+
+
+def _seed(*parts: object) -> int:
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+class NoisyPairs:
+    """Training pairs as the learner gets them: every caption with the image that the noise gave it.
+
+    Parameters
+    ----------
+    split : Split
+        Training split.
+    noise : Mismatch
+        Which image each caption is paired with, and which pairs are still matched.
+    """
+
+    def __init__(self, split: Split, noise: Mismatch) -> None:
+        self.split, self.noise = split, noise
+        self.image_of = torch.as_tensor(noise.image_of, dtype=torch.int64)
+        if len(self.image_of) != len(split.captions):
+            raise ValueError(
+                f"the noise covers {len(self.image_of)} captions, the training split has {len(split.captions)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.image_of)
+
+    def batch(self, index: Tensor, device: torch.device) -> Batch:
+        """Load the pairs at ``index`` onto ``device``."""
+        images = self.split.features(self.image_of[index].numpy())
+        tokens = self.split.captions.batch(index.numpy())
+        return Batch(index, images.to(device, non_blocking=True), tokens.to(device))
+
+    def truth(self) -> Truth:
+        """Return what is really so, for diagnosis."""
+        matched = torch.as_tensor(self.noise.matched)
+        return Truth(matched, self._relevance if self.split.has_relevance else None)
+
+    def _relevance(self, image_pair: Tensor, caption_pair: Tensor, block: int = 256) -> Tensor:
+        rows = self.image_of[image_pair].numpy()
+        parts = [
+            np.diagonal(self.split.relevance(rows[i : i + block], caption_pair[i : i + block].numpy()))
+            for i in range(0, len(rows), block)
+        ]
+        return torch.as_tensor(np.concatenate(parts) if parts else np.empty(0, np.float32))
+
+
+class Batches:
+    """Shuffled batches of some pairs; knows its length, draws its order once."""
+
+    def __init__(self, load: Callable[[Tensor], Batch], order: Tensor, size: int, drop_last: bool) -> None:
+        n = len(order)
+        # Batch normalisation needs two samples, so a last batch of one is left out as well.
+        last = n - n % size if drop_last or n % size == 1 else n
+        self.load, self.chunks = load, list(order[:last].split(size)) if last else []
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self.load(index) for index in self.chunks)
+
+
+class Trainer:
+    """Trains the networks of a method; is the ``loop`` that a method is given.
+
+    Parameters
+    ----------
+    method : Method
+        What to do with a batch.
+    networks : list of Module
+        ``method.n_networks`` models.
+    pairs : NoisyPairs
+        Training pairs.
+    val : Split
+        Split on which the best epoch is selected (largest sum of the six recalls).
+    schedule : Schedule
+        Epochs, rates, batch size.
+    seed : int
+        Seed of every draw.
+    device : torch.device
+        Where to train.
+    folder : Path
+        Where checkpoints and per-epoch arrays go.
+    fingerprint : str
+        Identifies settings and code; a checkpoint with another fingerprint is refused.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        networks: list[nn.Module],
+        pairs: NoisyPairs,
+        val: Split,
+        schedule: Schedule,
+        *,
+        seed: int,
+        device: torch.device,
+        folder: Path,
+        fingerprint: str,
+    ) -> None:
+        self.method, self.pairs, self.val, self.schedule = method, pairs, val, schedule
+        self.networks = [network.to(device) for network in networks]
+        self.optimizers = [torch.optim.Adam(n.parameters(), lr=schedule.lr) for n in self.networks]
+        self.seed, self.device, self.folder, self.fingerprint = seed, device, folder, fingerprint
+        self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
+        if self.n_pairs < self.batch_size:
+            raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
+        self.epoch, self.active, self.lr_scale = 0, 0, 1.0
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] = {"rsum": -math.inf, "epoch": -1}
+        self._arrays: dict[str, np.ndarray] = {}
+
+    # -- what a method may ask for ----------------------------------------------------------------------
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator seeded by (run seed, epoch, purpose)."""
+        return torch.Generator().manual_seed(_seed(self.seed, self.epoch, self.active, purpose))
+
+    def batch(self, index: Tensor) -> Batch:
+        """Load the pairs at ``index``."""
+        return self.pairs.batch(index, self.device)
+
+    def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
+        """Return shuffled batches of all pairs, or of those at ``subset``."""
+        n = self.n_pairs if subset is None else len(subset)
+        order = torch.randperm(n, generator=self.generator(purpose))
+        return Batches(self.batch, order if subset is None else subset[order], self.batch_size, drop_last)
+
+    def similarity(self, batch: Batch, network: int | None = None) -> Tensor:
+        """Return the (B, B) float32 similarities of a batch, images in rows."""
+        net = self.networks[self.active if network is None else network]
+        half = self.schedule.precision == "bf16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
+            S: Tensor = net(batch.images, batch.captions)
+        return S.float()
+
+    @torch.no_grad()
+    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
+        """Return the (B, B) cosine of the networks' global image and caption vectors."""
+        net: Any = self.networks[self.active if network is None else network]
+        v = nn.functional.normalize(net.encode_images(batch.images).vectors, dim=-1)
+        t = nn.functional.normalize(net.encode_captions(batch.captions).vectors, dim=-1)
+        return v @ t.T
+
+    @torch.no_grad()
+    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
+        """Return ``loss(S)`` of every pair, on the host, with the network in eval mode."""
+        net = self.networks[self.active if network is None else network]
+        net.eval()
+        batches = self.batches(purpose="per pair")
+        values = torch.cat([loss(self.similarity(batch, network)) for batch in batches])
+        net.train()
+        index = torch.cat(batches.chunks)
+        result = values.new_zeros(self.n_pairs, *values.shape[1:], device="cpu")
+        result[index] = values.cpu()
+        if len(index) < self.n_pairs:  # the pair that a last batch of one left out counts as average
+            left = torch.ones(self.n_pairs, dtype=torch.bool)
+            left[index] = False
+            result[left] = result[index].mean(0)
+        return result
+
+    def keep(self, **arrays: Any) -> None:
+        """Store arrays of this epoch; read them back with :func:`epoch_arrays`."""
+        for name, value in arrays.items():
+            self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+    # -- the loop ---------------------------------------------------------------------------------------
+
+    def fit(self, progress: bool = True) -> list[dict[str, Any]]:
+        """Train to the end, from the last checkpoint if there is one; return one dict per epoch."""
+        self._resume()
+        total = self.schedule.warmup_epochs + self.schedule.epochs
+        for self.epoch in range(len(self.history), total):
+            started = time.perf_counter()
+            torch.manual_seed(_seed(self.seed, self.epoch, "dropout"))
+            self._arrays = {}
+            row = self._train_epoch(progress)
+            row.update({f"val_{k}": v for k, v in self._validate().items()})
+            row["seconds"] = round(time.perf_counter() - started, 3)
+            self.history.append(row)
+            self._save()
+            if progress:
+                print(self._line(row, total), flush=True)
+        return self.history
+
+    def _train_epoch(self, progress: bool) -> dict[str, Any]:
+        from tqdm import tqdm
+
+        s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
+        if self.epoch == s.warmup_epochs:
+            self.method.begin_training(self)
+        self.lr_scale = 1.0 if warm else 0.1 ** ((self.epoch - s.warmup_epochs) // s.decay_every)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = s.lr * self.lr_scale
+        for network in self.networks:
+            network.train()
+        totals: dict[str, Tensor] = {}
+        steps = 0
+        for self.active in range(self.method.n_networks):
+            items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
+            step = self.method.warmup_step if warm else self.method.step
+            quiet = not (progress and sys.stderr.isatty())
+            for item in tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
+                terms = step(self, item)
+                self._minimise(terms)
+                for name, value in terms.items():
+                    totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+                steps += 1
+            if not warm:
+                self.method.end_epoch(self)
+        self.active = 0
+        row: dict[str, Any] = {"epoch": self.epoch + 1, "phase": "warm-up" if warm else "training"}
+        row |= {"lr": s.lr * self.lr_scale, "steps": steps}
+        row |= {f"loss_{name}": float(value) / max(steps, 1) for name, value in totals.items()}
+        bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
+        if bad:
+            raise RuntimeError(f"epoch {self.epoch + 1}: {', '.join(bad)} is not finite; lower lr ({s.lr:g})")
+        if not warm:
+            row |= self.method.diagnostics(self.pairs.truth())
+        return row
+
+    def _minimise(self, terms: dict[str, Tensor]) -> None:
+        network, optimizer = self.networks[self.active], self.optimizers[self.active]
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(terms.values())).sum().backward()
+        nn.utils.clip_grad_norm_(network.parameters(), self.schedule.clip)
+        optimizer.step()
+
+    def score(self, split: Split, *, progress: bool = False) -> Tensor:
+        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""
+        parts = [
+            similarity_matrix(
+                network, split, device=self.device, progress=progress, precision=self.schedule.precision
+            )
+            for network in self.networks
+        ]
+        return torch.stack(parts).mean(0)
+
+    def _validate(self) -> dict[str, float]:
+        result = recall(self.score(self.val), self.val.captions_per_image)
+        if result["rsum"] > self.best["rsum"]:
+            self.best = {"rsum": result["rsum"], "epoch": self.epoch + 1}
+            checkpoint.save(
+                self.folder / "best.safetensors", {"networks": [n.state_dict() for n in self.networks]}
+            )
+        return result
+
+    def load_best(self) -> None:
+        """Put the weights of the selected epoch into the networks."""
+        saved = checkpoint.load(self.folder / "best.safetensors")
+        for network, state in zip(self.networks, saved["networks"], strict=True):
+            network.load_state_dict(state)
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self._arrays:
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
+            checkpoint.write_atomically(_arrays_file(self.folder, self.epoch + 1), buffer.getvalue())
+        checkpoint.save(
+            self.folder / "checkpoint.safetensors",
+            {
+                "fingerprint": self.fingerprint,
+                "networks": [n.state_dict() for n in self.networks],
+                "optimizers": [o.state_dict() for o in self.optimizers],
+                "method": self.method.state(),
+                "history": self.history,
+                "best": self.best,
+            },
+        )
+
+    def _resume(self) -> None:
+        path = self.folder / "checkpoint.safetensors"
+        if not path.exists():
+            return
+        saved = checkpoint.load(path)
+        if saved["fingerprint"] != self.fingerprint:
+            raise ValueError(
+                f"{path} belongs to a run with other settings or other code; choose another folder or delete it"
+            )
+        for network, state in zip(self.networks, saved["networks"], strict=True):
+            network.load_state_dict(state)
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.history, self.best = saved["history"], saved["best"]
+        self.method.load_state(self, saved["method"])
+
+    @staticmethod
+    def _line(row: dict[str, Any], total: int) -> str:
+        losses = "  ".join(f"{k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
+        extra = f"  AUC {row['auc']:.3f}" if "auc" in row else ""
+        return (
+            f"epoch {row['epoch']:>2}/{total} {row['phase']:<8} {losses}"
+            f"  val rSum {row['val_rsum']:.1f}{extra}  {row['seconds']:.1f} s"
+        )
+
+
+def _arrays_file(folder: Path, epoch: int) -> Path:
+    return folder / "epochs" / f"{epoch:03d}.npz"
+
+
+def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
+    """Return the arrays that a run kept, by epoch (1-based) and name."""
+    result = {}
+    for path in sorted((Path(folder) / "epochs").glob("*.npz")):
+        with np.load(path, allow_pickle=False) as file:
+            result[int(path.stem)] = {name: file[name] for name in file.files}
+    return result
