@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,13 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     """Write ``data`` so that the file appears whole or not at all."""
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(part, "xb") as file:
             file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def checksum(parts: Iterable[Any]) -> str:
@@ -47,7 +46,7 @@ def checksum(parts: Iterable[Any]) -> str:
         if isinstance(part, np.ndarray):
             little = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
             digest.update(f"{little.dtype.str}{little.shape}".encode())
-            digest.update(memoryview(little.reshape(-1)).cast("B") if little.size else b"")
+            digest.update(little.reshape(-1).view(np.uint8).data)
         else:
             data = part if isinstance(part, bytes) else str(part).encode("utf8")
             digest.update(f"{len(data)}:".encode())

@@ -1,0 +1,1 @@
+"""The bundled set: scenes of emoji drawings."""

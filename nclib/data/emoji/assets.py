@@ -1,0 +1,114 @@
+"""The shipped files of the bundled set: a sheet of drawings and a table of names."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+SHEET, TABLE, SUMS = "drawings.png", "concepts.csv", "SHA256SUMS.txt"
+TILE = 48  # pixels
+TILES_PER_ROW = 30  # ten concepts by three designers
+DESIGNERS = ("noto", "twemoji", "fluent")
+GROUPS = ("Animals & Nature", "Food & Drink", "Travel & Places", "Activities", "Objects")
+# Ten classes: each of Unicode's five groups cut in two along its subgroups, 20 concepts in each.
+CLASSES: dict[str, tuple[str, ...]] = {
+    "mammals": ("animal-mammal",),
+    "other nature": (
+        "animal-bird", "animal-reptile", "animal-marine", "animal-bug", "plant-flower", "plant-other",
+    ),
+    "fruit and vegetables": ("food-fruit", "food-vegetable"),
+    "dishes and drinks": (
+        "food-prepared", "food-asian", "food-marine", "food-sweet", "drink", "dishware",
+    ),
+    "transport": ("transport-ground", "transport-water", "transport-air"),
+    "places and sky": (
+        "place-geographic", "place-building", "place-religious", "place-other", "time", "sky & weather",
+    ),
+    "sport": ("sport", "award-medal"),
+    "games and events": ("game", "event", "arts & crafts"),
+    "clothes and music": ("clothing", "sound", "music", "musical-instrument"),
+    "tools and things": (
+        "phone", "computer", "light & video", "book-paper", "money", "mail", "writing", "office", "lock",
+        "tool", "science", "medical", "household",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Assets:
+    """Drawings and names.
+
+    Parameters
+    ----------
+    drawings : ndarray, uint8, (K, 3, 48, 48, 4)
+        RGBA, alpha not multiplied in; one drawing per concept and designer.
+    emoji, names : tuple of str, length K
+    keywords : tuple of tuple of str, length K
+        Phrases of one or two words, true of the concept.
+    labels : dict of str to ndarray, int64, (K,)
+        Class of each concept in the classifications ``group``, ``class`` and ``subgroup``.
+    label_names : dict of str to tuple of str
+    """
+
+    drawings: np.ndarray
+    emoji: tuple[str, ...]
+    names: tuple[str, ...]
+    keywords: tuple[tuple[str, ...], ...]
+    labels: dict[str, np.ndarray]
+    label_names: dict[str, tuple[str, ...]]
+
+
+def asset_bytes() -> dict[str, bytes]:
+    """Return the sheet and the table as bytes, after a check of their checksums.
+
+    Raises
+    ------
+    ValueError
+        When a shipped file is missing or not as shipped.
+    """
+    wanted = dict(
+        reversed(line.split(maxsplit=1)) for line in (FOLDER / SUMS).read_text(encoding="utf8").splitlines()
+    )
+    data, wrong = {}, []
+    for name in (SHEET, TABLE):
+        path = FOLDER / name
+        data[name] = path.read_bytes() if path.is_file() else b""
+        if hashlib.sha256(data[name]).hexdigest() != wanted.get(name):
+            wrong.append(str(path))
+    if wrong:
+        raise ValueError(
+            f"not as shipped: {', '.join(wrong)}; install nclib again, or rebuild them with "
+            "python -m nclib.data.emoji.build"
+        )
+    return data
+
+
+def read_assets() -> Assets:
+    """Read the shipped files."""
+    from PIL import Image
+
+    data = asset_bytes()
+    rows = list(csv.DictReader(io.StringIO(data[TABLE].decode("utf8"))))
+    with Image.open(io.BytesIO(data[SHEET])) as image:
+        sheet = np.asarray(image)
+    height = sheet.shape[0] // TILE
+    tiles = sheet.reshape(height, TILE, TILES_PER_ROW, TILE, 4).transpose(0, 2, 1, 3, 4)
+    names = {
+        "group": GROUPS,
+        "class": tuple(CLASSES),
+        "subgroup": tuple(dict.fromkeys(row["subgroup"] for row in rows)),
+    }
+    return Assets(
+        drawings=np.ascontiguousarray(tiles.reshape(len(rows), len(DESIGNERS), TILE, TILE, 4)),
+        emoji=tuple(row["emoji"] for row in rows),
+        names=tuple(row["name"] for row in rows),
+        keywords=tuple(tuple(filter(None, row["keywords"].split("|"))) for row in rows),
+        labels={k: np.array([v.index(row[k]) for row in rows], np.int64) for k, v in names.items()},
+        label_names=names,
+    )
