@@ -36,12 +36,15 @@ BLOCK_VALUES = 400_000
 MOMENTUM = 0.1
 """Weight of one caption's statistics in the running batch norm of SAF."""
 
+Moments = tuple[Tensor, Tensor] | None
+"""Mean and unbiased variance that each caption of a group contributes to a running batch norm."""
+
 
 class GraphStep(nn.Module):
     """One step of message passing: X <- ReLU(softmax(Q K^T) X A_u + b_u), Q = X A_q + b_q, K = X A_k + b_k.
 
-    The products <Q_i, K_j> are x_i (A_q A_k^T) x_j + (b_q A_k^T) x_j up to terms that are equal for all keys j,
-    which the softmax ignores: one map instead of two, and the key bias has no effect.
+    The products <Q_i, K_j> are x_i (A_q A_k^T) x_j + (b_q A_k^T) x_j up to terms that are equal for all
+    keys j, which the softmax ignores: one map instead of two, and the key bias has no effect.
     """
 
     def __init__(self, dim: int) -> None:
