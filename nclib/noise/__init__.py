@@ -8,6 +8,24 @@ from __future__ import annotations
 
 from nclib.noise._estimators import ESTIMATORS, available, build
 from nclib.noise._scaling import unit_interval
+from nclib.noise.division import auc, calibration, division
+from nclib.noise.labels import asymmetric_labels, symmetric_labels
+from nclib.noise.mismatch import PROTOCOLS, Mismatch, mismatch
 from nclib.noise.mixture import BetaMixture, GaussianMixture1d
 
-__all__ = ["ESTIMATORS", "BetaMixture", "GaussianMixture1d", "available", "build", "unit_interval"]
+__all__ = [
+    "ESTIMATORS",
+    "PROTOCOLS",
+    "BetaMixture",
+    "GaussianMixture1d",
+    "Mismatch",
+    "asymmetric_labels",
+    "auc",
+    "available",
+    "build",
+    "calibration",
+    "division",
+    "mismatch",
+    "symmetric_labels",
+    "unit_interval",
+]

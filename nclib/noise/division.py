@@ -1,0 +1,136 @@
+"""How good is a division into matched and mismatched? For records and figures: it needs the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nclib.noise._scaling import values_1d
+
+__all__ = ["auc", "calibration", "division"]
+
+
+def _truth(matched: Any, n: int) -> NDArray[np.bool_]:
+    truth = np.asarray(matched)
+    if truth.dtype != np.bool_ or truth.shape != (n,):
+        raise ValueError(f"matched must be bool, ({n},), got {truth.dtype} of shape {truth.shape}")
+    return truth
+
+
+def _probabilities(p_clean: Any) -> NDArray[np.float64]:
+    p = values_1d(p_clean, "p_clean")
+    if p.min() < 0 or p.max() > 1:
+        raise ValueError(f"p_clean must lie in [0, 1], got {p.min():.6g} to {p.max():.6g}")
+    return p
+
+
+def auc(score: Any, positive: Any) -> float | None:
+    """Return the area under the ROC curve: the probability that a positive outscores a negative.
+
+    Exact, with ties counted one half, from ranks (Mann and Whitney).
+
+    Parameters
+    ----------
+    score : Tensor or ndarray, (n,)
+        Larger means more likely positive; any finite scale.
+    positive : array of bool, (n,)
+        Ground truth.
+
+    Returns
+    -------
+    float in [0, 1], or None
+        None if there are no positives or no negatives.
+    """
+    values = values_1d(score, "score")
+    truth = _truth(positive, values.size)
+    n1 = int(truth.sum())
+    n0 = values.size - n1
+    if n0 == 0 or n1 == 0:
+        return None
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    mean_rank = last - (count - 1) / 2  # 1-based, shared by equal scores
+    return float((mean_rank[group][truth].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
+
+
+def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
+    """Compare stated probabilities with observed frequencies.
+
+    Parameters
+    ----------
+    p_clean : Tensor or ndarray, (n,), in [0, 1]
+        Probability of being matched.
+    matched : array of bool, (n,)
+        Ground truth.
+    bins : int >= 1
+        Bins of equal width on [0, 1].
+
+    Returns
+    -------
+    dict
+        ``ece``: expected calibration error, the mean of |frequency - stated| weighted by bin size;
+        ``edges`` (bins + 1), ``count``, ``stated`` and ``observed`` (bins each; None where a bin is empty).
+    """
+    p = _probabilities(p_clean)
+    truth = _truth(matched, p.size)
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    index = np.minimum((p * bins).astype(np.int64), bins - 1)
+    count = np.bincount(index, minlength=bins)
+    some = np.maximum(count, 1)
+    stated = np.bincount(index, weights=p, minlength=bins) / some
+    observed = np.bincount(index, weights=truth.astype(np.float64), minlength=bins) / some
+    return {
+        "ece": float((count * np.abs(observed - stated)).sum() / p.size),
+        "edges": np.linspace(0, 1, bins + 1).tolist(),
+        "count": count.tolist(),
+        "stated": [float(v) if c else None for v, c in zip(stated, count, strict=True)],
+        "observed": [float(v) if c else None for v, c in zip(observed, count, strict=True)],
+    }
+
+
+def division(p_clean: Any, matched: Any, *, threshold: float = 0.5, bins: int = 10) -> dict[str, Any]:
+    """Judge a division of the pairs against the ground truth.
+
+    Parameters
+    ----------
+    p_clean : Tensor or ndarray, (n,), in [0, 1]
+        Probability of being matched, such as ``predict_proba(losses)[:, 0]``.
+    matched : array of bool, (n,)
+        Ground truth.
+    threshold : float in [0, 1)
+        A pair is called matched if ``p_clean > threshold``.
+    bins : int >= 1
+        Bins of the reliability table.
+
+    Returns
+    -------
+    dict
+        ``auc``; ``precision`` and ``recall`` of the pairs called matched; ``accuracy``; ``n``,
+        ``n_matched``, ``n_called_matched``; ``threshold``; ``calibration`` (see :func:`calibration`).
+        Plain numbers, ready for JSON; None where undefined (no positives, no negatives, nothing called).
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, or probabilities or threshold are out of range.
+    """
+    p = _probabilities(p_clean)
+    truth = _truth(matched, p.size)
+    if not 0 <= threshold < 1:
+        raise ValueError(f"threshold must lie in [0, 1), got {threshold}")
+    called = p > threshold
+    right, n_called, n_matched = int((called & truth).sum()), int(called.sum()), int(truth.sum())
+    return {
+        "auc": auc(p, truth),
+        "precision": right / n_called if n_called else None,
+        "recall": right / n_matched if n_matched else None,
+        "accuracy": float((called == truth).mean()),
+        "n": p.size,
+        "n_matched": n_matched,
+        "n_called_matched": n_called,
+        "threshold": float(threshold),
+        "calibration": calibration(p, truth, bins),
+    }

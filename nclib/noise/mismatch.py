@@ -1,0 +1,332 @@
+"""Mismatched pairs: attach captions to wrong images, and remember which.
+
+Two protocols of the field are both called "20 % noise", and their results must never be compared:
+
+- ``images``: a share of the *images* change places, and the five captions of an image move together to the
+  same wrong image (L2RM, DECL, RCL). The harder one.
+- ``captions``: a share of the single *captions* change places, so that nearly every image keeps a right
+  caption (NCR, BiCro, MSCN).
+
+Both can leave a chosen pair as it was, since a random permutation has fixed points. The third protocol,
+``pairs``, has none: exactly the chosen share of the pairs is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nclib.noise._checks import Index, Seed, generator, integers, share
+from nclib.noise._published import PUBLISHED
+
+__all__ = ["PROTOCOLS", "Mismatch", "mismatch"]
+
+_SWAPS = 24  # rounds of random exchanges; about log2 of the number of pairs mixes them
+
+
+def _images(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Index, int]:
+    images, position = np.unique(image_of, return_inverse=True)
+    chosen = rng.choice(images.size, share(rate, images.size), replace=False)
+    moved = images.copy()
+    moved[chosen] = images[rng.permutation(chosen)]
+    return moved[position], int(np.isin(position, chosen).sum())
+
+
+def _captions(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Index, int]:
+    chosen = rng.choice(image_of.size, share(rate, image_of.size), replace=False)
+    noisy = image_of.copy()
+    noisy[chosen] = image_of[rng.permutation(chosen)]
+    return noisy, chosen.size
+
+
+def _pairs(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Index, int]:
+    chosen = rng.choice(image_of.size, share(rate, image_of.size), replace=False)
+    noisy = image_of.copy()
+    noisy[chosen] = _exchange(image_of[chosen], np.unique(image_of), rng)
+    return noisy, chosen.size
+
+
+def _exchange(rows: Index, images: Index, rng: np.random.Generator) -> Index:
+    """Return as many images as ``rows`` has, none equal to the row at its place."""
+    if rows.size == 0:
+        return rows
+    if images.size < 2:
+        raise ValueError("image_of names a single image, so no caption can get a wrong one")
+    names, group, sizes = np.unique(rows, return_inverse=True, return_counts=True)
+    if 2 * sizes.max() > rows.size:
+        # One image has most of the chosen captions: no exchange among themselves can free them all.
+        own = np.searchsorted(images, rows)
+        return images[(own + rng.integers(1, images.size, rows.size)) % images.size]
+    # Sorted by image and turned by the largest group, every place meets another image; then random
+    # exchanges that keep it so make the arrangement random.
+    order = np.lexsort((rng.random(rows.size), rng.permutation(names.size)[group]))
+    drawn = np.empty_like(rows)
+    drawn[order] = np.roll(rows[order], int(sizes.max()))
+    half = rows.size // 2
+    for _ in range(_SWAPS):
+        i, j = np.split(rng.permutation(rows.size)[: 2 * half], 2)
+        fine = (drawn[i] != rows[j]) & (drawn[j] != rows[i])
+        i, j = i[fine], j[fine]
+        drawn[i], drawn[j] = drawn[j], drawn[i]
+    return drawn
+
+
+PROTOCOLS: dict[str, Callable[[Index, float, np.random.Generator], tuple[Index, int]]] = {
+    "images": _images,
+    "captions": _captions,
+    "pairs": _pairs,
+}
+"""Protocol name to the function that draws it."""
+
+
+def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images") -> Index:
+    """Draw mismatched pairs.
+
+    Parameters
+    ----------
+    image_of : array of int, (n_captions,)
+        Image row that each caption truly describes.
+    rate : float in [0, 1]
+        Share of the images (``protocol="images"``) or of the captions (else) that is chosen; the count is
+        ``floor(rate * n)`` exactly.
+    seed : int >= 0, or a sequence of them
+        Seed of this draw; nothing else is random.
+    protocol : {"images", "captions", "pairs"}
+        ``images``: the chosen images change places among themselves, all captions of an image move together.
+        ``captions``: the chosen captions exchange their images. Both are uniform random permutations, so a
+        few chosen stay as they were. ``pairs``: the chosen captions exchange their images such that every
+        one of them gets a different image (if one image has more than half of the chosen captions, which
+        happens in tiny sets only, wrong images are drawn uniformly from all others instead).
+
+    Returns
+    -------
+    ndarray, int64, (n_captions,)
+        Image row that each caption is paired with now. Captions never move.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the rate is outside [0, 1], the protocol or the seed is none, or ``image_of`` is no index vector.
+    """
+    return Mismatch.draw(image_of, rate, seed=seed, protocol=protocol).image_of
+
+
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Mismatch:
+    """A named set of mismatched pairs, with its ground truth.
+
+    Parameters
+    ----------
+    protocol : str
+        ``images``, ``captions`` or ``pairs``; of a file, ``images`` if the captions of every image stayed
+        together and ``captions`` otherwise.
+    rate : float or None
+        Nominal rate; None for a file of unknown rate.
+    seed : int, sequence of int, or None
+        Seed; None for a file.
+    image_of : ndarray, int64, (n_captions,)
+        Image row that each caption is paired with.
+    matched : ndarray, bool, (n_captions,)
+        Whether that is the image which the caption truly describes.
+    n_selected : int or None
+        Captions that the draw chose; None for a file.
+    source : str
+        Where it comes from, in words.
+
+    Attributes
+    ----------
+    n_moved : int
+        Captions that are really mismatched.
+    true_rate : float
+        ``n_moved / n_captions``.
+    checksum : str
+        First 16 hex digits of the SHA-256 of ``image_of`` (int64, little-endian). A saved and reloaded
+        draw keeps it.
+    """
+
+    protocol: str
+    rate: float | None
+    seed: Seed | None
+    image_of: Index
+    matched: NDArray[np.bool_]
+    n_selected: int | None
+    source: str
+    n_moved: int = field(init=False)
+    true_rate: float = field(init=False)
+    checksum: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        moved = int(self.matched.size - np.count_nonzero(self.matched))
+        object.__setattr__(self, "n_moved", moved)
+        object.__setattr__(self, "true_rate", moved / self.matched.size)
+        object.__setattr__(self, "checksum", _checksum(self.image_of.astype("<i8").tobytes()))
+
+    def __len__(self) -> int:
+        return self.image_of.size
+
+    @classmethod
+    def draw(cls, image_of: Any, rate: float, *, seed: Seed, protocol: str = "images") -> Self:
+        """Draw mismatched pairs; parameters and errors as :func:`mismatch`."""
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"protocol must be one of {tuple(PROTOCOLS)}, got {protocol!r}")
+        true = integers(image_of, "image_of")
+        noisy, selected = PROTOCOLS[protocol](true, rate, generator(seed))
+        source = f"drawn with seed {seed}"
+        return cls(protocol, float(rate), seed, noisy, noisy == true, selected, source)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        image_of: Any,
+        *,
+        captions_per_image: int | None = None,
+        rate: float | None = None,
+    ) -> Self:
+        """Read a published noise-index file (.npy, integers).
+
+        Two formats exist and are told apart by length. *Image-level* (DECL, RCL): one entry per image row,
+        the image shown for that row's captions; a permutation. *Caption-level* (NCR, BiCro, MSCN, L2RM):
+        one entry per caption, its image row; every image is used as often as before.
+
+        Parameters
+        ----------
+        path : path
+            The file. A missing file is an error; nothing is drawn in its place.
+        image_of : array of int, (n_captions,)
+            Image row that each caption truly describes.
+        captions_per_image : int, optional
+            Checked against ``image_of`` if given.
+        rate : float, optional
+            Nominal rate, for the record. Files that papers published are recognised by checksum.
+
+        Returns
+        -------
+        Mismatch
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no such file.
+        ValueError, TypeError
+            If the file fits neither format, both in different ways, or is no permutation.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"there is no noise-index file at {path}; nothing is drawn instead. "
+                "Use Mismatch.draw(image_of, rate, seed=..., protocol=...) to draw one."
+            )
+        true = integers(image_of, "image_of")
+        n_images = int(true.max()) + 1
+        if captions_per_image is not None and n_images * captions_per_image != true.size:
+            raise ValueError(
+                f"captions_per_image is {captions_per_image}, but image_of has {true.size} captions of "
+                f"{n_images} image rows"
+            )
+        index = integers(np.load(path, allow_pickle=False), f"the noise index in {path.name}")
+        noisy = _read(index, true, n_images, path.name)
+        if rate is not None:
+            share(rate, 1)
+        digest = _checksum(path.read_bytes())
+        name, known = PUBLISHED.get(digest, (None, None))
+        source = f"file {path.name}, sha256 {digest}" + (f", published: {name}, rate {known}" if name else "")
+        together = _together(noisy, true)
+        return cls(
+            "images" if together else "captions",
+            known if rate is None else float(rate),
+            None,
+            noisy,
+            noisy == true,
+            None,
+            source,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``image_of`` as a caption-level index file that :meth:`from_file` and published code read.
+
+        Parameters
+        ----------
+        path : path
+            Ends in ``.npy``; an existing file is replaced at once or not at all.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
+        path = Path(path)
+        if path.suffix != ".npy":
+            raise ValueError(f"path must end in .npy, got {path.name!r}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                np.save(stream, self.image_of, allow_pickle=False)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return path
+
+    def describe(self) -> str:
+        """Return one line for records and figures: protocol, rate, what really moved, source, checksum."""
+        nominal = "unknown" if self.rate is None else f"{self.rate:g}"
+        return (
+            f"{self.protocol} mismatch, nominal rate {nominal}: {self.n_moved:,} of {len(self):,} captions "
+            f"moved ({100 * self.true_rate:.2f} %), {self.source}, checksum {self.checksum}"
+        )
+
+
+def _read(index: Index, true: Index, n_images: int, name: str) -> Index:
+    """Return the noisy image row of every caption, whichever format ``index`` has."""
+    fits = {"image": index.size == n_images, "caption": index.size == true.size}
+    if not any(fits.values()):
+        raise ValueError(
+            f"{name} has {index.size} entries and fits neither format: the data have {n_images} images "
+            f"(image-level) and {true.size} captions (caption-level). Is it made for other data?"
+        )
+    if index.max() >= n_images:
+        raise ValueError(
+            f"{name} names image row {int(index.max())}, but rows run from 0 to {n_images - 1}; "
+            "is it made for other data, or for files with one row per caption?"
+        )
+    if all(fits.values()) and not np.array_equal(index[true], index):
+        raise ValueError(
+            f"{name} is ambiguous: images and captions are equally many ({n_images}), and the two formats "
+            "give different pairs because image_of is not 0, 1, 2, ..."
+        )
+    if fits["image"]:
+        used = np.bincount(index, minlength=n_images)
+        if used.max() > 1:
+            raise ValueError(
+                f"{name} is no permutation: image row {int(used.argmax())} appears {int(used.max())} times"
+            )
+        return index[true]
+    used, wanted = (np.bincount(rows, minlength=n_images) for rows in (index, true))
+    if not np.array_equal(used, wanted):
+        row = int(np.flatnonzero(used != wanted)[0])
+        raise ValueError(
+            f"{name} does not permute the images of the captions: image row {row} is used {int(used[row])} "
+            f"times, but has {int(wanted[row])} captions"
+        )
+    return index
+
+
+def _together(noisy: Index, true: Index) -> bool:
+    """Return whether all captions of every image were given one image."""
+    order = np.argsort(true, kind="stable")
+    rows, shown = true[order], noisy[order]
+    return bool(((rows[1:] != rows[:-1]) | (shown[1:] == shown[:-1])).all())
