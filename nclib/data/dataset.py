@@ -138,6 +138,8 @@ class Split:
         Classifications of the images by name; the first one is ``labels`` when that is not given.
     picture_source, relevance_source : callable, optional
         Behind :meth:`picture` and :meth:`relevance`.
+    details : mapping
+        What else is known of the images and captions, by name.
 
     Raises
     ------
@@ -155,6 +157,7 @@ class Split:
     label_sets: Mapping[str, np.ndarray] = field(default_factory=dict)
     picture_source: Picture | None = None
     relevance_source: Relevance | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         n, where = len(self.images), f"split {self.name!r}: "

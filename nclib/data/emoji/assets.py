@@ -41,13 +41,11 @@ CLASSES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Assets:
-    """Drawings and names.
+class Names:
+    """Words and classes of the concepts.
 
     Parameters
     ----------
-    drawings : ndarray, uint8, (K, 3, 48, 48, 4)
-        RGBA, alpha not multiplied in; one drawing per concept and designer.
     emoji, names : tuple of str, length K
     keywords : tuple of tuple of str, length K
         Phrases of one or two words, true of the concept.
@@ -56,7 +54,6 @@ class Assets:
     label_names : dict of str to tuple of str
     """
 
-    drawings: np.ndarray
     emoji: tuple[str, ...]
     names: tuple[str, ...]
     keywords: tuple[tuple[str, ...], ...]
@@ -72,9 +69,8 @@ def asset_bytes() -> dict[str, bytes]:
     ValueError
         When a shipped file is missing or not as shipped.
     """
-    wanted = dict(
-        reversed(line.split(maxsplit=1)) for line in (FOLDER / SUMS).read_text(encoding="utf8").splitlines()
-    )
+    lines = (FOLDER / SUMS).read_text(encoding="utf8").splitlines()
+    wanted = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
     data, wrong = {}, []
     for name in (SHEET, TABLE):
         path = FOLDER / name
@@ -89,26 +85,36 @@ def asset_bytes() -> dict[str, bytes]:
     return data
 
 
-def read_assets() -> Assets:
-    """Read the shipped files."""
-    from PIL import Image
-
-    data = asset_bytes()
-    rows = list(csv.DictReader(io.StringIO(data[TABLE].decode("utf8"))))
-    with Image.open(io.BytesIO(data[SHEET])) as image:
-        sheet = np.asarray(image)
-    height = sheet.shape[0] // TILE
-    tiles = sheet.reshape(height, TILE, TILES_PER_ROW, TILE, 4).transpose(0, 2, 1, 3, 4)
+def read_names() -> Names:
+    """Read the table."""
+    text = asset_bytes()[TABLE].decode("utf8")
+    rows = list(csv.DictReader(io.StringIO(text)))
     names = {
         "group": GROUPS,
         "class": tuple(CLASSES),
         "subgroup": tuple(dict.fromkeys(row["subgroup"] for row in rows)),
     }
-    return Assets(
-        drawings=np.ascontiguousarray(tiles.reshape(len(rows), len(DESIGNERS), TILE, TILE, 4)),
+    return Names(
         emoji=tuple(row["emoji"] for row in rows),
         names=tuple(row["name"] for row in rows),
         keywords=tuple(tuple(filter(None, row["keywords"].split("|"))) for row in rows),
-        labels={k: np.array([v.index(row[k]) for row in rows], np.int64) for k, v in names.items()},
+        labels={key: np.array([known.index(row[key]) for row in rows]) for key, known in names.items()},
         label_names=names,
     )
+
+
+def read_drawings() -> np.ndarray:
+    """Read the sheet.
+
+    Returns
+    -------
+    ndarray, uint8, (K, 3, 48, 48, 4)
+        RGBA, alpha not multiplied in; one drawing per concept and designer.
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(asset_bytes()[SHEET])) as image:
+        sheet = np.asarray(image.convert("RGBA"))
+    height = sheet.shape[0] // TILE
+    tiles = sheet.reshape(height, TILE, TILES_PER_ROW, TILE, 4).transpose(0, 2, 1, 3, 4)
+    return np.ascontiguousarray(tiles.reshape(-1, len(DESIGNERS), TILE, TILE, 4))

@@ -94,20 +94,22 @@ def deb_files(data: bytes, names: list[str]) -> dict[str, bytes]:
         header = data[at : at + 60]
         size = int(header[48:58])
         if header[:16].strip().rstrip(b"/") == b"data.tar.xz":
-            body = lzma.decompress(data[at + 60 : at + 60 + size])
-            return tar_files(tarfile.open(fileobj=io.BytesIO(body)), names)
+            return tar_files(lzma.decompress(data[at + 60 : at + 60 + size]), names)
         at += 60 + size + size % 2
     raise ValueError("not a Debian package with data.tar.xz")
 
 
-def tar_files(archive: tarfile.TarFile, names: list[str]) -> dict[str, bytes]:
-    """Return the named files of an archive."""
+def tar_files(data: bytes, names: list[str]) -> dict[str, bytes]:
+    """Return the files of an archive whose names are, or begin with, one of ``names``."""
     found = {}
-    for name in names:
-        member = archive.extractfile(name)
-        if member is None:
-            raise ValueError(f"{name} is not a file in the archive")
-        found[name] = member.read()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.name.startswith(tuple(names)) else None
+            if file is not None:
+                found[member.name] = file.read()
+    missing = [name for name in names if not any(key.startswith(name) for key in found)]
+    if missing:
+        raise ValueError(f"not in the package: {', '.join(missing)}")
     return found
 
 
@@ -195,20 +197,17 @@ def drawers(data: dict[str, bytes]) -> dict[str, Callable[[str], np.ndarray | No
         ImageDraw.Draw(image).text((10, 10), emoji, font=font, embedded_color=True)
         return square(image)
 
-    png = tarfile.open(fileobj=io.BytesIO(data[TWEMOJI]))
-    files = {}
-    for name in png.getnames():
-        if name.startswith("package/img/twitter/64/"):
-            stem = name.rsplit("/", 1)[1].removesuffix(".png").replace("-fe0f", "")
-            files[stem.lstrip("0")] = name
+    folder = "package/img/twitter/64/"
+    png = {
+        name.removeprefix(folder).removesuffix(".png").replace("-fe0f", "").lstrip("0"): content
+        for name, content in tar_files(data[TWEMOJI], [folder]).items()
+    }
 
     def twemoji(emoji: str) -> np.ndarray | None:
-        name = files.get(key(emoji))
-        return None if name is None else square(Image.open(io.BytesIO(tar_files(png, [name])[name])))
+        content = png.get(key(emoji))
+        return None if content is None else square(Image.open(io.BytesIO(content)))
 
-    svg = tar_files(
-        tarfile.open(fileobj=io.BytesIO(data[FLUENT])), ["package/icons.json", "package/chars.json"]
-    )
+    svg = tar_files(data[FLUENT], ["package/icons.json", "package/chars.json"])
     icons = json.loads(svg["package/icons.json"])
     chars = {code.replace("-fe0f", ""): name for code, name in json.loads(svg["package/chars.json"]).items()}
 
@@ -296,13 +295,14 @@ def make(data: dict[str, bytes]) -> dict[str, bytes]:
     writer.writeheader()
     writer.writerows(chosen)
     noto = DOC.format("fonts-noto-color-emoji")
-    twemoji = tarfile.open(fileobj=io.BytesIO(data[TWEMOJI]))
     print(f"{len(candidates)} concepts are drawn by all of {', '.join(draw)}; {len(chosen)} chosen")
     return {
         SHEET: png.getvalue(),
         TABLE: table.getvalue().encode("utf8"),
         "licences/noto-emoji.txt": deb_files(data[FONT], [noto])[noto],
-        "licences/emoji-datasource-twitter.txt": tar_files(twemoji, ["package/LICENSE"])["package/LICENSE"],
+        "licences/emoji-datasource-twitter.txt": tar_files(data[TWEMOJI], ["package/LICENSE"])[
+            "package/LICENSE"
+        ],
         "licences/unicode-cldr.txt": cldr[DOC.format("unicode-cldr-core")],
         "licences/unicode-data.txt": unicode[DOC.format("unicode-data")],
     }
