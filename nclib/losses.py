@@ -242,7 +242,7 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
 def _complement(log_p: Tensor) -> Tensor:
     """Return ``1 - p``, (B, B), without cancellation where p is near 1 (at most one place per row)."""
     if log_p.shape[1] == 1:
-        return torch.zeros_like(log_p)
+        return log_p * 0  # p is 1, and the gradient stays connected
     top = torch.zeros_like(log_p, dtype=torch.bool).scatter_(1, log_p.argmax(1, keepdim=True), True)
     rest = log_p.masked_fill(top, -math.inf).logsumexp(1, keepdim=True).exp()  # (B, 1), sum of the others
     return torch.where(top, rest, -torch.expm1(log_p))
@@ -284,8 +284,9 @@ def _targets(plan: Tensor, S: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     if plan.shape != S.shape:
         raise ValueError(f"plan must have the shape of S, {tuple(S.shape)}, got {tuple(plan.shape)}")
     _positive("floor", floor)
-    dtype = torch.float32 if S.dtype in (torch.float16, torch.bfloat16) else S.dtype
-    kept = plan.detach().clamp_min(floor)
+    # The floor is too small for half precision, so both are raised before it is applied.
+    dtype = _scores(S).dtype
+    kept = plan.detach().to(torch.promote_types(plan.dtype, torch.float32)).clamp_min(floor)
     rows = kept / kept.sum(1, keepdim=True)
     columns = (kept / kept.sum(0, keepdim=True)).T
     return rows.to(dtype), columns.to(dtype)
