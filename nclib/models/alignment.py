@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.models.encoders import EPS
@@ -61,77 +62,89 @@ class PairNodes(torch.autograd.Function):
         nodes = regions.new_empty(n_images, n, w + 1, size)
         nodes[:, :, 0] = first
         keep = any(ctx.needs_input_grad)
-        rows = n_images if keep else min(block, n_images)
+        block = min(block, n_images)
+        rows = n_images if keep else block
         score = regions.new_empty(rows, n_regions, n, w)
         share = torch.empty_like(score)
         scale = regions.new_empty(rows, n_regions, n, 1)
+        extent = regions.new_empty(rows, n * w, 1)
         length = regions.new_empty(rows, n * w, 1)
-        weight_t = weight.t()
+        buffer = regions.new_empty(block, n * w, dim)
         for i in range(0, n_images, block):
             part = regions[i : i + block]  # (b, R, D)
             b = part.shape[0]
             k = slice(i, i + b) if keep else slice(0, b)
-            raw = score[k]
+            raw, context = score[k], buffer[:b]
             torch.mm(part.reshape(-1, dim), flat.t(), out=raw.view(-1, n * w))
-            torch.nn.functional.leaky_relu_(raw, LEAK)
+            F.leaky_relu_(raw, LEAK)
             torch.linalg.vector_norm(raw, dim=-1, keepdim=True, out=scale[k])
-            raw.div_(scale[k] + EPS)
-            torch.softmax(raw * temperature, dim=1, out=share[k])
-            context = torch.bmm(share[k].view(b, n_regions, -1).transpose(1, 2), part)  # (b, n w, D)
-            context.div_(torch.linalg.vector_norm(context, dim=-1, keepdim=True).add_(EPS))
-            context.sub_(flat).square_()
-            z = torch.addmm(bias, context.view(-1, dim), weight_t).view(b, n * w, size)
-            torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=length[k])
-            torch.div(z.view(b, n, w, size), (length[k] + EPS).view(b, n, w, 1), out=nodes[i : i + b, :, 1:])
+            raw.div_(scale[k].add_(EPS).div_(temperature))
+            torch.softmax(raw, dim=1, out=share[k])
+            torch.bmm(share[k].view(b, n_regions, -1).transpose(1, 2), part, out=context)  # (b, n w, D)
+            torch.linalg.vector_norm(context, dim=-1, keepdim=True, out=extent[k])
+            context.div_(extent[k].add_(EPS)).sub_(flat).square_()
+            z = torch.addmm(bias, context.view(-1, dim), weight.t()).view(b, n, w, size)
+            norm = length[k].view(b, n, w, 1)
+            torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=norm)
+            torch.div(z, norm.add_(EPS), out=nodes[i : i + b, :, 1:])
         ctx.temperature, ctx.block = temperature, block
         if keep:
-            ctx.save_for_backward(regions, words, weight, nodes, score, share, scale, length)
+            ctx.save_for_backward(regions, words, weight, nodes, score, share, scale, extent, length)
         return nodes
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Propagate to regions, words, global nodes and the linear map, recomputing the contexts."""
+        """Propagate to regions, words, global nodes and the linear map, recomputing the contexts.
+
+        Every normalisation u = x / (|x| + eps) gives dx = (du - u <du, u> f) / (|x| + eps), f = (|x| + eps) / |x|.
+        """
         (grad,) = grads
-        regions, words, weight, nodes, score, share, scale, length = ctx.saved_tensors
+        regions, words, weight, nodes, score, share, scale, extent, length = ctx.saved_tensors
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
         size = weight.shape[0]
-        tiny = torch.finfo(regions.dtype).tiny
-        flat = words.reshape(n * w, dim)
+        flat, twice = words.reshape(n * w, dim), 2 * weight
         d_regions = torch.empty_like(regions)
         d_flat = torch.zeros_like(flat)
         d_weight = torch.zeros_like(weight)
         d_bias = weight.new_zeros(size)
+        buffers = regions.new_empty(3, ctx.block, n * w, dim)
         for i in range(0, n_images, ctx.block):
             k = slice(i, i + ctx.block)
-            part, weights = regions[k], share[k]
+            part = regions[k]
             b = part.shape[0]
-            weights = weights.view(b, n_regions, -1)  # (b, R, n w)
-            # l2 of a node: u = z / (|z| + eps), dz = (du - u <du, u> (|z| + eps) / |z|) / (|z| + eps)
+            unit, gap, d_gap = buffers[:, :b].unbind()
+            weights = share[k].view(b, n_regions, -1)  # (b, R, n w)
+            # the node's own normalisation
             out = nodes[k, :, 1:].reshape(b, n * w, size)
             g = grad[k, :, 1:].reshape(b, n * w, size)
-            norm = length[k]
-            along = (g * out).sum(-1, keepdim=True).mul_((norm + EPS) / norm.clamp_min(tiny))
-            dz = torch.addcmul(g, out, along, value=-1).div_(norm + EPS).view(-1, size)
+            along = (g * out).sum(-1, keepdim=True).mul_(_factor(length[k]))
+            dz = torch.addcmul(g, out, along, value=-1).div_(length[k]).view(-1, size)
             d_bias += dz.sum(0)
-            context = torch.bmm(weights.transpose(1, 2), part)  # (b, n w, D)
-            norm = torch.linalg.vector_norm(context, dim=-1, keepdim=True)
-            gap = torch.div(context, norm + EPS).sub_(flat)
-            d_gap = torch.mm(dz, weight).view_as(context).mul_(gap).mul_(2)
+            # squared difference of the normalised context and the word
+            torch.bmm(weights.transpose(1, 2), part, out=unit).div_(extent[k])  # (b, n w, D)
+            torch.sub(unit, flat, out=gap)
+            torch.mm(dz, twice, out=d_gap.view(-1, dim)).mul_(gap.view(-1, dim))
             d_weight.addmm_(dz.t(), gap.square_().view(-1, dim))
             d_flat -= d_gap.sum(0)
-            along = (d_gap * context).sum(-1, keepdim=True).div_(norm.clamp_min(tiny) * (norm + EPS) ** 2)
-            d_context = d_gap.div_(norm + EPS).sub_(context.mul_(along))
-            d_part = torch.bmm(weights, d_context)  # (b, R, D)
-            d_share = torch.bmm(part, d_context.transpose(1, 2))  # (b, R, n w)
-            # softmax over regions, then norm over the words of a caption, then LeakyReLU
-            d_share.sub_((d_share * weights).sum(1, keepdim=True)).mul_(weights).mul_(ctx.temperature)
-            d_score = d_share.view(b, n_regions, n, w)
-            value, norm = score[k], scale[k]
-            along = (d_score * value).sum(-1, keepdim=True).mul_((norm + EPS) / norm.clamp_min(tiny))
-            d_score = torch.addcmul(d_score, value, along, value=-1).div_(norm + EPS)
-            d_score = torch.where(value > 0, d_score, d_score * LEAK).view(-1, n * w)
-            d_part.view(-1, dim).addmm_(d_score, flat)
-            d_flat.addmm_(d_score.t(), part.reshape(-1, dim))
+            along = torch.mul(d_gap, unit, out=gap).sum(-1, keepdim=True).mul_(_factor(extent[k]))
+            d_context = d_gap.sub_(unit.mul_(along))  # still to be divided by the context's extent
+            inverse = extent[k].reciprocal().view(b, 1, -1)
+            d_part = torch.bmm(weights * inverse, d_context)  # (b, R, D)
+            d_share = torch.bmm(part, d_context.transpose(1, 2)).mul_(inverse)  # (b, R, n w)
+            # softmax over regions, then norm over the words of a caption (scaled), then LeakyReLU
+            d_share.sub_((d_share * weights).sum(1, keepdim=True)).mul_(weights)
+            d_score, value, norm = d_share.view(b, n_regions, n, w), score[k], scale[k]
+            along = (d_score * value).sum(-1, keepdim=True)
+            along.mul_(_factor(norm * ctx.temperature)).div_(ctx.temperature**2)
+            d_score = torch.addcmul(d_score, value, along, value=-1).div_(norm)
+            d_raw = torch.ops.aten.leaky_relu_backward(d_score, value, LEAK, True).view(-1, n * w)
+            d_part.view(-1, dim).addmm_(d_raw, flat)
+            d_flat.addmm_(d_raw.t(), part.reshape(-1, dim))
             d_regions[k] = d_part
         return d_regions, d_flat.view_as(words), grad[:, :, 0], d_weight, d_bias, None, None
+
+
+def _factor(extended: Tensor) -> Tensor:
+    """(|x| + eps) / |x| from |x| + eps; finite where x is zero, where it multiplies zero."""
+    return extended / (extended - EPS).clamp_min(torch.finfo(extended.dtype).tiny)

@@ -28,10 +28,14 @@ from nclib.models.encoders import (
     xavier_linear,
 )
 from nclib.models.grouping import Group, group_captions
+from nclib.models.reasoning import ReasonOverPairs
 from nclib.models.registry import MODELS, positive
 
 BLOCK_VALUES = 400_000
 """Values of the attended contexts of one block of images: 1.6 MB in float32, which stays in the cache."""
+
+GRAPH_VALUES = 200_000
+"""Values of the nodes of one block of pairs in graph reasoning."""
 
 MOMENTUM = 0.1
 """Weight of one caption's statistics in the running batch norm of SAF."""
@@ -41,11 +45,7 @@ Moments = tuple[Tensor, Tensor] | None
 
 
 class GraphStep(nn.Module):
-    """One step of message passing: X <- ReLU(softmax(Q K^T) X A_u + b_u), Q = X A_q + b_q, K = X A_k + b_k.
-
-    The products <Q_i, K_j> are x_i (A_q A_k^T) x_j + (b_q A_k^T) x_j up to terms that are equal for all
-    keys j, which the softmax ignores: one map instead of two, and the key bias has no effect.
-    """
+    """Query, key and update maps of one step of message passing."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -53,37 +53,24 @@ class GraphStep(nn.Module):
         self.key = xavier_linear(dim, dim)
         self.update = xavier_linear(dim, dim)
 
-    def forward(self, nodes: Tensor, absent: Tensor | None, *, first_only: bool = False) -> Tensor:
-        """Map nodes (P, N, S) to nodes (P, N, S), or to node 0 alone (P, 1, S).
-
-        ``absent`` (P, 1, N) is 0 at nodes and -inf at padding.
-        """
-        asking = nodes[:, :1] if first_only else nodes
+    def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return M, r, A_u and b_u of :mod:`nclib.models.reasoning`."""
         merged, shift = self.query.weight.t() @ self.key.weight, self.query.bias @ self.key.weight
-        queries = torch.addmm(shift, asking.reshape(-1, asking.shape[-1]), merged).view(asking.shape)
-        logits = torch.bmm(queries, nodes.transpose(1, 2))  # (P, 1 or N, N)
-        if absent is not None:
-            logits = logits + absent
-        mixed = torch.bmm(torch.softmax(logits, -1), nodes)
-        return F.linear(mixed, self.update.weight, self.update.bias).relu_()
+        return merged, shift, self.update.weight.t(), self.update.bias
 
 
 class GraphReasoning(nn.Module):
-    """Steps of message passing between the nodes of a pair (SGRAF, Sec. 3.3, Eqs. 6-8).
-
-    Only node 0 of the last step is used, so the last step is computed for that node alone.
-    """
+    """Steps of message passing between the nodes of a pair (SGRAF, Sec. 3.3, Eqs. 6-8)."""
 
     def __init__(self, dim: int, steps: int) -> None:
         super().__init__()
         self.steps = nn.ModuleList(GraphStep(dim) for _ in range(steps))
 
     def forward(self, nodes: Tensor, absent: Tensor | None) -> Tensor:
-        """Map nodes (P, N, S) to node 0 after the last step, (P, S); ``absent`` as in :class:`GraphStep`."""
-        last = len(self.steps) - 1
-        for number, step in enumerate(self.steps):
-            nodes = step(nodes, absent, first_only=number == last)
-        return nodes[:, 0]
+        """Map nodes (P, N, S) to node 0 after the last step, (P, S); ``absent`` (P, 1, N) is -inf at padding."""
+        block = max(1, GRAPH_VALUES // (nodes.shape[1] * nodes.shape[2]))
+        maps = [part for step in self.steps for part in step.maps()]
+        return ReasonOverPairs.apply(nodes, absent, block, *maps)
 
 
 class AttentionFiltration(nn.Module):
