@@ -1,0 +1,143 @@
+"""Arguments of the solvers: filled in, broadcast and refused before any work starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.ot._feasible import max_flow, proportional_flow
+from nclib.ot.transport import Problem
+
+#: Relative rounding allowed between masses that ought to be equal, by the precision of the input.
+ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
+
+
+def check_cost(cost: Tensor, mask: Tensor | None) -> None:
+    """Refuse a cost or a mask of the wrong kind; costs must be finite where transport is allowed."""
+    if not isinstance(cost, Tensor):
+        raise TypeError(f"cost must be a torch tensor, got {type(cost).__name__}; use torch.as_tensor(cost)")
+    if cost.dtype not in ROUNDING:
+        raise TypeError(f"cost must be float32 or float64, got {cost.dtype}; use cost.float()")
+    if cost.ndim < 2 or 0 in cost.shape:
+        raise ValueError(f"cost must have shape (..., n, m) with n, m >= 1, got {tuple(cost.shape)}")
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(f"mask must be a bool tensor (True = allowed), got {kind}")
+        if mask.device != cost.device:
+            raise ValueError(f"mask is on {mask.device} but cost on {cost.device}; move it there")
+        try:
+            fits = torch.broadcast_shapes(mask.shape, cost.shape) == cost.shape
+        except RuntimeError:
+            fits = False
+        if not fits or mask.ndim < 2:
+            raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit cost of {tuple(cost.shape)}")
+    finite = torch.isfinite(cost.detach())
+    if not bool((finite if mask is None else finite | ~mask).all()):
+        raise ValueError(
+            "cost has NaN or infinite values where transport is allowed; "
+            "forbid an entry with mask=False instead"
+        )
+
+
+def check_reg(reg: float) -> float:
+    """Return ``reg`` as a float; it must be finite and positive."""
+    if isinstance(reg, bool) or not isinstance(reg, Real) or not (0 < float(reg) < math.inf):
+        raise ValueError(f"reg must be a positive finite number (unit of the cost), got {reg!r}")
+    return float(reg)
+
+
+def check_limits(tol: float | None, max_iter: int, default: float) -> float:
+    """Return the tolerance to use; ``max_iter`` must be a positive integer."""
+    if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
+        raise ValueError(f"max_iter must be a positive integer, got {max_iter!r}")
+    if tol is None:
+        return default
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not (0 < float(tol) < 1):
+        raise ValueError(f"tol must be a number between 0 and 1 (relative to the mass), got {tol!r}")
+    return float(tol)
+
+
+def _numbers(value: Any, name: str, cost: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return ``value`` as float64 of ``shape`` on the device of ``cost``; finite and not negative."""
+    if not isinstance(value, Tensor | Real | np.ndarray | list | tuple) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    x = torch.as_tensor(value, dtype=torch.float64, device=cost.device).detach()
+    try:
+        x = x.expand(shape)
+    except RuntimeError:
+        raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit the expected {shape}") from None
+    if not bool((x >= 0).all() & (x < math.inf).all()):
+        raise ValueError(f"{name} must be finite and not negative")
+    return x
+
+
+def weights(
+    p: Any, q: Any, cost: Tensor, mask: Tensor | None, *, valid_only: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return row and column weights (..., n), (..., m) in float64.
+
+    The default is uniform: 1/n and 1/m, or with ``valid_only`` over the rows (columns) that have any
+    allowed entry, which is what padded problems want.
+    """
+    batch = tuple(cost.shape[:-2])
+    out = []
+    for name, value, size, dim in (("p", p, cost.shape[-2], -1), ("q", q, cost.shape[-1], -2)):
+        shape = (*batch, size)
+        if value is not None:
+            out.append(_numbers(value, name, cost, shape))
+        elif mask is None or not valid_only:
+            out.append(torch.full((), 1 / size, dtype=torch.float64, device=cost.device).expand(shape))
+        else:
+            valid = mask.expand(cost.shape).any(dim).double()
+            out.append(valid / valid.sum(-1, keepdim=True).clamp_min(1))
+    return out[0], out[1]
+
+
+def partial_problem(
+    cost: Tensor, mass: Any, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str
+) -> Problem:
+    """Fill in and check a partial problem; the mass must be feasible.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was given and what is allowed.
+    """
+    check_cost(cost, mask)
+    rows, cols = weights(p, q, cost, mask)
+    batch = tuple(cost.shape[:-2])
+    target = _numbers(mass, "mass", cost, batch)
+    ready = Problem(cost, mask, rows, cols, target, reg, formulation)
+    return refuse_infeasible(ready)
+
+
+def refuse_infeasible(problem: Problem) -> Problem:
+    """Raise ``ValueError`` if some problem asks for more mass than can flow; snap rounding differences."""
+    slack = ROUNDING[problem.cost.dtype]
+    rows, cols, target, mask = problem.p, problem.q, problem.mass, problem.mask
+    if mask is None:
+        limit = cap = torch.minimum(rows.sum(-1), cols.sum(-1))
+    else:
+        cap = torch.minimum((rows * mask.any(-1)).sum(-1), (cols * mask.any(-2)).sum(-1))
+        limit = proportional_flow(mask, rows, cols)
+        short = target > limit * (1 + slack)
+        if bool(short.any()):
+            flow = max_flow(mask.expand(problem.cost.shape), rows, cols)
+            limit = torch.where(short, flow, limit)
+            slack = max(slack, 1e-6)  # the flow is computed with integer capacities
+    over = target > limit * (1 + slack)
+    if bool(over.any()):
+        worst = int((target - limit).reshape(-1).argmax())
+        asked, most = float(target.reshape(-1)[worst]), float(limit.reshape(-1)[worst])
+        raise ValueError(
+            f"mass {asked:.6g} is infeasible: at most {most:.6g} can be moved under p, q and mask "
+            "(rows and columns without an allowed entry move nothing); ask for less or allow more entries"
+        )
+    return replace(problem, mass=torch.minimum(target, cap))

@@ -1,0 +1,232 @@
+"""Partial transport: published numbers, the linear program as oracle, and two numeric paths that agree."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nclib.ot
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+COST = 1 - S
+OFF = ~torch.eye(4, dtype=torch.bool)
+
+
+def random_problem(seed: int, n: int, m: int, *, holes: bool = True) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    cost = torch.rand(n, m, generator=g, dtype=torch.float64)
+    p = torch.rand(n, generator=g, dtype=torch.float64) + 0.05
+    q = torch.rand(m, generator=g, dtype=torch.float64) + 0.05
+    mask = torch.rand(n, m, generator=g) > 0.3 if holes else torch.ones(n, m, dtype=torch.bool)
+    return cost, p / p.sum(), q / q.sum() * 1.3, mask
+
+
+@pytest.mark.parametrize("method", ["auto", "log"])
+@pytest.mark.parametrize(
+    ("reg", "mask", "passes", "mass"),
+    [(0.05, OFF, 17, 0.107158), (0.01, OFF, 31, 0.135847), (0.07, None, 22, 0.104720)],
+)
+def test_published_rule_stops_where_the_released_code_stops(method, reg, mask, passes, mass):
+    t = nclib.ot.partial_sinkhorn(COST, 0.1, reg=reg, mask=mask, stop="published", method=method)
+    assert t.iterations.item() == passes
+    assert t.mass.item() == pytest.approx(mass, abs=5e-7)
+    assert not t.converged
+    assert t.mass_error.item() == pytest.approx(t.mass.item() / 0.1 - 1)
+
+
+def test_published_plan():
+    t = nclib.ot.partial_sinkhorn(COST, 0.1, reg=0.05, mask=OFF, stop="published")
+    want = [
+        [0, 0.00409967, 7.81084e-05, 0.00137171],
+        [0.00192205, 0, 0.0642706, 4.19540e-05],
+        [0.000188645, 0.000671925, 0, 0.00673652],
+        [2.33903e-05, 0.0275181, 0.000235576, 0],
+    ]
+    torch.testing.assert_close(t.plan, torch.tensor(want, dtype=torch.float64), rtol=3e-6, atol=1e-9)
+    diagonal = nclib.ot.partial_sinkhorn(COST, 0.1, reg=0.07, stop="published").plan.diagonal()
+    want = torch.tensor([0.0647545, 0.000142584, 0.0364317, 0.00212367], dtype=torch.float64)
+    torch.testing.assert_close(diagonal, want, rtol=3e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["auto", "scaling", "log"])
+def test_accurate_plan_has_the_converged_numbers(method):
+    t = nclib.ot.partial_sinkhorn(COST, 0.1, reg=0.05, mask=OFF, method=method)
+    rows = torch.tensor([0.00506990, 0.0623819, 0.00690731, 0.0256408], dtype=torch.float64)
+    cols = torch.tensor([0.00196910, 0.0297686, 0.0608577, 0.00740461], dtype=torch.float64)
+    # the published corner has a finite cost, which leaks a little mass
+    torch.testing.assert_close(t.plan.sum(1), rows, rtol=2e-4, atol=0)
+    torch.testing.assert_close(t.plan.sum(0), cols, rtol=2e-4, atol=0)
+    assert t.plan[1, 2].item() == pytest.approx(0.0605663, rel=1e-4)
+    assert t.mass.item() == pytest.approx(0.1, rel=1e-12)
+    assert t.converged
+    sharp = nclib.ot.partial_sinkhorn(COST, 0.1, reg=0.01, mask=OFF, method=method)
+    assert sharp.plan[1, 2].item() == pytest.approx(0.0993256, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (9, 5), (40, 30)])
+@pytest.mark.parametrize("reg", [0.3, 0.03, 0.003])
+def test_two_numeric_paths_agree(shape, reg):
+    cost, p, q, mask = random_problem(1, *shape)
+    ways = [
+        nclib.ot.partial_sinkhorn(cost, 0.6, p, q, reg=reg, mask=mask, method=method)
+        for method in ("auto", "scaling", "log")
+    ]
+    for t in ways:
+        assert t.converged
+        assert (t.plan - ways[-1].plan).abs().sum() < 1e-7
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 9), st.floats(0.05, 0.95), st.booleans())
+def test_feasible_and_close_to_the_linear_program(seed, n, m, share, holes):
+    cost, p, q, mask = random_problem(seed, n, m, holes=holes)
+    mask[0, 0] = True
+    feasible = nclib.ot._feasible.max_flow(mask, p, q).item()
+    mass = share * feasible * (1 - 1e-6)
+    exact = nclib.ot.partial_exact(cost, mass, p, q, mask=mask)
+    gaps = []
+    for reg in (0.1, 0.01, 0.001):
+        t = nclib.ot.partial_sinkhorn(cost, mass, p, q, reg=reg, mask=mask, tol=1e-8)
+        assert t.converged
+        assert t.plan.isfinite().all()
+        assert (t.plan >= 0).all()
+        assert (t.plan[~mask] == 0).all()
+        assert (t.plan.sum(1) <= p * (1 + 1e-9) + 1e-9).all()
+        assert (t.plan.sum(0) <= q + 2e-8).all()
+        assert t.mass_error.item() < 1e-8
+        gaps.append((t.value - exact.value).item())
+    assert gaps[0] >= gaps[1] - 1e-8 >= gaps[2] - 2e-8
+    # entropy of the plan and of the slack is at most the log of the number of cells
+    assert -1e-8 <= gaps[2] <= 0.001 * (p.sum() + q.sum()).item() * 6
+
+
+def test_batch_equals_loop_and_masses_per_problem():
+    g = torch.Generator().manual_seed(3)
+    cost = torch.rand(2, 3, 12, 10, generator=g, dtype=torch.float64)
+    mass = torch.tensor([[0.2, 0.0, 0.9], [1.0, 0.5, 0.1]], dtype=torch.float64)
+    for method in ("auto", "log"):
+        t = nclib.ot.partial_sinkhorn(cost, mass, reg=0.02, method=method)
+        assert t.plan.shape == cost.shape
+        assert t.converged.all()
+        assert t.mass_error.max() < 1e-9
+        for i in range(2):
+            for j in range(3):
+                one = nclib.ot.partial_sinkhorn(cost[i, j], mass[i, j], reg=0.02, method=method)
+                torch.testing.assert_close(t.plan[i, j], one.plan, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", ["auto", "log"])
+def test_row_without_allowed_entry_keeps_its_weight(method):
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask[2] = False
+    mask[:, 4] = False
+    cost = random_problem(0, 6, 6)[0]
+    t = nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.05, mask=mask, method=method)
+    assert t.converged
+    assert t.plan[2].sum() == 0
+    assert t.plan[:, 4].sum() == 0
+    assert t.mass.item() == pytest.approx(0.5, rel=1e-9)
+    full = nclib.ot.partial_sinkhorn(cost, 5 / 6, reg=0.05, mask=mask, method=method)
+    torch.testing.assert_close(full.plan.sum(1), torch.where(mask.any(1), 1 / 6, 0.0).double())
+    with pytest.raises(ValueError, match="infeasible"):
+        nclib.ot.partial_sinkhorn(cost, 0.9, reg=0.05, mask=mask, method=method)
+
+
+@pytest.mark.parametrize("method", ["auto", "log"])
+def test_zero_weights_change_nothing(method):
+    cost, p, q, mask = random_problem(4, 7, 8)
+    small = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=0.03, mask=mask, method=method)
+    wide = torch.full((9, 11), 0.123, dtype=torch.float64)
+    wide[:7, :8] = cost
+    allowed = torch.ones(9, 11, dtype=torch.bool)
+    allowed[:7, :8] = mask
+    pad_p, pad_q = torch.zeros(9, dtype=torch.float64), torch.zeros(11, dtype=torch.float64)
+    pad_p[:7], pad_q[:8] = p, q
+    big = nclib.ot.partial_sinkhorn(wide, 0.5, pad_p, pad_q, reg=0.03, mask=allowed, method=method)
+    torch.testing.assert_close(big.plan[:7, :8], small.plan, rtol=1e-7, atol=1e-11)
+    assert big.plan[7:].sum() + big.plan[:, 8:].sum() == 0
+
+
+def test_float32_is_close_and_keeps_its_type():
+    cost, p, q, mask = random_problem(5, 64, 64)
+    fine = nclib.ot.partial_sinkhorn(cost, 0.3, p, q, reg=0.01, mask=mask)
+    rough = nclib.ot.partial_sinkhorn(cost.float(), 0.3, p, q, reg=0.01, mask=mask)
+    assert rough.plan.dtype == torch.float32
+    assert rough.converged
+    assert rough.mass_error.item() < 1e-6
+    assert (rough.plan.double() - fine.plan).abs().sum() < 1e-4 * 0.3
+
+
+def test_potentials_give_the_plan():
+    cost, p, q, mask = random_problem(6, 10, 14)
+    for method in ("auto", "log"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.7, p, q, reg=0.02, mask=mask, method=method)
+        f, g = t.potentials.f, t.potentials.g
+        plan = torch.where(mask, ((f[:, None] + g - cost) / 0.02).exp(), 0.0)
+        torch.testing.assert_close(plan, t.plan, rtol=1e-8, atol=1e-14)
+        left_p = ((f + t.potentials.g_slack) / 0.02).exp()
+        left_q = ((g + t.potentials.f_slack) / 0.02).exp()
+        torch.testing.assert_close(plan.sum(1) + left_p, p, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(plan.sum(0) + left_q, q, rtol=1e-7, atol=1e-9)
+
+
+def test_published_paths_agree_and_freeze_per_problem():
+    g = torch.Generator().manual_seed(9)
+    cost = 0.4 + 0.3 * torch.rand(3, 20, 20, generator=g, dtype=torch.float64)
+    off = ~torch.eye(20, dtype=torch.bool)
+    fast = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.05, mask=off, stop="published")
+    slow = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.05, mask=off, stop="published", method="log")
+    assert fast.iterations.tolist() == slow.iterations.tolist()
+    torch.testing.assert_close(fast.plan, slow.plan, rtol=1e-8, atol=1e-12)
+
+
+def test_unfinished_is_not_called_converged():
+    cost, p, q, mask = random_problem(7, 30, 30)
+    t = nclib.ot.partial_sinkhorn(cost, 0.8, p, q, reg=0.002, mask=mask, method="log", max_iter=2)
+    assert not t.converged
+    assert t.col_error > 1e-9
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"cost": COST.numpy()}, TypeError, "torch tensor"),
+        ({"cost": COST.half()}, TypeError, "float32 or float64"),
+        ({"cost": COST[0]}, ValueError, "shape"),
+        ({"cost": COST * float("nan")}, ValueError, "NaN"),
+        ({"cost": COST / 0}, ValueError, "infinite"),
+        ({"mass": 1.5}, ValueError, "infeasible"),
+        ({"mass": -0.1}, ValueError, "mass"),
+        ({"mass": float("nan")}, ValueError, "mass"),
+        ({"mass": torch.tensor([0.1, 0.2])}, ValueError, "mass of shape"),
+        ({"mass": "half"}, TypeError, "mass"),
+        ({"p": torch.ones(3)}, ValueError, "p of shape"),
+        ({"q": torch.tensor([1.0, -1.0, 0.5, 0.5])}, ValueError, "q must be"),
+        ({"reg": 0.0}, ValueError, "reg"),
+        ({"reg": float("inf")}, ValueError, "reg"),
+        ({"mask": OFF.float()}, TypeError, "bool"),
+        ({"mask": OFF[:3]}, ValueError, "mask of shape"),
+        ({"method": "fast"}, ValueError, "method"),
+        ({"formulation": "extendid"}, ValueError, "formulation"),
+        ({"stop": "early"}, ValueError, "stop"),
+        ({"tol": 0.0}, ValueError, "tol"),
+        ({"max_iter": 0}, ValueError, "max_iter"),
+    ],
+)
+def test_bad_input_is_refused_by_name(change, error, text):
+    arguments = {"cost": COST, "mass": 0.1, "reg": 0.05, "mask": OFF} | change
+    with pytest.raises(error, match=text):
+        nclib.ot.partial_sinkhorn(arguments.pop("cost"), arguments.pop("mass"), **arguments)
+
+
+def test_forbidden_costs_are_never_read():
+    cost = COST.clone()
+    cost.fill_diagonal_(float("nan"))
+    for method in ("auto", "log"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.05, mask=OFF, method=method)
+        want = nclib.ot.partial_sinkhorn(COST, 0.1, reg=0.05, mask=OFF, method=method)
+        assert torch.equal(t.plan, want.plan)
+        assert torch.equal(t.value, want.value)
