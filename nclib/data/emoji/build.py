@@ -65,6 +65,13 @@ EXCLUDED = re.compile(
     "cigarette|coffin|headstone|funeral urn|bomb|dagger|crossed swords|water pistol|love hotel|kaaba"
     "|.* thirty|.* moon"
 )
+# Keywords that call a thing by a people, a faith or a star sign, and a misspelling.
+DROPPED = frozenset(
+    (
+        "american european india mexican russia vietnam mauritius buddhism hindu hinduism religion shinto "
+        "aquarius aries cancer leo pisces zodiac molusc thongs"
+    ).split()
+)
 
 
 def read_sources(folder: Path) -> dict[str, bytes]:
@@ -278,7 +285,7 @@ def make(data: dict[str, bytes]) -> dict[str, bytes]:
         if len(pictures) < len(draw):
             continue
         phrases = [words(keyword) for keyword in keywords.get(plain(emoji), [])]
-        kept = [p for p in dict.fromkeys(phrases) if p is not None and p != name]
+        kept = [p for p in dict.fromkeys(phrases) if p is not None and p != name and p not in DROPPED]
         seen.add(name)
         drawings[emoji] = pictures
         candidates.append(
