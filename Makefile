@@ -1,0 +1,66 @@
+# Short commands. `make help` lists them; each installs what it needs into .venv on first use.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c $(VERSION_TEST) 2>/dev/null && { echo $$p; break; }; done)
+VENV = .venv
+PY = $(VENV)/bin/python
+# Threads that wait by spinning cost a factor of five on busy cores.
+OMP_NUM_THREADS ?= 1
+OMP_WAIT_POLICY ?= PASSIVE
+export OMP_NUM_THREADS OMP_WAIT_POLICY
+
+VERSION_TEST = 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+RUN_NOTEBOOKS = "$(PY)" book/_ext/run_notebooks.py
+JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help env data book live notebooks notebooks-check html test lint bench clean distclean
+
+help: ## list these commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@echo "Options: PYTHON=python3.11 makes the environment; PY=python uses one that is active already."
+
+env: ## make or update .venv from book/requirements.lock
+ifeq ($(origin PY),file)
+	@p="$(PYTHON)"; "$${p:-false}" -c $(VERSION_TEST) 2>/dev/null || { \
+	echo "nclib needs Python 3.11, 3.12 or 3.13; found $${p:+$$p: }$$("$${p:-python3}" --version 2>&1 | head -n 1)." >&2; \
+	echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@"$(PYTHON)" book/_ext/make_env.py "$(VENV)"
+endif
+
+data: env ## load the bundled data once, so that later steps find it
+	@echo "Loading the bundled data ..."
+	@"$(PY)" -c "import nclib; print(nclib.data.load('emoji'))"
+
+book: env data live notebooks html ## everything: data, a live run on this machine, stale notebooks, pages
+
+live: env ## run the L2RM notebook in its quick preset for the page "Your machine"
+	@$(RUN_NOTEBOOKS) --live $(if $(filter live,$(MAKECMDGOALS)),--all) l2rm
+
+notebooks: env ## run the notebooks whose stored outputs are stale
+	@$(RUN_NOTEBOOKS)
+
+notebooks-check: env ## fail when a notebook's stored outputs are stale
+	@$(RUN_NOTEBOOKS) --check
+
+html: env ## build and check the pages from the stored outputs; runs no notebook
+	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going
+	@"$(PY)" book/_ext/check_html.py _build/html
+	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"
+
+test: env ## run the tests
+	@"$(PY)" -m pytest tests
+
+lint: env ## ruff, mypy, and notebooks without outputs
+	@"$(PY)" -m ruff check .
+	@"$(PY)" -m ruff format --check .
+	@"$(PY)" -m mypy
+	@for nb in notebooks/*.ipynb; do \
+	[ ! -e "$$nb" ] || "$(PY)" -m nbstripout --keep-id --verify "$$nb" || exit 1; done
+
+clean: ## remove the built pages, the live run and caches
+	rm -rf _build book/live .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find nclib tests book -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## also remove the environment
+	rm -rf "$(VENV)" nclib.egg-info

@@ -1,0 +1,120 @@
+"""The stamp of an executed notebook: digests of its code, the modules of nclib it reaches, and their data.
+
+Stored outputs are shown only while their stamp agrees with the tree; comments, layout and docstrings do not
+count.
+"""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import nbformat
+from nbdeps import Walk, canonical, digest, without_docstrings
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+INJECTED = "injected-parameters"
+PARAMETERS = "parameters"
+STAMP = "nclib_stamp"
+RESULTS = "book/results"
+
+
+def tags(cell: Any) -> list[str]:
+    return list(cell.metadata.get("tags", []))
+
+
+def code_cells(nb: Any) -> list[Any]:
+    """Return the code cells that stand in the source notebook (not those that papermill injects)."""
+    return [c for c in nb.cells if c.cell_type == "code" and INJECTED not in tags(c)]
+
+
+def python(source: str) -> str:
+    """Return a cell's source with IPython's magic lines turned into nothing."""
+    return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines())
+
+
+def cell_key(source: str) -> str:
+    """Return a text that two cells share when they run the same code."""
+    try:
+        magics = [line.strip() for line in source.splitlines() if line.lstrip().startswith(("%", "!"))]
+        return canonical(ast.parse(textwrap.dedent(python(source)))) + "".join(magics)
+    except SyntaxError:
+        return source
+
+
+def cell_keys(nb: Any) -> list[str]:
+    return [cell_key(c.source) for c in code_cells(nb) if c.source.strip()]
+
+
+def named_results(code: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield recorded runs that the code names: a string such as ``"book/results"`` or a file below it."""
+    for node in ast.walk(ast.parse(code)):
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Constant) and isinstance(value, str) and RESULTS in value:
+            target = root / value[value.index(RESULTS) :]
+            found = target.rglob("*") if target.is_dir() else target.parent.glob(target.name)
+            yield from (p for p in found if p.is_file())
+
+
+def stamp(source: pathlib.Path, root: pathlib.Path = ROOT, walk: Walk | None = None) -> dict[str, Any]:
+    """Return what an execution of ``source`` depends on, as digests.
+
+    Parameters
+    ----------
+    source : Path
+        Notebook without outputs.
+    root : Path
+        Folder that holds ``nclib`` and ``book``.
+    walk : Walk, optional
+        Shared between calls, so that each module is read once.
+
+    Returns
+    -------
+    dict
+        ``cells`` (str), ``modules`` (name -> digest), ``files`` (path -> digest).
+    """
+    nb = nbformat.read(source, 4)
+    keys = cell_keys(nb)
+    code = "\n".join(python(c.source) for c in code_cells(nb))
+    try:
+        without_docstrings(ast.parse(code))
+    except SyntaxError as error:
+        raise ValueError(f"{source.name}: a code cell is not Python: {error}") from error
+    walk = walk or Walk(root)
+    found = walk.dependencies(code, named_results(code, root))
+    return {"cells": digest("\n".join(keys)), "modules": found.modules, "files": found.files}
+
+
+def changes(have: Mapping[str, Any], want: Mapping[str, Any]) -> list[str]:
+    """Say what differs between two stamps, one phrase each."""
+    said = ["the code cells changed"] if have.get("cells") != want["cells"] else []
+    for kind in ("modules", "files"):
+        old, new = have.get(kind, {}), want[kind]
+        said += [f"{k} changed" for k in new if k in old and old[k] != new[k]]
+        said += [f"{k} is a new dependency" for k in new if k not in old]
+        said += [f"{k} is no longer a dependency" for k in old if k not in new]
+    return said
+
+
+def failures(nb: Any) -> list[str]:
+    """Say why an executed notebook cannot be trusted; its metadata alone tell too little."""
+    said = []
+    code = [c for c in nb.cells if c.cell_type == "code"]
+    if any(c.source.strip() and c.execution_count is None for c in code):
+        said.append("not every code cell ran")
+    if any(o.output_type == "error" for c in code for o in c.outputs):
+        said.append("a cell failed")
+    return said
+
+
+def problems(
+    source: pathlib.Path, stored: pathlib.Path, root: pathlib.Path = ROOT, walk: Walk | None = None
+) -> list[str]:
+    """Return the reasons not to show the outputs in ``stored`` with ``source``; empty when they are fresh."""
+    if not stored.exists():
+        return ["never executed"]
+    nb = nbformat.read(stored, 4)
+    return failures(nb) + changes(nb.metadata.get(STAMP, {}), stamp(source, root, walk))

@@ -1,0 +1,223 @@
+"""Run the notebooks and keep their outputs beside the book.
+
+    python book/_ext/run_notebooks.py            run those whose stored outputs are stale
+    python book/_ext/run_notebooks.py --all      run every one
+    python book/_ext/run_notebooks.py --check    run nothing; exit 1 when one is stale
+    python book/_ext/run_notebooks.py --live l2rm    run on this machine, for the page "Your machine"
+
+Stored outputs go to ``book/executed``, free of clocks, paths and progress bars, so that two runs on one
+platform give the same bytes; date, seconds and hardware go to ``runs.json`` beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import nbformat
+from nbdeps import Walk
+from nbstamp import INJECTED, ROOT, STAMP, failures, problems, stamp, tags
+
+LIVE_PARAMETERS = {"preset": "quick"}
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def machine(seconds: float, title: str) -> dict[str, Any]:
+    """Return where, when and how long: what a reader asks about a run."""
+    from nclib.records import environment
+    from nclib.training import choose_device
+
+    return {
+        "title": title,
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "seconds": round(seconds, 1),
+        **environment(choose_device("auto")),
+    }
+
+
+def title_of(nb: Any, name: str) -> str:
+    """Return the first top heading of a notebook."""
+    for cell in nb.cells:
+        found = re.search(r"^# +(.+)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
+        if found:
+            return found[1].strip()
+    return name
+
+
+def tidy(nb: Any, keep_parameters: bool = True) -> Any:
+    """Remove in place what differs between two equal runs: clocks, progress bars, addresses."""
+    nb.metadata.pop("papermill", None)
+    nb.metadata.pop("widgets", None)
+    if not keep_parameters:
+        nb.cells = [c for c in nb.cells if INJECTED not in tags(c)]
+    for number, cell in enumerate(nb.cells):
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        if INJECTED in tags(cell):
+            cell.id = f"injected-{number}"  # papermill draws a new one each time
+        if cell.cell_type != "code":
+            continue
+        cell.outputs = [o for o in cell.outputs if not (o.output_type == "stream" and o.name == "stderr")]
+        for output in cell.outputs:
+            data = output.get("data", {})
+            if "text/html" in data and " at 0x" in str(data.get("text/plain")):
+                data["text/plain"] = "(see the HTML output)"
+    return nb
+
+
+def write_json(path: pathlib.Path, value: object) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf8")
+    os.replace(part, path)
+
+
+def execute(
+    source: pathlib.Path,
+    folder: pathlib.Path,
+    out: str,
+    parameters: Mapping[str, Any],
+    *,
+    root: pathlib.Path = ROOT,
+    walk: Walk | None = None,
+) -> dict[str, Any]:
+    """Run one notebook and store it, stamped, in ``folder``.
+
+    Parameters
+    ----------
+    source : Path
+        Notebook without outputs.
+    folder : Path
+        Receives the executed notebook and an entry in ``runs.json``.
+    out : str
+        The notebook's own output folder, relative to ``root``; emptied first, so that nothing is resumed.
+    parameters : mapping
+        Values to inject; those that the notebook does not know are left out.
+
+    Returns
+    -------
+    dict
+        The entry of ``runs.json``.
+
+    Raises
+    ------
+    RuntimeError
+        When a cell failed or did not run; the half-done notebook stays as ``*.part.ipynb`` for inspection.
+    """
+    import papermill
+
+    known = papermill.inspect_notebook(str(source))
+    given = {k: v for k, v in {**parameters, "out": out}.items() if k in known}
+    shutil.rmtree(root / out, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{source.stem}.part.ipynb"
+    want = stamp(source, root, walk)  # before the run: what changes during it must count as stale
+    begun = time.monotonic()
+    bar = sys.stderr.isatty()
+    with tempfile.TemporaryDirectory() as ipython:
+        os.environ["IPYTHONDIR"] = ipython  # neither the reader's start-up files nor their history
+        os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+        try:
+            papermill.execute_notebook(
+                str(source),
+                str(part),
+                given,
+                cwd=str(root),
+                kernel_name="python3",
+                progress_bar=bar,
+                stdout_file=None if bar else sys.stdout,
+                extra_arguments=["--IPKernelApp.log_level=40"],
+            )
+        except Exception as error:
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+            raise RuntimeError(f"{source.name} failed; as far as it came: {part}\n{text[-3000:]}") from error
+    seconds = time.monotonic() - begun
+    nb = nbformat.read(part, 4)
+    said = failures(nb)
+    if said:
+        raise RuntimeError(f"{source.name}: {', '.join(said)}; as far as it came: {part}")
+    tidy(nb, keep_parameters=set(given) > {"out"})
+    nb.metadata[STAMP] = want
+    nbformat.write(nb, part)
+    os.replace(part, folder / source.name)
+    runs_file = folder / "runs.json"
+    runs = json.loads(runs_file.read_text("utf8")) if runs_file.exists() else {}
+    runs[source.stem] = machine(seconds, title_of(nb, source.stem))
+    write_json(runs_file, runs)
+    print(f"{source.name}: {seconds:.0f} s", flush=True)
+    return dict(runs[source.stem])
+
+
+def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
+    """Return the notebooks called ``names`` (all when empty), or stop with the names that exist."""
+    every = {p.stem: p for p in sorted((root / "notebooks").glob("*.ipynb"))}
+    wrong = [n for n in names if n not in every]
+    if wrong:
+        raise SystemExit(f"no notebook {', '.join(map(repr, wrong))}; there are: {', '.join(every)}")
+    return [every[n] for n in names] or list(every.values())
+
+
+def tell_stale(stale: Mapping[pathlib.Path, list[str]]) -> None:
+    for path, why in stale.items():
+        more = f" and {len(why) - 4} more" if len(why) > 4 else ""
+        print(f"{path.name}: stale: {'; '.join(why[:4])}{more}", flush=True)
+
+
+def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
+    """Run notebooks for the page "Your machine", unless a live run of the same code is there."""
+    walk = Walk(root)
+    for source in chosen(names, root):
+        folder = root / "book" / "live"
+        if not again and not problems(source, folder / source.name, root, walk):
+            print(f"{source.name}: this machine's run is up to date (make live runs it again)", flush=True)
+            continue
+        os.environ["OMP_NUM_THREADS"] = str(cores())
+        print(f"{source.name}: live run on this machine, {cores()} threads ...", flush=True)
+        execute(source, folder, f"book/live/{source.stem}", LIVE_PARAMETERS, root=root, walk=walk)
+
+
+def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="notebooks by name; all when none is named")
+    parser.add_argument("--all", action="store_true", help="run fresh ones too")
+    parser.add_argument("--check", action="store_true", help="run nothing, exit 1 when one is stale")
+    parser.add_argument("--live", action="store_true", help='run for the page "Your machine"')
+    args = parser.parse_args(argv)
+    if args.live:
+        live(args.names, root, args.all)
+        return 0
+    walk, folder = Walk(root), root / "book" / "executed"
+    notebooks = chosen(args.names, root)
+    found = {p: problems(p, folder / p.name, root, walk) for p in notebooks}
+    stale = {p: why for p, why in found.items() if why}
+    tell_stale(stale)
+    print(f"notebooks: {len(notebooks) - len(stale)} fresh, {len(stale)} stale", flush=True)
+    if args.check:
+        if stale:
+            print("stored outputs must be renewed and committed: make notebooks", file=sys.stderr)
+        return 1 if stale else 0
+    for path in notebooks if args.all else stale:
+        execute(path, folder, f"runs/book/{path.stem}", {}, root=root, walk=walk)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except RuntimeError as error:
+        sys.exit(str(error))
