@@ -72,16 +72,16 @@ def sample(x: Any, name: str = "x") -> Array:
 
 
 def is_scaled(low: float, high: float) -> bool:
-    """Return whether a range is the one that :func:`unit_interval` leaves behind."""
-    return low == EDGE and high == 1 - EDGE
+    """Return whether data of this range fill the open interval (0, 1), as scaled data do."""
+    return 0 < low <= EDGE and 1 - EDGE <= high < 1
 
 
 def unit_interval(x: Any, low: float | None = None, high: float | None = None) -> Array:
     """Min-max scale to (0, 1) for a beta mixture.
 
     ``(x - low) / (high - low)``; results <= 0 become 0.001 and results >= 1 become 0.999, so that of the
-    data that set the range only the extreme points move. Data that already went through it (they run from
-    exactly 0.001 to exactly 0.999) are returned as they are.
+    data that set the range only the extreme points move. Data that already fill (0, 1), with a minimum
+    of at most 0.001 and a maximum of at least 0.999, are returned as they are: scaling twice changes nothing.
 
     Parameters
     ----------
@@ -100,10 +100,10 @@ def unit_interval(x: Any, low: float | None = None, high: float | None = None) -
         If ``x`` is not finite and one-dimensional, or the range is empty.
     """
     values = values_1d(x)
+    if low is None and high is None and is_scaled(float(values.min()), float(values.max())):
+        return values.copy()
     low = float(values.min()) if low is None else float(low)
     high = float(values.max()) if high is None else float(high)
-    if is_scaled(low, high):
-        return np.clip(values, low, high)
     if not high > low:
         raise ValueError(f"cannot scale: the range [{low:.6g}, {high:.6g}] is empty (constant values?)")
     scaled = (values - low) / (high - low)

@@ -250,6 +250,16 @@ class BetaMixture(_Mixture):
                     break
         self.log_likelihood_, self.n_iter_ = path, len(path) - 1
 
+    def component_pdf(self, x: Any) -> Array:
+        """Return the two weighted densities at ``x``, (n, 2), clean first; zero outside the fitted range."""
+        values = self._checked(x)
+        low, high = self.range_ or (0.0, 1.0)
+        inside = (values >= low) & (values <= high)
+        density = np.zeros((values.size, 2))
+        if inside.any():
+            density[inside] = super().component_pdf(values[inside])
+        return density
+
     def _log_joint(self, values: Array) -> tuple[Array, Array]:
         low, high = self.range_ or (0.0, 1.0)
         if self.range_ is None and (values.min() < 0 or values.max() > 1):

@@ -1,0 +1,92 @@
+"""Judging a division: against scikit-learn, by hand, and where nothing is defined."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nclib.noise import auc, calibration, division
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40).filter(
+        lambda v: 0 < sum(t for _, t in v) < len(v)
+    )
+)
+def test_auc_counts_pairs_of_opposite_truth(items):
+    score = np.array([s for s, _ in items], float)
+    truth = np.array([t for _, t in items])
+    wins = [(a > b) + 0.5 * (a == b) for a in score[truth] for b in score[~truth]]
+    assert auc(score, truth) == pytest.approx(np.mean(wins), abs=1e-12)
+
+
+def test_auc_and_rates_are_scikit_learns():
+    from sklearn import metrics
+
+    rng = np.random.default_rng(0)
+    truth = rng.random(2000) < 0.4
+    p = np.round(np.clip(0.35 * truth + rng.random(2000) * 0.65, 0, 1), 2)  # many ties
+    result = division(torch.from_numpy(p), truth, threshold=0.6)
+    called = p > 0.6
+    assert result["auc"] == pytest.approx(metrics.roc_auc_score(truth, p), abs=1e-12)
+    assert result["precision"] == pytest.approx(metrics.precision_score(truth, called))
+    assert result["recall"] == pytest.approx(metrics.recall_score(truth, called))
+    assert result["accuracy"] == pytest.approx(metrics.accuracy_score(truth, called))
+    assert (result["n"], result["n_matched"], result["n_called_matched"]) == (2000, truth.sum(), called.sum())
+
+
+def test_calibration_by_hand():
+    p = np.array([0.1, 0.1, 0.9, 0.9, 1.0])
+    truth = np.array([False, True, True, True, False])
+    table = calibration(p, truth, bins=2)
+    assert table["count"] == [2, 3]
+    assert table["stated"] == pytest.approx([0.1, 2.8 / 3])
+    assert table["observed"] == pytest.approx([0.5, 2 / 3])
+    assert table["ece"] == pytest.approx((2 * 0.4 + 3 * (2.8 / 3 - 2 / 3)) / 5)
+    assert calibration(p, truth, bins=5)["stated"][2] is None
+
+
+def test_calibrated_probabilities_have_no_error():
+    rng = np.random.default_rng(1)
+    p = rng.random(200_000)
+    truth = rng.random(200_000) < p
+    assert calibration(p, truth)["ece"] < 0.01
+    assert calibration(p**3, truth)["ece"] > 0.2
+
+
+def test_undefined_is_none_and_json_plain():
+    clean = division(np.array([0.2, 0.3]), np.array([True, True]))
+    assert clean["auc"] is None
+    assert clean["precision"] is None  # nothing is above one half
+    assert clean["recall"] == 0.0
+    noisy = division(np.array([0.2, 0.7]), np.array([False, False]))
+    assert noisy["recall"] is None
+    assert noisy["precision"] == 0.0
+    assert json.loads(json.dumps(noisy, allow_nan=False)) == noisy
+
+
+def test_threshold_is_strict():
+    assert division(np.array([0.5, 0.51]), np.array([True, True]))["n_called_matched"] == 1
+
+
+@pytest.mark.parametrize(
+    ("p", "truth", "options", "words"),
+    [
+        ([0.1, math.nan], [True, False], {}, "NaN"),
+        ([0.1, 1.2], [True, False], {}, "p_clean must lie"),
+        ([0.1, 0.2], [1, 0], {}, "matched must be bool"),
+        ([0.1, 0.2], [True], {}, "matched must be bool"),
+        ([0.1, 0.2], [True, False], {"threshold": 1.0}, "threshold"),
+        ([0.1, 0.2], [True, False], {"bins": 0}, "bins"),
+    ],
+)
+def test_bad_arguments_are_named(p, truth, options, words):
+    with pytest.raises(ValueError, match=words):
+        division(np.array(p), np.array(truth), **options)

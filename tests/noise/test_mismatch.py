@@ -1,0 +1,290 @@
+"""Mismatched pairs: exact counts, ground truth, and the published file formats."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nclib.noise import PROTOCOLS, Mismatch, mismatch
+from nclib.noise._published import PUBLISHED
+
+N_IMAGES, P = 40, 5
+TRUE = np.repeat(np.arange(N_IMAGES), P)
+
+
+def shares(rate, n):
+    """floor(rate * n) of the decimal that was written."""
+    whole = round(rate * 1000)
+    return whole * n // 1000
+
+
+# ------------------------------------------------------------------------------------------------- drawing
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60), p=st.integers(1, 5), thousandths=st.integers(0, 1000), seed=st.integers(0, 2**32)
+)
+def test_images_move_whole_and_among_themselves(n, p, thousandths, seed):
+    rate, true = thousandths / 1000, np.repeat(np.arange(n), p)
+    m = Mismatch.draw(true, rate, seed=seed, protocol="images")
+    groups = m.image_of.reshape(n, p)
+    assert (groups == groups[:, :1]).all()  # captions of an image stay together
+    assert sorted(groups[:, 0]) == list(range(n))  # a permutation of the images
+    assert m.n_selected == shares(rate, n) * p
+    assert m.n_moved <= m.n_selected
+    np.testing.assert_array_equal(m.matched, m.image_of == true)
+    assert m.n_moved == (~m.matched).sum()
+    assert m.true_rate == m.n_moved / (n * p)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60), p=st.integers(1, 5), thousandths=st.integers(0, 1000), seed=st.integers(0, 2**32)
+)
+def test_captions_exchange_their_images(n, p, thousandths, seed):
+    rate, true = thousandths / 1000, np.repeat(np.arange(n), p)
+    m = Mismatch.draw(true, rate, seed=seed, protocol="captions")
+    assert m.n_selected == shares(rate, n * p)
+    assert m.n_moved <= m.n_selected
+    np.testing.assert_array_equal(np.sort(m.image_of), true)  # every image as often as before
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(2, 40), p=st.integers(1, 5), thousandths=st.integers(0, 1000), seed=st.integers(0, 2**32)
+)
+def test_pairs_are_exactly_as_many_as_asked(n, p, thousandths, seed):
+    rate, true = thousandths / 1000, np.repeat(np.arange(n), p)
+    m = Mismatch.draw(true, rate, seed=seed, protocol="pairs")
+    assert m.n_moved == m.n_selected == shares(rate, n * p)
+    assert m.image_of.min() >= 0
+    assert m.image_of.max() < n
+
+
+def test_pairs_keep_how_often_an_image_is_used():
+    m = Mismatch.draw(TRUE, 0.6, seed=0, protocol="pairs")
+    assert (np.bincount(m.image_of) == P).all()
+    apart = [len(set(group)) for group in m.image_of.reshape(-1, P)]
+    assert np.mean(apart) > 2.5  # captions of one image scatter
+
+
+def test_pairs_are_drawn_evenly():
+    true = np.arange(4)
+    seen = np.zeros((4, 4), int)
+    for seed in range(900):
+        seen[true, mismatch(true, 1.0, seed=seed, protocol="pairs")] += 1
+    assert (seen.diagonal() == 0).all()
+    assert seen[~np.eye(4, dtype=bool)].min() > 240  # 300 expected, standard deviation 14
+    assert seen.max() < 360
+
+
+def test_a_dominant_image_still_gets_wrong_partners():
+    true = np.array([0] * 8 + [1, 2])
+    m = Mismatch.draw(true, 1.0, seed=0, protocol="pairs")
+    assert m.n_moved == 10
+    assert set(m.image_of) <= {0, 1, 2}
+
+
+def test_full_size_rates_are_near_the_nominal():
+    true = np.repeat(np.arange(29_000), 5)
+    images = Mismatch.draw(true, 0.2, seed=1)
+    assert images.n_selected == 29_000
+    assert 28_950 <= images.n_moved <= 29_000  # one fixed point expected
+    captions = Mismatch.draw(true, 0.2, seed=1, protocol="captions")
+    wrong = (~captions.matched).reshape(-1, 5).sum(1)
+    assert (wrong == 5).sum() < 60  # nearly every image keeps a right caption; the image-level count is 5,800
+    assert (~images.matched).reshape(-1, 5).sum(1).tolist().count(5) > 5_700
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rate_zero_changes_nothing(protocol):
+    m = Mismatch.draw(TRUE, 0.0, seed=0, protocol=protocol)
+    np.testing.assert_array_equal(m.image_of, TRUE)
+    assert m.matched.all()
+
+
+def test_one_image_has_no_wrong_one():
+    with pytest.raises(ValueError, match="single image"):
+        mismatch(np.zeros(5, int), 0.4, seed=0, protocol="pairs")
+
+
+def test_decimal_rates_are_not_cut_short():
+    assert Mismatch.draw(np.arange(100), 0.29, seed=0).n_selected == 29  # 0.29 * 100 is 28.999999999999996
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_seed_names_the_draw(protocol):
+    a, b, c = (Mismatch.draw(TRUE, 0.5, seed=s, protocol=protocol) for s in (3, 3, 4))
+    np.testing.assert_array_equal(a.image_of, b.image_of)
+    assert a.checksum == b.checksum != c.checksum
+    np.testing.assert_array_equal(mismatch(TRUE, 0.5, seed=3, protocol=protocol), a.image_of)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_drawing_leaves_inputs_and_generators_alone(protocol):
+    true, state = TRUE.copy(), np.random.get_state()[1].copy()  # noqa: NPY002
+    mismatch(true, 0.5, seed=0, protocol=protocol)
+    np.testing.assert_array_equal(true, TRUE)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+def test_gaps_in_image_rows_are_kept():
+    true = np.array([3, 3, 9, 9, 20, 20])
+    for protocol in PROTOCOLS:
+        assert set(mismatch(true, 1.0, seed=1, protocol=protocol)) <= {3, 9, 20}
+
+
+def test_description_says_what_it_is():
+    m = Mismatch.draw(TRUE, 0.6, seed=7)
+    text = m.describe()
+    for word in ("images", "0.6", "seed 7", m.checksum, f"{m.n_moved} of 200"):
+        assert word in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"rate": -0.1}, ValueError, r"rate must lie in \[0, 1\]"),
+        ({"rate": 1.01}, ValueError, "rate"),
+        ({"rate": math.nan}, ValueError, "rate"),
+        ({"rate": "0.2"}, TypeError, "rate"),
+        ({"rate": True}, TypeError, "rate"),
+        ({"protocol": "image"}, ValueError, "protocol must be one of"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"seed": None}, ValueError, "seed"),
+        ({"seed": 1.5}, ValueError, "seed"),
+        ({"image_of": np.zeros(0, int)}, ValueError, "image_of"),
+        ({"image_of": np.zeros((2, 2), int)}, ValueError, "image_of"),
+        ({"image_of": np.array([0.0, 1.0])}, TypeError, "image_of must hold integers"),
+        ({"image_of": np.array([0, -1])}, ValueError, "negative"),
+    ],
+)
+def test_bad_arguments_are_named(options, error, words):
+    given_ = {"image_of": TRUE, "rate": 0.2, "seed": 0, "protocol": "images"} | options
+    with pytest.raises(error, match=words):
+        mismatch(given_.pop("image_of"), given_.pop("rate"), **given_)
+
+
+# ---------------------------------------------------------------------------------------------- index files
+
+
+def write(path, array):
+    np.save(path, array, allow_pickle=False)
+    return path
+
+
+def test_image_level_file(tmp_path):
+    drawn = Mismatch.draw(TRUE, 0.6, seed=0)
+    path = write(tmp_path / "noise_inx_0.6.npy", drawn.image_of[::P])
+    read = Mismatch.from_file(path, TRUE, captions_per_image=P)
+    np.testing.assert_array_equal(read.image_of, drawn.image_of)
+    np.testing.assert_array_equal(read.matched, drawn.matched)
+    assert (read.protocol, read.rate, read.seed, read.n_selected) == ("images", None, None, None)
+    assert read.checksum == drawn.checksum
+    assert "noise_inx_0.6.npy" in read.source
+
+
+def test_caption_level_file(tmp_path):
+    for protocol, found in (("captions", "captions"), ("images", "images"), ("pairs", "captions")):
+        drawn = Mismatch.draw(TRUE, 0.4, seed=0, protocol=protocol)
+        read = Mismatch.from_file(write(tmp_path / "f.npy", drawn.image_of), TRUE, rate=0.4)
+        np.testing.assert_array_equal(read.image_of, drawn.image_of)
+        assert (read.protocol, read.rate) == (found, 0.4)
+
+
+def test_save_and_read_back(tmp_path):
+    drawn = Mismatch.draw(TRUE, 0.4, seed=0, protocol="captions")
+    path = drawn.save(tmp_path / "deep" / "noise.npy")
+    assert [p.name for p in path.parent.iterdir()] == ["noise.npy"]  # no temporary file stays
+    read = Mismatch.from_file(path, TRUE)
+    assert read.checksum == drawn.checksum
+    drawn.save(path)  # replacing is fine
+    with pytest.raises(ValueError, match=r"\.npy"):
+        drawn.save(tmp_path / "noise.txt")
+
+
+def test_failed_save_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*args, **options):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="disk full"):
+        Mismatch.draw(TRUE, 0.4, seed=0).save(tmp_path / "noise.npy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_caption_per_image_reads_the_same_either_way(tmp_path):
+    index = np.random.default_rng(0).permutation(30)
+    read = Mismatch.from_file(write(tmp_path / "f.npy", index), np.arange(30), captions_per_image=1)
+    np.testing.assert_array_equal(read.image_of, index)
+
+
+def test_published_checksums_are_well_formed():
+    assert len(PUBLISHED) == 18
+    assert all(len(key) == 16 and int(key, 16) >= 0 for key in PUBLISHED)
+
+
+def test_published_file_is_recognised(tmp_path, monkeypatch):
+    import hashlib
+
+    path = write(tmp_path / "f.npy", TRUE)
+    monkeypatch.setitem(PUBLISHED, hashlib.sha256(path.read_bytes()).hexdigest()[:16], ("L2RM f30k", 0.2))
+    read = Mismatch.from_file(path, TRUE)
+    assert read.rate == 0.2
+    assert "published: L2RM f30k" in read.source
+
+
+def test_missing_file_is_never_replaced(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nothing is drawn instead"):
+        Mismatch.from_file(tmp_path / "no.npy", TRUE)
+    assert list(tmp_path.iterdir()) == []
+
+
+REPEATED = np.arange(N_IMAGES)
+REPEATED[3] = 4
+OUTSIDE = np.arange(N_IMAGES)
+OUTSIDE[0] = N_IMAGES
+UNEVEN = TRUE.copy()
+UNEVEN[0] = 7
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "words"),
+    [
+        (np.arange(N_IMAGES + 1), ValueError, "fits neither format: the data have 40 images.*200 captions"),
+        (np.arange(1000), ValueError, "fits neither"),
+        (REPEATED, ValueError, "no permutation: image row 4 appears 2 times"),
+        (OUTSIDE, ValueError, "image row 40, but rows run from 0 to 39"),
+        (np.arange(200), ValueError, "rows run from 0 to 39"),
+        (UNEVEN, ValueError, "image row 0 is used 4 times, but has 5"),
+        (-TRUE, ValueError, "negative"),
+        (TRUE.astype(float), TypeError, "integers"),
+        (TRUE.reshape(-1, P), ValueError, "vector"),
+    ],
+)
+def test_file_that_does_not_fit_is_refused(tmp_path, index, error, words):
+    with pytest.raises(error, match=words):
+        Mismatch.from_file(write(tmp_path / "f.npy", index), TRUE)
+
+
+def test_ambiguous_file_is_refused(tmp_path):
+    true = np.array([2, 0, 1, 3])  # one caption per image, in another order
+    with pytest.raises(ValueError, match="ambiguous"):
+        Mismatch.from_file(write(tmp_path / "f.npy", np.array([1, 0, 3, 2])), true)
+
+
+def test_wrong_captions_per_image_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="captions_per_image is 4"):
+        Mismatch.from_file(write(tmp_path / "f.npy", TRUE), TRUE, captions_per_image=4)
+
+
+def test_pickles_are_refused(tmp_path):
+    np.save(tmp_path / "f.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        Mismatch.from_file(tmp_path / "f.npy", TRUE)

@@ -1,0 +1,340 @@
+"""Mixtures against their printed path, scikit-learn, SciPy, and literal loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nclib import noise
+from nclib.noise import BetaMixture, GaussianMixture1d
+
+PRINTED = np.array([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
+
+
+def two_groups(n, seed=0, overlap=False):
+    """Losses in (0, 1), the first 60 % from the lower group."""
+    rng = np.random.default_rng(seed)
+    k = int(0.6 * n)
+    low, high = ((2, 6), (5, 3)) if overlap else ((2, 14), (12, 3))
+    return np.concatenate([rng.beta(*low, k), rng.beta(*high, n - k)])
+
+
+def literal_beta(x, lower):
+    """Two-stage EM with Python floats, term by term; returns path and parameters in start order."""
+
+    def moments(w):
+        total = math.fsum(w)
+        m = math.fsum(a * b for a, b in zip(w, x, strict=True)) / total
+        s2 = math.fsum(a * b * b for a, b in zip(w, x, strict=True)) / total - m * m
+        a = m * (m * (1 - m) / s2 - 1)
+        return a, a * (1 - m) / m, total / len(x)
+
+    def density(v, a, b, w):
+        log_b = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+        return w * math.exp((a - 1) * math.log(v) + (b - 1) * math.log(1 - v) - log_b)
+
+    def e_step():
+        pairs = [(density(v, *first), density(v, *second)) for v in x]
+        return [p / (p + q) for p, q in pairs], math.fsum(math.log(p + q) for p, q in pairs)
+
+    first, second = moments([float(v) for v in lower]), moments([float(not v) for v in lower])
+    r, value = e_step()
+    path = [value]
+    for limit, gain in ((10, 1e-2), (10_000, 1e-1)):
+        for _ in range(limit):
+            first, second = moments(r), moments([1 - v for v in r])
+            r, value = e_step()
+            path.append(value)
+            if not path[-1] - path[-2] > gain:
+                break
+    return path, first, second, r
+
+
+# -------------------------------------------------------------------------------------------------- beta
+
+
+def test_beta_follows_the_printed_path():
+    mixture = BetaMixture().fit(PRINTED)
+    stage_one = [2.759895, 2.937534, 2.975121, 2.985395, 2.988382]
+    np.testing.assert_allclose(mixture.log_likelihood_[:5], stage_one, atol=5e-7)
+    assert mixture.n_iter_ == 5
+    assert mixture.converged_
+    np.testing.assert_allclose(mixture.a_, [1.40948, 4.87835], rtol=5e-6)
+    np.testing.assert_allclose(mixture.b_, [12.9975, 1.25816], rtol=5e-6)
+    np.testing.assert_allclose(mixture.weights_, [0.581573, 0.418427], atol=5e-7)
+    clean = mixture.predict_proba(PRINTED)[4:8, 0]
+    np.testing.assert_allclose(clean, [0.999440, 0.997916, 0.980407, 0.00113420], rtol=5e-6)
+
+
+def test_beta_scaling_is_done_once():
+    scaled = noise.unit_interval(PRINTED)
+    assert scaled.min() == 0.001
+    assert scaled.max() == 0.999
+    np.testing.assert_array_equal(noise.unit_interval(scaled), scaled)
+    for scale in ("minmax", None):
+        again = BetaMixture(scale=scale).fit(scaled)
+        expected = BetaMixture().fit(PRINTED).predict_proba(PRINTED)
+        np.testing.assert_allclose(again.predict_proba(scaled), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_beta_is_the_literal_loop(overlap, seed):
+    x = noise.unit_interval(two_groups(600, seed, overlap))
+    mixture = BetaMixture()
+    lower = mixture._two_means(x)
+    path, first, second, r = literal_beta(x.tolist(), lower.tolist())
+    mixture.fit(x, start=lower)
+    np.testing.assert_allclose(mixture.log_likelihood_, path, rtol=1e-9)
+    np.testing.assert_allclose(mixture.a_, [first[0], second[0]], rtol=1e-9)
+    np.testing.assert_allclose(mixture.b_, [first[1], second[1]], rtol=1e-9)
+    np.testing.assert_allclose(mixture.predict_proba(x)[:, 0], r, atol=1e-9)
+
+
+def test_beta_finds_what_was_planted():
+    x = two_groups(20_000)
+    mixture = BetaMixture(scale=None).fit(x)
+    np.testing.assert_allclose(mixture.weights_, [0.6, 0.4], atol=0.01)
+    np.testing.assert_allclose(mixture.means_, [2 / 16, 12 / 15], atol=0.01)
+    called = mixture.predict(x)
+    assert (called[:12_000] == 0).mean() > 0.99
+    assert (called[12_000:] == 1).mean() > 0.97
+
+
+def test_beta_density_is_scipys():
+    from scipy import stats
+
+    x = two_groups(500)
+    mixture = BetaMixture(scale=None).fit(x)
+    parts = np.stack(
+        [
+            w * stats.beta.pdf(x, a, b)
+            for w, a, b in zip(mixture.weights_, mixture.a_, mixture.b_, strict=True)
+        ],
+        1,
+    )
+    np.testing.assert_allclose(mixture.component_pdf(x), parts, rtol=1e-9)
+    np.testing.assert_allclose(mixture.pdf(x), parts.sum(1), rtol=1e-9)
+    np.testing.assert_allclose(mixture.score_samples(x), np.log(parts.sum(1)), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(mixture.predict_proba(x), parts / parts.sum(1, keepdims=True), atol=1e-9)
+
+
+def test_beta_start_can_be_given():
+    x = noise.unit_interval(two_groups(400))
+    start = x < 0.3
+    path, first, second, _ = literal_beta(x.tolist(), start.tolist())
+    mixture = BetaMixture().fit(x, start=start)
+    np.testing.assert_allclose(mixture.log_likelihood_, path, rtol=1e-9)
+    np.testing.assert_allclose(mixture.a_, [first[0], second[0]], rtol=1e-8)
+    with pytest.raises(ValueError, match="start"):
+        BetaMixture().fit(x, start=np.ones(400, bool))
+
+
+def test_beta_scores_exact_zeros_and_ones():
+    x = np.concatenate([np.zeros(50), two_groups(400), np.ones(50)])
+    posterior = BetaMixture(scale=None).fit(x).predict_proba(x)
+    assert np.isfinite(posterior).all()
+    assert posterior[0, 0] > 0.5 > posterior[-1, 0]
+
+
+def test_beta_refuses_to_guess_a_scale():
+    with pytest.raises(ValueError, match=r"scale=None.*\[0, 1\]"):
+        BetaMixture(scale=None).fit(10 * PRINTED)
+    fitted = BetaMixture(scale=None).fit(PRINTED)
+    with pytest.raises(ValueError, match="scale x the same way"):
+        fitted.predict_proba(10 * PRINTED)
+
+
+# ---------------------------------------------------------------------------------------------- gaussian
+
+
+@pytest.mark.parametrize("n", [300, 20_000])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_gaussian_is_scikit_learns(n, overlap):
+    from sklearn.mixture import GaussianMixture
+
+    x = two_groups(n, 3, overlap)
+    x = (x - x.min()) / (x.max() - x.min())
+    mine = GaussianMixture1d().fit(x)
+    assert mine.converged_
+    oracle = GaussianMixture(
+        2, max_iter=5000, tol=1e-10, reg_covar=5e-4, means_init=[[0.2], [0.8]], random_state=0
+    ).fit(x[:, None])
+    order = np.argsort(oracle.means_.ravel())
+    np.testing.assert_allclose(mine.means_, oracle.means_.ravel()[order], atol=2e-5)
+    np.testing.assert_allclose(mine.variances_, oracle.covariances_.ravel()[order], atol=2e-5)
+    np.testing.assert_allclose(mine.weights_, oracle.weights_[order], atol=5e-5)
+    expected = oracle.predict_proba(x[:, None])[:, order]
+    np.testing.assert_allclose(mine.predict_proba(x), expected, atol=2e-4)
+    np.testing.assert_allclose(mine.score_samples(x), oracle.score_samples(x[:, None]), atol=2e-4)
+
+
+def test_gaussian_published_settings_are_scikit_learns():
+    from sklearn.mixture import GaussianMixture
+
+    x = two_groups(2000, 4, overlap=True)
+    x = (x - x.min()) / (x.max() - x.min())
+    mine = GaussianMixture1d.published().fit(x)
+    oracle = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0).fit(x[:, None])
+    assert mine.n_iter_ == oracle.n_iter_
+    assert mine.n_iter_ < GaussianMixture1d().fit(x).n_iter_
+    order = np.argsort(oracle.means_.ravel())
+    # k-means cuts at the midpoint of the means, exact two-means at the best cut: a few samples apart.
+    np.testing.assert_allclose(mine.predict_proba(x), oracle.predict_proba(x[:, None])[:, order], atol=2e-2)
+
+
+def test_gaussian_density_is_scipys():
+    from scipy import stats
+
+    x = two_groups(500)
+    mixture = GaussianMixture1d(scale=None).fit(x)
+    parts = [
+        w * stats.norm.pdf(x, m, math.sqrt(v))
+        for w, m, v in zip(mixture.weights_, mixture.means_, mixture.variances_, strict=True)
+    ]
+    np.testing.assert_allclose(mixture.component_pdf(x), np.stack(parts, 1), rtol=1e-9)
+
+
+def test_histogram_loses_nothing_visible():
+    x = two_groups(30_000, 5, overlap=True)
+    coarse, fine = GaussianMixture1d().fit(x), GaussianMixture1d(bins=100_000).fit(x)
+    np.testing.assert_allclose(coarse.predict_proba(x), fine.predict_proba(x), atol=1e-5)
+
+
+def test_two_means_is_the_best_cut():
+    from nclib.noise._scaling import two_means
+
+    x = np.sort(two_groups(60, 6, overlap=True))
+    spread = [x[:k].var() * k + x[k:].var() * (60 - k) for k in range(1, 60)]
+    assert two_means(x) == int(np.argmin(spread)) + 1
+
+
+# --------------------------------------------------------------------------------------------- both alike
+
+MIXTURES = {"beta": BetaMixture, "gaussian": GaussianMixture1d}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+class TestBoth:
+    def test_column_zero_has_the_lower_mean(self, name):
+        x = two_groups(1000)
+        for values in (x, 1 - x):
+            mixture = noise.build(name).fit(values)
+            assert mixture.means_[0] < mixture.means_[1]
+            p = mixture.predict_proba(values)
+            assert p.shape == (1000, 2)
+            np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
+            assert p[values < np.quantile(values, 0.3), 0].mean() > 0.9
+
+    def test_scale_and_shift_change_nothing(self, name):
+        x = two_groups(1000)
+        plain = noise.build(name).fit(x)
+        moved = noise.build(name).fit(3 + 7 * x)
+        np.testing.assert_allclose(moved.predict_proba(3 + 7 * x), plain.predict_proba(x), atol=1e-8)
+        np.testing.assert_allclose(moved.means_, 3 + 7 * plain.means_, rtol=1e-8)
+
+    def test_density_integrates_to_one(self, name):
+        x = 3 + 7 * two_groups(1000)
+        mixture = noise.build(name).fit(x)
+        grid = np.linspace(x.min() - 5, x.max() + 5, 8001)
+        area = np.trapezoid(mixture.pdf(grid), grid)
+        assert area == pytest.approx(1, abs=0.03)
+
+    @pytest.mark.parametrize("kind", ["list", "float32", "tensor", "graph", "bfloat16"])
+    def test_takes_any_vector(self, name, kind):
+        x = two_groups(200)
+        given = {
+            "list": x.tolist(),
+            "float32": x.astype(np.float32),
+            "tensor": torch.from_numpy(x),
+            "graph": torch.from_numpy(x).requires_grad_() * 1,
+            "bfloat16": torch.from_numpy(x).bfloat16(),
+        }[kind]
+        mixture = noise.build(name).fit(given)
+        p = mixture.predict_proba(given)
+        assert isinstance(p, np.ndarray)
+        assert p.dtype == np.float64
+        expected = noise.build(name).fit(x).predict_proba(x)
+        assert np.abs(p - expected).mean() < (0.05 if kind == "bfloat16" else 1e-3)
+
+    def test_input_is_left_alone(self, name):
+        x = two_groups(100)
+        kept = x.copy()
+        noise.build(name).fit(x).predict_proba(x)
+        np.testing.assert_array_equal(x, kept)
+
+    def test_repeats_exactly_and_leaves_the_generators_alone(self, name):
+        x = two_groups(1000, overlap=True)
+        state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+        first, second = (noise.build(name).fit(x).predict_proba(x) for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+        np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+        assert torch.equal(torch.get_rng_state(), torch_state)
+
+    @pytest.mark.parametrize(
+        ("x", "words"),
+        [
+            ([0.1, math.nan, 0.2, 0.3], "NaN or infinite, the first at position 1"),
+            ([0.1, 0.2, 0.3, math.inf], "NaN or infinite"),
+            ([0.1, 0.2, 0.3], "at least 4"),
+            ([], "empty"),
+            ([0.5] * 9, "constant.*0.5"),
+            ([[0.1, 0.2], [0.3, 0.4]], "one-dimensional"),
+        ],
+    )
+    def test_bad_data_is_named(self, name, x, words):
+        with pytest.raises(ValueError, match=words):
+            noise.build(name).fit(x)
+
+    def test_text_is_refused(self, name):
+        with pytest.raises(TypeError, match="real numbers"):
+            noise.build(name).fit(["a", "b", "c", "d"])
+
+    def test_unfitted_says_so(self, name):
+        with pytest.raises(RuntimeError, match="call fit"):
+            noise.build(name).predict_proba([0.1])
+
+    @settings(max_examples=60, deadline=None)
+    @given(data=st.lists(st.floats(-1e6, 1e6, allow_nan=False, width=32), min_size=4, max_size=40))
+    def test_any_finite_data_gives_probabilities(self, name, data):
+        x = np.array(data)
+        if x.min() == x.max():
+            with pytest.raises(ValueError, match="constant"):
+                noise.build(name).fit(x)
+            return
+        mixture = noise.build(name).fit(x)
+        p = mixture.predict_proba(x)
+        assert np.isfinite(p).all()
+        assert (p >= 0).all()
+        np.testing.assert_allclose(p.sum(1), 1, atol=1e-12)
+        assert mixture.means_[0] <= mixture.means_[1]
+        assert np.isfinite(mixture.log_likelihood_).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: BetaMixture(scale="log"), "scale"),
+        (lambda: BetaMixture(clip=0.0), "clip"),
+        (lambda: GaussianMixture1d(max_iter=0), "max_iter"),
+        (lambda: GaussianMixture1d(tol=0.0), "tol"),
+        (lambda: GaussianMixture1d(floor=-1.0), "floor"),
+        (lambda: GaussianMixture1d(bins=2), "bins"),
+        (lambda: noise.build("betta"), "did you mean 'beta'"),
+        (lambda: noise.unit_interval([1.0, 1.0]), "empty"),
+    ],
+)
+def test_bad_settings_are_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_catalogue_prints():
+    text = str(noise.available())
+    assert "beta" in text
+    assert "gaussian" in text
