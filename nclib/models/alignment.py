@@ -1,10 +1,10 @@
 """Similarity nodes of all image-caption pairs, computed and differentiated block by block.
 
-A pair (image b, caption c) has one node per word, s_j = l2(W (c_j - t_j)^2 + bias), where c_j is the
-word's attended context (SGRAF, arXiv 2101.01368, Eqs. 2-5 with the published code's LeakyReLU and bias).
-The contexts of a batch of 128 pairs of 1024-d vectors would take gigabytes. They are never stored: images
-are taken in blocks that fit in the cache, and the backward pass computes each block's contexts again from
-the attention weights, which are small.
+A pair (image b, caption c) has a global node s_0 = l2(W_g (v_b - t_c)^2 + b_g) and one node per word,
+s_j = l2(W_l (c_j - t_j)^2 + b_l), where c_j is the word's attended context (SGRAF, arXiv 2101.01368, Eqs. 2-5,
+with the LeakyReLU and the biases of the published code). The contexts of a batch of 128 pairs of 1024-d vectors
+would take gigabytes. They are never stored: images are taken in blocks that fit in the cache, and the backward
+pass computes each block's contexts again from the attention weights, which are small.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ LEAK = 0.1
 
 
 class PairNodes(torch.autograd.Function):
-    """Nodes (B, n, w + 1, S) of all pairs of B images and n captions of w words.
-
-    Node 0 of a pair is the given global node; nodes 1 to w are the words'.
-    """
+    """Nodes (B, n, w + 1, S) of all pairs of B images and n captions of w words; node 0 is the global one."""
 
     @staticmethod
     def forward(
         ctx: Any,
+        vectors: Tensor,
         regions: Tensor,
+        captions: Tensor,
         words: Tensor,
-        first: Tensor,
-        weight: Tensor,
-        bias: Tensor,
+        weight_g: Tensor,
+        bias_g: Tensor,
+        weight_l: Tensor,
+        bias_l: Tensor,
         temperature: float,
         block: int,
     ) -> Tensor:
@@ -42,14 +42,12 @@ class PairNodes(torch.autograd.Function):
 
         Parameters
         ----------
-        regions : Tensor, (B, R, D)
-            Unit regions.
-        words : Tensor, (n, w, D)
-            Unit words; zero where padded.
-        first : Tensor, (B, n, S)
-            Global node of each pair.
-        weight, bias : Tensor, (S, D) and (S,)
-            Linear map of squared differences.
+        vectors, regions : Tensor, (B, D) and (B, R, D)
+            Global vectors of the images and their unit regions.
+        captions, words : Tensor, (n, D) and (n, w, D)
+            Global vectors of the captions and their unit words, zero where padded.
+        weight_g, bias_g, weight_l, bias_l : Tensor, (S, D) and (S,)
+            Linear maps of the global and of the local squared differences.
         temperature : float
             Inverse temperature of the attention.
         block : int
@@ -57,10 +55,9 @@ class PairNodes(torch.autograd.Function):
         """
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
-        size = weight.shape[0]
+        size = weight_l.shape[0]
         flat = words.reshape(n * w, dim)
         nodes = regions.new_empty(n_images, n, w + 1, size)
-        nodes[:, :, 0] = first
         keep = any(ctx.needs_input_grad)
         block = min(block, n_images)
         rows = n_images if keep else block
@@ -68,7 +65,7 @@ class PairNodes(torch.autograd.Function):
         share = torch.empty_like(score)
         scale = regions.new_empty(rows, n_regions, n, 1)
         extent = regions.new_empty(rows, n * w, 1)
-        length = regions.new_empty(rows, n * w, 1)
+        length = regions.new_empty(rows, n, w + 1, 1)
         buffer = regions.new_empty(block, n * w, dim)
         for i in range(0, n_images, block):
             part = regions[i : i + block]  # (b, R, D)
@@ -83,49 +80,57 @@ class PairNodes(torch.autograd.Function):
             torch.bmm(share[k].view(b, n_regions, -1).transpose(1, 2), part, out=context)  # (b, n w, D)
             torch.linalg.vector_norm(context, dim=-1, keepdim=True, out=extent[k])
             context.div_(extent[k].add_(EPS)).sub_(flat).square_()
-            z = torch.addmm(bias, context.view(-1, dim), weight.t()).view(b, n, w, size)
-            norm = length[k].view(b, n, w, 1)
-            torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=norm)
-            torch.div(z, norm.add_(EPS), out=nodes[i : i + b, :, 1:])
+            _project(context, weight_l, bias_l, nodes[i : i + b, :, 1:], length[k, :, 1:])
+            gap = vectors[i : i + b, None] - captions  # (b, n, D)
+            _project(gap.square_(), weight_g, bias_g, nodes[i : i + b, :, :1], length[k, :, :1])
         ctx.temperature, ctx.block = temperature, block
         if keep:
-            ctx.save_for_backward(regions, words, weight, nodes, score, share, scale, extent, length)
+            ctx.save_for_backward(
+                vectors, regions, captions, words, weight_g, weight_l, nodes, score, share, scale, extent, length
+            )
         return nodes
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Propagate to regions, words, global nodes and the linear map, recomputing the contexts.
+        """Propagate to images, captions and the two maps, recomputing the contexts.
 
         Every normalisation u = x / (|x| + eps) gives dx = (du - u <du, u> f) / (|x| + eps), f = (|x| + eps) / |x|.
         """
         (grad,) = grads
-        regions, words, weight, nodes, score, share, scale, extent, length = ctx.saved_tensors
+        vectors, regions, captions, words, weight_g, weight_l, nodes, *saved = ctx.saved_tensors
+        score, share, scale, extent, length = saved
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
-        size = weight.shape[0]
-        flat, twice = words.reshape(n * w, dim), 2 * weight
-        d_regions = torch.empty_like(regions)
-        d_flat = torch.zeros_like(flat)
-        d_weight = torch.zeros_like(weight)
-        d_bias = weight.new_zeros(size)
+        flat, twice_g, twice_l = words.reshape(n * w, dim), 2 * weight_g, 2 * weight_l
+        d_vectors, d_regions = torch.empty_like(vectors), torch.empty_like(regions)
+        d_captions, d_flat = torch.zeros_like(captions), torch.zeros_like(flat)
+        d_weight_g, d_weight_l = torch.zeros_like(weight_g), torch.zeros_like(weight_l)
+        d_bias_g, d_bias_l = weight_g.new_zeros(weight_g.shape[0]), weight_l.new_zeros(weight_l.shape[0])
         buffers = regions.new_empty(3, ctx.block, n * w, dim)
         for i in range(0, n_images, ctx.block):
             k = slice(i, i + ctx.block)
             part = regions[k]
             b = part.shape[0]
-            unit, gap, d_gap = buffers[:, :b].unbind()
+            # the nodes' own normalisation
+            along = (grad[k] * nodes[k]).sum(-1, keepdim=True).mul_(_factor(length[k]))
+            dz = torch.addcmul(grad[k], nodes[k], along, value=-1).div_(length[k])  # (b, n, w + 1, S)
+            # global node: squared difference of the global vectors
+            dz_g = dz[:, :, 0].reshape(b * n, -1)
+            gap = vectors[k, None] - captions  # (b, n, D)
+            d_gap = torch.mm(dz_g, twice_g).view_as(gap).mul_(gap)
+            d_weight_g.addmm_(dz_g.t(), gap.square_().view(-1, dim))
+            d_bias_g += dz_g.sum(0)
+            d_vectors[k] = d_gap.sum(1)
+            d_captions -= d_gap.sum(0)
+            # local nodes: squared difference of the normalised context and the word
+            dz_l = dz[:, :, 1:].reshape(b * n * w, -1)
             weights = share[k].view(b, n_regions, -1)  # (b, R, n w)
-            # the node's own normalisation
-            out = nodes[k, :, 1:].reshape(b, n * w, size)
-            g = grad[k, :, 1:].reshape(b, n * w, size)
-            along = (g * out).sum(-1, keepdim=True).mul_(_factor(length[k]))
-            dz = torch.addcmul(g, out, along, value=-1).div_(length[k]).view(-1, size)
-            d_bias += dz.sum(0)
-            # squared difference of the normalised context and the word
+            unit, gap, d_gap = buffers[:, :b].unbind()
             torch.bmm(weights.transpose(1, 2), part, out=unit).div_(extent[k])  # (b, n w, D)
             torch.sub(unit, flat, out=gap)
-            torch.mm(dz, twice, out=d_gap.view(-1, dim)).mul_(gap.view(-1, dim))
-            d_weight.addmm_(dz.t(), gap.square_().view(-1, dim))
+            torch.mm(dz_l, twice_l, out=d_gap.view(-1, dim)).mul_(gap.view(-1, dim))
+            d_weight_l.addmm_(dz_l.t(), gap.square_().view(-1, dim))
+            d_bias_l += dz_l.sum(0)
             d_flat -= d_gap.sum(0)
             along = torch.mul(d_gap, unit, out=gap).sum(-1, keepdim=True).mul_(_factor(extent[k]))
             d_context = d_gap.sub_(unit.mul_(along))  # still to be divided by the context's extent
@@ -142,7 +147,16 @@ class PairNodes(torch.autograd.Function):
             d_part.view(-1, dim).addmm_(d_raw, flat)
             d_flat.addmm_(d_raw.t(), part.reshape(-1, dim))
             d_regions[k] = d_part
-        return d_regions, d_flat.view_as(words), grad[:, :, 0], d_weight, d_bias, None, None
+        d_words = d_flat.view_as(words)
+        d_maps = (d_weight_g, d_bias_g, d_weight_l, d_bias_l)
+        return d_vectors, d_regions, d_captions, d_words, *d_maps, None, None
+
+
+def _project(squares: Tensor, weight: Tensor, bias: Tensor, out: Tensor, length: Tensor) -> None:
+    """Write the unit vectors of W squares + b into ``out``, and their extended lengths |.| + eps into ``length``."""
+    z = torch.addmm(bias, squares.view(-1, squares.shape[-1]), weight.t()).view(out.shape)
+    length.copy_(torch.linalg.vector_norm(z, dim=-1, keepdim=True).add_(EPS))
+    torch.div(z, length, out=out)
 
 
 def _factor(extended: Tensor) -> Tensor:

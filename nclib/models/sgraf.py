@@ -201,26 +201,31 @@ class SimilarityNodes(Matcher):
                 "images and captions must be encodings made by this model: regions or words are missing"
             )
         groups, again = self._plan(regions, captions.lengths, chunk)
-        scores: list[Tensor] = []
-        rows: list[int] = []
+        rows = [row for group in groups for row in group.rows]
+        order = torch.tensor(rows).to(regions.device, non_blocking=True)
+        sizes = [len(group.rows) for group in groups]
+        columns: list[Tensor] = []
         moments: list[tuple[Tensor, Tensor]] = []
-        for group in groups:
-            inputs = (images.vectors, regions, captions.vectors, words, group)
+        for group, vector, word in zip(
+            groups,
+            captions.vectors.index_select(0, order).split(sizes),
+            words.index_select(0, order).split(sizes),
+            strict=True,
+        ):
+            inputs = (images.vectors, regions, vector, word, group)
             if again:
                 out, kept = checkpoint(self._group, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
                 out, kept = self._group(*inputs)
-            scores.append(out)
-            rows.extend(group.rows)
+            columns.append(out)
             if kept is not None:
                 moments.append(kept)
-        back = torch.empty(len(rows), dtype=torch.long)
-        back[rows] = torch.arange(len(rows))
-        back = back.to(regions.device, non_blocking=True)
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(rows), device=order.device)
         if moments:
             means, variances = zip(*moments, strict=True)
             self._remember(torch.cat(means)[back], torch.cat(variances)[back])
-        total = torch.cat(scores, 1).index_select(1, back)
+        total = torch.cat(columns, 1).index_select(1, back)
         return total if logits else torch.sigmoid(total)
 
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
@@ -234,21 +239,29 @@ class SimilarityNodes(Matcher):
         return groups, again
 
     def _group(
-        self, image_vectors: Tensor, regions: Tensor, caption_vectors: Tensor, words: Tensor, group: Group
+        self, image_vectors: Tensor, regions: Tensor, vectors: Tensor, words: Tensor, group: Group
     ) -> tuple[Tensor, Moments]:
         """Logits (B, n) of one group of captions, with its statistics if the head keeps any."""
-        take = torch.tensor(group.rows).to(words.device, non_blocking=True)
-        words = words.index_select(0, take)[:, : group.width]
+        words = words[:, : group.width]
         mask: Tensor | None = None
         if group.padded:
             mask = word_mask(group.lengths, group.width, words)
             words = words * mask[..., None]
             mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
-        gap = image_vectors[:, None] - caption_vectors.index_select(0, take)
-        first = l2(self.global_similarity(gap.square()))  # (B, n, S)
-        local = self.local_similarity
-        block = max(1, BLOCK_VALUES // (len(group.rows) * group.width * regions.shape[-1]))
-        nodes = PairNodes.apply(regions, words, first, local.weight, local.bias, self.temperature, block)
+        whole, local = self.global_similarity, self.local_similarity
+        block = max(1, BLOCK_VALUES // words.numel())
+        nodes = PairNodes.apply(
+            image_vectors,
+            regions,
+            vectors,
+            words,
+            whole.weight,
+            whole.bias,
+            local.weight,
+            local.bias,
+            self.temperature,
+            block,
+        )
         vectors, moments = self._reason(nodes, mask)
         return self.score(vectors).squeeze(-1), moments
 
