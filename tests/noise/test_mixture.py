@@ -101,6 +101,7 @@ def test_beta_finds_what_was_planted():
     mixture = BetaMixture(scale=None).fit(x)
     np.testing.assert_allclose(mixture.weights_, [0.6, 0.4], atol=0.01)
     np.testing.assert_allclose(mixture.means_, [2 / 16, 12 / 15], atol=0.01)
+    assert mixture.log_likelihood_[-1] == pytest.approx(mixture.score_samples(x).sum(), rel=1e-10)
     called = mixture.predict(x)
     assert (called[:12_000] == 0).mean() > 0.99
     assert (called[12_000:] == 1).mean() > 0.97

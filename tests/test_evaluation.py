@@ -1,0 +1,380 @@
+"""Recall, mean average precision and dual softmax: printed numbers, literal sorts, traps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nclib import evaluation
+from nclib.evaluation import dual_softmax, map_at_r, mean_average_precision, precision_at_r, ranks, recall
+
+V1 = np.array(
+    [[0.9, 0.2, 0.3, 0.1, 0.5, 0.4], [0.8, 0.1, 0.7, 0.6, 0.2, 0.3], [0.3, 0.95, 0.2, 0.85, 0.35, 0.15]]
+)
+V2 = np.array(
+    [
+        [0.9, 0.2, 0.3, 0.1, 0.5, 0.4],
+        [0.8, 0.1, 0.7, 0.6, 0.2, 0.3],
+        [0.3, 0.95, 0.2, 0.85, 0.35, 0.15],
+        [0.4, 0.4, 0.1, 0.4, 0.2, 0.7],
+        [0.6, 0.3, 0.5, 0.2, 0.6, 0.1],
+        [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
+    ]
+)
+
+
+# ------------------------------------------------------------------------------------- literal references
+
+
+def literal_rank(scores, wanted, ties):
+    """Rank of the best wanted item of one query, by Python's sort."""
+    best = max(scores[i] for i in wanted)
+    wrong = [s for i, s in enumerate(scores) if i not in wanted]
+    above, equal = sum(s > best for s in wrong), sum(s == best for s in wrong)
+    if ties == "pessimistic":
+        return above + equal
+    if ties == "shared":
+        return above + equal / 2
+    order = sorted(range(len(scores)), key=lambda i: scores[i])[::-1]  # a stable sort, reversed
+    return min(order.index(i) for i in wanted)
+
+
+def literal_ranks(S, p, ties):
+    rows, columns = S.tolist(), S.T.tolist()
+    i2t = [literal_rank(r, range(i * p, i * p + p), ties) for i, r in enumerate(rows)]
+    return i2t, [literal_rank(c, [j // p], ties) for j, c in enumerate(columns)]
+
+
+def literal_ap(order, relevant, k):
+    hits, total = 0, 0.0
+    for place, item in enumerate(order[:k], 1):
+        if relevant[item]:
+            hits += 1
+            total += hits / place
+    return total / hits if hits else None
+
+
+@st.composite
+def score_matrices(draw):
+    n, p = draw(st.integers(1, 9)), draw(st.integers(1, 5))
+    levels = draw(st.sampled_from([1, 2, 5, 1000]))  # few levels: many ties
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return rng.integers(0, levels, (n, n * p)) / 8, p
+
+
+# -------------------------------------------------------------------------------------------------- recall
+
+
+def test_recall_of_two_captions_per_image():
+    i2t, t2i, n_ties = ranks(V1, 2)
+    assert i2t.tolist() == [0, 1, 2]
+    assert t2i.tolist() == [0, 1, 0, 1, 1, 2]
+    assert n_ties == 0
+    r = recall(V1, 2)
+    assert r["i2t_r1"] == pytest.approx(33.3333, abs=1e-4)
+    assert (r["i2t_r5"], r["i2t_r10"], r["i2t_medr"], r["i2t_meanr"]) == (100, 100, 2, 2)
+    assert r["rsum"] == pytest.approx(sum(r[f"{d}_r{k}"] for d in ("i2t", "t2i") for k in (1, 5, 10)))
+
+
+def test_recall_of_one_caption_per_image_with_a_tie():
+    i2t, t2i, n_ties = ranks(V2, 1)
+    assert i2t.tolist() == [0, 5, 4, 1, 0, 0]
+    assert t2i.tolist() == [0, 5, 4, 3, 0, 1]
+    assert n_ties == 3  # image 3, image 4, and caption 3
+    r = recall(V2, 1)
+    assert (r["i2t_r1"], r["i2t_r10"], r["i2t_medr"]) == (50, 100, 1)
+    assert r["i2t_r5"] == pytest.approx(83.3333, abs=1e-4)
+    assert r["i2t_meanr"] == pytest.approx(2.66667, abs=1e-5)
+    assert r["t2i_meanr"] == pytest.approx(3.16667, abs=1e-5)
+
+
+def test_constant_scores_are_at_chance_not_perfect():
+    i2t, t2i, n_ties = ranks(np.ones((3, 6)), 2)
+    assert i2t.tolist() == [4, 2, 0]
+    assert t2i.tolist() == [2, 2, 1, 1, 0, 0]
+    assert n_ties == 9
+    for ties in evaluation.TIES:
+        assert recall(np.zeros((200, 1000)), 5, ties=ties)["rsum"] < 20
+    assert recall(np.zeros((200, 1000)), 5, ties="pessimistic")["i2t_meanr"] == 996
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_not_finite_are_refused(bad):
+    S = V1.copy()
+    S[1, 2] = bad
+    for measure in (lambda: recall(S, 2), lambda: map_at_r(S, np.ones((3, 6))), lambda: dual_softmax(S)):
+        with pytest.raises(ValueError, match="image 1, caption 2"):
+            measure()
+
+
+def test_huge_finite_scores_are_fine():
+    assert recall(V1 * 1e300, 2) == recall(V1, 2)
+    assert recall((V1 * 1e30).astype(np.float32), 2) == recall(V1, 2)
+
+
+@pytest.mark.parametrize("ties", evaluation.TIES)
+@settings(max_examples=120, deadline=None)
+@given(case=score_matrices())
+def test_ranks_are_a_literal_sort(ties, case):
+    S, p = case
+    i2t, t2i, n_ties = ranks(S, p, ties)
+    expected = literal_ranks(S, p, ties)
+    assert i2t.tolist() == expected[0]
+    assert t2i.tolist() == expected[1]
+    strict, loose = (literal_ranks(S, p, rule) for rule in ("shared", "pessimistic"))
+    tied = sum(a != b for a, b in zip(strict[0] + strict[1], loose[0] + loose[1], strict=True))
+    assert n_ties == tied
+
+
+@pytest.mark.parametrize("levels", [30, 10_000])
+def test_blocks_and_wide_counts_agree_with_numpys_sort(levels):
+    # More rows than a block, more columns than a byte counts.
+    S = np.random.default_rng(0).integers(0, levels, (150, 750)).astype(np.float32)
+    i2t, t2i, _ = ranks(S, 5)
+    order = np.argsort(S, axis=1, kind="stable")[:, ::-1]
+    assert i2t.tolist() == [np.flatnonzero(o // 5 == i)[0] for i, o in enumerate(order)]
+    order = np.argsort(S, axis=0, kind="stable")[::-1]
+    assert t2i.tolist() == [np.flatnonzero(order[:, j] == j // 5)[0] for j in range(750)]
+
+
+@pytest.mark.parametrize("n", [255, 256, 300])
+def test_last_places_beyond_a_byte(n):
+    i2t, t2i, _ = ranks(1 - np.eye(n, dtype=np.float32), 1)
+    assert set(i2t) == set(t2i) == {n - 1}
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        torch.from_numpy,
+        lambda s: torch.from_numpy(s).requires_grad_(),
+        lambda s: torch.from_numpy(s).float(),
+        lambda s: np.asfortranarray(s),
+        lambda s: s.tolist(),
+        lambda s: np.repeat(s, 2, 1)[:, ::2],
+        lambda s: (100 * s).astype(np.int64),
+        lambda s: (100 * torch.from_numpy(s)).to(torch.float16),
+        lambda s: (100 * torch.from_numpy(s)).round().to(torch.bfloat16),
+    ],
+)
+def test_any_matrix_will_do(convert):
+    assert recall(convert(V1.copy()), 2) == recall(V1, 2)
+
+
+def test_read_only_memory_map(tmp_path):
+    np.save(tmp_path / "s.npy", V1)
+    assert recall(np.load(tmp_path / "s.npy", mmap_mode="r"), 2) == recall(V1, 2)
+
+
+def test_folds_are_blocks_averaged():
+    S = np.random.default_rng(0).random((20, 40))
+    folded = recall(S, 2, folds=5)
+    parts = [recall(S[4 * f : 4 * f + 4, 8 * f : 8 * f + 8], 2) for f in range(5)]
+    for key in folded:
+        expected = sum(p[key] for p in parts) / (1 if key == "n_ties" else 5)
+        assert folded[key] == pytest.approx(expected, abs=1e-12)
+    assert folded["rsum"] > recall(S, 2)["rsum"]  # fewer distractors
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"similarity": np.ones((3, 7))}, ValueError, "3 x 7.*need 6 columns"),
+        ({"similarity": np.ones(6)}, ValueError, "matrix"),
+        ({"similarity": np.ones((0, 0))}, ValueError, "matrix"),
+        ({"similarity": np.full((1, 2), "a")}, TypeError, "real numbers"),
+        ({"captions_per_image": 0}, ValueError, "captions_per_image"),
+        ({"captions_per_image": 2.0}, ValueError, "captions_per_image"),
+        ({"ties": "random"}, ValueError, "ties must be one of"),
+        ({"folds": 2}, ValueError, "folds.*divides the 3 images"),
+        ({"folds": 0}, ValueError, "folds"),
+    ],
+)
+def test_bad_arguments_are_named(options, error, words):
+    given_ = {"similarity": V1, "captions_per_image": 2} | options
+    with pytest.raises(error, match=words):
+        recall(given_.pop("similarity"), given_.pop("captions_per_image"), **given_)
+
+
+# ---------------------------------------------------------------------------------------- true relevance
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=score_matrices(), seed=st.integers(0, 2**32))
+def test_relevance_measures_are_the_literal_loops(case, seed):
+    S, _ = case
+    relevance = np.random.default_rng(seed).integers(0, 3, S.shape) / 2
+    relevance[0, 0] = 1
+    expected = {"ap": [], "precision": [], "rank": []}
+    for scores, truth in ((S.tolist(), relevance), (S.T.tolist(), relevance.T)):
+        for key in expected:
+            expected[key].append([])
+        for row, wanted in zip(scores, truth >= 1, strict=True):
+            size = int(wanted.sum())
+            if size == 0:
+                continue
+            order = sorted(range(len(row)), key=lambda i: row[i])[::-1]
+            hits = [bool(wanted[i]) for i in order[:size]]
+            expected["precision"][-1].append(sum(hits) / size)
+            expected["ap"][-1].append(
+                sum(h * sum(hits[: k + 1]) / (k + 1) for k, h in enumerate(hits)) / size
+            )
+            expected["rank"][-1].append(next(k for k, i in enumerate(order) if wanted[i]))
+    mine_ap, mine_precision = map_at_r(S, relevance), precision_at_r(S, relevance)
+    mine_recall = evaluation.relevant_recall(S, relevance)
+    for d, direction in enumerate(("i2t", "t2i")):
+        assert mine_ap[f"{direction}_map_at_r"] == pytest.approx(100 * np.mean(expected["ap"][d]))
+        assert mine_precision[f"{direction}_precision_at_r"] == pytest.approx(
+            100 * np.mean(expected["precision"][d])
+        )
+        rank = np.array(expected["rank"][d])
+        for k in (1, 5, 10):
+            assert mine_recall[f"{direction}_r{k}"] == pytest.approx(100 * (rank < k).mean())
+        assert mine_recall[f"{direction}_meanr"] == pytest.approx(rank.mean() + 1)
+
+
+def test_relevance_of_the_given_pairs_alone_is_plain_recall():
+    S = np.random.default_rng(1).random((30, 60))
+    own = np.repeat(np.eye(30), 2, 1)
+    plain, relevant = recall(S, 2), evaluation.relevant_recall(torch.from_numpy(S), own)
+    assert {k: plain[k] for k in relevant} == relevant
+    wide = np.maximum(own, np.random.default_rng(2).random(own.shape) > 0.9)
+    assert evaluation.relevant_recall(S, wide)["rsum"] > plain["rsum"]
+
+
+def test_perfect_ranking_has_perfect_precision():
+    relevance = np.random.default_rng(0).random((20, 50))
+    assert map_at_r(relevance, relevance, 0.7) == {"i2t_map_at_r": 100, "t2i_map_at_r": 100}
+    assert set(precision_at_r(relevance, relevance, 0.7).values()) == {100}
+
+
+def test_relevance_must_fit():
+    with pytest.raises(ValueError, match="relevance must have the shape"):
+        map_at_r(V1, np.ones((3, 5)))
+    with pytest.raises(ValueError, match="no pair has a relevance"):
+        map_at_r(V1, np.zeros((3, 6)))
+
+
+# -------------------------------------------------------------------------------------- category retrieval
+
+QUERIES = np.array([[1, 0.1], [0.1, 1], [-1, 0.3]])
+GALLERY = np.array([[1, 0], [0.8, 0.6], [0, 1], [-0.6, 0.8], [0.6, 0.8]])
+LABELS = ([0, 1, 2], [0, 1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_map_numbers(packed):
+    def value(q, g, *labels, **options):
+        return mean_average_precision(np.array(q), np.array(g), *labels, packed=packed, **options)
+
+    assert value(QUERIES, GALLERY, *LABELS) == pytest.approx(0.501852, abs=5e-7)
+    assert value(QUERIES, GALLERY, *LABELS, k=3) == pytest.approx(0.611111, abs=5e-7)
+    q, g = [[1, 0], [0, 1]], [[0.9, 0.1], [0.2, 0.8], [0.7, 0.6], [0.1, -1.0]]
+    assert value(q, g, [0, 1], [0, 1, 1, 0]) == pytest.approx(0.875, abs=1e-6)
+    assert value(q, g, [0, 1], [0, 1, 1, 0], k=2) == pytest.approx(1.0, abs=1e-6)
+    assert value(q, g, [0, 7], [0, 1, 1, 0]) == pytest.approx(0.375, abs=1e-6)
+    assert value(q, g, [0, 7], [0, 1, 1, 0], empty="skip") == pytest.approx(0.75, abs=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32), multi=st.booleans(), k=st.sampled_from([None, 1, 4]), chunk=st.integers(1, 9),
+    empty=st.sampled_from(["zero", "skip"]),
+)  # fmt: skip
+def test_map_is_the_literal_loop(seed, multi, k, chunk, empty):
+    rng = np.random.default_rng(seed)
+    q, g = rng.normal(size=(7, 3)), rng.normal(size=(11, 3))
+    g[5:8] = g[:3]  # equal scores, ordered by position
+    if multi:
+        ql, gl = rng.random((7, 4)) < 0.3, rng.random((11, 4)) < 0.3
+        gl[0], ql[0] = True, True
+        relevant = ql.astype(int) @ gl.T.astype(int) > 0
+    else:
+        ql, gl = rng.integers(0, 4, 7), rng.integers(0, 4, 11)
+        ql[0] = gl[0]
+        relevant = ql[:, None] == gl
+    unit = g / np.linalg.norm(g, axis=1, keepdims=True)
+    values = []
+    for row, wanted in zip(q / np.linalg.norm(q, axis=1, keepdims=True), relevant, strict=True):
+        scores = np.round(unit @ row, 12)
+        order = sorted(range(11), key=lambda i, s=scores: (-s[i], i))
+        values.append(literal_ap(order, wanted, k or 11))
+    counted = [v for v in values if v is not None]
+    if empty == "skip" and not counted:
+        with pytest.raises(ValueError, match="nothing to average"):
+            mean_average_precision(q, g, ql, gl, k, empty=empty, chunk=chunk)
+        return
+    expected = np.mean(counted) if empty == "skip" else sum(counted) / 7
+    got = mean_average_precision(
+        torch.from_numpy(q), g, ql, torch.from_numpy(gl), k, empty=empty, chunk=chunk
+    )
+    assert got == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_packed_keys_are_close_to_the_exact_sort(multi):
+    rng = np.random.default_rng(0)
+    q, g = rng.normal(size=(200, 16)), rng.normal(size=(300, 16))
+    ql, gl = (rng.random((n, 6)) < 0.2 if multi else rng.integers(0, 5, n) for n in (200, 300))
+    exact = mean_average_precision(q, g, ql, gl)
+    packed = mean_average_precision(q, g, ql, gl, packed=True)
+    assert packed == pytest.approx(exact, abs=5e-7)
+
+
+def test_packed_keys_do_not_reward_a_collapsed_model():
+    q, g = np.ones((50, 4)), np.ones((50, 4))
+    labels = np.arange(50) % 10
+    assert mean_average_precision(q, g, labels, labels, packed=True) < 0.11
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"gallery": np.ones((5, 3))}, ValueError, "2 dimensions and gallery 3"),
+        ({"queries": np.full((3, 2), math.nan)}, ValueError, "queries holds NaN"),
+        ({"query_labels": [0, 1]}, ValueError, "query_labels must be"),
+        ({"query_labels": [0.0, 1.0, 2.0]}, TypeError, "integers"),
+        ({"query_labels": np.eye(3, dtype=int)}, ValueError, "differ in form"),
+        ({"k": 0}, ValueError, "k must"),
+        ({"chunk": 0}, ValueError, "chunk"),
+        ({"empty": "nan"}, ValueError, "empty"),
+    ],
+)
+def test_bad_category_arguments_are_named(options, error, words):
+    given_ = {
+        "queries": QUERIES, "gallery": GALLERY, "query_labels": LABELS[0], "gallery_labels": LABELS[1]
+    } | options  # fmt: skip
+    with pytest.raises(error, match=words):
+        mean_average_precision(**given_)
+
+
+# -------------------------------------------------------------------------------------------- dual softmax
+
+DSL = np.array([[0.5, 0.45, 0.1], [0.48, 0.3, 0.2], [0.47, 0.1, 0.4]])
+
+
+def test_dual_softmax_numbers():
+    i2t = [[0.586041, 1.07713, 0.0126030], [0.460617, 0.160227, 0.0685171], [0.408101, 0.00722813, 1.01255]]
+    t2i = [[0.923164, 0.503935, 0.00338167], [1.17445, 0.121334, 0.0297576], [0.926833, 0.00487545, 0.391704]]
+    np.testing.assert_allclose(dual_softmax(DSL, 0.1), i2t, rtol=5e-6)
+    np.testing.assert_allclose(dual_softmax(DSL, 0.1, direction="t2i"), t2i, rtol=5e-6)
+    np.testing.assert_allclose(dual_softmax(DSL, 0.01)[0], [1.26569, 1.35, 2.80729e-14], rtol=5e-6)
+    np.testing.assert_allclose(dual_softmax(torch.from_numpy(DSL).float(), 0.1), i2t, rtol=1e-5)
+
+
+def test_dual_softmax_leaves_its_input_alone():
+    kept = DSL.copy()
+    dual_softmax(DSL)
+    np.testing.assert_array_equal(DSL, kept)
+
+
+def test_dual_softmax_refuses():
+    with pytest.raises(ValueError, match="direction"):
+        dual_softmax(DSL, direction="both")
+    with pytest.raises(ValueError, match="temperature"):
+        dual_softmax(DSL, 0.0)
