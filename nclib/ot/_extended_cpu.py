@@ -45,21 +45,25 @@ def _cholesky() -> tuple[Any, Any]:
     return lapack.spotrf, lapack.spotrs
 
 
-def _scalar(t: Array, weight: Array, total: float, mass: float, beta: float, steps: int) -> float:
-    """Newton in log(beta) on ``sum(weight * t / (t + beta)) = mass``; 0 if nothing is left over."""
+def _scalar(
+    t: Array, weight: Array, total: float, mass: float, beta: float, steps: int, enough: float = 0.1
+) -> float:
+    """Newton in log(beta) on ``sum(weight * t / (t + beta)) = mass``; 0 if nothing is left over.
+
+    Stops after a step shorter than ``enough``; the error is then about its square.
+    """
     if total <= mass:
         return 0.0
     for _ in range(steps):
         w = 1.0 / (t + beta)
         r = t * w
         r *= weight
-        moved = float(r.sum())
-        slope = float(r @ w) * beta
+        slope = float(r.dot(w)) * beta
         if slope <= 0.0:
             return beta
-        step = (moved - mass) / slope
+        step = (float(r.sum()) - mass) / slope
         beta *= math.exp(min(3.0, max(-3.0, step)))
-        if abs(step) < 1e-15:
+        if -enough < step < enough:
             break
     return beta
 
@@ -202,7 +206,7 @@ def solve(
 
     # The mass is exact after this: the scalar equation solved to the last digit, in float64.
     t64 = (kernel @ b).astype(np.float64)
-    beta = _scalar(t64, p, total_p, mass, beta, 50)
+    beta = _scalar(t64, p, total_p, mass, beta, 50, 1e-8)
     a64 = p / (t64 + beta)
     alpha = slack_q / float(b.sum())
     column = (a64.astype(dtype) @ kernel + alpha) * b
