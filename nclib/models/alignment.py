@@ -1,10 +1,10 @@
 """Similarity nodes of all image-caption pairs, computed and differentiated block by block.
 
 A pair (image b, caption c) has a global node s_0 = l2(W_g (v_b - t_c)^2 + b_g) and one node per word,
-s_j = l2(W_l (c_j - t_j)^2 + b_l), where c_j is the word's attended context (SGRAF, arXiv 2101.01368, Eqs. 2-5,
-with the LeakyReLU and the biases of the published code). The contexts of a batch of 128 pairs of 1024-d vectors
-would take gigabytes. They are never stored: images are taken in blocks that fit in the cache, and the backward
-pass computes each block's contexts again from the attention weights, which are small.
+s_j = l2(W_l (c_j - t_j)^2 + b_l), where c_j is the word's attended context (SGRAF, arXiv 2101.01368,
+Eqs. 2-5, with the LeakyReLU and the biases of the published code). The contexts of a batch of 128 pairs of
+1024-d vectors would take gigabytes. They are never stored: images are taken in blocks that fit in the cache,
+and the backward pass computes each block's contexts again from the attention weights, which are small.
 """
 
 from __future__ import annotations
@@ -86,7 +86,18 @@ class PairNodes(torch.autograd.Function):
         ctx.temperature, ctx.block = temperature, block
         if keep:
             ctx.save_for_backward(
-                vectors, regions, captions, words, weight_g, weight_l, nodes, score, share, scale, extent, length
+                vectors,
+                regions,
+                captions,
+                words,
+                weight_g,
+                weight_l,
+                nodes,
+                score,
+                share,
+                scale,
+                extent,
+                length,
             )
         return nodes
 
@@ -94,7 +105,7 @@ class PairNodes(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Propagate to images, captions and the two maps, recomputing the contexts.
 
-        Every normalisation u = x / (|x| + eps) gives dx = (du - u <du, u> f) / (|x| + eps), f = (|x| + eps) / |x|.
+        Each u = x / (|x| + eps) gives dx = (du - f u <du, u>) / (|x| + eps), f = (|x| + eps) / |x|.
         """
         (grad,) = grads
         vectors, regions, captions, words, weight_g, weight_l, nodes, *saved = ctx.saved_tensors
@@ -153,7 +164,7 @@ class PairNodes(torch.autograd.Function):
 
 
 def _project(squares: Tensor, weight: Tensor, bias: Tensor, out: Tensor, length: Tensor) -> None:
-    """Write the unit vectors of W squares + b into ``out``, and their extended lengths |.| + eps into ``length``."""
+    """Write l2(W squares + b) into ``out`` and the lengths before it, plus eps, into ``length``."""
     z = torch.addmm(bias, squares.view(-1, squares.shape[-1]), weight.t()).view(out.shape)
     length.copy_(torch.linalg.vector_norm(z, dim=-1, keepdim=True).add_(EPS))
     torch.div(z, length, out=out)

@@ -1,9 +1,9 @@
 """Graph reasoning over the nodes of every pair, computed and differentiated block by block.
 
-One step is X <- ReLU(softmax(Q K^T) X A_u + b_u) with Q = X A_q + b_q and K = X A_k + b_k (SGRAF, arXiv
-2101.01368, Eqs. 6-8). The logits <Q_i, K_j> are x_i M x_j + r x_j, with M = A_q A_k^T and r = A_k b_q, up to
-terms that are equal for all keys j, which the softmax ignores: one map instead of two. The last step is needed
-at node 0 alone.
+One step is X <- ReLU(softmax(Q K^T) X A_u + b_u) with Q = X A_q + b_q and K = X A_k + b_k (SGRAF,
+arXiv 2101.01368, Eqs. 6-8). The logits <Q_i, K_j> are x_i M x_j + r x_j, with M = A_q A_k^T and r = A_k b_q,
+up to terms that are equal for all keys j, which the softmax ignores: one map instead of two. The last step is
+needed at node 0 alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 def softmax_(logits: Tensor) -> Tensor:
     """Overwrite ``logits`` with their softmax along the last axis.
 
-    On a CPU, torch's own softmax leaves the vector units idle when the axis is shorter than 16: five times slower
-    than these four calls.
+    On a CPU, torch's own softmax leaves the vector units idle when the axis is shorter than 16: five times
+    slower than these four calls.
     """
     if logits.device.type != "cpu" or logits.shape[-1] >= 16:
         return torch.softmax(logits, -1, out=logits)

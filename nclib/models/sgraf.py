@@ -31,17 +31,29 @@ from nclib.models.grouping import Group, group_captions
 from nclib.models.reasoning import ReasonOverPairs
 from nclib.models.registry import MODELS, positive
 
-BLOCK_VALUES = 400_000
-"""Values of the attended contexts of one block of images: 1.6 MB in float32, which stays in the cache."""
+BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
+"""Values of the attended contexts of one block of images. On a CPU they fit in the cache (1.2 MB in float32);
+an accelerator wants few large calls: 2^28 values (1 GB) hold a batch of 128 at full size."""
 
-GRAPH_VALUES = 200_000
-"""Values of the nodes of one block of pairs in graph reasoning."""
+GRAPH_VALUES = {"cpu": 200_000, "other": 1 << 28}
+"""Values of the nodes of one block of pairs in graph reasoning, likewise."""
+
+GROUP_NODES = {"cpu": 60_000, "other": 4_000_000}
+"""Nodes (over all images) of one group of captions, likewise."""
+
+GROUP_COST = {"cpu": 400.0, "other": 40_000.0}
+"""Fixed cost of a group of captions, in nodes of one pair. On a CPU it is small: nearly every length gets a
+group of its own and nothing is padded. On an accelerator launches count, so that lengths share groups."""
 
 MOMENTUM = 0.1
 """Weight of one caption's statistics in the running batch norm of SAF."""
 
 Moments = tuple[Tensor, Tensor] | None
 """Mean and unbiased variance that each caption of a group contributes to a running batch norm."""
+
+
+def _place(tensor: Tensor) -> str:
+    return "cpu" if tensor.device.type == "cpu" else "other"
 
 
 class GraphStep(nn.Module):
@@ -67,9 +79,9 @@ class GraphReasoning(nn.Module):
         self.steps = nn.ModuleList(GraphStep(dim) for _ in range(steps))
 
     def forward(self, nodes: Tensor, absent: Tensor | None) -> Tensor:
-        """Map nodes (P, N, S) to node 0 after the last step, (P, S); ``absent`` (P, 1, N) is -inf at padding."""
-        block = max(1, GRAPH_VALUES // (nodes.shape[1] * nodes.shape[2]))
-        maps = [part for step in self.steps for part in step.maps()]
+        """Map nodes (P, N, S) to node 0 after all steps, (P, S); ``absent`` (P, 1, N) is -inf at padding."""
+        block = max(1, GRAPH_VALUES[_place(nodes)] // (nodes.shape[1] * nodes.shape[2]))
+        maps = [part for step in self.steps if isinstance(step, GraphStep) for part in step.maps()]
         return ReasonOverPairs.apply(nodes, absent, block, *maps)
 
 
@@ -135,6 +147,9 @@ class AttentionFiltration(nn.Module):
 class SimilarityNodes(Matcher):
     """What SGR and SAF share: encoders, global vectors, similarity nodes and the final score.
 
+    Attribute ``group_cost`` overrides the fixed cost of a group of captions, in nodes of one caption: 0 gives
+    every caption length a group of its own, a large number pads all captions to one length.
+
     Parameters
     ----------
     feature_dim, vocab_size, n_regions : int
@@ -166,7 +181,7 @@ class SimilarityNodes(Matcher):
         positive(temperature=temperature)
         self.needs_regions = n_regions
         self.temperature = float(temperature)
-        self.group_cost = 0.0
+        self.group_cost: float | None = None
         self.sim_dim = sim_dim
         self.image_encoder = RegionEncoder(feature_dim, embed_dim)
         self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout)
@@ -234,9 +249,10 @@ class SimilarityNodes(Matcher):
         node = n_images * self.sim_dim * regions.element_size() * self._vectors_per_node
         training = torch.is_grad_enabled()
         again = training and node * (sum(lengths) + len(lengths)) > self.memory_budget
-        most = max(1, min(60_000 // n_images, self.memory_budget // node))
-        groups = group_captions(lengths, group_cost=self.group_cost, max_words=most, max_captions=chunk)
-        return groups, again
+        most = max(1, min(GROUP_NODES[_place(regions)] // n_images, self.memory_budget // node))
+        price = GROUP_COST[_place(regions)] / n_images
+        price = price if self.group_cost is None else self.group_cost
+        return group_captions(lengths, group_cost=price, max_words=most, max_captions=chunk), again
 
     def _group(
         self, image_vectors: Tensor, regions: Tensor, vectors: Tensor, words: Tensor, group: Group
@@ -249,7 +265,7 @@ class SimilarityNodes(Matcher):
             words = words * mask[..., None]
             mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
         whole, local = self.global_similarity, self.local_similarity
-        block = max(1, BLOCK_VALUES // words.numel())
+        block = max(1, BLOCK_VALUES[_place(words)] // words.numel())
         nodes = PairNodes.apply(
             image_vectors,
             regions,

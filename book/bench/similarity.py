@@ -1,0 +1,240 @@
+"""Similarity of all image-caption pairs: a loop over captions against nclib, on one CPU thread.
+
+    python book/bench/similarity.py --out similarity.json           # small and mid sizes, a few minutes
+    python book/bench/similarity.py --out similarity.json --full    # and batch 128, 36 x 2048, 1024-d
+
+A step is encoding, similarity and backward pass. The candidates take turns in one process; times are medians
+of the process's CPU time. Peak memory is the growth of the resident set of a fresh process during one step.
+The loop is the reference of the tests (tests/models/sgraf_reference.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]
+
+from sgraf_reference import loop_similarity  # noqa: E402
+
+from nclib.batch import Tokens  # noqa: E402
+from nclib.models import build  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a comparison; ``words`` are the shortest and longest caption, ``turns`` the repetitions."""
+
+    batch: int
+    n_regions: int
+    feature_dim: int
+    embed_dim: int
+    sim_dim: int
+    word_dim: int
+    words: tuple[int, int]
+    turns: int
+
+
+SIZES = {
+    "tiny": Size(4, 12, 68, 16, 8, 8, (6, 8), 3),
+    "quick": Size(128, 12, 68, 128, 32, 64, (6, 14), 7),
+    "small": Size(64, 36, 2048, 256, 64, 300, (6, 20), 5),
+    "mid": Size(64, 36, 2048, 512, 128, 300, (6, 20), 5),
+    "full": Size(128, 36, 2048, 1024, 256, 300, (6, 20), 3),
+}
+
+
+def problem(name: str, size: Size) -> tuple[Any, torch.Tensor, Tokens, torch.Tensor]:
+    """A model without dropout, a batch of region features and captions, and a gradient for its scores."""
+    torch.manual_seed(0)
+    keys = ("n_regions", "feature_dim", "embed_dim", "sim_dim", "word_dim")
+    model = build(name, vocab_size=2000, dropout=0.0, **{key: getattr(size, key) for key in keys})
+    batch, (low, high) = size.batch, size.words
+    lengths = tuple(int(n) for n in np.random.default_rng(0).integers(low, high + 1, batch))
+    ids = torch.zeros(batch, max(lengths), dtype=torch.long)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = torch.randint(1, 2000, (length,))
+    images = torch.randn(batch, size.n_regions, size.feature_dim)
+    return model, images, Tokens(ids, lengths), torch.randn(batch, batch)
+
+
+def loop(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    return loop_similarity(model, images, tokens)[0]
+
+
+def ours(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    return model(images, tokens)
+
+
+CANDIDATES = {"loop": loop, "nclib": ours}
+
+
+def step(
+    candidate: Any, model: Any, images: torch.Tensor, tokens: Tokens, pull: torch.Tensor
+) -> torch.Tensor:
+    """One forward and backward pass."""
+    model.zero_grad()
+    scores = candidate(model, images, tokens)
+    (scores * pull).sum().backward()
+    return scores.detach()
+
+
+def resident() -> int:
+    """Largest resident set so far, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # the portable number below is inherited from the parent process
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def growth(name: str, size_name: str, candidate: str) -> int:
+    """Growth of the peak resident set during one step, in bytes; call in a fresh process."""
+    model, images, tokens, pull = problem(name, SIZES[size_name])
+    step(CANDIDATES[candidate], *problem(name, SIZES["tiny"]))  # libraries warm up outside the measurement
+    before = resident()
+    step(CANDIDATES[candidate], model, images, tokens, pull)
+    return resident() - before
+
+
+def compare(name: str, size_name: str) -> dict[str, Any]:
+    """Times, memory and differences of both candidates."""
+    size = SIZES[size_name]
+    model, images, tokens, pull = problem(name, size)
+    seconds: dict[str, dict[str, list[float]]] = {c: {"step": [], "forward": []} for c in CANDIDATES}
+    scores, gradients = {}, {}
+    for _turn in range(size.turns):
+        for key, candidate in CANDIDATES.items():
+            start = time.process_time()
+            scores[key] = step(candidate, model, images, tokens, pull)
+            seconds[key]["step"].append(time.process_time() - start)
+            gradients[key] = model.image_encoder.fc.weight.grad.clone()
+            with torch.no_grad():
+                start = time.process_time()
+                candidate(model, images, tokens)
+                seconds[key]["forward"].append(time.process_time() - start)
+    row: dict[str, Any] = {"model": name, "size": size_name, "turns": size.turns}
+    for key in CANDIDATES:
+        row[key] = {part: statistics.median(values) for part, values in seconds[key].items()}
+        command = [sys.executable, __file__, "--growth", name, size_name, key]
+        row[key]["peak_bytes"] = int(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
+    for part in ("step", "forward"):
+        row[f"{part}_ratio"] = row["loop"][part] / row["nclib"][part]
+    row["memory_ratio"] = row["nclib"]["peak_bytes"] / row["loop"]["peak_bytes"]
+    row["score_difference"] = float((scores["loop"] - scores["nclib"]).abs().max())
+    gap = (gradients["loop"] - gradients["nclib"]).abs().max() / gradients["loop"].abs().max()
+    row["gradient_difference"] = float(gap)
+    return row
+
+
+def hardware() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": names[0] if names else platform.processor(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The results as aligned text."""
+    head = (
+        "model",
+        "size",
+        "loop s",
+        "nclib s",
+        "ratio",
+        "forward",
+        "loop MiB",
+        "nclib MiB",
+        "share",
+        "diff",
+    )
+    lines = [head]
+    for row in rows:
+        old, new = row["loop"], row["nclib"]
+        lines.append(
+            (
+                row["model"],
+                row["size"],
+                f"{old['step']:.3f}",
+                f"{new['step']:.3f}",
+                f"{row['step_ratio']:.2f}",
+                f"{row['forward_ratio']:.2f}",
+                f"{old['peak_bytes'] / 2**20:.0f}",
+                f"{new['peak_bytes'] / 2**20:.0f}",
+                f"{row['memory_ratio']:.2f}",
+                f"{row['score_difference']:.0e}",
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def main() -> None:
+    """Run the comparison and write its record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--full", action="store_true", help="also batch 128 at full size (minutes, 8 GB)")
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), help="only these sizes")
+    parser.add_argument("--growth", nargs=3, metavar=("MODEL", "SIZE", "CANDIDATE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.growth:
+        print(growth(*options.growth))
+        return
+    sizes = options.sizes or ["quick", "small", "mid"] + ["full"] * options.full
+    rows = []
+    for size in sizes:
+        for name in ("sgr", "saf"):
+            rows.append(compare(name, size))
+            print(table(rows[-1:]), flush=True)
+    print(
+        "\nCPU seconds of a training step, ratio loop / nclib of step and forward, peak memory\n"
+        + table(rows)
+    )
+    if options.out:
+        record = {
+            "benchmark": "similarity",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "hardware": hardware(),
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+            },
+            "sizes": {size: asdict(SIZES[size]) for size in sizes},
+            "rows": rows,
+        }
+        temporary = options.out.with_name(options.out.name + ".part")
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(temporary, options.out)
+
+
+if __name__ == "__main__":
+    main()
