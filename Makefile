@@ -51,6 +51,9 @@ html: env ## build and check the pages from the stored outputs; runs no notebook
 test: env ## run the tests
 	@"$(PY)" -m pytest tests
 
+bench: env ## measure the speed of the central computations
+	@for file in book/bench/*.py; do echo "$$file"; "$(PY)" "$$file" || exit 1; done
+
 lint: env ## ruff, mypy, and notebooks without outputs
 	@"$(PY)" -m ruff check .
 	@"$(PY)" -m ruff format --check .

@@ -24,7 +24,7 @@ LOADING_LINKS = {
     "shortcut",
     "preconnect",
 }
-CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+)["']?([^"')\s;]+)""")
+CSS_URL = re.compile(r"""(?:url\(\s*|@import\s+(?!url))["']?([^"')\s;]+)""")
 STATIC = "_static"  # holds the theme's templates, which are no pages
 FAKE = {"#!", "#"}  # the theme's buttons and page tops
 
@@ -74,7 +74,9 @@ class Checker:
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder.resolve()
-        pages = (p for p in sorted(self.folder.rglob("*.html")) if p.relative_to(self.folder).parts[0] != STATIC)
+        pages = (
+            p for p in sorted(self.folder.rglob("*.html")) if p.relative_to(self.folder).parts[0] != STATIC
+        )
         self.pages = {p: Page(p.read_text("utf8")) for p in pages}
 
     def problems(self) -> Iterator[str]:

@@ -14,7 +14,9 @@ import functools
 import hashlib
 import pathlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from nbuses import Call, Reader, Uses, longest_module
 
 IGNORED_FIELDS = {"kind", "type_comment", "type_params"}  # absent or different in other Python versions
 IGNORED_FILES = {".py", ".pyc", ".md", ".typed", ".part"}
@@ -61,166 +63,6 @@ def is_export(node: ast.stmt) -> bool:
     return False
 
 
-@dataclass
-class Uses:
-    """What one piece of code asks for."""
-
-    modules: set[str] = field(default_factory=set)  # used whole
-    packages: set[str] = field(default_factory=set)  # only imported, to reach something below
-    names: set[tuple[str, str]] = field(default_factory=set)  # (module, attribute)
-    strings: set[str] = field(default_factory=set)  # constants that may select a registered factory
-    words: set[str] = field(default_factory=set)  # every string constant
-    exports: dict[str, tuple[str, str | None]] = field(default_factory=dict)  # local name -> its origin
-    registers: set[str] = field(default_factory=set)  # names that this code registers
-    lists_all: bool = False  # asks a registry for everything it knows
-
-
-class Reader(ast.NodeVisitor):
-    """Collects :class:`Uses` from one syntax tree; ``package`` resolves relative imports."""
-
-    def __init__(self, known: Iterable[str], top: str, package: str = "") -> None:
-        self.known, self.top, self.package = set(known), top, package
-        self.uses = Uses()
-        self.bound: dict[str, str] = {}
-
-    def read(self, tree: ast.Module, *, every_string: bool) -> Uses:
-        for node in runtime_nodes(tree):
-            if isinstance(node, ast.Import):
-                self._import(node)
-            elif isinstance(node, ast.ImportFrom):
-                self._import_from(node)
-        self.visit(tree)
-        constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-        self.uses.words = {n.value for n in constants}
-        self.uses.strings = self.uses.words if every_string else set(selecting_strings(tree))
-        self.uses.registers = set(registered_names(tree))
-        self._tables(tree)
-        return self.uses
-
-    def _module(self, dotted: str) -> str:
-        """Longest known module at the start of ``dotted``; empty when it lies outside the package."""
-        parts = dotted.split(".")
-        while parts and ".".join(parts) not in self.known:
-            parts.pop()
-        return ".".join(parts)
-
-    def _reach(self, dotted: str) -> None:
-        module = self._module(dotted)
-        if module == dotted:
-            self.uses.modules.add(module)
-        elif module:
-            self.uses.names.add((module, dotted[len(module) + 1 :].split(".")[0]))
-
-    def _import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if self._module(alias.name):
-                self.bound[alias.asname or alias.name.split(".")[0]] = (
-                    alias.name if alias.asname else self.top
-                )
-                self.uses.packages.add(self._module(alias.name))
-
-    def _import_from(self, node: ast.ImportFrom) -> None:
-        base = node.module or ""
-        if node.level:
-            above = self.package.split(".")[: len(self.package.split(".")) - node.level + 1]
-            base = ".".join([*above, *([base] if base else [])])
-        if not self._module(base):
-            return
-        for alias in node.names:
-            full = f"{base}.{alias.name}"
-            if alias.name == "*":
-                self.uses.modules.add(self._module(base))
-            elif full in self.known:
-                self.bound[alias.asname or alias.name] = full
-                self.uses.packages.add(full)
-                self.uses.exports[alias.asname or alias.name] = (full, None)
-            else:
-                self._reach(full)
-                self.uses.exports[alias.asname or alias.name] = (base, alias.name)
-
-    def _tables(self, tree: ast.Module) -> None:
-        """Lazy exports, ``{"run": "nclib.experiment"}`` or ``{"run": (".experiment", "run")}``."""
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.Dict):
-                continue
-            for key, value in zip(node.keys, node.values, strict=True):
-                head = value.elts[0] if isinstance(value, ast.Tuple) and value.elts else value
-                if (
-                    isinstance(key, ast.Constant)
-                    and isinstance(head, ast.Constant)
-                    and isinstance(head.value, str)
-                ):
-                    name = head.value
-                    for full in (name, f"{self.package}.{name.lstrip('.')}"):
-                        if full in self.known and isinstance(key.value, str):
-                            self.uses.exports.setdefault(key.value, (full, key.value))
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        self.uses.lists_all |= node.attr in {"available", "catalogue"}
-        parts: list[str] = []
-        at: ast.expr = node
-        while isinstance(at, ast.Attribute):
-            parts.append(at.attr)
-            at = at.value
-        if isinstance(at, ast.Name) and at.id in self.bound:
-            self._reach(".".join([self.bound[at.id], *reversed(parts)]))
-        else:
-            self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        self.uses.lists_all |= node.id == "available"
-        if node.id in self.bound:
-            self._reach(self.bound[node.id])
-
-    def visit_If(self, node: ast.If) -> None:
-        for child in node.orelse if is_type_checking(node) else [node.test, *node.body, *node.orelse]:
-            self.visit(child)
-
-
-def is_type_checking(node: ast.If) -> bool:
-    """True for ``if TYPE_CHECKING:``, whose body never runs."""
-    return (getattr(node.test, "id", None) or getattr(node.test, "attr", None)) == "TYPE_CHECKING"
-
-
-def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree, leaving out what only type checkers see."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and is_type_checking(node):
-            for child in node.orelse:
-                yield child
-                yield from runtime_nodes(child)
-        else:
-            yield node
-            yield from runtime_nodes(node)
-
-
-def selecting_strings(tree: ast.AST) -> Iterator[str]:
-    """Strings that can choose a registered factory: defaults, field values and arguments of calls."""
-    for node in ast.walk(tree):
-        values: list[ast.expr | None] = []
-        if isinstance(node, ast.arguments):
-            values = [*node.defaults, *node.kw_defaults]
-        elif isinstance(node, ast.Call):
-            values = [*node.args, *(k.value for k in node.keywords)]
-        elif isinstance(node, ast.AnnAssign):
-            values = [node.value]
-        for value in values:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield value.value
-
-
-def registered_names(tree: ast.AST) -> Iterator[str]:
-    """Names given to a decorator ``@....register("name")``."""
-    for node in ast.walk(tree):
-        for call in getattr(node, "decorator_list", []):
-            func = getattr(call, "func", None)
-            name = getattr(func, "attr", None) or getattr(func, "id", "")
-            if isinstance(call, ast.Call) and name.startswith("register") and call.args:
-                first = call.args[0]
-                if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    yield first.value
-
-
 @dataclass(frozen=True)
 class Dependencies:
     """Digests of the modules that a notebook reaches and of the data files beside them."""
@@ -257,7 +99,7 @@ class Walk:
     @functools.cache  # noqa: B019
     def uses(self, module: str) -> Uses:
         package = module if self.is_package(module) else module.rpartition(".")[0]
-        return Reader(self.paths, self.top, package).read(self.tree(module), every_string=False)
+        return Reader(self.paths, self.top, module, package).read(self.tree(module), every_string=False)
 
     @functools.cache  # noqa: B019
     def module_digest(self, module: str) -> str:
@@ -290,7 +132,6 @@ class Walk:
         first = Reader(self.paths, self.top).read(ast.parse(code), every_string=True)
         whole: set[str] = set()
         shallow: set[str] = set()
-        strings = set(first.strings)
         todo = [first]
         while True:
             while todo:
@@ -300,12 +141,13 @@ class Walk:
                 shallow |= {m for m in uses.packages if self.is_package(m)}
                 for module in sorted(wanted - whole):
                     whole.add(module)
-                    strings |= self.uses(module).strings
                     todo.append(self._followed(module))
             for module in list(whole | shallow):  # importing a module runs the packages above it
                 while "." in module:
                     module = module.rpartition(".")[0]
                     shallow.add(module)
+            parts = [first, *map(self.uses, whole)]
+            strings = self._defaults_in_force(first, whole).union(*(p.strings for p in parts))
             new = {
                 m
                 for m in self.paths
@@ -317,6 +159,21 @@ class Walk:
             if not new:
                 return whole | shallow
             todo.append(Uses(modules=new))
+
+    def _defaults_in_force(self, first: Uses, whole: set[str]) -> set[str]:
+        """Default strings that some call, in the first code or in the modules, leaves to the function."""
+        calls: dict[tuple[str, str], list[Call]] = {}
+        for call in (c for uses in (first, *map(self.uses, whole)) for c in uses.calls):
+            module = longest_module(call.target, self.paths)
+            name = call.target[len(module) + 1 :]
+            if module and name:
+                calls.setdefault((self.origin(module, name), name), []).append(call)
+        return {
+            default.string
+            for module in whole
+            for default in self.uses(module).defaults
+            if any(c.leaves_out(default) for c in calls.get((module, default.function), []))
+        }
 
     def _followed(self, module: str) -> Uses:
         """What ``module`` leads to; a package does not lead to modules that only register themselves."""

@@ -1,0 +1,79 @@
+"""The environment is made once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import make_env
+import pytest
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Record the commands instead of running them; making an environment leaves its two files."""
+    seen: list[list[str]] = []
+
+    def call(command: list[str]) -> int:
+        seen.append(command)
+        if "venv" in command:
+            python = Path(command[-1]) / "bin" / "python"
+            python.parent.mkdir(parents=True)
+            python.write_text("", "utf8")
+            (Path(command[-1]) / "pyvenv.cfg").write_text("", "utf8")
+        return 0
+
+    monkeypatch.setattr(subprocess, "call", call)
+    return seen
+
+
+def test_the_second_call_installs_nothing(tmp_path: Path, calls: list[list[str]]) -> None:
+    venv = tmp_path / "with space" / ".venv"
+    make_env.make(venv)
+    assert [("venv" in c, "install" in c, "check" in c) for c in calls] == [
+        (True, False, False),
+        (False, True, False),
+        (False, True, False),
+        (False, False, True),
+    ]
+    assert str(make_env.LOCK) in calls[1]
+    assert "--no-deps" in calls[2]
+    make_env.make(venv)
+    assert len(calls) == 4
+
+
+def test_a_new_lock_installs_again_into_the_same_environment(tmp_path: Path, calls: list[list[str]]) -> None:
+    make_env.make(tmp_path / ".venv")
+    note = tmp_path / ".venv" / make_env.NOTE
+    note.write_text(json.dumps({**json.loads(note.read_text("utf8")), "key": "older"}), "utf8")
+    make_env.make(tmp_path / ".venv")
+    assert sum("venv" in c for c in calls) == 1
+    assert sum("install" in c for c in calls) == 4
+
+
+def test_a_moved_environment_is_made_anew(tmp_path: Path, calls: list[list[str]]) -> None:
+    make_env.make(tmp_path / "a")
+    (tmp_path / "a").rename(tmp_path / "b")
+    with pytest.raises(FileExistsError):  # the stand-in for venv makes the folder anew
+        make_env.make(tmp_path / "b")
+    assert calls[-1][-2:] == ["--clear", str(tmp_path / "b")]
+
+
+def test_a_failed_installation_is_not_remembered(
+    tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_env.make(tmp_path / ".venv")
+    (tmp_path / ".venv" / make_env.NOTE).unlink()
+    monkeypatch.setattr(subprocess, "call", lambda command: int("install" in command))
+    monkeypatch.setattr(make_env, "read_note", lambda venv: {"place": str(venv)})
+    with pytest.raises(SystemExit, match="Installing stopped at"):
+        make_env.make(tmp_path / ".venv")
+    assert not (tmp_path / ".venv" / make_env.NOTE).exists()
+
+
+def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path, calls: list[list[str]]) -> None:
+    (tmp_path / "notes.txt").write_text("mine", "utf8")
+    with pytest.raises(SystemExit, match="is not a virtual environment"):
+        make_env.make(tmp_path)
+    assert calls == []

@@ -1,0 +1,141 @@
+"""Stored outputs meet the current prose, on pages and in a real build."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nb_overlay import live_cells, merge, show_live
+from nbstamp import INJECTED, PARAMETERS, STAMP, stamp
+from notebook_tools import executed, notebook
+
+EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
+RUN: dict[str, Any] = {
+    "title": "A title",
+    "date": "2026-01-02",
+    "seconds": 12.3,
+    "device": "CPU, a processor",
+    "threads": 2,
+    "cores": 4,
+    "python": "3.11.7",
+    "versions": {"torch": "2.13.0"},
+    "commit": "abc",
+}
+
+
+def printed(nb: Any) -> list[str]:
+    return [o.text for c in nb.cells if c.cell_type == "code" for o in c.outputs]
+
+
+def test_current_prose_with_stored_outputs() -> None:
+    stored = executed(notebook("# Old prose", "x = 1", "x + 1"))
+    current = notebook("# New prose", "x = 1  # one", "# More", "x + 1")
+    merged = merge(current, stored)
+    assert [c.source for c in merged.cells] == ["# New prose", "x = 1  # one", "# More", "x + 1"]
+    assert printed(merged) == ["output 1\n", "output 2\n"]
+    assert current.cells[1].outputs == []
+
+
+def test_stale_code_is_shown_with_its_own_outputs() -> None:
+    stored = executed(notebook("x = 1"))
+    assert merge(notebook("x = 2"), stored) is stored
+
+
+def test_injected_parameters_stand_behind_the_parameters() -> None:
+    source = notebook("# Title", "mrate = 0.4", "run(mrate)")
+    source.cells[1].metadata["tags"] = [PARAMETERS]
+    stored = executed(source)
+    injected = nbformat.v4.new_code_cell("mrate = 0.6", metadata={"tags": [INJECTED]}, execution_count=2)
+    stored.cells.insert(2, injected)
+    assert [c.source for c in merge(source, stored).cells][1:3] == ["mrate = 0.4", "mrate = 0.6"]
+
+
+def test_live_cells_bring_no_names_a_second_time() -> None:
+    nb = executed(
+        notebook(
+            "# Title", "x = 1", "# Words\n\n(label)=\n## A part {cite:p}`key`\n\nWords.", "x + 1", "## End"
+        )
+    )
+    nb.cells[3].metadata["mystnb"] = {"figure": {"name": "fig-a"}}
+    glue = nbformat.v4.new_output("display_data", data={"application/papermill.record/text/plain": "1"})
+    nb.cells[1].outputs = [glue]
+    cells = live_cells(nb)
+    assert [c.source for c in cells] == ["### A part key", "x + 1"]
+    assert "mystnb" not in cells[1].metadata
+    assert cells[1].metadata["tags"] == ["hide-input"]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A small book with one notebook, executed once."""
+    for folder in ("nclib", "notebooks", "book/executed"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "nclib" / "__init__.py").write_text("x = 1\n", "utf8")
+    source = tmp_path / "notebooks" / "a.ipynb"
+    nbformat.write(notebook("# A page", "import nclib", "nclib.x"), source)
+    stored = executed(nbformat.read(source, 4), "stored output")
+    stored.metadata[STAMP] = stamp(source, tmp_path)
+    nbformat.write(stored, tmp_path / "book" / "executed" / "a.ipynb")
+    (tmp_path / "book" / "executed" / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
+    nbformat.write(notebook("# Your machine"), tmp_path / "book" / "your_machine.ipynb")
+    (tmp_path / "book" / "status.md").write_text("# Status\n\n```{execution-status}\n```\n", "utf8")
+    toc = "```{toctree}\nnotebooks/a\nbook/your_machine\nbook/status\n```"
+    (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n", "utf8")
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path.append({str(EXT)!r})\n"
+        "extensions = ['myst_nb', 'nb_overlay']\nnb_execution_mode = 'off'\n"
+        "exclude_patterns = ['book/executed', 'book/live', 'html']\n",
+        "utf8",
+    )
+    return tmp_path
+
+
+def build(tree: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-E",
+        "-a",
+        "-b",
+        "html",
+        ".",
+        "html",
+    ]
+    return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120)
+
+
+def test_a_build_shows_stored_outputs_and_refuses_stale_ones(tree: Path) -> None:
+    done = build(tree)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "stored output 2" in (tree / "html/notebooks/a.html").read_text("utf8")
+    assert "without a live run" in (tree / "html/book/your_machine.html").read_text("utf8")
+    status = (tree / "html/book/status.html").read_text("utf8")
+    assert "2026-01-02" in status
+    assert "fresh" in status
+
+    (tree / "nclib" / "__init__.py").write_text("x = 2\n", "utf8")
+    done = build(tree)
+    assert done.returncode != 0
+    assert "stored outputs: nclib changed" in done.stderr
+    assert "stale" in (tree / "html/book/status.html").read_text("utf8")
+
+
+def test_the_live_run_stands_beside_the_stored_one(tree: Path) -> None:
+    live = tree / "book" / "live"
+    live.mkdir()
+    nbformat.write(executed(nbformat.read(tree / "notebooks/a.ipynb", 4), "live output"), live / "a.ipynb")
+    (live / "runs.json").write_text(json.dumps({"a": {**RUN, "seconds": 99.9}}), "utf8")
+    page = show_live(tree, notebook("# Your machine"))
+    text = "\n".join(c.source for c in page.cells if c.cell_type == "markdown")
+    assert "**100 seconds**" in text
+    assert "**12 seconds**" in text
+    assert printed(page) == ["live output 1\n", "live output 2\n"]

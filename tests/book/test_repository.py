@@ -1,0 +1,88 @@
+"""The tree itself: what stands at the top, pinned versions that agree, notebooks stored clean."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import nbformat
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import nclib
+
+ROOT = Path(__file__).resolve().parents[2]
+TOP = {
+    *("book", "nclib", "notebooks", "tests", "_config.yml", "_toc.yml", "environment.yml"),
+    *("README.md", "pyproject.toml", "Makefile", "LICENSE", "CITATION.cff", ".ci", ".gitignore"),
+}
+
+
+def lock() -> dict[str, str]:
+    lines = (ROOT / "book" / "requirements.lock").read_text("utf8").splitlines()
+    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    assert all(len(pin) == 2 for pin in pins)
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def project() -> dict[str, object]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"])
+
+
+def test_the_top_level_is_as_designed() -> None:
+    assert {name for name in TOP if (ROOT / name).exists()} == TOP
+    git = shutil.which("git")
+    if git and (ROOT / ".git").exists():
+        tracked = subprocess.run([git, "-C", str(ROOT), "ls-files"], capture_output=True, text=True).stdout
+        assert {line.split("/")[0] for line in tracked.splitlines()} <= TOP
+
+
+def test_the_lock_satisfies_the_project() -> None:
+    pins, settings = lock(), project()
+    wanted = [*settings["dependencies"], *settings["optional-dependencies"]["test"]]  # type: ignore[call-overload,index,misc]
+    wanted += settings["optional-dependencies"]["book"]  # type: ignore[index]
+    wrong = [
+        r
+        for r in map(Requirement, wanted)
+        if not r.specifier.contains(pins.get(canonicalize_name(r.name), ""))
+    ]
+    assert wrong == []
+    assert pins["torch"] == "2.13.0"
+
+
+def test_conda_takes_its_versions_from_the_lock() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text("utf8"))
+    conda = [d for d in environment["dependencies"] if isinstance(d, str)]
+    pip = next(d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
+    assert pip == ["-r book/requirements.lock", "-e ."]
+    assert conda == ["python=3.11", "pip"]
+
+
+def test_one_version_everywhere() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
+    assert citation["version"] == project()["version"] == nclib.__version__
+    assert citation["license"] == project()["license"]
+
+
+def test_notebooks_are_stored_clean() -> None:
+    paths = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert paths
+    for path in paths:
+        nb = nbformat.read(path, 4)
+        code = [c for c in nb.cells if c.cell_type == "code"]
+        assert not any(c.outputs or c.execution_count for c in code), f"{path.name} holds outputs"
+        assert nb.metadata.kernelspec.name == "python3", path.name
+        assert sum("parameters" in c.metadata.get("tags", []) for c in code) == 1, path.name
+        assert len({c.id for c in nb.cells}) == len(nb.cells), path.name
+
+
+def test_every_page_of_the_contents_exists() -> None:
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text("utf8"))
+    files = [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    for name in files:
+        assert any((ROOT / f"{name}{end}").exists() for end in (".md", ".ipynb")), name
+    chapters = {p.stem for p in (ROOT / "notebooks").glob("*.ipynb")}
+    assert chapters == {name.split("/")[1] for name in files if name.startswith("notebooks/")}
