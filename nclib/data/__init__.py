@@ -12,6 +12,7 @@ from typing import Any
 from nclib._registry import Catalogue
 from nclib.data import emoji as _emoji  # noqa: F401  (each registers itself)
 from nclib.data import planted as _planted  # noqa: F401
+from nclib.data import precomputed as _precomputed  # noqa: F401
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.registry import datasets
 from nclib.data.vocabulary import Vocabulary

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import re
 
-ABBREVIATIONS = frozenset(
-    (
-        "mr mrs ms dr prof st jr sr vs etc inc co corp ltd no vol gen col sgt capt lt rev hon gov sen rep ft mt "
-        "ave blvd rd dept fig approx lb oz jan feb mar apr jun jul aug sep sept oct nov dec e.g i.e"
-    ).split()  # noqa: SIM905  (fifty quoted words would be harder to read)
+_ABBREVIATION = re.compile(
+    "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|co|corp|ltd|vol|gen|col|sgt|capt|lt|rev|hon|gov|sen|rep|ft|mt|ave"
+    "|blvd|rd|dept|fig|approx|lb|oz|jan|feb|apr|aug|sept|oct|nov|dec"
+    r"|\w|.*\..*"  # a single letter; anything that holds another full stop
 )
 _CLOSING = r"\])}>\"'»”’"
 _PLAIN = re.compile(r"[a-z0-9\-\s]*\.?\s*")
@@ -90,6 +89,6 @@ def _stop(match: re.Match[str]) -> str:
     text, at = match.string, match.start()
     if text[at + 1 :].strip(_CLOSING + " "):  # something follows
         before = text[:at].split()[-1].lstrip("([{<\"'`“‘«")
-        if before in ABBREVIATIONS or len(before) == 1 or "." in before:
+        if _ABBREVIATION.fullmatch(before):
             return "."
     return " . "

@@ -14,6 +14,7 @@ import numpy as np
 from nclib.data.emoji.compose import LARGEST, QUADRANT, SIDE, SMALLEST, TINTS, UNIT
 
 CROP = 14  # pixels of a fragment
+FEW = 8  # for fewer drawings of one size it does not pay to scale all 600
 PALETTE = np.array(list(TINTS.values()), np.uint8)
 
 
@@ -22,6 +23,23 @@ def _covered(side: int) -> np.ndarray:
     """Part of each pixel left of a position, in sixteenths: float32 (16 side + 1, side)."""
     position = np.arange(UNIT * side + 1)[:, None]
     return np.clip(position - UNIT * np.arange(side), 0, UNIT).astype(np.float32)
+
+
+def _windows(ink: np.ndarray, size: int) -> np.ndarray:
+    """Scale drawings, (n, 4, 48, 48), and return a view that holds each at every place in a quadrant.
+
+    Entry ``[k, y, x]`` of the result, (n, room + 1, room + 1, 4, 48, 48), is drawing ``k`` at (x, y).
+    """
+    edges = np.arange(size + 1) * (UNIT * ink.shape[-1]) // size
+    weights = np.diff(_covered(ink.shape[-1])[edges], axis=0)  # (size, 48)
+    steps = np.diff(edges).astype(np.float32)
+    small = weights @ ink @ weights.T / (steps[:, None] * steps)  # (n, 4, size, size)
+    room = QUADRANT - size
+    padded = np.zeros((*small.shape[:2], QUADRANT + room, QUADRANT + room), np.uint8)
+    padded[..., room : room + size, room : room + size] = np.floor(small + 0.5)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (QUADRANT, QUADRANT), (2, 3))
+    # the window that starts at (room - y, room - x) has the drawing at (y, x)
+    return windows[:, :, ::-1, ::-1].transpose(0, 2, 3, 1, 4, 5)
 
 
 class Painter:
@@ -39,21 +57,16 @@ class Painter:
         self._ink = np.ascontiguousarray(np.moveaxis(ink, -1, 2), np.float32)  # (K, 3, 4, 48, 48)
         self._banks: dict[int, np.ndarray] = {}
 
-    def _bank(self, size: int) -> np.ndarray:
-        """All drawings at one size as windows: (K, 3, shifts, shifts, 4, 48, 48), a view."""
+    def _tiles(
+        self, concept: np.ndarray, designer: np.ndarray, size: int, x: np.ndarray, y: np.ndarray
+    ) -> np.ndarray:
+        """Return drawings of one size, each at its place in a quadrant: uint8 (m, 4, 48, 48)."""
+        if size not in self._banks and len(concept) < FEW:
+            return _windows(self._ink[concept, designer], size)[np.arange(len(concept)), y, x]
         if size not in self._banks:
-            side = self._ink.shape[-1]
-            edges = np.arange(size + 1) * (UNIT * side) // size
-            weights = np.diff(_covered(side)[edges], axis=0)  # (size, 48)
-            steps = np.diff(edges).astype(np.float32)
-            small = weights @ self._ink @ weights.T / (steps[:, None] * steps)  # (K, 3, 4, size, size)
-            room = QUADRANT - size
-            padded = np.zeros((*small.shape[:3], QUADRANT + room, QUADRANT + room), np.uint8)
-            padded[..., room : room + size, room : room + size] = np.floor(small + 0.5)
-            windows = np.lib.stride_tricks.sliding_window_view(padded, (QUADRANT, QUADRANT), (3, 4))
-            # a window that starts at (room - y, room - x) holds the drawing at (y, x)
-            self._banks[size] = windows[:, :, :, ::-1, ::-1].transpose(0, 1, 3, 4, 2, 5, 6)
-        return self._banks[size]
+            everything = _windows(self._ink.reshape(-1, *self._ink.shape[2:]), size)
+            self._banks[size] = everything.reshape(*self._ink.shape[:2], *everything.shape[1:])
+        return self._banks[size][concept, designer, y, x]
 
     def paint(self, scenes: np.ndarray) -> np.ndarray:
         """Return the pictures of some scenes, uint8 (n, 3, 96, 96)."""
@@ -68,7 +81,7 @@ class Painter:
                 continue
             x, y = scenes["x"][at, place], scenes["y"][at, place]
             concept, designer = scenes["concept"][at, place], scenes["designer"][at, place]
-            tile = self._bank(one)[concept, designer, y % QUADRANT, x % QUADRANT]  # (m, 4, 48, 48)
+            tile = self._tiles(concept, designer, one, x % QUADRANT, y % QUADRANT)  # (m, 4, 48, 48)
             through = (255 - tile[:, 3:]).astype(np.uint16) * ground[at][:, :, None, None]  # (m, 3, 48, 48)
             through += 128
             through += through >> 8  # these three lines divide by 255 and round

@@ -1,0 +1,352 @@
+"""The field's precomputed region features: Flickr30K, MS-COCO and Conceptual Captions 152K.
+
+Files in one folder, per split: ``{split}_ims.npy`` (or ``{split}_feat.npy``), float32 (rows, regions, 2048),
+and ``{split}_caps.txt`` with one caption per line (``{split}_caps.tsv`` for CC152K: image id, tab, caption).
+A feature file has **either one row per image or one row per caption**, and the public files mix both: the
+training file of Flickr30K has a row per image, its validation file a row per caption. The layout is found
+for every split from its own counts; images are always presented once each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nclib.data import tokeniser
+from nclib.data.cache import cached
+from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.files import checksum
+from nclib.data.registry import check_choice, datasets
+from nclib.data.vocabulary import Vocabulary
+
+MIN_COUNT = 4  # a word is known when it occurs this often in training and validation captions
+VALIDATION_IMAGES = 1000
+FOLD = 1000  # images per fold of the COCO test set
+SAMPLED_ROWS = 64  # feature rows per split that enter the checksum; the files have up to 44 GB
+PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
+DEV_PROTOCOLS = ("full1000", "ncr200")
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one of the published packages looks like."""
+
+    name: str
+    title: str
+    captions_per_image: int
+    captions_file: str
+
+    @property
+    def stem(self) -> str:
+        """Folder name of the package and start of the vocabulary's file name."""
+        return f"{self.name}_precomp"
+
+
+@dataclass
+class Part:
+    """One split as found on disk; ``problems`` says what is wrong with it."""
+
+    split: str
+    features: np.ndarray | None
+    texts: list[str]
+    layout: str
+    problems: list[str]
+
+
+@datasets.register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper="field's file layout")
+def f30k(
+    *,
+    root: PathLike,
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+) -> Dataset:
+    """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
+
+    Parameters
+    ----------
+    root : path
+        The folder with the files, or a folder that holds it as ``f30k_precomp`` or ``f30k/precomp``.
+    dev_protocol : {"full1000", "ncr200"}
+        How much of the validation split selects a model: its first 1,000 images; or the 200 images that
+        remain when loaders cut a row-per-caption file to 1,000 captions, as NCR and its successors do.
+        Recalls on 200 images are far higher and must not be compared with others.
+    vocabulary : path, optional
+        The ``*_vocab.json`` file; by default looked for in and beside the folder, also under ``vocab``.
+    build_vocabulary : bool
+        When there is no vocabulary file, build one from training and validation captions (words that occur
+        at least 4 times) and write it into the folder.
+
+    Returns
+    -------
+    Dataset
+        Images are memory maps. ``details["layouts"]`` tells the row layout of each split.
+
+    Raises
+    ------
+    FileNotFoundError
+        When files are missing; all of them are listed, with what to do.
+    ValueError
+        When files do not fit together; all of them are listed.
+    """
+    layout = Layout("f30k", "Flickr30K", 5, "caps.txt")
+    return _load(layout, root, "test", dev_protocol, vocabulary, build_vocabulary)
+
+
+@datasets.register("coco", summary="MS-COCO, precomputed regions; needs root=", paper="field's file layout")
+def coco(
+    *,
+    root: PathLike,
+    test_split: str = "testall",
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+) -> Dataset:
+    """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
+
+    Parameters
+    ----------
+    root, dev_protocol, vocabulary, build_vocabulary
+        As for :func:`f30k`; the folder is ``coco_precomp`` or ``coco/precomp``.
+    test_split : {"testall", "test"}
+        All 5,000 test images, or the first 1,000. With all, ``test.details["folds"]`` holds the five
+        ``(first, last + 1)`` ranges of images over which the "1K" results of papers are averaged.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As for :func:`f30k`.
+    """
+    check_choice("test_split", test_split, ("testall", "test"))
+    layout = Layout("coco", "MS-COCO", 5, "caps.txt")
+    return _load(layout, root, test_split, dev_protocol, vocabulary, build_vocabulary)
+
+
+@datasets.register("cc152k", summary="CC152K, precomputed regions; needs root=", paper="field's file layout")
+def cc152k(
+    *,
+    root: PathLike,
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+) -> Dataset:
+    """Load Conceptual Captions 152K (150,000 / 1,000 / 1,000 images, one caption each, noisy by nature).
+
+    Parameters
+    ----------
+    root, dev_protocol, vocabulary, build_vocabulary
+        As for :func:`f30k`; the folder is ``cc152k_precomp`` or ``cc152k/precomp``, captions are
+        ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As for :func:`f30k`.
+    """
+    layout = Layout("cc152k", "CC152K", 1, "caps.tsv")
+    return _load(layout, root, "test", dev_protocol, vocabulary, build_vocabulary)
+
+
+def _load(
+    layout: Layout,
+    root: PathLike,
+    test_split: str,
+    dev_protocol: str,
+    vocabulary: PathLike | None,
+    build_vocabulary: bool,
+) -> Dataset:
+    check_choice("dev_protocol", dev_protocol, DEV_PROTOCOLS)
+    names = {"train": "train", "val": "dev", "test": test_split}
+    folder = _find_folder(layout, Path(root).expanduser(), tuple(names.values()))
+    vocabulary_file = _find_vocabulary(layout, folder, vocabulary)
+    missing = _missing(layout, folder, tuple(names.values()))
+    if vocabulary_file is None and not build_vocabulary:
+        missing.append(
+            f"{layout.stem}_vocab.json (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
+            "to make one from the training and validation captions)"
+        )
+    if missing:
+        raise FileNotFoundError(
+            f"{layout.title}: {folder} lacks\n  "
+            + "\n  ".join(missing)
+            + "\nPut the published precomputed features there, or give their folder as root=."
+        )
+    parts = {role: _read(layout, folder, split) for role, split in names.items()}
+    problems = [f"{part.split}: {text}" for part in parts.values() for text in part.problems]
+    shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
+    if len(set(shapes.values())) > 1:
+        problems.append(f"splits differ in (regions, features): {shapes}")
+    if problems:
+        raise ValueError(
+            f"{layout.title}: the files in {folder} do not fit together\n  "
+            + "\n  ".join(problems)
+            + "\nGet the named files again, complete and from one package."
+        )
+    if vocabulary_file is not None:
+        words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
+    else:
+        seen = [*parts["train"].texts, *parts["val"].texts]
+        words = Vocabulary.from_texts(seen, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
+        words.to_json(folder / f"{layout.stem}_vocab.json")
+    splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
+    return Dataset(
+        name=layout.name,
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
+        vocabulary=words,
+        checksum=checksum(_content(splits.values())),
+        licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
+        details={
+            "layouts": {role: part.layout for role, part in parts.items()},
+            "dev_protocol": dev_protocol,
+            "test_split": test_split,
+        },
+    )
+
+
+def _find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
+    if not root.is_dir():
+        raise FileNotFoundError(f"root={str(root)!r} is not a folder; give the one that holds {layout.stem}")
+    places = [root, root / layout.stem, root / layout.name / "precomp"]
+    files = [f"{split}_{layout.captions_file}" for split in splits]
+    found = [place for place in places if any((place / name).is_file() for name in files)]
+    return found[0] if found else next((place for place in places[1:] if place.is_dir()), root)
+
+
+def _find_vocabulary(layout: Layout, folder: Path, given: PathLike | None) -> Path | None:
+    if given is not None:
+        if not Path(given).is_file():
+            raise FileNotFoundError(f"vocabulary={str(given)!r} is not a file")
+        return Path(given)
+    name = f"{layout.stem}_vocab.json"
+    near = [folder, folder / "vocab", folder.parent, folder.parent / "vocab", folder.parent.parent / "vocab"]
+    return next((place / name for place in near if (place / name).is_file()), None)
+
+
+def _features_file(folder: Path, split: str) -> Path | None:
+    names = (f"{split}_ims.npy", f"{split}_feat.npy")
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _missing(layout: Layout, folder: Path, splits: Sequence[str]) -> list[str]:
+    missing = []
+    for split in splits:
+        if _features_file(folder, split) is None:
+            missing.append(f"{split}_ims.npy")
+        if not (folder / f"{split}_{layout.captions_file}").is_file():
+            missing.append(f"{split}_{layout.captions_file}")
+    return missing
+
+
+def _read(layout: Layout, folder: Path, split: str) -> Part:
+    """Open one split and decide its row layout; never raises for a bad file."""
+    part = Part(split, None, [], "", [])
+    text = (folder / f"{split}_{layout.captions_file}").read_bytes()
+    try:
+        lines = text.decode("utf8").removesuffix("\n").split("\n")  # not splitlines: it cuts inside captions
+    except UnicodeDecodeError as error:
+        part.problems.append(f"{layout.captions_file} is not UTF-8 (byte {error.start})")
+        return part
+    if layout.captions_file.endswith(".tsv"):
+        cells = [line.rstrip("\r").split("\t") for line in lines]
+        bad = [number for number, cell in enumerate(cells, 1) if len(cell) < 2]
+        if bad:
+            part.problems.append(f"{len(bad)} lines without a tab-separated caption, first line {bad[0]}")
+            return part
+        lines = [cell[1] for cell in cells]
+    part.texts = [line.strip() for line in lines]
+    path = _features_file(folder, split)
+    try:
+        array = np.load(str(path), mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        part.problems.append(f"{path and path.name} cannot be read, probably cut short ({error})")
+        return part
+    if array.ndim != 3 or array.dtype != np.float32 or 0 in array.shape:
+        part.problems.append(
+            f"{path and path.name} must be float32 (rows, regions, features), got {array.dtype} {array.shape}"
+        )
+        return part
+    n, each = len(part.texts), layout.captions_per_image
+    if len(array) == n and n % each == 0:
+        part.layout = PER_CAPTION if each > 1 else PER_IMAGE
+        part.features = array[::each]  # a view: still on disk
+        if not _copies(array, each):
+            part.problems.append(
+                f"{path and path.name} has a row per caption, but the {each} rows of one image differ"
+            )
+    elif len(array) * each == n:
+        part.layout, part.features = PER_IMAGE, array
+    else:
+        part.problems.append(
+            f"{len(array)} feature rows and {n} captions; expected {each} captions per image, with a feature "
+            f"row per image ({n // each}) or per caption ({n})"
+        )
+    return part
+
+
+def _copies(array: np.ndarray, each: int) -> bool:
+    """Whether rows come in groups of equal ones, judged by the first, middle and last group."""
+    last = len(array) // each - 1
+    groups = (array[each * i : each * (i + 1)] for i in {0, last // 2, last})
+    return all(bool((group == group[:1]).all()) for group in groups)
+
+
+def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protocol: str) -> Split:
+    assert part.features is not None
+    each, n = layout.captions_per_image, len(part.features)
+    if role == "val":
+        cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
+        n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
+    texts = part.texts[: n * each]
+    tokens, offsets = _encode(texts, words)
+    details: dict[str, Any] = {"layout": part.layout}
+    if part.split == "testall":
+        details["folds"] = tuple((start, min(start + FOLD, n)) for start in range(0, n, FOLD))
+    return Split(
+        name=role,
+        images=part.features[:n],
+        captions=Captions(tokens, offsets, words, texts),
+        image_of=np.arange(n * each) // each,
+        captions_per_image=each,
+        details=details,
+    )
+
+
+def _encode(texts: list[str], words: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Cut captions into word ids; kept in the cache, since half a million captions take many seconds."""
+    code = Path(tokeniser.__file__).read_bytes()
+    key = checksum([code, *words.words, "\n".join(texts)])
+
+    def build(folder: Path) -> dict[str, Any]:
+        tokens, offsets = words.encode_all(texts)
+        np.save(folder / "tokens.npy", tokens)
+        np.save(folder / "offsets.npy", offsets)
+        return {}
+
+    folder, _ = cached("captions", key, build)
+    return np.load(folder / "tokens.npy"), np.load(folder / "offsets.npy")
+
+
+def _content(splits: Iterable[Split]) -> list[Any]:
+    """What identifies the data: shapes, all captions, and evenly spaced feature rows."""
+    content: list[Any] = []
+    for split in splits:
+        rows = np.unique(np.linspace(0, split.n_images - 1, SAMPLED_ROWS).astype(np.int64))
+        features = split.features(rows).numpy()
+        content += [str(split.images.shape), features, split.captions.tokens, split.captions.offsets]
+    return content

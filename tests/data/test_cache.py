@@ -1,0 +1,117 @@
+"""Folders of generated files: built once, never used when damaged, safe when built twice at a time."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nclib.data.cache import MANIFEST, STALE, cached, read_manifest
+from nclib.data.files import cache_folder
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCLIB_CACHE", str(tmp_path / "somewhere"))
+    return tmp_path / "somewhere" / "kind"
+
+
+class Builder:
+    """Writes one file and counts its calls."""
+
+    def __init__(self, text="content"):
+        self.calls, self.text = 0, text
+
+    def __call__(self, folder):
+        self.calls += 1
+        (folder / "file.txt").write_text(self.text)
+        return {"note": 7}
+
+
+def test_built_once_then_read(home):
+    build = Builder()
+    for _ in range(3):
+        folder, facts = cached("kind", "k", build)
+        assert folder == home / "k"
+        assert (folder / "file.txt").read_text() == "content"
+        assert facts["note"] == 7
+    assert build.calls == 1
+    assert sorted(p.name for p in home.iterdir()) == ["k"]
+
+
+def cut(folder):
+    (folder / "file.txt").write_text("conten")
+
+
+def flip(folder):
+    (folder / "file.txt").write_text("c0ntent")
+
+
+def remove(folder):
+    (folder / "file.txt").unlink()
+
+
+def no_manifest(folder):
+    (folder / MANIFEST).unlink()
+
+
+def bad_manifest(folder):
+    (folder / MANIFEST).write_text("[1]")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, remove, no_manifest, bad_manifest])
+def test_damaged_folders_are_built_again(home, damage):
+    build = Builder()
+    folder, _ = cached("kind", "k", build)
+    damage(folder)
+    assert read_manifest(folder) is None
+    folder, _ = cached("kind", "k", build)
+    assert build.calls == 2
+    assert (folder / "file.txt").read_text() == "content"
+    assert sorted(p.name for p in home.iterdir()) == ["k"]
+
+
+def test_two_builders_at_once_leave_one_good_folder(home):
+    together = threading.Barrier(2)
+
+    def build(folder):
+        together.wait(timeout=20)  # both are inside before either can finish
+        return Builder()(folder)
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda _: cached("kind", "k", build), range(2)))
+    assert results[0] == results[1]
+    assert (home / "k" / "file.txt").read_text() == "content"
+    assert sorted(p.name for p in home.iterdir()) == ["k"]
+
+
+def test_a_failed_build_leaves_nothing(home):
+    def build(folder):
+        (folder / "half.txt").write_text("x")
+        raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        cached("kind", "k", build)
+    assert list(home.iterdir()) == []
+
+
+def test_old_leftovers_are_swept_and_young_ones_left(home):
+    for name in (".k.old.part", ".k.young.part"):
+        (home / name).mkdir(parents=True)
+    long_ago = time.time() - 2 * STALE
+    os.utime(home / ".k.old.part", (long_ago, long_ago))
+    cached("kind", "other", Builder())
+    assert sorted(p.name for p in home.iterdir()) == [".k.young.part", "other"]
+
+
+def test_a_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("NCLIB_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OSError, match="set the environment variable NCLIB_CACHE"):
+        cached("kind", "k", Builder())
+
+
+def test_the_users_cache_folder_is_the_default(monkeypatch):
+    monkeypatch.delenv("NCLIB_CACHE")
+    assert cache_folder().name == "nclib"

@@ -1,0 +1,167 @@
+"""Pixels, boxes, fragments and features of the bundled set, against slow and plain computations."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nclib.data import load
+from nclib.data.emoji import assets, compose, render, whiten
+
+PER_PIXEL = compose.UNIT
+
+
+@pytest.fixture(scope="module")
+def painter():
+    return render.Painter(assets.read_drawings())
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return compose.compose(200, seed=0, split="test", block=0, variant="standard")
+
+
+def test_drawings_have_ink_and_transparency():
+    drawings = assets.read_drawings()
+    assert drawings.shape == (200, 3, 48, 48, 4)
+    alpha = drawings[..., 3]
+    assert (alpha.reshape(600, -1).max(1) > 200).all()
+    assert (alpha.reshape(600, -1).mean(1) < 255).mean() > 0.95
+    assert len(np.unique(drawings.reshape(600, -1), axis=0)) == 600  # no two drawings are the same
+
+
+def test_scenes_follow_the_recipe(scenes):
+    count, size = scenes["count"].astype(int), scenes["size"].astype(int)
+    assert np.unique(count).tolist() == [2, 3, 4]
+    assert ((size > 0).sum(1) == count).all()
+    assert size[size > 0].min() == compose.SMALLEST
+    assert size.max() == compose.LARGEST
+    assert (np.diff(size, axis=1) <= 0).all()  # the first is the largest
+    there = size > 0
+    x, y = scenes["x"].astype(int), scenes["y"].astype(int)
+    quadrant = x // 48 + 2 * (y // 48)
+    for row in range(len(scenes)):
+        inside = there[row]
+        assert len(set(quadrant[row][inside])) == count[row]
+        assert len(set(scenes["concept"][row][inside])) == count[row]
+    assert ((x % 48 + size)[there] <= 48).all()
+    assert ((y % 48 + size)[there] <= 48).all()
+    assert len(np.unique(scenes["concept"][there])) == 200
+    assert np.bincount(scenes["tint"]).min() > 80
+
+
+def slow_picture(drawings, scene):
+    """One scene by plain floating-point resampling and blending."""
+    picture = np.broadcast_to(render.PALETTE[scene["tint"]].astype(float), (96, 96, 3)).copy()
+    for slot in range(scene["count"]):
+        s, x, y = (int(scene[key][slot]) for key in ("size", "x", "y"))
+        drawing = drawings[scene["concept"][slot], scene["designer"][slot]].astype(float)
+        alpha = drawing[..., 3:] / 255
+        premultiplied = np.concatenate([drawing[..., :3] * alpha, alpha], -1)
+        edges = np.arange(s + 1) * 48 / s
+        cover = np.clip(
+            np.minimum(edges[1:, None], np.arange(1, 49)) - np.maximum(edges[:-1, None], np.arange(48)), 0, 1
+        )
+        cover /= cover.sum(1, keepdims=True)
+        small = np.moveaxis(cover @ np.moveaxis(premultiplied, -1, 0) @ cover.T, 0, -1)
+        place = picture[y : y + s, x : x + s]
+        place[:] = small[..., :3] + place * (1 - small[..., 3:])
+    return picture
+
+
+def test_pictures_equal_plain_blending(painter, scenes):
+    drawings = assets.read_drawings()
+    pictures = painter.paint(scenes[:40])
+    assert pictures.shape == (40, 3, 96, 96)
+    for picture, scene in zip(pictures, scenes, strict=False):
+        difference = np.abs(picture.transpose(1, 2, 0) - slow_picture(drawings, scene))
+        assert difference.mean() < 0.5
+        assert difference.max() < 20  # edges of target pixels are rounded to 1/16 pixel
+
+
+def test_few_drawings_are_painted_as_many_are(scenes):
+    drawings = assets.read_drawings()
+    many = render.Painter(drawings).paint(scenes[:200])
+    assert np.array_equal(many[:3], render.Painter(drawings).paint(scenes[:3]))
+
+
+def test_the_background_is_untouched(painter, scenes):
+    for picture, scene in zip(painter.paint(scenes[:40]), scenes, strict=False):
+        free = np.ones((96, 96), bool)
+        for s, x, y in zip(scene["size"], scene["x"], scene["y"], strict=True):
+            free[y : y + s, x : x + s] = False
+        tint = render.PALETTE[scene["tint"]]
+        assert (picture[:, free] == tint[:, None]).all()
+        assert (picture != tint[:, None, None]).any()
+
+
+def test_pictures_are_drawn_again_on_demand(painter):
+    data = load("emoji", n_train=60, n_val=10, n_test=30)
+    scenes = data.test.details["scenes"]
+    every = painter.paint(scenes).transpose(0, 2, 3, 1)
+    for row in range(30):
+        picture = data.test.picture(row)
+        assert picture.dtype == np.uint8
+        assert np.array_equal(picture, every[row])
+    with pytest.raises(IndexError, match="row must lie in"):
+        data.test.picture(30)
+
+
+def test_boxes_lie_inside_and_the_first_cover_the_objects(scenes):
+    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)
+    corners = compose.box_corners(boxes)
+    assert corners.dtype == np.float32
+    assert corners.min() >= 0
+    assert corners.max() <= 1
+    assert boxes[..., 2].min() >= compose.SMALLEST_BOX * PER_PIXEL
+    there = scenes["size"] > 0
+    for slot in range(4):
+        rows = there[:, slot]
+        middle = (corners[rows, slot, :2] + corners[rows, slot, 2:]) * 48
+        wanted = np.stack([scenes[k][rows, slot] + scenes["size"][rows, slot] / 2 for k in ("x", "y")], 1)
+        assert np.abs(middle - wanted).mean() < 10
+    # about 0.8 of the further boxes are jittered objects: their centre is near an object's
+    middle = (corners[:, 4:, None, :2] + corners[:, 4:, None, 2:]) * 48
+    centres = np.stack([scenes[k] + scenes["size"] / 2 for k in ("x", "y")], -1)[:, None]
+    near = (np.linalg.norm(middle - centres, axis=-1) + 1e3 * ~there[:, None] < 16).any(-1)
+    assert 0.75 < near.mean() < 0.92
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 82), st.integers(0, 82), st.integers(14 * 16, 96 * 16), st.integers(0, 2**32 - 1))
+def test_crops_equal_an_average_over_sixteenths(x, y, side, seed):
+    side = min(side, (96 - max(x, y)) * 16)
+    picture = np.random.default_rng(seed).integers(0, 256, (1, 3, 96, 96), dtype=np.uint8)
+    got = render.crop(picture, np.array([[[x * 16, y * 16, side]]]))[0, 0]
+    fine = picture[0].repeat(16, 1).repeat(16, 2)[:, y * 16 : y * 16 + side, x * 16 : x * 16 + side]
+    edges = (side * np.arange(15) + 7) // 14
+    for _ in range(5):
+        i, j = np.random.default_rng(seed).integers(14, size=2)
+        cell = fine[:, edges[i] : edges[i + 1], edges[j] : edges[j + 1]].astype(np.float64)
+        assert np.abs(got[:, i, j] - np.floor(cell.mean((1, 2)) + 0.5)).max() <= 0.0
+
+
+def test_features_are_exact_whatever_the_order_of_sums(painter, scenes):
+    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:60, :6]
+    crops = render.crop(painter.paint(scenes[:60]), boxes)
+    assert (crops == np.floor(crops)).all()
+    assert crops.min() >= 0
+    assert crops.max() <= 255
+    fitted = whiten.Whitening.fit(crops)
+    features = fitted.features(crops, boxes)
+    exact = (crops.reshape(360, -1).astype(np.float64) - fitted.mean) @ fitted.axes.astype(np.float64)
+    expected = exact.astype(np.float32) * fitted.scale
+    assert np.array_equal(features[..., :64].reshape(360, 64), expected)
+    assert np.array_equal(fitted.features(crops[7:9], boxes[7:9]), features[7:9])
+    assert np.allclose(features[..., 64:], boxes[..., [0, 1, 2, 2]] / (48 * PER_PIXEL) - 1)
+
+
+def test_whitening_whitens(painter, scenes):
+    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:300, :6]
+    crops = render.crop(painter.paint(scenes[:300]), boxes)
+    fitted = whiten.Whitening.fit(crops)
+    colours = fitted.features(crops, boxes)[..., :64].reshape(1800, 64)
+    assert np.abs(colours.mean(0)).max() < 0.1
+    assert abs(colours.std() - 1) < 0.02
+    correlation = np.corrcoef(colours.T)
+    assert np.abs(correlation - np.eye(64)).max() < 0.1
