@@ -6,8 +6,18 @@ Knows nothing of images, captions or networks. Every solver takes a cost of shap
 
 from __future__ import annotations
 
-from nclib.ot.exact import partial_exact
+from nclib.ot.balanced import label_transport, sinkhorn
+from nclib.ot.exact import exact, partial_exact
 from nclib.ot.partial import partial_sinkhorn
 from nclib.ot.transport import Potentials, Problem, Transport
 
-__all__ = ["Potentials", "Problem", "Transport", "partial_exact", "partial_sinkhorn"]
+__all__ = [
+    "Potentials",
+    "Problem",
+    "Transport",
+    "exact",
+    "label_transport",
+    "partial_exact",
+    "partial_sinkhorn",
+    "sinkhorn",
+]

@@ -73,7 +73,11 @@ def _numbers(value: Any, name: str, cost: Tensor, shape: tuple[int, ...]) -> Ten
     """Return ``value`` as float64 of ``shape`` on the device of ``cost``; finite and not negative."""
     if not isinstance(value, Tensor | Real | np.ndarray | list | tuple) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
-    x = torch.as_tensor(value, dtype=torch.float64, device=cost.device).detach()
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(
+            f"{name} requires a gradient, but gradients flow to the cost alone; use {name}.detach()"
+        )
+    x = torch.as_tensor(value, dtype=torch.float64, device=cost.device)
     try:
         x = x.expand(shape)
     except RuntimeError:
@@ -121,6 +125,24 @@ def partial_problem(
     target = _numbers(mass, "mass", cost, batch)
     ready = Problem(cost, mask, rows, cols, target, reg, formulation)
     return refuse_infeasible(ready)
+
+
+def balanced_problem(
+    cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str = "balanced"
+) -> Problem:
+    """Fill in and check a problem that moves everything; the totals must agree and be able to flow."""
+    check_cost(cost, mask)
+    rows, cols = weights(p, q, cost, mask, valid_only=True)
+    total, other = rows.sum(-1), cols.sum(-1)
+    off = (total - other).abs() > ROUNDING[cost.dtype] * torch.maximum(total, other)
+    if bool(off.any()):
+        worst = int((total - other).abs().reshape(-1).argmax())
+        raise ValueError(
+            f"p sums to {float(total.reshape(-1)[worst]):.6g} but q to {float(other.reshape(-1)[worst]):.6g}"
+            "; make the totals equal or use partial_sinkhorn"
+        )
+    cols = cols * torch.where(other > 0, total / other, 1.0).unsqueeze(-1)
+    return refuse_infeasible(Problem(cost, mask, rows, cols, total, reg, formulation))
 
 
 def refuse_infeasible(problem: Problem) -> Problem:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot import _extended, _extended_cpu
+from nclib.ot import _capped, _capped_cpu, _extended, _extended_cpu
 from nclib.ot.transport import Potentials, Problem, Transport
 
 #: On a CPU, batches of at least this many problems with at most this many entries each go to torch.
@@ -61,7 +61,7 @@ class Result:
 def solve(
     problem: Problem, *, method: str, tol: float, max_iter: int, start: Potentials | None = None
 ) -> Transport:
-    """Solve an extended (or, without slack, balanced) problem with the backend that fits it."""
+    """Solve an extended, capped or (without slack) balanced problem with the backend that fits it."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     cost = problem.cost
@@ -101,6 +101,8 @@ def _on_cpu(problem: Problem, result: Result, tol: float, max_iter: int, start: 
         None if start is None else start.g.detach().double().expand(*cost.shape[:-2], m).reshape(k, m).numpy()
     )
     plans, left = result.plan.numpy(), []
+    capped = problem.formulation == "capped"
+    backend = _capped_cpu.solve if capped else _extended_cpu.solve
     f, g = result.f.numpy(), result.g.numpy()
     f_slack, g_slack = result.f_slack.numpy(), result.g_slack.numpy()
     for i in range(k):
@@ -116,18 +118,19 @@ def _on_cpu(problem: Problem, result: Result, tol: float, max_iter: int, start: 
         whole = bool(rows.all() and cols.all())
         if not whole:
             c, p, q = c[rows][:, cols], p[rows], q[cols]
-        p, q = _side(p, mass, dtype), _side(q, mass, dtype)
+        if not capped:
+            p, q = _side(p, mass, dtype), _side(q, mass, dtype)
         b0 = None
         if g0 is not None:
             b0 = g0[i] if whole else g0[i][cols]
             b0 = np.exp(np.maximum((b0 - b0.max()) / reg, -300.0)) if np.isfinite(b0).all() else None
         s = None
-        if dtype == torch.float32 and tol >= 1e-6:
+        if dtype == torch.float32 and tol >= 1e-6 and not capped:
             b32 = None if b0 is None else np.maximum(b0, 1e-30)
             s = _extended_cpu.solve(c, p, q, mass, reg, tol, newton=False, start=b32, max_blocks=max_iter)
         if s is None or not s.ok:
             c64 = c.astype(np.float64, copy=False)
-            s = _extended_cpu.solve(c64, p, q, mass, reg, tol, start=b0, max_blocks=max_iter)
+            s = backend(c64, p, q, mass, reg, tol, start=b0, max_blocks=max_iter)
         if not s.ok:
             left.append(i)
             continue
@@ -190,8 +193,13 @@ def _in_torch(
                 start.f.expand_as(problem.p).reshape(-1, n)[index],
                 start.f_slack.expand_as(problem.mass).reshape(-1)[index],
             )
-    state = _extended.solve(cost, weights, reg, tol, max_iter, method, first)
-    x, y, eta, xi = state.x, state.y, state.eta, state.xi
+    state: _capped.State | _extended.State
+    if problem.formulation == "capped":
+        state = capped = _capped.solve(cost, weights, reg, tol, max_iter, method, first)
+        x, y, eta, xi = capped.x + capped.z.unsqueeze(-1), capped.y, -capped.z, torch.zeros_like(capped.z)
+    else:
+        state = extended = _extended.solve(cost, weights, reg, tol, max_iter, method, first)
+        x, y, eta, xi = extended.x, extended.y, extended.eta, extended.xi
     error_x, error_y = torch.zeros_like(state.error), state.error
     if wide:
         cost, x, y, eta, xi, error_x, error_y = cost.mT, y, x, xi, eta, error_y, error_x

@@ -226,6 +226,19 @@ def _stage(
     return done
 
 
+def stages(cost: Tensor, reg: float, warm: bool) -> tuple[Tensor, Tensor, list[float]]:
+    """Cost from its lowest value on, that value over ``reg`` (k,), and the regularisations to go through."""
+    finite = cost.isfinite()
+    lowest = torch.where(finite, cost, torch.inf).amin((-2, -1), keepdim=True)
+    highest = torch.where(finite, cost, -torch.inf).amax((-2, -1), keepdim=True)
+    spread = float((highest - lowest).clamp_min(0).amax())
+    lowest = torch.where(lowest.isfinite(), lowest, 0.0)
+    levels = [reg]
+    while not warm and spread / levels[-1] > EASY_RANGE:
+        levels.append(levels[-1] * STAGE_RATIO)
+    return cost - lowest, lowest[:, 0, 0] / reg, levels[::-1]
+
+
 def solve(
     cost: Tensor,
     w: Weights,
@@ -250,16 +263,7 @@ def solve(
         Column potentials (k, m) and potential of the dummy column (k,), in units of the cost.
     """
     k = len(cost)
-    finite = cost.isfinite()
-    lowest = torch.where(finite, cost, torch.inf).amin((-2, -1), keepdim=True)
-    highest = torch.where(finite, cost, -torch.inf).amax((-2, -1), keepdim=True)
-    spread = float((highest - lowest).clamp_min(0).amax())
-    lowest = torch.where(lowest.isfinite(), lowest, 0.0)
-    cost, lowest = cost - lowest, lowest[:, 0, 0] / reg
-    # stages: reg, 4 reg, 16 reg, ... down from an easy range
-    stages = [reg]
-    while start is None and spread / stages[-1] > EASY_RANGE:
-        stages.append(stages[-1] * STAGE_RATIO)
+    cost, lowest, levels = stages(cost, reg, start is not None)
     zero = cost.new_zeros(k)
     y = torch.where(w.q > 0, torch.zeros_like(w.q), -torch.inf)
     eta = torch.full_like(zero, torch.nan)
@@ -276,7 +280,7 @@ def solve(
         zero + torch.inf,
         torch.zeros_like(zero, dtype=torch.int64),
     )
-    for level in reversed(stages):
+    for level in levels:
         last = level == reg
         goal = torch.full_like(zero, tol if last else max(tol, STAGE_TOL))
         cycles = -(-max_passes // (BLOCKS // 2 + 2)) if last else STAGE_CYCLES

@@ -28,8 +28,9 @@ def crowded_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     if mask.ndim == 2 and mask.device.type == "cpu":
         # once per training step: NumPy takes a third of the time, and products are quicker than counting
         allowed = mask.numpy().astype(np.float32)
-        in_row = int(allowed.shape[1] - (allowed @ np.ones(allowed.shape[1], np.float32)).min())
-        in_col = int(allowed.shape[0] - (np.ones(allowed.shape[0], np.float32) @ allowed).min())
+        n, m = allowed.shape
+        in_row = torch.tensor(m - (allowed @ np.ones(m, np.float32)).min())
+        in_col = torch.tensor(n - (np.ones(n, np.float32) @ allowed).min())
     else:
         in_row, in_col = (~mask).sum(-1).amax(-1), (~mask).sum(-2).amax(-1)
     total_p, total_q = p.sum(-1), q.sum(-1)

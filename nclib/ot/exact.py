@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot._checks import partial_problem
+from nclib.ot._checks import balanced_problem, partial_problem
 from nclib.ot._dense import Result
-from nclib.ot.transport import Transport
+from nclib.ot.transport import Problem, Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,25 +43,30 @@ def partial_exact(
     TypeError, ValueError
         As for :func:`nclib.ot.partial_sinkhorn`.
     """
-    problem = partial_problem(cost, mass, p, q, 0.0, mask, "linear")
-    n, m = cost.shape[-2:]
-    result = Result(problem)
-    k = len(result.plan)
-    costs = cost.detach().reshape(k, n, m).double().cpu().numpy()
-    masks = None if mask is None else mask.expand(cost.shape).reshape(k, n, m).cpu().numpy()
-    ps, qs = problem.p.reshape(k, n).cpu().numpy(), problem.q.reshape(k, m).cpu().numpy()
-    masses = problem.mass.reshape(k).cpu().numpy()
-    for i in range(k):
-        if masses[i] == 0:
-            continue
-        plan, f, g = _network_simplex(costs[i], None if masks is None else masks[i], ps[i], qs[i], masses[i])
-        result.plan[i] = torch.from_numpy(plan).to(cost.dtype)
-        result.f[i], result.g[i] = torch.from_numpy(f[:n]), torch.from_numpy(g[:m])
-        result.f_slack[i], result.g_slack[i] = f[n], g[m]
-        result.row_error[i] = float(np.maximum(plan.sum(1) - ps[i], 0).sum()) / masses[i]
-        result.col_error[i] = float(np.maximum(plan.sum(0) - qs[i], 0).sum()) / masses[i]
-        result.converged[i] = bool(abs(plan.sum() - masses[i]) <= 1e-6 * masses[i])
-    return result.pack()
+    return _linear(partial_problem(cost, mass, p, q, 0.0, mask, "linear"))
+
+
+def exact(
+    cost: Tensor, p: Tensor | None = None, q: Tensor | None = None, *, mask: Tensor | None = None
+) -> Transport:
+    """Least-cost plan that moves all of ``p`` to all of ``q``: a linear program.
+
+    Parameters
+    ----------
+    cost, p, q, mask
+        As for :func:`nclib.ot.sinkhorn`. A batch is solved one problem at a time on the CPU.
+
+    Returns
+    -------
+    Transport
+        ``potentials`` are optimal dual variables, ``f_i + g_j <= C_ij`` where transport is allowed.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`nclib.ot.sinkhorn`.
+    """
+    return _linear(balanced_problem(cost, p, q, 0.0, mask, "linear"))
 
 
 def _network_simplex(
@@ -88,3 +94,26 @@ def _network_simplex(
     f[:n] += low
     g[m] -= low
     return plan, f, g
+
+
+def _linear(problem: Problem) -> Transport:
+    problem = replace(problem, cost=problem.cost.detach())
+    cost, mask = problem.cost, problem.mask
+    n, m = cost.shape[-2:]
+    result = Result(problem)
+    k = len(result.plan)
+    costs = cost.reshape(k, n, m).double().cpu().numpy()
+    masks = None if mask is None else mask.expand(cost.shape).reshape(k, n, m).cpu().numpy()
+    ps, qs = problem.p.reshape(k, n).cpu().numpy(), problem.q.reshape(k, m).cpu().numpy()
+    masses = problem.mass.reshape(k).cpu().numpy()
+    for i in range(k):
+        if masses[i] == 0:
+            continue
+        plan, f, g = _network_simplex(costs[i], None if masks is None else masks[i], ps[i], qs[i], masses[i])
+        result.plan[i] = torch.from_numpy(plan).to(cost.dtype)
+        result.f[i], result.g[i] = torch.from_numpy(f[:n]), torch.from_numpy(g[:m])
+        result.f_slack[i], result.g_slack[i] = f[n], g[m]
+        result.row_error[i] = float(np.maximum(plan.sum(1) - ps[i], 0).sum()) / masses[i]
+        result.col_error[i] = float(np.maximum(plan.sum(0) - qs[i], 0).sum()) / masses[i]
+        result.converged[i] = bool(abs(plan.sum() - masses[i]) <= 1e-6 * masses[i])
+    return result.pack()

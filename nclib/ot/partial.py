@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from nclib._registry import Registry
 from nclib.ot import _dense, _published
 from nclib.ot._checks import check_limits, check_reg, partial_problem
+from nclib.ot.gradients import differentiate
 from nclib.ot.transport import Potentials, Problem, Transport
 
 #: Default tolerance (errors relative to the mass) by the precision of the cost.
@@ -32,6 +34,7 @@ def partial_sinkhorn(
     tol: float | None = None,
     max_iter: int = 1000,
     start: Potentials | None = None,
+    gradient: str = "none",
 ) -> Transport:
     """Entropic partial transport with forbidden entries: exactly ``mass`` moves, at every regularisation.
 
@@ -65,6 +68,8 @@ def partial_sinkhorn(
         Passes after which a problem is given up (``converged`` is then False).
     start : Potentials, optional
         Potentials of a similar problem, to start from.
+    gradient : {"none", "envelope", "implicit", "unrolled"}
+        How plan and value depend on the cost; see :mod:`nclib.ot.gradients`.
 
     Returns
     -------
@@ -85,22 +90,47 @@ def partial_sinkhorn(
     reg = check_reg(reg)
     route = _routes[f"{formulation}/{stop}"]
     problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
-    return route.factory(problem, method=method, tol=tol, max_iter=max_iter, start=start)
+    return route.factory(problem, method=method, tol=tol, max_iter=max_iter, start=start, gradient=gradient)
 
 
-@_routes.register("extended/accurate", summary="dummy row and column, corner forbidden", paper="L2RM")
-def _extended(
-    problem: Problem, *, method: str, tol: float | None, max_iter: int, start: Potentials | None
+def _accurate(
+    problem: Problem,
+    *,
+    method: str,
+    tol: float | None,
+    max_iter: int,
+    start: Potentials | None,
+    gradient: str,
 ) -> Transport:
-    tol = check_limits(tol, max_iter, TOLERANCE[problem.cost.dtype])
-    return _dense.solve(problem, method=method, tol=tol, max_iter=max_iter, start=start)
+    limit = check_limits(tol, max_iter, TOLERANCE[problem.cost.dtype])
+
+    def solver(ready: Problem) -> Transport:
+        return _dense.solve(ready, method=method, tol=limit, max_iter=max_iter, start=start)
+
+    return differentiate(solver, problem, gradient, max_iter, limit)
+
+
+_routes.register("extended/accurate", summary="dummy row and column, corner forbidden", paper="L2RM")(
+    _accurate
+)
+_routes.register("capped/accurate", summary="entropy on the moved mass only")(_accurate)
 
 
 @_routes.register("extended/published", summary="loop and stop rule of the released code", paper="L2RM")
 def _released(
-    problem: Problem, *, method: str, tol: float | None, max_iter: int, start: Potentials | None
+    problem: Problem,
+    *,
+    method: str,
+    tol: float | None,
+    max_iter: int,
+    start: Potentials | None,
+    gradient: str,
 ) -> Transport:
-    if start is not None:
-        raise ValueError("stop='published' always starts from zero potentials; leave out start")
+    if start is not None or gradient != "none":
+        raise ValueError(
+            "stop='published' starts from zero potentials and has gradient='none'; leave both out"
+        )
     limit = check_limits(tol, max_iter, _published.THRESHOLD)
-    return _published.solve(problem, method=method, tol=limit, max_iter=max_iter)
+    return _published.solve(
+        replace(problem, cost=problem.cost.detach()), method=method, tol=limit, max_iter=max_iter
+    )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from nclib.ot._certificate import Certificate
 
 
 @dataclass(frozen=True)
@@ -116,3 +120,24 @@ class Transport:
         """Distance of the moved mass from the mass asked for, divided by it unless it is 0, shape (...)."""
         asked = self.problem.mass
         return (self.mass.detach() - asked).abs() / torch.where(asked > 0, asked, torch.ones_like(asked))
+
+    def certify(self, *, exact: bool = False) -> Certificate:
+        """Check the plan from scratch: primal value, dual bound, gap and violations.
+
+        Parameters
+        ----------
+        exact : bool
+            Also solve the linear program with the network simplex and report its value (small problems).
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        ValueError
+            If the solver gave no potentials.
+        """
+        from nclib.ot._certificate import certify
+
+        return certify(self, exact=exact)

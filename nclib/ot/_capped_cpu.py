@@ -1,0 +1,152 @@
+"""Capped partial problem on the CPU: NumPy and LAPACK on zero-copy views, one problem at a time.
+
+Rows and the mass by water filling; a projected Newton step with a line search on the dual value for the
+columns at their caps. Works on the kernel itself; :mod:`nclib.ot._capped` takes over where that is not safe.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from nclib.ot._extended_cpu import MAX_NEWTON, SMALLEST, Solution, _kernel
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Blocks before the first Newton step, and after a step that did not help.
+WARM, PAUSE = 3, 5
+
+
+@cache
+def _cholesky() -> tuple[Any, Any]:
+    from scipy.linalg import lapack
+
+    return lapack.dpotrf, lapack.dpotrs
+
+
+def _water(t: Array, cap: Array, total: float, mass: float) -> float:
+    """Level s with ``sum(min(s * t, cap)) = mass``: Newton from the left on a concave polygon, so exact."""
+    if mass >= total:
+        return float((cap / t).max())
+    s = mass / float(t.sum())
+    for _ in range(len(t)):
+        full = s * t >= cap
+        if not full.any():
+            return s
+        rest = mass - float(cap[full].sum())
+        below = float(t[~full].sum())
+        if rest <= 0.0 or below <= 0.0:
+            return s
+        new = rest / below
+        if new <= s * (1 + 1e-15):
+            return s
+        s = new
+    return s
+
+
+class _Rows:
+    """Everything that follows from the column scalings b: row scalings, level, column sums, dual value."""
+
+    def __init__(self, kernel: Array, b: Array, p: Array, q: Array, total: float, mass: float) -> None:
+        t = kernel @ b
+        self.b = b
+        self.level = _water(t, p, total, mass)
+        x = self.level * t
+        self.full = x >= p
+        self.a = np.where(self.full, p / x, 1.0)
+        self.column = self.level * b * (self.a @ kernel)
+        over = np.maximum(self.column - q, 0).sum()
+        self.error = float(over + ((1 - b) * np.maximum(q - self.column, 0)).sum())
+        self.dual = mass * math.log(self.level) + float(p @ np.log(self.a)) + float(q @ np.log(b))
+
+
+def _newton(kernel: Array, now: _Rows, p: Array, q: Array, mass: float) -> tuple[Array, Array] | None:
+    """Columns at their caps and the direction of their log-scalings; None if the system is not definite."""
+    potrf, potrs = _cholesky()
+    active = np.flatnonzero((now.b < 1) | (now.column > q))
+    full = np.flatnonzero(now.full)
+    c = now.column[active]
+    plan = (now.level * now.a[full])[:, None] * kernel[np.ix_(full, active)] * now.b[active]
+    root = plan / np.sqrt(p[full])[:, None]
+    system = root.T @ root
+    np.negative(system, out=system)
+    spare = c - plan.sum(0)
+    room = mass - float(p[full].sum())
+    if room > 1e-13 * mass:
+        system -= np.outer(spare, spare / room)
+    system.flat[:: len(active) + 1] += c * (1 + 1e-10) + 1e-14 * q[active]
+    factor, info = potrf(system.T, lower=True, overwrite_a=True, clean=False)
+    if info:
+        return None
+    direction = potrs(factor, q[active] - c, lower=True)[0]
+    largest = float(np.abs(direction).max(initial=0.0))
+    if not math.isfinite(largest):
+        return None
+    return active, direction * (8.0 / largest) if largest > 8.0 else direction
+
+
+def solve(
+    cost: Array,
+    p: Array,
+    q: Array,
+    mass: float,
+    reg: float,
+    tol: float,
+    *,
+    newton: bool = True,
+    start: Array | None = None,
+    max_blocks: int = 400,
+) -> Solution:
+    """Solve one problem whose rows and columns all have weight and an allowed entry.
+
+    Parameters and result as for :func:`nclib.ot._extended_cpu.solve`; the level is part of the row scalings,
+    ``alpha`` is 1 and ``beta`` one over the level.
+    """
+    cost = cost.astype(np.float64, copy=False)
+    n, m = cost.shape
+    lowest = float(cost.min())
+    kernel = _kernel(cost, lowest, reg)
+    total_p, total_q = float(p.sum()), float(q.sum())
+    goal = 0.5 * tol * mass
+    b = np.ones(m) if start is None else np.minimum(start / start.max(), 1.0)
+    now = _Rows(kernel, b, p, q, total_p, mass)
+    blocks, steps, wait, previous = 1, 0, WARM, math.inf
+    while now.error > goal and blocks < max_blocks:
+        slow = now.error > 0.1 * previous
+        previous = now.error
+        if wait > 0 or not slow:
+            s = now.column / (now.level * now.b)
+            b = np.minimum(1.0, q / (_water(s, q, total_q, mass) * s))
+            now = _Rows(kernel, b, p, q, total_p, mass)
+            blocks += 1
+            wait -= 1
+            continue
+        if steps >= MAX_NEWTON * 4:
+            break
+        steps += 1
+        found = _newton(kernel, now, p, q, mass)
+        wait = PAUSE
+        if found is None:
+            continue
+        active, direction = found
+        gradient, size = q[active] - now.column[active], 1.0
+        for _ in range(12):
+            b = now.b.copy()
+            b[active] = np.minimum(1.0, b[active] * np.exp(size * direction))
+            trial = _Rows(kernel, b, p, q, total_p, mass)
+            gain = float(gradient @ np.log(b[active] / now.b[active]))
+            if trial.dual >= now.dual + 1e-4 * gain - 1e-15 or trial.error < 0.5 * now.error:
+                wait = 0 if trial.error < now.error else 1
+                now, previous = trial, math.inf
+                break
+            size *= 0.4
+        if wait == 0:
+            previous = 0.0  # a step that helped is followed by another
+    a = now.a * now.level
+    cut = float(a.max()) * SMALLEST[np.dtype(np.float64)] * n * m
+    error = now.error / mass
+    ok = error <= tol and cut <= 0.1 * tol * mass
+    return Solution(a, now.b, 1.0, 1.0 / now.level, kernel, lowest, error, blocks + steps, ok)

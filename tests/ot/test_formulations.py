@@ -1,0 +1,215 @@
+"""Capped and balanced problems, label transport, exact solvers and certificates."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nclib.ot
+
+
+def problem(seed: int, n: int, m: int) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(seed)
+    cost = torch.rand(n, m, generator=g, dtype=torch.float64)
+    p = torch.rand(n, generator=g, dtype=torch.float64) + 0.05
+    q = torch.rand(m, generator=g, dtype=torch.float64) + 0.05
+    mask = torch.rand(n, m, generator=g) > 0.2
+    mask[0] = True
+    mask[:, 0] = True
+    return cost, p / p.sum(), q / q.sum(), mask
+
+
+def test_capped_equals_pot_without_a_mask():
+    from ot.partial import entropic_partial_wasserstein
+
+    cost, p, q, _ = problem(0, 12, 9)
+    want = entropic_partial_wasserstein(p.numpy(), q.numpy(), cost.numpy(), 0.05, 0.4, numItermax=20_000)
+    for method in ("auto", "log", "scaling"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.4, p, q, reg=0.05, formulation="capped", method=method)
+        assert t.converged
+        assert np.abs(t.plan.numpy() - want).sum() < 1e-6
+
+
+def test_the_two_formulations_have_different_optima():
+    cost, p, q, mask = problem(1, 6, 6)
+    plans = [
+        nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=0.05, mask=mask, formulation=kind).plan
+        for kind in ("extended", "capped")
+    ]
+    assert (plans[0] - plans[1]).abs().sum() > 0.02
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 10), st.integers(2, 10), st.floats(0.05, 0.8))
+def test_capped_is_feasible_optimal_and_both_paths_agree(seed, n, m, share):
+    cost, p, q, mask = problem(seed, n, m)
+    mass = share * nclib.ot._feasible.max_flow(mask, p, q).item()
+    for reg in (0.2, 0.01):
+        a = nclib.ot.partial_sinkhorn(cost, mass, p, q, reg=reg, mask=mask, formulation="capped")
+        b = nclib.ot.partial_sinkhorn(
+            cost, mass, p, q, reg=reg, mask=mask, formulation="capped", method="log"
+        )
+        assert a.converged
+        assert b.converged
+        assert (a.plan - b.plan).abs().sum() < 1e-6
+        c = a.certify(exact=True)
+        assert abs(c.gap.item()) < 1e-7
+        assert c.row_violation.item() < 1e-8
+        assert c.col_violation.item() < 1e-8
+        assert c.mass_violation.item() < 1e-8
+        assert c.linear_bound.item() <= c.linear_optimum.item() + 1e-9 <= c.value.item() + 2e-9
+
+
+@pytest.mark.parametrize("formulation", ["extended", "capped"])
+def test_certificate_closes_the_gap_and_notices_a_wrong_plan(formulation):
+    cost, p, q, mask = problem(3, 20, 14)
+    t = nclib.ot.partial_sinkhorn(cost, 0.6, p, q, reg=0.02, mask=mask, formulation=formulation)
+    c = t.certify(exact=True)
+    assert abs(c.gap.item()) < 1e-8
+    assert c.linear_bound.item() <= c.linear_optimum.item() + 1e-9
+    assert c.linear_optimum.item() <= c.value.item() + 1e-9
+    assert "dual_bound" in str(c)
+    # a feasible plan that is not optimal, and one that moves too much
+    spread = torch.where(mask, 0.05 * p[:, None] * q, 0.0)
+    poor = replace(t, plan=spread * 0.6 / spread.sum()).certify()
+    assert poor.gap.item() > 1e-3
+    assert poor.dual_bound.item() == pytest.approx(c.dual_bound.item())
+    heavy = replace(t, plan=1.01 * t.plan).certify()
+    assert heavy.mass_violation.item() == pytest.approx(0.01)
+
+
+def test_published_plan_is_certified_as_too_heavy():
+    cost, _, _, _ = problem(4, 12, 12)
+    off = ~torch.eye(12, dtype=torch.bool)
+    t = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.01, mask=off, stop="published")
+    assert t.certify().mass_violation.item() > 0.01
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 9))
+def test_balanced_marginals_and_limit(seed, n, m):
+    cost, p, q, _ = problem(seed, n, m)
+    best = nclib.ot.exact(cost, p, q)
+    assert best.converged
+    for method in ("auto", "log"):
+        gaps = []
+        for reg in (0.3, 0.03, 0.003):
+            t = nclib.ot.sinkhorn(cost, p, q, reg=reg, method=method)
+            assert t.converged
+            torch.testing.assert_close(t.plan.sum(1), p, rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(t.plan.sum(0), q, rtol=1e-7, atol=1e-8)
+            assert abs(t.certify().gap.item()) < 1e-7
+            gaps.append((t.value - best.value).item())
+        assert gaps[0] >= gaps[1] - 1e-8 >= gaps[2] - 2e-8
+        assert -1e-8 <= gaps[2] <= 0.003 * np.log(n * m + 1) + 1e-8
+
+
+def test_padded_balanced_problems_equal_the_bare_ones():
+    sizes = [(5, 7), (8, 3), (2, 2)]
+    cost = torch.zeros(3, 8, 7, dtype=torch.float64)
+    mask = torch.zeros(3, 8, 7, dtype=torch.bool)
+    bare = []
+    for k, (n, m) in enumerate(sizes):
+        c = problem(k, n, m)[0]
+        cost[k, :n, :m], mask[k, :n, :m] = c, True
+        bare.append(nclib.ot.sinkhorn(c, reg=0.05))
+    t = nclib.ot.sinkhorn(cost, reg=0.05, mask=mask)
+    assert t.converged.all()
+    for k, (n, m) in enumerate(sizes):
+        torch.testing.assert_close(t.plan[k, :n, :m], bare[k].plan, rtol=1e-7, atol=1e-10)
+        assert t.plan[k].sum().item() == pytest.approx(1)
+
+
+def test_many_small_problems_take_the_batched_route_and_agree():
+    g = torch.Generator().manual_seed(5)
+    cost = torch.rand(24, 6, 5, generator=g, dtype=torch.float64)
+    mass = torch.linspace(0, 0.9, 24, dtype=torch.float64)
+    batch = nclib.ot.partial_sinkhorn(cost, mass, reg=0.03)
+    assert batch.converged.all()
+    loop = torch.stack([nclib.ot.partial_sinkhorn(cost[k], mass[k], reg=0.03).plan for k in range(24)])
+    torch.testing.assert_close(batch.plan, loop, rtol=1e-7, atol=1e-10)
+
+
+def test_label_transport_matches_the_linear_program_and_its_mass():
+    g = torch.Generator().manual_seed(2)
+    cost = torch.rand(60, 5, generator=g, dtype=torch.float64) * 4
+    r = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15])
+    for s in (0.2, 0.8, 1.0):
+        t = nclib.ot.label_transport(cost, s, r, reg=0.002)
+        exact = nclib.ot.partial_exact(cost, s, None, r.double() / r.double().sum())
+        assert t.mass.item() == pytest.approx(s, rel=1e-9)
+        assert (t.plan.sum(1) <= 1 / 60 + 1e-10).all()
+        assert (t.plan.sum(0) <= r + 1e-7).all()
+        assert 0 <= t.value.item() - exact.value.item() + 1e-9 < 0.01
+    fixed = nclib.ot.label_transport(cost, 0.5, r, reg=0.05, class_cap="scaled")
+    torch.testing.assert_close(fixed.plan.sum(0), 0.5 * r.double(), rtol=1e-6, atol=1e-8)
+    with pytest.raises(ValueError, match="class_cap"):
+        nclib.ot.label_transport(cost, 0.5, r, reg=0.05, class_cap="free")
+    with pytest.raises(ValueError, match="sum to 1"):
+        nclib.ot.label_transport(cost, 0.5, r * 2, reg=0.05)
+    with pytest.raises(ValueError, match="mass must be between"):
+        nclib.ot.label_transport(cost, 1.2, r, reg=0.05)
+
+
+def test_exact_duals_are_feasible_and_tight():
+    cost, p, q, mask = problem(8, 15, 11)
+    t = nclib.ot.partial_exact(cost, 0.7, p, q, mask=mask)
+    c = t.certify()
+    assert c.gap.item() == pytest.approx(0, abs=1e-9)
+    assert c.mass_violation.item() < 1e-9
+    f, g = t.potentials.f, t.potentials.g
+    assert ((f[:, None] + g - cost)[mask] <= 1e-9).all()
+    assert (f + t.potentials.g_slack <= 1e-9).all()
+    from ot.partial import partial_wasserstein
+
+    whole = nclib.ot.partial_exact(cost, 0.7, p, q)
+    want = (partial_wasserstein(p.numpy(), q.numpy(), cost.numpy(), m=0.7) * cost.numpy()).sum()
+    assert whole.value.item() == pytest.approx(want, rel=1e-9)
+
+
+def test_warm_start_from_the_solution_takes_fewer_passes():
+    cost, p, q, mask = problem(9, 40, 40)
+    for formulation in ("extended", "capped"):
+        for method in ("auto", "log"):
+            options = {"reg": 0.003, "mask": mask, "formulation": formulation, "method": method}
+            first = nclib.ot.partial_sinkhorn(cost, 0.7, p, q, **options)
+            again = nclib.ot.partial_sinkhorn(cost, 0.7, p, q, start=first.potentials, **options)
+            assert again.converged
+            assert again.iterations < first.iterations
+            assert (again.plan - first.plan).abs().sum() < 1e-6
+
+
+def test_permuting_and_scaling_do_not_change_the_solution():
+    cost, p, q, mask = problem(10, 16, 13)
+    g = torch.Generator().manual_seed(0)
+    i, j = torch.randperm(16, generator=g), torch.randperm(13, generator=g)
+    for formulation in ("extended", "capped"):
+        one = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=0.02, mask=mask, formulation=formulation)
+        other = nclib.ot.partial_sinkhorn(
+            cost[i][:, j], 0.5, p[i], q[j], reg=0.02, mask=mask[i][:, j], formulation=formulation
+        )
+        torch.testing.assert_close(other.plan, one.plan[i][:, j], rtol=1e-6, atol=1e-9)
+        # unit of the cost, constant in the cost, unit of the weights
+        big = nclib.ot.partial_sinkhorn(
+            cost * 1e6 - 3e5, 0.5, p, q, reg=0.02e6, mask=mask, formulation=formulation
+        )
+        torch.testing.assert_close(big.plan, one.plan, rtol=1e-6, atol=1e-9)
+        heavy = nclib.ot.partial_sinkhorn(
+            cost, 50, 100 * p, 100 * q, reg=0.02, mask=mask, formulation=formulation
+        )
+        torch.testing.assert_close(heavy.plan, 100 * one.plan, rtol=1e-6, atol=1e-7)
+        turned = nclib.ot.partial_sinkhorn(
+            cost.mT, 0.5, q, p, reg=0.02, mask=mask.mT, formulation=formulation
+        )
+        torch.testing.assert_close(turned.plan.mT, one.plan, rtol=1e-6, atol=1e-9)
+
+
+def test_unequal_totals_are_refused_when_everything_moves():
+    with pytest.raises(ValueError, match="p sums to"):
+        nclib.ot.sinkhorn(torch.rand(3, 3), torch.ones(3), torch.ones(3) / 3, reg=0.1)
+    mask = torch.tensor([[True, False], [True, False]])
+    with pytest.raises(ValueError, match="infeasible"):
+        nclib.ot.sinkhorn(torch.rand(2, 2), torch.ones(2) / 2, torch.ones(2) / 2, reg=0.1, mask=mask)
