@@ -44,6 +44,7 @@ notebooks-check: env ## fail when a notebook's stored outputs are stale
 	@$(RUN_NOTEBOOKS) --check
 
 html: env ## build and check the pages from the stored outputs; runs no notebook
+	@rm -rf _build
 	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going
 	@"$(PY)" book/_ext/check_html.py _build/html
 	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"

@@ -10,22 +10,20 @@
 from __future__ import annotations
 
 import copy
-import json
 import pathlib
-import re
 from typing import Any
 
 import nbformat
 from docutils import nodes
 from docutils.statemachine import StringList
+from live_page import runs_of, show_live
 from nbdeps import Walk
-from nbstamp import INJECTED, PARAMETERS, cell_keys, code_cells, failures, problems, tags
+from nbstamp import INJECTED, PARAMETERS, cell_keys, code_cells, problems, tags
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 log = logging.getLogger(__name__)
-GLUE = "application/papermill.record/"
 LIVE_PAGE = "book/your_machine"
 
 
@@ -46,71 +44,9 @@ def merge(current: Any, stored: Any) -> Any:
     return merged
 
 
-def live_cells(live: Any) -> list[Any]:
-    """Return the cells of a live run that can stand on a second page: code and headings.
-
-    Labels and glued values stay behind, since a book can define a name once; the prose is in the chapter.
-    """
-    out: list[Any] = []
-    for cell in copy.deepcopy(live.cells):
-        if cell.cell_type == "code":
-            if any(t in {"remove-cell", INJECTED} for t in tags(cell)):
-                continue
-            cell.metadata.pop("mystnb", None)
-            cell.outputs = [o for o in cell.outputs if not any(k.startswith(GLUE) for k in o.get("data", {}))]
-            if cell.outputs:
-                cell.metadata["tags"] = sorted({*tags(cell), "hide-input"})
-                out.append(cell)
-        elif cell.cell_type == "markdown":
-            heading = re.search(r"^##+ +(.+)$", cell.source, re.MULTILINE)
-            if heading:
-                text = re.sub(
-                    r"\{[\w:]+\}`([^`<]+)[^`]*`", r"\1", heading[1]
-                )  # roles make labels and citations
-                out.append(nbformat.v4.new_markdown_cell(f"### {text}", id=cell.id))
-    while out and out[-1].cell_type == "markdown":  # a heading whose cells show nothing
-        out.pop()
-    return [
-        c
-        for c, after in zip(out, [*out[1:], None], strict=True)
-        if c.cell_type == "code" or (after is not None and after.cell_type == "code")
-    ]
-
-
-def machine_line(run: dict[str, Any]) -> str:
-    """Return one sentence about where and how long a notebook ran."""
-    return (
-        f"{run['date']}: **{run['seconds']:.0f} seconds** on {run['device']}, {run['threads']} of "
-        f"{run['cores']} cores; Python {run['python']}, torch {run['versions']['torch']}."
-    )
-
-
-def runs_of(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Return ``runs.json`` of a folder of executed notebooks; empty when there is none."""
-    path = folder / "runs.json"
-    return json.loads(path.read_text("utf8")) if path.exists() else {}
-
-
-def show_live(root: pathlib.Path, page: Any) -> Any:
-    """Return the page about the reader's machine, with the live runs in ``book/live`` behind its own text."""
-    runs = runs_of(root / "book" / "live")
-    if not runs:
-        text = (
-            "```{note}\nThis copy of the book was built without a live run. `make book` makes one (a few "
-            "minutes on two cores) and shows it here.\n```"
-        )
-        page.cells.append(nbformat.v4.new_markdown_cell(text, id="no-live-run"))
-    for name, run in runs.items():
-        live = nbformat.read(root / "book" / "live" / f"{name}.ipynb", 4)
-        recorded = runs_of(root / "book" / "executed").get(name)
-        lines = [f"## {run['title']}", "", f"This machine, {machine_line(run)}"]
-        if recorded:
-            lines += ["", f"The stored run on the chapter's page, {machine_line(recorded)}"]
-        page.cells.append(nbformat.v4.new_markdown_cell("\n".join(lines), id=f"live-{name}"))
-        page.cells += live_cells(live)
-        if failures(live):
-            log.warning("the live run of %s did not finish", name, location=LIVE_PAGE)
-    return page
+def walk_of(app: Sphinx) -> Walk:
+    """Return the import walk of this build; modules are read once."""
+    return app.nclib_walk  # type: ignore[attr-defined,no-any-return]
 
 
 def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -122,7 +58,7 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = nbformat.writes(show_live(root, nbformat.reads(source[0], 4)))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
         return
-    walk: Walk = app.nclib_walk  # type: ignore[attr-defined]
+    walk = walk_of(app)
     stored = root / "book" / "executed" / path.name
     for dependency in [stored, *walk.paths.values()]:
         app.env.note_dependency(str(dependency))  # incremental builds notice
@@ -141,11 +77,11 @@ class ExecutionStatus(SphinxDirective):
         root = pathlib.Path(self.env.srcdir)
         runs = runs_of(root / "book" / "executed")
         self.env.note_dependency(str(root / "book" / "executed" / "runs.json"))
-        lines = ["| page | state | ran on | seconds | device | threads | Python | torch | commit |"]
-        lines += ["|---|---|---|---:|---|---|---|---|---|"]
+        lines = ["| page | state | ran on | seconds | device | threads | torch | commit |"]
+        lines += ["|---|---|---|---:|---|---|---|---|"]
         for path in sorted((root / "notebooks").glob("*.ipynb")):
-            state = problems(path, root / "book" / "executed" / path.name, root, self.env.app.nclib_walk)
-            cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 6
+            state = problems(path, root / "book" / "executed" / path.name, root, walk_of(self.env.app))
+            cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 5
             cells = [f"{{doc}}`/notebooks/{path.stem}`", "stale" if state else "fresh", *cells]
             lines.append(f"| {' | '.join(cells)} |")
         box = nodes.container(classes=["execution-status"])
@@ -160,7 +96,6 @@ def status_cells(run: dict[str, Any]) -> list[str]:
         f"{run['seconds']:.0f}",
         run["device"],
         f"{run['threads']} of {run['cores']}",
-        run["python"],
         run["versions"]["torch"],
         f"`{run['commit']}`",
     ]

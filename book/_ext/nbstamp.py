@@ -7,6 +7,7 @@ count.
 from __future__ import annotations
 
 import ast
+import json
 import pathlib
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ INJECTED = "injected-parameters"
 PARAMETERS = "parameters"
 STAMP = "nclib_stamp"
 RESULTS = "book/results"
+READER = "recorded"  # nclib.records.recorded
 
 
 def tags(cell: Any) -> list[str]:
@@ -50,13 +52,35 @@ def cell_keys(nb: Any) -> list[str]:
 
 
 def named_results(code: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield recorded runs that the code names: a string such as ``"book/results"`` or a file below it."""
-    for node in ast.walk(ast.parse(code)):
-        value = getattr(node, "value", None)
-        if isinstance(node, ast.Constant) and isinstance(value, str) and RESULTS in value:
+    """Yield the recorded runs that the code reads.
+
+    They are named by a string, ``"book/results"`` or a file below it, or read through ``recorded(...)``. Where every
+    such call asks for a method, only the records of methods that the code mentions count.
+    """
+    nodes = list(ast.walk(ast.parse(code)))
+    strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    for value in strings:
+        if RESULTS in value:
             target = root / value[value.index(RESULTS) :]
             found = target.rglob("*") if target.is_dir() else target.parent.glob(target.name)
             yield from (p for p in found if p.is_file())
+    reads = [n for n in nodes if READER in (getattr(n, "attr", None), getattr(n, "id", None))]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and n.func in reads]
+    narrow = len(calls) == len(reads) and all("method" in {k.arg for k in c.keywords} for c in calls)
+    if reads:
+        for record in records_in(root / RESULTS):
+            if not narrow or record["settings"].get("method") in strings:
+                yield record["path"]
+
+
+def records_in(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Return every record of a run below ``folder``, with its ``path``; other JSON files are passed over."""
+    found = []
+    for path in sorted(folder.rglob("*.json")):
+        content = json.loads(path.read_text("utf8"))
+        if isinstance(content, dict) and {"settings", "metrics", "cost", "environment"} <= content.keys():
+            found.append({**content, "path": path})
+    return found
 
 
 def stamp(source: pathlib.Path, root: pathlib.Path = ROOT, walk: Walk | None = None) -> dict[str, Any]:

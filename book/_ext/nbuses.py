@@ -72,8 +72,8 @@ class Reader(ast.NodeVisitor):
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
         self.visit(tree)
-        constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-        self.uses.words = {n.value for n in constants}
+        values = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+        self.uses.words = {value for value in values if isinstance(value, str)}
         self.uses.strings = self.uses.words if every_string else set(selecting_strings(tree))
         self.uses.defaults = set(string_defaults(tree))
         self.uses.registers = set(registered_names(tree))
@@ -233,7 +233,7 @@ def registered_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         for call in getattr(node, "decorator_list", []):
             func = getattr(call, "func", None)
-            name = getattr(func, "attr", None) or getattr(func, "id", "")
+            name = getattr(func, "attr", None) or getattr(func, "id", None) or ""
             if isinstance(call, ast.Call) and name.startswith("register") and call.args:
                 first = call.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbstamp import INJECTED, STAMP, cell_key, problems, stamp
+from nbstamp import INJECTED, STAMP, cell_key, named_results, problems, stamp
 from notebook_tools import executed, notebook
 
 
@@ -98,6 +99,32 @@ def test_injected_parameters_are_not_the_notebooks_code(tree: Path) -> None:
     nb.cells.insert(1, nbformat.v4.new_code_cell("x = 1", metadata={"tags": [INJECTED]}))
     nbformat.write(nb, path)
     assert stamp(path, tree) == before
+
+
+def record(method: str, rsum: float) -> str:
+    return json.dumps(
+        {"settings": {"method": method}, "metrics": {"rsum": rsum}, "cost": {}, "environment": {}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "counted"),
+    [
+        ("nclib.records.recorded(method='l2rm')", ["a"]),
+        ("[recorded(method=m) for m in ('l2rm', 'plain')]", ["a", "b"]),
+        ("recorded(mrate=0.6)", ["a", "b"]),
+        ("recorded(method='l2rm'), recorded()", ["a", "b"]),
+        ("recorded(method='l2rm'), map(recorded, x)", ["a", "b"]),
+        ("print('l2rm')", []),
+    ],
+)
+def test_recorded_runs_that_the_code_reads_count(tmp_path: Path, code: str, counted: list[str]) -> None:
+    folder = tmp_path / "book" / "results"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(record("l2rm", 400.0), "utf8")
+    (folder / "b.json").write_text(record("plain", 100.0), "utf8")
+    (folder / "bench.json").write_text("{}", "utf8")
+    assert sorted(p.stem for p in named_results(code, tmp_path)) == counted
 
 
 def test_cell_key_keeps_magics_and_broken_code() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from nb_overlay import live_cells, merge, show_live
-from nbstamp import INJECTED, PARAMETERS, STAMP, stamp
+from live_page import comparison, live_cells, show_live
+from nb_overlay import merge
+from nbstamp import INJECTED, PARAMETERS, STAMP, records_in, stamp
 from notebook_tools import executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -139,3 +140,32 @@ def test_the_live_run_stands_beside_the_stored_one(tree: Path) -> None:
     assert "**100 seconds**" in text
     assert "**12 seconds**" in text
     assert printed(page) == ["live output 1\n", "live output 2\n"]
+
+
+def a_record(seed: int, rsum: float, **settings: Any) -> dict[str, Any]:
+    test = {"i2t_r1": 10.0, "i2t_r10": 50.0, "t2i_r1": 9.0, "t2i_r10": 40.0, "rsum": rsum}
+    return {
+        "settings": {"method": "plain", "mrate": 0.6, "seed": seed, "method_options": {"loss": "triplet"}}
+        | settings,
+        "metrics": {"test": test},
+        "cost": {"seconds": 20.0},
+        "environment": {"device": "CPU, a processor", "threads": 2},
+    }
+
+
+def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(tmp_path: Path) -> None:
+    for seed, rsum, mrate in ((0, 200.0, 0.6), (1, 204.0, 0.6), (0, 400.0, 0.0)):
+        path = tmp_path / f"{seed}-{mrate}.json"
+        path.write_text(json.dumps(a_record(seed, rsum, mrate=mrate)), "utf8")
+    (tmp_path / "bench.json").write_text("[1, 2]", "utf8")
+    recorded = records_in(tmp_path)
+    assert len(recorded) == 3
+    table = comparison([a_record(0, 201.5)], recorded)
+    assert len(table) == 4
+    assert table[2] == (
+        "| plain (triplet) | 0.6 | your machine: CPU, a processor, 2 threads "
+        "| 10.0 | 50.0 | 9.0 | 40.0 | 201.5 | 20 |"
+    )
+    assert "recorded, seeds: 2" in table[3]
+    assert "202.0 ± 2.8" in table[3]
+    assert comparison([], recorded) == []
