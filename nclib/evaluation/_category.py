@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nclib.evaluation._matrix import Float, as_matrix, host
+from nclib.evaluation._matrix import Float, as_matrix, ascending, host
 
 
 def _embedding(x: Any, name: str) -> NDArray[np.float64]:
@@ -30,8 +30,7 @@ def _classes(x: Any, n: int, name: str) -> NDArray[Any]:
 
 
 def _exact(similarity: Float, relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    order = np.argsort(-similarity, axis=1, kind="stable")  # equal scores by position
-    return np.take_along_axis(relevant, order, 1)
+    return np.take_along_axis(relevant, ascending(-similarity), 1)
 
 
 def _packed(similarity: Float, relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:

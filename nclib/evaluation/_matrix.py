@@ -59,3 +59,13 @@ def count(mask: NDArray[np.bool_], axis: int) -> Counts:
     length = mask.shape[axis]
     kind = np.uint8 if length < 2**8 else np.uint16 if length < 2**16 else np.uint32
     return mask.view(np.uint8).sum(axis, dtype=kind).astype(np.int64)
+
+
+def ascending(keys: Float) -> NDArray[np.int64]:
+    """Return the order of every row, equal keys by position."""
+    order = np.argsort(keys, axis=1)  # several times faster than the stable sort, which only ties need
+    found = np.take_along_axis(keys, order, 1)
+    tied = np.flatnonzero((found[:, 1:] == found[:, :-1]).any(1))
+    if tied.size:
+        order[tied] = np.argsort(keys[tied], axis=1, kind="stable")
+    return order

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.evaluation._matrix import Float, as_matrix, blocks, count, host
+from nclib.evaluation._matrix import Float, as_matrix, ascending, blocks, count, host
 from nclib.evaluation._recall import metrics, rsum
 
 
@@ -41,8 +41,7 @@ def _both(
 
 def _sorted_relevance(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return relevance by descending score; equal scores as a reversed stable sort leaves them."""
-    order = np.argsort(scores, axis=1, kind="stable")[:, ::-1]
-    return np.take_along_axis(relevant, order, 1)
+    return np.take_along_axis(relevant, ascending(scores)[:, ::-1], 1)
 
 
 def _precision_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
