@@ -54,8 +54,8 @@ def cell_keys(nb: Any) -> list[str]:
 def named_results(code: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield the recorded runs that the code reads.
 
-    They are named by a string, ``"book/results"`` or a file below it, or read through ``recorded(...)``. Where every
-    such call asks for a method, only the records of methods that the code mentions count.
+    They are named by a string, ``"book/results"`` or a file below it, or read through ``recorded``. Where
+    every such call asks for a method, only the records of methods that the code mentions count.
     """
     nodes = list(ast.walk(ast.parse(code)))
     strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
