@@ -107,7 +107,11 @@ class PairNodes(torch.autograd.Function):
 
         Each u = x / (|x| + eps) gives dx = (du - f u <du, u>) / (|x| + eps), f = (|x| + eps) / |x|.
         """
-        (grad,) = grads
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return PairNodes._backward(ctx, grads[0])
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         vectors, regions, captions, words, weight_g, weight_l, nodes, *saved = ctx.saved_tensors
         score, share, scale, extent, length = saved
         n_images, n_regions, dim = regions.shape

@@ -79,6 +79,11 @@ class ReasonOverPairs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Propagate to the nodes and the maps."""
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return ReasonOverPairs._backward(ctx, grads[0])
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         asked, block = ctx.asked, ctx.block
         steps = len(asked)
         nodes, *rest = ctx.saved_tensors
@@ -89,7 +94,7 @@ class ReasonOverPairs(torch.autograd.Function):
         d_nodes = torch.empty_like(nodes)
         for i in range(0, pairs, block):
             k = slice(i, i + block)
-            d_after = grads[0][k, None]
+            d_after = grad[k, None]
             for t in range(steps - 1, -1, -1):
                 merged, _, update, _ = maps[4 * t : 4 * t + 4]
                 d_merged, d_shift, d_update, d_bias = d_maps[4 * t : 4 * t + 4]

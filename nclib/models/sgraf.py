@@ -215,19 +215,33 @@ class SimilarityNodes(Matcher):
             raise ValueError(
                 "images and captions must be encodings made by this model: regions or words are missing"
             )
-        groups, again = self._plan(regions, captions.lengths, chunk)
+        # Under autocast the encoders work in low precision; normalised differences need the weights' own.
+        with torch.autocast(regions.device.type, enabled=False):
+            vectors, regions, caption_vectors, words = (
+                part.to(self.dtype) for part in (images.vectors, regions, captions.vectors, words)
+            )
+            total = self._all_pairs(vectors, regions, caption_vectors, words, captions.lengths, chunk)
+            return total if logits else torch.sigmoid(total)
+
+    def _all_pairs(
+        self,
+        vectors: Tensor,
+        regions: Tensor,
+        caption_vectors: Tensor,
+        words: Tensor,
+        lengths: tuple[int, ...],
+        chunk: int | None,
+    ) -> Tensor:
+        groups, again = self._plan(regions, lengths, chunk)
         rows = [row for group in groups for row in group.rows]
         order = torch.tensor(rows).to(regions.device, non_blocking=True)
         sizes = [len(group.rows) for group in groups]
         columns: list[Tensor] = []
         moments: list[tuple[Tensor, Tensor]] = []
-        for group, vector, word in zip(
-            groups,
-            captions.vectors.index_select(0, order).split(sizes),
-            words.index_select(0, order).split(sizes),
-            strict=True,
-        ):
-            inputs = (images.vectors, regions, vector, word, group)
+        caption_parts = caption_vectors.index_select(0, order).split(sizes)
+        word_parts = words.index_select(0, order).split(sizes)
+        for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
+            inputs = (vectors, regions, some_vectors, some_words, group)
             if again:
                 out, kept = checkpoint(self._group, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
@@ -240,8 +254,7 @@ class SimilarityNodes(Matcher):
         if moments:
             means, variances = zip(*moments, strict=True)
             self._remember(torch.cat(means)[back], torch.cat(variances)[back])
-        total = torch.cat(columns, 1).index_select(1, back)
-        return total if logits else torch.sigmoid(total)
+        return torch.cat(columns, 1).index_select(1, back)
 
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""

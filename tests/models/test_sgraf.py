@@ -1,33 +1,47 @@
-"""SGR and SAF: equal to the loop over captions, in values, gradients and running statistics."""
+"""SGR and SAF: equal to the loop over captions in values, gradients and statistics, and to worked numbers."""
+
+import itertools
 
 import pytest
 import torch
-from sgraf_reference import loop_similarity
+from sgraf_reference import contexts, loop_similarity
+from toy import fill, regions, words
 
+import nclib.models.sgraf as sgraf
 from nclib.batch import Tokens
-from nclib.models import build
+from nclib.models import CaptionEncoding, ImageEncoding, build
+from nclib.models.alignment import PairNodes
+from nclib.models.reasoning import ReasonOverPairs, softmax_
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
+LENGTHS = (4, 2, 6, 4, 3, 1, 6)
 
 
-def example(name, lengths=(4, 2, 6, 4, 3, 1, 6), n_images=5, seed=0, dtype=torch.float64, **options):
-    torch.manual_seed(seed)
-    model = build(name, **SIZES, dropout=0.0, **options).to(dtype)
-    with torch.no_grad():  # biases that matter
+def example(name, lengths=LENGTHS, n_images=5, dtype=torch.float64, **options):
+    torch.manual_seed(0)
+    model = build(name, **SIZES, **{"dropout": 0.0, **options}).to(dtype)
+    with torch.no_grad():  # biases and batch norms that matter
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     images = torch.randn(n_images, SIZES["n_regions"], SIZES["feature_dim"], dtype=dtype)
     ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
     for row, length in enumerate(lengths):
         ids[row, :length] = torch.randint(1, SIZES["vocab_size"], (length,))
-    return model, images, Tokens(ids, lengths)
+    return model, images, Tokens(ids, tuple(lengths))
+
+
+def gradients(model):
+    return {k: torch.zeros_like(p) if p.grad is None else p.grad.clone() for k, p in model.named_parameters()}
 
 
 @pytest.mark.parametrize("name", ["sgr", "saf"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
-@pytest.mark.parametrize("group_cost", [0.0, 1e9])
-def test_batch_equals_loop(name, training, chunk, group_cost):
+@pytest.mark.parametrize("group_cost", [0.0, 12.0, 1e9])
+@pytest.mark.parametrize("values", [1, 500, 10**6])
+def test_batch_equals_loop(name, training, chunk, group_cost, values, monkeypatch):
+    monkeypatch.setitem(sgraf.BLOCK_VALUES, "cpu", values)
+    monkeypatch.setitem(sgraf.GRAPH_VALUES, "cpu", values)
     model, images, tokens = example(name)
     model.train(training)
     model.group_cost = group_cost
@@ -35,16 +49,360 @@ def test_batch_equals_loop(name, training, chunk, group_cost):
     images.requires_grad_()
     expected, running = loop_similarity(model, images, tokens)
     (expected * pull).sum().backward()
-    wanted = {key: p.grad for key, p in model.named_parameters()}
-    wanted_images, images.grad = images.grad, None
+    wanted, wanted_images, images.grad = gradients(model), images.grad, None
     model.zero_grad()
     got = model.similarity(model.encode_images(images), model.encode_captions(tokens), chunk=chunk)
     (got * pull).sum().backward()
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-14)
     torch.testing.assert_close(images.grad, wanted_images, rtol=1e-9, atol=1e-14)
-    for key, parameter in model.named_parameters():
-        grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+    for key, grad in gradients(model).items():
         torch.testing.assert_close(grad, wanted[key], rtol=1e-8, atol=1e-13, msg=key)
     if running is not None:
         torch.testing.assert_close(model.filtration.norm.running_mean, running[0], rtol=0, atol=1e-14)
         torch.testing.assert_close(model.filtration.norm.running_var, running[1], rtol=0, atol=1e-14)
+        assert model.filtration.norm.num_batches_tracked == (len(tokens) if training else 0)
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("longest", [9, 22])
+def test_float32_is_close_to_the_loop(name, longest):
+    model, images, tokens = example(name, lengths=tuple(range(1, longest)), dtype=torch.float32)
+    expected, _ = loop_similarity(model.eval(), images, tokens)
+    torch.testing.assert_close(model(images, tokens), expected, rtol=0, atol=5e-7)
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_small_budget_changes_nothing(name):
+    """Over the memory budget every group is computed twice; statistics are still taken once."""
+    results = []
+    for budget in (1 << 30, 1):
+        model, images, tokens = example(name)
+        model.memory_budget = budget
+        scores = model(images, tokens)
+        scores.square().sum().backward()
+        results.append((scores, gradients(model), {k: v.clone() for k, v in model.state_dict().items()}))
+    (scores, grads, state), (scores_low, grads_low, state_low) = results
+    torch.testing.assert_close(scores_low, scores, rtol=0, atol=1e-14)
+    for key in grads:
+        torch.testing.assert_close(grads_low[key], grads[key], rtol=1e-9, atol=1e-14, msg=key)
+    for key in state:
+        torch.testing.assert_close(state_low[key], state[key], rtol=0, atol=1e-14, msg=key)
+
+
+def test_budget_bounds_the_groups():
+    model, images, tokens = example("sgr")
+    encoded = model.encode_images(images)
+    node = len(images) * model.sim_dim * 8 * model._vectors_per_node
+    model.memory_budget = 9 * node
+    groups, again = model._plan(encoded.regions, tokens.lengths, None)
+    assert again
+    assert max(len(g.rows) * (g.width + 1) for g in groups) <= 9
+    with torch.no_grad():
+        assert not model._plan(encoded.regions, tokens.lengths, None)[1]
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf", "sgraf"])
+def test_selected_and_joined_encodings_score_alike(name):
+    model, images, tokens = example(name)
+    model.eval()
+    encoded, captions = model.encode_images(images), model.encode_captions(tokens)
+    scores = model.similarity(encoded, captions)
+    some, other = [3, 0], [5, 1, 2]
+    part = model.similarity(encoded.select(some), captions.select(torch.tensor(other)))
+    torch.testing.assert_close(part, scores[some][:, other], rtol=0, atol=1e-14)
+    pieces = [captions.select([1, 5]), captions.select(slice(2, 5))]
+    assert len(pieces[0]) == 2
+    joined = type(captions).concat(pieces)
+    halves = type(encoded).concat([encoded.select([4]), encoded.select([1, 1])])
+    torch.testing.assert_close(
+        model.similarity(halves, joined), scores[[4, 1, 1]][:, [1, 5, 2, 3, 4]], rtol=0, atol=1e-14
+    )
+    mask = torch.tensor([True, False, False, True, False])
+    torch.testing.assert_close(
+        model.similarity(encoded.select(mask), captions), scores[[0, 3]], rtol=0, atol=1e-14
+    )
+    assert not model.similarity(encoded.detach(), captions.detach().select([0])).isnan().any()
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("group_cost", [0.0, 1e9])
+def test_padding_may_hold_anything(name, group_cost):
+    model, images, tokens = example(name)
+    model.eval()
+    model.group_cost = group_cost
+    encoded, captions = model.encode_images(images), model.encode_captions(tokens)
+    dirty = captions.words.clone()
+    for row, length in enumerate(captions.lengths):
+        dirty[row, length:] = 1e3 * torch.randn_like(dirty[row, length:])
+    clean = model.similarity(encoded, captions)
+    got = model.similarity(encoded, CaptionEncoding(captions.vectors, captions.lengths, dirty))
+    assert torch.equal(got, clean)
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_order_of_captions_does_not_matter(name):
+    model, images, tokens = example(name)
+    model.eval()
+    order = torch.randperm(len(tokens))
+    mixed = Tokens(tokens.ids[order], tuple(tokens.lengths[i] for i in order))
+    torch.testing.assert_close(model(images, mixed), model(images, tokens)[:, order], rtol=0, atol=1e-14)
+
+
+def test_logits_and_probabilities_agree():
+    for name in ("sgr", "saf", "sgraf"):
+        model, images, tokens = example(name)
+        model.eval()
+        probability, logit = model(images, tokens), model(images, tokens, logits=True)
+        torch.testing.assert_close(torch.sigmoid(logit), probability, rtol=0, atol=1e-14)
+        assert bool((probability > 0).all() and (probability < 1).all())
+
+
+def test_ensemble_is_the_mean_and_its_logits_do_not_saturate():
+    model, images, tokens = example("sgraf")
+    model.eval()
+    scores = (model.sgr(images, tokens) + model.saf(images, tokens)) / 2
+    torch.testing.assert_close(model(images, tokens), scores)
+    model.float()
+    with torch.no_grad():
+        model.sgr.score.bias.fill_(30.0)
+        model.saf.score.bias.fill_(31.0)
+    images = images.float()
+    assert len(model(images, tokens).unique()) == 1
+    logits = model(images, tokens, logits=True)
+    assert bool(logits.isfinite().all())
+    assert len(logits.unique()) > 20
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_dropout_only_in_training(name):
+    model, images, tokens = example(name, dropout=0.4)
+    assert not torch.equal(model(images, tokens), model(images, tokens))
+    model.eval()
+    assert torch.equal(model(images, tokens), model(images, tokens))
+
+
+def test_one_image_needs_evaluation_mode_only():
+    model, images, tokens = example("saf", n_images=1)
+    model.eval()
+    expected, _ = loop_similarity(model, images, tokens)
+    torch.testing.assert_close(model(images, tokens), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+def test_autocast_lowers_the_encoders_only(name):
+    model, images, tokens = example(name, dtype=torch.float32)
+    model.eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = model(images, tokens)
+        scores.sum().backward()
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, model(images, tokens), rtol=0, atol=0.05)
+    assert all(bool(grad.isfinite().all()) for grad in gradients(model).values())
+
+
+def test_encodings_of_another_model_are_refused():
+    model, images, tokens = example("sgr")
+    vse = build("vse", **SIZES).double()
+    with pytest.raises(ValueError, match="images and captions must be encodings made by this model"):
+        model.similarity(vse.encode_images(images), vse.encode_captions(tokens))
+
+
+# the autograd nodes alone
+
+
+def pair_inputs(n_images=3, n=2, w=3, n_regions=4, dim=5, size=4):
+    torch.manual_seed(1)
+    shapes = [(n_images, dim), (n_images, n_regions, dim), (n, dim), (n, w, dim)]
+    shapes += [(size, dim), (size,), (size, dim), (size,)]
+    return [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_gradient_of_alignment_by_finite_differences(block):
+    assert torch.autograd.gradcheck(lambda *args: PairNodes.apply(*args, 4.0, block), pair_inputs())
+
+
+@pytest.mark.parametrize("block", [1, 4, 6])
+@pytest.mark.parametrize("masked", [True, False])
+def test_gradient_of_reasoning_by_finite_differences(block, masked):
+    torch.manual_seed(2)
+    nodes = torch.randn(6, 4, 3, dtype=torch.float64, requires_grad=True)
+    maps = [torch.randn(3, 3) if i % 2 == 0 else torch.randn(3) for i in range(12)]
+    maps = [m.double().mul_(0.7).requires_grad_() for m in maps]
+    absent = None
+    if masked:
+        absent = torch.zeros(6, 1, 4, dtype=torch.float64)
+        absent[::2, :, 2:] = -torch.inf
+    assert torch.autograd.gradcheck(lambda x, *m: ReasonOverPairs.apply(x, absent, block, *m), (nodes, *maps))
+
+
+@pytest.mark.parametrize("needed", list(itertools.combinations(range(8), 1)))
+def test_gradient_when_one_input_asks_for_it(needed):
+    inputs = [x.detach().requires_grad_(i in needed) for i, x in enumerate(pair_inputs())]
+    everything = pair_inputs()
+    PairNodes.apply(*inputs, 4.0, 2).square().sum().backward()
+    PairNodes.apply(*everything, 4.0, 2).square().sum().backward()
+    for i in needed:
+        torch.testing.assert_close(inputs[i].grad, everything[i].grad)
+
+
+def test_zero_vectors_give_finite_gradients():
+    inputs = [torch.zeros_like(x).requires_grad_() for x in pair_inputs()]
+    nodes = PairNodes.apply(*inputs, 9.0, 2)
+    assert torch.equal(nodes, torch.zeros_like(nodes))
+    nodes.sum().backward()
+    assert all(bool(x.grad.isfinite().all()) for x in inputs)
+
+
+@pytest.mark.parametrize("width", [1, 7, 15, 16, 33])
+def test_softmax_in_place(width):
+    logits = 60 * torch.randn(11, 5, width)
+    logits[0, 0, : width // 2] = -torch.inf
+    torch.testing.assert_close(softmax_(logits.clone()), torch.softmax(logits, -1))
+
+
+# worked numbers: three regions, four dimensions, three-dimensional similarity vectors
+
+
+class Filler:
+    """Fills layers in the order of the worked example."""
+
+    def __init__(self):
+        self.k = 0
+
+    def __call__(self, tensor, amplitude=None, *, offset=0.0):
+        self.k += 1
+        if amplitude is None:
+            amplitude = 0.5 if tensor.ndim == 2 else 0.1
+        with torch.no_grad():
+            tensor.copy_(offset + fill(tensor.shape, self.k, amplitude))
+
+    def linear(self, layer, weight=None, offset=0.0):
+        self(layer.weight, weight)
+        self(layer.bias, offset=offset)
+
+    def norm(self, layer):
+        self(layer.weight, 0.2, offset=1.0)
+        self(layer.bias)
+        self(layer.running_mean, 0.1)
+        self(layer.running_var, 0.3, offset=0.6)
+
+
+def filled(name, graph=0.5, update=0.0, score=0.5):
+    model = build(name, feature_dim=4, vocab_size=3, n_regions=3, embed_dim=4, sim_dim=3, word_dim=2).double()
+    put = Filler()
+    put.linear(model.image_global.local)
+    put.norm(model.image_global.local_norm)
+    put.linear(model.image_global.mean)
+    put.norm(model.image_global.mean_norm)
+    put.linear(model.image_global.score)
+    for layer in (model.text_global.local, model.text_global.mean, model.text_global.score):
+        put.linear(layer)
+    put.linear(model.local_similarity)
+    put.linear(model.global_similarity)
+    put.linear(model.score, score)
+    if name == "saf":
+        put.linear(model.filtration.filter)
+        put.norm(model.filtration.norm)
+    else:
+        for step in model.graph.steps:
+            put.linear(step.query, graph)
+            put.linear(step.key, graph)
+            put.linear(step.update, graph, offset=update)
+    return model.eval()
+
+
+def encodings(model):
+    padded, lengths = words()
+    return (
+        ImageEncoding(model.image_global(regions()), regions()),
+        CaptionEncoding(model.text_global(padded, lengths), lengths, padded),
+    )
+
+
+def close(got, wanted):
+    torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=4e-6, atol=1e-6)
+
+
+def nodes_of_pair(model, image, caption):
+    images, captions = encodings(model)
+    images, captions = images.select([image]), captions.select([caption])
+    whole, local = model.global_similarity, model.local_similarity
+    return PairNodes.apply(
+        images.vectors,
+        images.regions,
+        captions.vectors,
+        captions.words,
+        whole.weight,
+        whole.bias,
+        local.weight,
+        local.bias,
+        9.0,
+        1,
+    )
+
+
+NODES = [
+    [-0.657278, 0.151410, 0.738282],
+    [-0.0281697, -0.892838, -0.449496],
+    [0.302131, -0.681377, -0.666666],
+    [0.198709, -0.767586, -0.609365],
+]
+
+
+def test_worked_globals_contexts_and_nodes():
+    model = filled("saf")
+    images, captions = encodings(model)
+    close(
+        images.vectors, [[0.639299, 0.566105, -0.0130227, 0.520242], [0.116512, 0.403617, 0.714469, 0.559511]]
+    )
+    close(
+        captions.vectors,
+        [[0.375631, 0.882992, 0.253680, 0.121951], [0.399620, 0.0471059, 0.508516, 0.761246]],
+    )
+    context = contexts(regions(), words()[0][1], 9.0)[0]
+    close(
+        context,
+        [
+            [0.949585, 0.0567891, 0.307004, 0.0285005],
+            [0.298770, 0.739684, -0.143585, 0.585652],
+            [0.0287743, 0.416346, -0.398012, 0.816955],
+        ],
+    )
+    close(nodes_of_pair(model, 0, 1)[0, 0], NODES)
+
+
+@pytest.mark.parametrize("group_cost", [0.0, 1e9])
+def test_worked_scores_of_saf(group_cost):
+    model = filled("saf")
+    model.group_cost = group_cost
+    close(model.similarity(*encodings(model)), [[0.492399, 0.407718], [0.443311, 0.434861]])
+    vector, _ = model.filtration(nodes_of_pair(model, 0, 1), None)
+    close(vector[0, 0], [-0.0361727, -0.895763, -0.443058])
+
+
+@pytest.mark.parametrize("group_cost", [0.0, 1e9])
+def test_worked_scores_of_sgr(group_cost):
+    model = filled("sgr")
+    model.group_cost = group_cost
+    close(model.similarity(*encodings(model)), [[0.546732, 0.541782], [0.543055, 0.542529]])
+
+
+@pytest.mark.parametrize("group_cost", [0.0, 1e9])
+def test_worked_scores_of_sgr_with_live_nodes(group_cost):
+    model = filled("sgr", graph=1.0, update=0.2, score=1.0)
+    model.group_cost = group_cost
+    close(model.similarity(*encodings(model)), [[0.893328, 0.852329], [0.871795, 0.862587]])
+    nodes = nodes_of_pair(model, 0, 1)
+    close(model.graph(nodes[0], None)[0], [0.317639, 1.66270, 0.864905])
+    maps = model.graph.steps[0].maps()
+    first = [ReasonOverPairs.apply(nodes[0].roll(-i, 1), None, 1, *maps)[0] for i in range(4)]
+    close(
+        torch.stack(first),
+        [
+            [0.0709321, 0, 0.0477793],
+            [0.977510, 0.339026, 0],
+            [0.568555, 0.0130878, 0],
+            [0.753758, 0.160817, 0],
+        ],
+    )

@@ -1,0 +1,136 @@
+"""Encoders against worked numbers, and their errors."""
+
+import pytest
+import torch
+from toy import fill
+
+from nclib.batch import Tokens
+from nclib.models import available, build
+from nclib.models.encoders import RegionEncoder, TextEncoder
+
+SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "sim_dim": 4, "word_dim": 3}
+
+
+def close(got, wanted, atol=2e-6):
+    torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=0, atol=atol)
+
+
+def set_gru(gru, embedding):
+    with torch.no_grad():
+        embedding.weight.copy_(fill((6, 2), 1, 0.8))
+        for suffix, a in (("", 2), ("_reverse", 6)):
+            getattr(gru, f"weight_ih_l0{suffix}").copy_(fill((6, 2), a, 0.8))
+            getattr(gru, f"weight_hh_l0{suffix}").copy_(fill((6, 2), a + 1, 0.8))
+            getattr(gru, f"bias_ih_l0{suffix}").copy_(fill((6,), a + 2, 0.2))
+            getattr(gru, f"bias_hh_l0{suffix}").copy_(fill((6,), a + 3, 0.2))
+
+
+def test_region_encoder_numbers():
+    encoder = RegionEncoder(3, 2).double()
+    with torch.no_grad():
+        encoder.fc.weight.copy_(fill((2, 3), 1, 0.5))
+        encoder.fc.bias.copy_(fill((2,), 2, 0.1))
+    close(
+        encoder(torch.tensor([[[1.0, 2, 0], [0, 1, -1]]], dtype=torch.float64))[0],
+        [[0.949233, 0.314572], [0.614513, 0.788907]],
+    )
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_text_encoder_numbers(unit):
+    encoder = TextEncoder(6, 2, 2, dropout=0.4, unit=unit).double().eval()
+    set_gru(encoder.gru, encoder.embedding)
+    words, last = encoder(Tokens(torch.tensor([[1, 4, 5, 2], [1, 5, 2, 0]]), (4, 3)))
+    if unit:
+        close(
+            words[0],
+            [[0.267577, 0.963536], [0.630101, 0.776513], [0.714576, 0.699558], [0.977015, -0.213173]],
+        )
+        close(words[1, :3], [[0.195888, 0.980626], [0.668551, 0.743666], [0.985525, -0.169530]])
+    else:
+        plain = [[0.0799457, 0.287882], [0.201683, 0.248546], [0.309484, 0.302979], [0.361661, -0.0789100]]
+        close(words[0], plain)
+    assert torch.equal(words[1, 3], torch.zeros(2, dtype=torch.float64))
+    states, final = encoder.gru(encoder.embedding(torch.tensor([[1, 5, 2]])))
+    torch.testing.assert_close(last[1], final.mean(0)[0])
+    torch.testing.assert_close(last[1], (states[0, -1, :2] + states[0, 0, 2:]) / 2)
+
+
+def test_padding_ids_do_not_matter():
+    torch.manual_seed(0)
+    encoder = TextEncoder(6, 2, 3).double()
+    clean, _ = encoder(Tokens(torch.tensor([[1, 2, 3], [4, 0, 0]]), (3, 1)))
+    dirty, _ = encoder(Tokens(torch.tensor([[1, 2, 3, 5], [4, 5, 5, 5]]), (3, 1)))
+    assert torch.equal(clean, dirty)
+
+
+def test_embedding_dropout_only_in_training():
+    torch.manual_seed(0)
+    encoder = TextEncoder(6, 40, 3, dropout=0.4)
+    tokens = Tokens(torch.tensor([[1, 2, 3]]), (3,))
+    assert not torch.equal(encoder(tokens)[0], encoder(tokens)[0])
+    encoder.eval()
+    assert torch.equal(encoder(tokens)[0], encoder(tokens)[0])
+
+
+def test_parameter_counts_at_full_size():
+    def count(module):
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    model = build("saf", feature_dim=2048, vocab_size=8481, n_regions=36)
+    assert count(model.image_encoder) == 2_098_176
+    assert count(model.text_encoder) == 10_691_244
+    assert count(model) - 2_098_176 - 10_691_244 == 4_727_886
+    model = build("sgr", feature_dim=8, vocab_size=8, n_regions=36)
+    assert count(model) - count(model.image_encoder) - count(model.text_encoder) == 5_319_755
+
+
+def models():
+    return sorted(available())
+
+
+@pytest.mark.parametrize("name", models())
+def test_wrong_input_is_named(name):
+    model = build(name, **SIZES)
+    tokens = Tokens(torch.tensor([[1, 2]]), (2,))
+    with pytest.raises(ValueError, match=r"images must be \(batch, regions, 6\), got \(2, 4, 5\)"):
+        model(torch.randn(2, 4, 5), tokens)
+    with pytest.raises(ValueError, match="images must be"):
+        model.encode_images(torch.randn(2, 6))
+    with pytest.raises(ValueError, match="at least one image"):
+        model.encode_images(torch.randn(0, 4, 6))
+    with pytest.raises(ValueError, match="ids from 1 to 9, but the vocabulary holds 0 to 8"):
+        model.encode_captions(Tokens(torch.tensor([[1, 9]]), (2,)))
+    with pytest.raises(ValueError, match="ids from -1"):
+        model.encode_captions(Tokens(torch.tensor([[1, -1]]), (2,)))
+    with pytest.raises(ValueError, match="at least one caption"):
+        model.encode_captions(Tokens(torch.zeros(0, 3, dtype=torch.long), ()))
+    with pytest.raises(ValueError, match="caption empty"):
+        model.encode_captions(Tokens(torch.tensor([[1, 2]]), (0,)))
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf", "sgraf"])
+def test_region_slots_are_fixed(name):
+    with pytest.raises(ValueError, match="images have 5 regions, but the model was built with n_regions=4"):
+        build(name, **SIZES).encode_images(torch.randn(2, 5, 6))
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="unknown model 'sfg'"):
+        build("sfg", feature_dim=4, vocab_size=4)
+    with pytest.raises(ValueError, match=r"has no option 'stepz'.*steps"):
+        build("sgr", feature_dim=4, vocab_size=4, stepz=2)
+    with pytest.raises(ValueError, match="embed_dim must be a positive integer, got 0"):
+        build("sgr", feature_dim=4, vocab_size=4, embed_dim=0)
+    with pytest.raises(ValueError, match="region_pool must be one of 'max', 'mean', got 'sum'"):
+        build("vse", feature_dim=4, vocab_size=4, region_pool="sum")
+    with pytest.raises(ValueError, match="temperature must be a positive number, got -1"):
+        build("saf", feature_dim=4, vocab_size=4, temperature=-1)
+    with pytest.raises(ValueError, match="dropout"):
+        build("saf", feature_dim=4, vocab_size=4, dropout=1.5)
+
+
+def test_catalogue_names_every_model():
+    catalogue = available()
+    assert {"sgr", "saf", "sgraf", "vse"} <= set(catalogue)
+    assert all(name in str(catalogue) for name in catalogue)

@@ -1,0 +1,59 @@
+"""The dual encoder: pooling against worked numbers and plain loops."""
+
+import pytest
+import torch
+from toy import regions, words
+
+from nclib.batch import Tokens
+from nclib.models import build
+from nclib.models.encoders import l2
+from nclib.models.vse import mean_of_regions, mean_of_words
+
+SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
+
+
+def test_worked_numbers_of_mean_pooling():
+    scores = l2(mean_of_regions(regions())) @ l2(mean_of_words(*words())).t()
+    wanted = torch.tensor([[0.768356, 0.683356], [0.609872, 0.871208]], dtype=torch.float64)
+    torch.testing.assert_close(scores, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("region_pool", ["mean", "max"])
+@pytest.mark.parametrize("word_pool", ["mean", "last"])
+@pytest.mark.parametrize("unit_fragments", [True, False])
+def test_equals_one_pair_at_a_time(region_pool, word_pool, unit_fragments):
+    torch.manual_seed(0)
+    options = {"region_pool": region_pool, "word_pool": word_pool, "unit_fragments": unit_fragments}
+    model = build("vse", **SIZES, **options).double()
+    images = torch.randn(3, 4, 6, dtype=torch.float64)
+    ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [7, 0, 0, 0]])
+    lengths = (4, 2, 1)
+    scores = model(images, Tokens(ids, lengths))
+    encoder = model.text_encoder
+    for i in range(3):
+        mapped = images[i] @ model.image_encoder.fc.weight.t() + model.image_encoder.fc.bias
+        if unit_fragments:
+            mapped = mapped / mapped.norm(dim=1, keepdim=True)
+        image = mapped.mean(0) if region_pool == "mean" else mapped.max(0).values
+        for c in range(3):
+            states, final = encoder.gru(encoder.embedding(ids[c : c + 1, : lengths[c]]))
+            word = (states[0, :, :8] + states[0, :, 8:]) / 2
+            if unit_fragments:
+                word = word / word.norm(dim=1, keepdim=True)
+            caption = word.mean(0) if word_pool == "mean" else final.sum(0)[0] / 2
+            cosine = torch.nn.functional.cosine_similarity(image, caption, dim=0)
+            torch.testing.assert_close(scores[i, c], cosine, rtol=0, atol=1e-7)
+
+
+def test_range_selection_and_any_number_of_regions():
+    torch.manual_seed(0)
+    model = build("vse", **SIZES)
+    captions = model.encode_captions(Tokens(torch.tensor([[1, 2], [3, 0]]), (2, 1)))
+    images = model.encode_images(torch.randn(5, 9, 6))
+    scores = model.similarity(images, captions)
+    low, high = model.score_range
+    assert bool((scores >= low).all() and (scores <= high).all())
+    joined = type(captions).concat([captions.select([1]), captions])
+    assert joined.lengths == (1, 2, 1)
+    torch.testing.assert_close(model.similarity(images.select([2]), joined), scores[[2]][:, [1, 0, 1]])
+    assert torch.equal(model.similarity(images, captions, logits=True, chunk=1), scores)
