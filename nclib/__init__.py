@@ -10,14 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nclib._options import Rule
     from nclib.experiment import check_parameters, open_run, run
     from nclib.records import Record
 
 __version__ = "0.1.0"
-__all__ = ["Record", "__version__", "check_parameters", "open_run", "run"]
+__all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "run"]
 
 _MODULES = ("data", "evaluation", "losses", "methods", "models", "noise", "ot", "plots", "records", "training")
-_NAMES = {"run": "experiment", "check_parameters": "experiment", "open_run": "experiment", "Record": "records"}
+_NAMES = {"run": "experiment", "check_parameters": "experiment", "open_run": "experiment", "Record": "records", "Rule": "_options"}
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ import torch
 
 from nclib import data, methods, models
 from nclib._options import Rule, make, option, plain_values, problems, rules
-from nclib.evaluation import recall, relevance_metrics
+from nclib.evaluation import map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
 from nclib.presets import PRESETS, preset
 from nclib.records import Record, environment, peak_memory_mb
@@ -260,7 +260,14 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
             "val_images": dataset.val.n_images,
             "test_images": dataset.test.n_images,
         },
-        noise=noise.summary(),
+        noise={
+            "protocol": noise.protocol,
+            "rate": noise.rate,
+            "seed": noise.seed,
+            "true_rate": noise.true_rate,
+            "checksum": noise.checksum,
+            "description": noise.describe(),
+        },
         metrics={
             "val": {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")},
             "test": test,
@@ -292,7 +299,9 @@ def test_metrics(trainer: Trainer, split: Split) -> dict[str, float]:
     S = trainer.score(split)
     result: dict[str, float] = dict(recall(S, split.captions_per_image))
     if split.has_relevance:
-        result |= relevance_metrics(S, split.relevance())
+        truth = split.relevance()
+        result |= map_at_r(S, truth)
+        result |= {f"relevant_{k}": v for k, v in relevant_recall(S, truth).items()}
     return result
 
 

@@ -227,3 +227,19 @@ def peak_memory_mb(device: torch.device) -> float:
         return float("nan")
     scale = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 2**20
+
+
+def recorded(**where: Any) -> pd.DataFrame:
+    """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
+
+    Parameters
+    ----------
+    **where
+        Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
+    """
+    table = collect(Path(__file__).resolve().parents[1] / "book" / "results")
+    for column, value in where.items():
+        if column not in table:
+            return table.iloc[:0]
+        table = table[table[column] == value]
+    return table.reset_index(drop=True)

@@ -29,6 +29,9 @@ from nclib.models import similarity_matrix
 from nclib.noise import Mismatch
 
 
+PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How long and how fast to train."""
@@ -39,7 +42,7 @@ class Schedule:
     lr: float = option(2e-4, above=0, help="learning rate of Adam")
     decay_every: int = option(15, low=1, help="the rate falls by 0.1 every so many training epochs")
     clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
-    precision: str = option("fp32", choices=("fp32", "bf16"), help="number type of the forward pass")
+    precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -95,8 +98,7 @@ class NoisyPairs:
 
     def truth(self) -> Truth:
         """Return what is really so, for diagnosis."""
-        matched = torch.as_tensor(self.noise.matched)
-        return Truth(matched, self._relevance if self.split.has_relevance else None)
+        return Truth(self.noise.matched, self._relevance if self.split.has_relevance else None)
 
     def _relevance(self, image_pair: Tensor, caption_pair: Tensor, block: int = 256) -> Tensor:
         rows = self.image_of[image_pair].numpy()
@@ -294,7 +296,7 @@ class Trainer:
         """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""
         parts = [
             similarity_matrix(
-                network, split, device=self.device, progress=progress, precision=self.schedule.precision
+                network, split, device=self.device, progress=progress, precision=PRECISION[self.schedule.precision]
             )
             for network in self.networks
         ]

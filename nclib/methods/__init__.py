@@ -8,10 +8,10 @@ from typing import Any
 
 from nclib._options import make
 from nclib._registry import Catalogue
-from nclib.methods._base import Batch, Loop, Method, Terms, Truth
+from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
 from nclib.methods._registry import METHODS
 
-__all__ = ["Batch", "Loop", "Method", "Terms", "Truth", "available", "build", "options"]
+__all__ = ["Batch", "Loop", "Method", "Steps", "Terms", "Truth", "available", "build", "options"]
 
 # A new method is one new file here: importing it registers it.
 for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):

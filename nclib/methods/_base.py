@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,15 +47,37 @@ class Truth:
 
     Parameters
     ----------
-    matched : Tensor, bool, (N,)
+    matched : ndarray, bool, (N,)
         Whether the pair's image is the one its caption was written for.
     relevance : callable or None
         ``relevance(i, j)``: share of the facts of pair j's caption that hold for the image shown in pair i,
         elementwise, in [0, 1]. None when the data cannot tell.
     """
 
-    matched: Tensor
+    matched: np.ndarray
     relevance: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of an epoch: an iterable that knows its length, for the progress bar."""
+
+    items: Iterable[Any]
+    n: int
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return self.n
+
+
+class BatchIterable(Protocol):
+    """Batches whose number is known."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
 
 
 Terms = dict[str, Tensor]
@@ -79,8 +102,8 @@ class Loop(Protocol):
 
     def batches(
         self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False
-    ) -> Iterator[Batch]:
-        """Yield shuffled batches of all pairs, or of those at ``subset``."""
+    ) -> BatchIterable:
+        """Return shuffled batches of all pairs, or of those at ``subset``."""
 
     def per_pair(self, loss: Callable[[Tensor], Tensor], network: int = 0) -> Tensor:
         """Return ``loss(S)`` of every pair, (N,), from shuffled batches with the network in eval mode."""
@@ -116,7 +139,7 @@ class Method(ABC):
         """Create what the method needs after warm-up (once per run)."""
 
     @abstractmethod
-    def begin_epoch(self, loop: Loop) -> Iterable[Any]:
+    def begin_epoch(self, loop: Loop) -> Steps:
         """Prepare a training epoch and return what :meth:`step` will receive, one item per step."""
 
     @abstractmethod

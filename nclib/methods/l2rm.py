@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from nclib import losses
 from nclib._options import option
-from nclib.methods._base import Batch, Loop, Method, Terms, Truth
+from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
 from nclib.methods._registry import METHODS
 from nclib.methods._rematching import RematchLog
-from nclib.noise import BetaMixture, division_report, minmax
+from nclib.noise import BetaMixture, division, unit_interval
 from nclib.ot import partial_sinkhorn
 
 COST_FLOOR = 1e-10
@@ -84,7 +84,7 @@ class L2RM(Method):
         S = loop.similarity(batch)
         if self.options.warmup == "triplet":
             return {"warmup": losses.triplet(S, self.options.margin, "mean").sum()}
-        return {"warmup": losses.WARMUP[self.options.warmup](S, self.options.tau).mean()}
+        return {"warmup": losses.WARMUP[self.options.warmup](S, tau=self.options.tau).mean()}
 
     # -- once, after warm-up ----------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class L2RM(Method):
 
     # -- identifying mismatched pairs (Sec. 4.1): beta mixture on the per-pair loss ----------------------
 
-    def begin_epoch(self, loop: Loop) -> Iterable[tuple[Batch, Batch | None]]:
+    def begin_epoch(self, loop: Loop) -> Steps:
         o = self.options
 
         def loss_and_cost(S: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class L2RM(Method):
             return torch.stack([ell, self.cost_network(S).diagonal()], dim=1)  # (B, 2)
 
         ell, cost = loop.per_pair(loss_and_cost).unbind(1)
-        x = minmax(ell)
+        x = unit_interval(ell)
         self.mixture = BetaMixture().fit(x)
         self.p_matched = torch.as_tensor(self.mixture.predict_proba(x)[:, 0])  # w, (N,)
         loop.keep(loss=x, cost=cost, p_matched=self.p_matched)
@@ -132,8 +132,8 @@ class L2RM(Method):
                 "nothing is rematched in this epoch",
                 stacklevel=2,
             )
-            return ((batch, None) for batch in clean)
-        return zip(clean, self._endless(loop, mismatched), strict=False)
+            return Steps(((batch, None) for batch in clean), len(clean))
+        return Steps(zip(clean, self._endless(loop, mismatched), strict=False), len(clean))
 
     @staticmethod
     def _endless(loop: Loop, subset: Tensor) -> Iterable[Batch]:
@@ -207,7 +207,9 @@ class L2RM(Method):
         loop.keep(**self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return {**division_report(self.p_matched, truth.matched, self.options.threshold), **self.log.report(truth)}
+        found = division(self.p_matched, truth.matched, threshold=self.options.threshold)
+        names = ("auc", "precision", "recall", "accuracy", "n_called_matched")
+        return {name: found[name] for name in names} | {"ece": found["calibration"]["ece"]} | self.log.report(truth)
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -6,12 +6,11 @@ et al., BMVC 2018), which fits mismatched pairs first and collapses, and InfoNCE
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nclib import losses
 from nclib._options import option
-from nclib.methods._base import Batch, Loop, Method, Terms
+from nclib.methods._base import Batch, Loop, Method, Steps, Terms
 from nclib.methods._registry import METHODS
 
 
@@ -35,8 +34,9 @@ class Plain(Method):
         # The mean over negatives does, so the warm-up epochs use it, at the scale of the later loss.
         return self._terms(loop, batch, negatives="mean")
 
-    def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
-        return loop.batches(purpose="pairs")
+    def begin_epoch(self, loop: Loop) -> Steps:
+        batches = loop.batches(purpose="pairs")
+        return Steps(batches, len(batches))
 
     def step(self, loop: Loop, item: Batch) -> Terms:
         return self._terms(loop, item, negatives="hardest")
