@@ -166,6 +166,19 @@ def test_any_matrix_will_do(convert):
     assert recall(convert(V1.copy()), 2) == recall(V1, 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_tensors_that_stay_on_their_device_until_read(monkeypatch, dtype):
+    # The path of a matrix on an accelerator: the tensor itself is cut into blocks.
+    S = torch.from_numpy(np.random.default_rng(0).integers(0, 60, (130, 260)))
+    expected = recall(S, 2), evaluation.relevant_recall(S, S > 50), dual_softmax(S.double(), 40.0)
+    for module in (evaluation._recall, evaluation._relevance, evaluation._dual_softmax):
+        monkeypatch.setattr(module, "as_matrix", lambda x, name="": x)
+    S = S.to(dtype)
+    assert recall(S, 2) == expected[0]
+    assert evaluation.relevant_recall(S, (S > 50).float()) == expected[1]
+    np.testing.assert_allclose(dual_softmax(S, 40.0), expected[2], rtol=1e-5)
+
+
 def test_read_only_memory_map(tmp_path):
     np.save(tmp_path / "s.npy", V1)
     assert recall(np.load(tmp_path / "s.npy", mmap_mode="r"), 2) == recall(V1, 2)

@@ -52,7 +52,7 @@ def mean_average_precision(
     *,
     packed: bool = False,
     empty: str = "zero",
-    chunk: int = 256,
+    chunk: int = 64,
 ) -> float:
     """Mean average precision of category retrieval by cosine similarity.
 
@@ -73,7 +73,7 @@ def mean_average_precision(
         A query without any relevant item in the ranking counts as 0 (the rule for single labels), or is
         left out (the field's rule for several labels).
     chunk : int >= 1
-        Queries per block; memory is about ``24 * chunk * n_g`` bytes.
+        Queries per block; memory is about ``40 * chunk * n_g`` bytes.
 
     Returns
     -------

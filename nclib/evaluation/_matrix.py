@@ -33,7 +33,8 @@ def as_matrix(x: Any, name: str = "similarity") -> Any:
 def host(block: Any) -> Float:
     """Return a block as a float32 or float64 array on the host."""
     if isinstance(block, torch.Tensor):
-        block = block.to("cpu", torch.float32 if block.dtype != torch.float64 else torch.float64).numpy()
+        short = block.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        block = block.to("cpu", torch.float32 if short else torch.float64).numpy()
     kind = np.float32 if block.dtype == np.float16 else np.float64
     return block if block.dtype in (np.float32, np.float64) else block.astype(kind)
 
