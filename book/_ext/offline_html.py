@@ -13,6 +13,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.ext.autodoc.mock import _MockObject
 
 UNWANTED = "thebe"
 HEAVY = ("torch", "numpy", "tqdm")
@@ -42,7 +43,11 @@ def clean(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any]
 def find_package(app: Sphinx, config: Config) -> None:
     """Let autodoc import nclib from the tree, installed or not."""
     sys.path.insert(0, str(pathlib.Path(app.srcdir)))
-    config.autodoc_mock_imports = [name for name in HEAVY if importlib.util.find_spec(name) is None]
+    missing = [name for name in HEAVY if importlib.util.find_spec(name) is None]
+    config.autodoc_mock_imports = missing
+    if missing:  # type aliases such as ``Tensor | ndarray`` are computed on import
+        for operator in ("__or__", "__ror__"):
+            setattr(_MockObject, operator, lambda self, other: self)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
