@@ -8,13 +8,14 @@ regularisation as in :mod:`nclib.ot._extended`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from nclib.ot._extended import (
     BLOCKS,
+    LONGEST,
     PASSES,
     STAGE_CYCLES,
     STAGE_RATIO,
@@ -36,6 +37,7 @@ class State:
     z: Tensor  # (k,)
     error: Tensor  # (k,)
     passes: Tensor  # (k,) int64
+    lowest: Tensor  # (k,) lowest cost, in units of the regularisation; z is for the cost from there on
 
 
 def _fill(level: Tensor, cap: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +75,7 @@ def _newton(plan: Tensor, w: Weights, x: Tensor, y: Tensor, column: Tensor, damp
     step = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
     good = (info == 0) & step.isfinite().all(-1)
     step = torch.where(good.unsqueeze(-1), step, 0.0)
-    return step * (8.0 / step.abs().amax(-1, keepdim=True).clamp_min(8.0))
+    return step * (LONGEST / step.abs().amax(-1, keepdim=True).clamp_min(LONGEST))
 
 
 def _dual(w: Weights, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def _dual(w: Weights, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
 
 
 def _stage(logk: Tensor, w: Weights, state: State, tol: float, cycles: int, method: str, limit: int) -> State:
-    done = State(*(t.clone() for t in (state.x, state.y, state.z, state.error, state.passes)))
+    done = State(*(getattr(state, field.name).clone() for field in fields(State)))
     index = torch.arange(len(logk), device=logk.device)
     x, y, z, passes = state.x, state.y, state.z, state.passes.clone()
     damp = torch.full_like(z, 1e-5)
@@ -102,7 +104,8 @@ def _stage(logk: Tensor, w: Weights, state: State, tol: float, cycles: int, meth
         trial = (y + _newton(plan, w, x, y, column, damp)).clamp_max(0.0)
         trial_x, trial_z = _fill(op.rows(trial), w.p, w.mass)
         _, trial_error = _residual(op, w, trial_x, trial, trial_z)
-        better = (trial_error < error) | (_dual(w, trial_x, trial, trial_z) > _dual(w, x, y, z) + 1e-9)
+        before, after = _dual(w, x, y, z), _dual(w, trial_x, trial, trial_z)
+        better = (trial_error < 0.5 * error) | (after > before + 1e-13 * before.abs())
         better &= trial_error.isfinite()
         damp = torch.where(better, damp * 0.03, (damp * 10).clamp_max(1e3))
         pick = better.unsqueeze(-1)
@@ -137,7 +140,7 @@ def solve(
     if start is not None:
         y = torch.where(start[0].isfinite(), (start[0] / reg).clamp_max(0.0), y)
         y = torch.where(w.q > 0, y, -torch.inf)
-    state = State(x, y, zero, zero + torch.inf, torch.zeros_like(zero, dtype=torch.int64))
+    state = State(x, y, zero, zero + torch.inf, torch.zeros_like(zero, dtype=torch.int64), lowest)
     for level in levels:
         last = level == reg
         logk = -cost / level
@@ -148,5 +151,4 @@ def solve(
         if not last:
             for name in ("x", "y", "z"):
                 setattr(state, name, getattr(state, name) * STAGE_RATIO)
-    state.z = state.z + lowest
     return state

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nclib.ot import _capped, _capped_cpu, _extended, _extended_cpu
+from nclib.ot._feasible import useful
 from nclib.ot.transport import Potentials, Problem, Transport
 
 #: On a CPU, batches of at least this many problems with at most this many entries each go to torch.
@@ -112,9 +113,10 @@ def _on_cpu(problem: Problem, result: Result, tol: float, max_iter: int, start: 
         allowed = None if masks is None else masks[i]
         rows, cols = p > 0, q > 0
         if allowed is not None:
-            rows &= allowed.any(1)
-            cols &= allowed.any(0)
             c = np.where(allowed, c, np.inf)
+            used = allowed if rows.all() and cols.all() else allowed & rows[:, None] & cols
+            rows &= used.any(1)
+            cols &= used.any(0)
         whole = bool(rows.all() and cols.all())
         if not whole:
             c, p, q = c[rows][:, cols], p[rows], q[cols]
@@ -167,6 +169,7 @@ def _in_torch(
     if problem.mask is not None:
         allowed = problem.mask.expand(problem.cost.shape).reshape(-1, n, m)[index]
         cost = torch.where(allowed, cost, torch.inf)
+        allowed = allowed & useful(p, q)
         p, q = p * allowed.any(-1), q * allowed.any(-2)
     # an empty problem is solved as if it moved everything, then thrown away
     live = mass > 0
@@ -179,20 +182,19 @@ def _in_torch(
     slack_p = torch.where(near_p, 0.0, total_p - safe)
     slack_q = torch.where(near_q, 0.0, total_q - safe)
     weights = _extended.Weights(p, q, safe, slack_p, slack_q)
+    wide = m > n  # the Newton system has the size of the columns
     first = None
     if start is not None:
+        side, other = (start.f, start.f_slack) if wide else (start.g, start.g_slack)
+        if problem.formulation == "capped":
+            side = side + (start.g_slack if wide else start.f_slack).unsqueeze(-1)
+        size = n if wide else m
         first = (
-            start.g.expand_as(problem.q).reshape(-1, m)[index],
-            start.g_slack.expand_as(problem.mass).reshape(-1)[index],
+            side.expand(*problem.mass.shape, size).reshape(-1, size)[index],
+            other.expand(problem.mass.shape).reshape(-1)[index],
         )
-    wide = m > n
-    if wide:  # the Newton system has the size of the columns
+    if wide:
         cost, weights = cost.mT, _extended.Weights(q, p, safe, slack_q, slack_p)
-        if start is not None:
-            first = (
-                start.f.expand_as(problem.p).reshape(-1, n)[index],
-                start.f_slack.expand_as(problem.mass).reshape(-1)[index],
-            )
     state: _capped.State | _extended.State
     if problem.formulation == "capped":
         state = capped = _capped.solve(cost, weights, reg, tol, max_iter, method, first)
@@ -203,7 +205,9 @@ def _in_torch(
     error_x, error_y = torch.zeros_like(state.error), state.error
     if wide:
         cost, x, y, eta, xi, error_x, error_y = cost.mT, y, x, xi, eta, error_y, error_x
-    plan = (x.unsqueeze(-1) + y.unsqueeze(-2) - cost / reg).exp()
+    shift = state.lowest
+    plan = (x.unsqueeze(-1) + y.unsqueeze(-2) - (cost - shift[:, None, None] * reg) / reg).exp()
+    x, eta = x + shift.unsqueeze(-1), eta - shift  # potentials for the cost as given
     plan = torch.where(live[:, None, None], plan, 0.0)
     moved = (plan.sum((-2, -1)) - mass).abs() / torch.where(live, mass, 1.0)
     good = ~live | ((state.error <= tol) & (moved <= tol))

@@ -16,7 +16,7 @@ to their solution. The two ways to do a pass are operators: ``log`` takes a log-
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from torch import Tensor
 BLOCKS = 10
 #: Ratio of the regularisation between two stages, and how far a stage that is not the last is solved.
 STAGE_RATIO, STAGE_TOL, STAGE_CYCLES = 4.0, 1e-3, 15
+#: Longest Newton step in a potential, in units of the regularisation.
+LONGEST = 30.0
 #: Sums below this are taken as this; the next absorption of the potentials corrects what it hides.
 TINY = 1e-300
 #: A kernel range (cost range over regularisation) that needs no stages.
@@ -41,6 +43,7 @@ class State:
     xi: Tensor  # (k,) dummy row
     error: Tensor  # (k,) L1 residual of the columns over the mass
     passes: Tensor  # (k,) int64
+    lowest: Tensor  # (k,) lowest cost, in units of the regularisation; x, y are for the cost from there on
 
 
 class LogPass:
@@ -150,6 +153,17 @@ def _residual(op: LogPass | ScalingPass, w: Weights, x: Tensor, y: Tensor) -> tu
     return column, xi, (column - w.q).abs().sum(-1) / w.mass
 
 
+def _dual(w: Weights, x: Tensor, y: Tensor, eta: Tensor, xi: Tensor) -> Tensor:
+    """Dual value in units of the regularisation, up to a constant: every exact pass raises it."""
+    parts = [
+        (w.p, x),
+        (w.q, y),
+        (w.slack_p.unsqueeze(-1), eta.unsqueeze(-1)),
+        (w.slack_q.unsqueeze(-1), xi.unsqueeze(-1)),
+    ]
+    return torch.stack([torch.where(weight > 0, weight * v, 0.0).sum(-1) for weight, v in parts]).sum(0)
+
+
 def _newton(
     plan: Tensor, w: Weights, x: Tensor, eta: Tensor, y: Tensor, xi: Tensor, column: Tensor, damp: Tensor
 ) -> Tensor:
@@ -174,14 +188,14 @@ def _newton(
     good = (info == 0) & step.isfinite().all(-1)
     step = torch.where(good.unsqueeze(-1), step, 0.0)
     largest = step.abs().amax(-1, keepdim=True)
-    return step * (8.0 / largest.clamp_min(8.0))
+    return step * (LONGEST / largest.clamp_min(LONGEST))
 
 
 def _stage(
     logk: Tensor, w: Weights, state: State, tol: Tensor, cycles: int, method: str, max_passes: int
 ) -> State:
     """Blocks and Newton steps at one regularisation until all are at ``tol`` or the budget is spent."""
-    done = State(*(t.clone() for t in (state.x, state.y, state.eta, state.xi, state.error, state.passes)))
+    done = State(*(getattr(state, field.name).clone() for field in fields(State)))
     index = torch.arange(len(logk), device=logk.device)
     x, y, eta = state.x, state.y, state.eta
     passes = state.passes.clone()
@@ -200,7 +214,10 @@ def _stage(
         trial = y + _newton(plan, w, x, eta, y, xi, column, damp)
         trial_x, trial_eta = _rows(op, w, trial, eta, 30)
         _, trial_xi, trial_error = _residual(op, w, trial_x, trial)
-        better = trial_error < error
+        # where parts of the problem barely communicate the dual rises long before the residual falls
+        before, after = _dual(w, x, y, eta, xi), _dual(w, trial_x, trial, trial_eta, trial_xi)
+        better = (trial_error < 0.5 * error) | (after > before + 1e-13 * before.abs())
+        better &= trial_error.isfinite()
         damp = torch.where(better, damp * 0.03, (damp * 10).clamp_max(1e3))
         pick = better.unsqueeze(-1)
         x, y = torch.where(pick, trial_x, x), torch.where(pick, trial, y)
@@ -279,6 +296,7 @@ def solve(
         torch.full_like(zero, torch.nan),
         zero + torch.inf,
         torch.zeros_like(zero, dtype=torch.int64),
+        lowest,
     )
     for level in levels:
         last = level == reg
@@ -293,5 +311,4 @@ def solve(
         if not last:
             for name in ("x", "y", "eta", "xi"):
                 setattr(state, name, getattr(state, name) * STAGE_RATIO)
-    state.x, state.eta = state.x + lowest.unsqueeze(-1), state.eta - lowest  # back to the cost as given
     return state

@@ -52,8 +52,14 @@ def proportional_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
 
 
 def reachable(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """Upper bound of the largest mass: the weight of the rows (columns) with any allowed entry."""
-    return torch.minimum((p * mask.any(-1)).sum(-1), (q * mask.any(-2)).sum(-1))
+    """Upper bound of the largest mass: the weight of the rows (columns) with any useful entry."""
+    used = mask & useful(p, q)
+    return torch.minimum((p * used.any(-1)).sum(-1), (q * used.any(-2)).sum(-1))
+
+
+def useful(p: Tensor, q: Tensor) -> Tensor:
+    """Entries (..., n, m) whose row and column both have weight."""
+    return (p > 0).unsqueeze(-1) & (q > 0).unsqueeze(-2)
 
 
 def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:

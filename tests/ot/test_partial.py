@@ -79,7 +79,7 @@ def test_two_numeric_paths_agree(shape, reg):
         assert (t.plan - ways[-1].plan).abs().sum() < 1e-7
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 9), st.floats(0.05, 0.95), st.booleans())
 def test_feasible_and_close_to_the_linear_program(seed, n, m, share, holes):
     cost, p, q, mask = random_problem(seed, n, m, holes=holes)
