@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nclib.data import load
-from nclib.data.emoji import assets, compose, render, whiten
+from nclib.data.emoji import assets, compose, fragments, render
 
 PER_PIXEL = compose.UNIT
 
@@ -142,26 +142,45 @@ def test_crops_equal_an_average_over_sixteenths(x, y, side, seed):
 
 
 def test_features_are_exact_whatever_the_order_of_sums(painter, scenes):
-    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:60, :6]
-    crops = render.crop(painter.paint(scenes[:60]), boxes)
+    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:20, :6]
+    crops = render.crop(painter.paint(scenes[:20]), boxes)
     assert (crops == np.floor(crops)).all()
     assert crops.min() >= 0
     assert crops.max() <= 255
-    fitted = whiten.Whitening.fit(crops)
-    features = fitted.features(crops, boxes)
-    exact = (crops.reshape(360, -1).astype(np.float64) - fitted.mean) @ fitted.axes.astype(np.float64)
-    expected = exact.astype(np.float32) * fitted.scale
-    assert np.array_equal(features[..., :64].reshape(360, 64), expected)
-    assert np.array_equal(fitted.features(crops[7:9], boxes[7:9]), features[7:9])
-    assert np.allclose(features[..., 64:], boxes[..., [0, 1, 2, 2]] / (48 * PER_PIXEL) - 1)
+    book = fragments.codebook()
+    assert (book["filters"] == np.rint(book["filters"])).all()
+    assert np.abs(book["filters"]).max() <= fragments.LARGEST
+    flat = crops.reshape(120, 3, 14, 14).astype(np.int64) - 128
+    windows = np.lib.stride_tricks.sliding_window_view(flat, (5, 5), axis=(2, 3))
+    raw = np.einsum("ncijpq,kcpq->nkij", windows, book["filters"].astype(np.int64))
+    raw = np.maximum(raw - book["threshold"].astype(np.int64)[:, None, None], 0)
+    sums = raw.reshape(120, 48, 2, 5, 2, 5).sum((3, 5))
+    assert sums.max() < 2**24  # exact in float32
+    expected = (sums.reshape(120, 192).astype(np.float32) - book["mean"]) * book["scale"]
+    features = fragments.features(crops, boxes)
+    assert np.array_equal(features[..., :192].reshape(120, 192), expected)
+    assert np.array_equal(fragments.features(crops[7:9], boxes[7:9]), features[7:9])
+    assert np.allclose(features[..., 192:], boxes[..., [0, 1, 2, 2]] / (48 * PER_PIXEL) - 1)
 
 
-def test_whitening_whitens(painter, scenes):
-    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:300, :6]
+def test_codebook_is_standardised_and_tells_concepts_apart(painter, scenes):
+    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:300, :1]
     crops = render.crop(painter.paint(scenes[:300]), boxes)
-    fitted = whiten.Whitening.fit(crops)
-    colours = fitted.features(crops, boxes)[..., :64].reshape(1800, 64)
-    assert np.abs(colours.mean(0)).max() < 0.1
-    assert abs(colours.std() - 1) < 0.02
-    correlation = np.corrcoef(colours.T)
-    assert np.abs(correlation - np.eye(64)).max() < 0.1
+    found = fragments.features(crops, boxes)[:, 0, :192]
+    assert abs(found.mean()) < 0.3
+    assert 0.6 < found.std() < 1.6
+    concept = scenes["concept"][:300, 0]
+    unit = found / np.linalg.norm(found, axis=1, keepdims=True)
+    near = unit @ unit.T
+    same = concept[:, None] == concept[None, :]
+    other = ~np.eye(300, dtype=bool)
+    assert near[same & other].mean() > near[~same].mean() + 0.2
+
+
+def test_learning_a_codebook_gives_whole_numbers_within_bounds(painter, scenes):
+    boxes = compose.draw_boxes(scenes, seed=0, split="test", block=0)[:40, :6]
+    crops = render.crop(painter.paint(scenes[:40]), boxes).reshape(240, 3, 14, 14).astype(np.float32)
+    book = fragments.learn(crops, seed=1)
+    assert book["filters"].shape == (48, 3, 5, 5)
+    assert np.abs(book["filters"]).max(axis=(1, 2, 3)).min() == fragments.LARGEST
+    assert np.isfinite(book["scale"]).all()

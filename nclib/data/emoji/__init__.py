@@ -41,7 +41,8 @@ def emoji(
     """Load the bundled set, generating it the first time.
 
     A picture is 96 x 96 pixels in one of eight tints and shows two to four of 200 concepts, each by one of
-    three designers. A fragment is a box of 14 x 14 whitened colours (64 numbers) and its place (4 numbers).
+    three designers. A fragment is a box: responses of its quarters to a codebook of 48 patches (192 numbers,
+    learned without labels, fixed) and its place (4 numbers).
     Five captions per picture name objects, sometimes how they lie, sometimes the background.
 
     Parameters

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from nclib.data.emoji import assets, compose, grammar, render, whiten
+from nclib.data.emoji import assets, compose, fragments, grammar, render
 from nclib.data.files import checksum
 
 CHUNK = 50  # pictures per matrix product: small enough for the processor's cache
-FIT_REGIONS = 12  # also when there are more, so that fewer regions are a prefix of more
-RECIPE = (assets, compose, grammar, render, whiten)
+RECIPE = (assets, compose, fragments, grammar, render)
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,8 @@ class Options:
 def cache_key(options: Options) -> str:
     """Return the checksum of options, shipped files and the modules that make the arrays."""
     code = [Path(str(module.__file__)).read_bytes() for module in RECIPE] + [Path(__file__).read_bytes()]
-    shipped = assets.asset_bytes()
-    return checksum([json.dumps(asdict(options), sort_keys=True), *code, *shipped.values()])
+    shipped = [*assets.asset_bytes().values(), fragments.CODEBOOK.read_bytes()]
+    return checksum([json.dumps(asdict(options), sort_keys=True), *code, *shipped])
 
 
 def generate(folder: Path, options: Options, *, progress: bool | None = None) -> dict[str, Any]:
@@ -64,27 +63,21 @@ def generate(folder: Path, options: Options, *, progress: bool | None = None) ->
     lexicon = grammar.make_lexicon(data.names, data.keywords)
     painter = render.Painter(assets.read_drawings())
     make = functools.partial(_block, options, len(data.names), painter)
-    # The whitening always sees the same 1,000 training pictures, so that a smaller set is a prefix.
-    _, boxes, crops = make("train", 0, compose.BLOCK)
-    fitted = whiten.Whitening.fit(crops[:, :FIT_REGIONS])
     content = hashlib.sha256()
     total = sum(options.pictures().values())
     hide = None if progress is None else not progress
     with tqdm(total=total, desc="emoji scenes", unit="picture", disable=hide, leave=False) as bar:
         for split, n in options.pictures().items():
-            images = _create(folder, f"{split}_images", np.float32, (n, options.regions, whiten.FEATURE_DIM))
+            images = _create(folder, f"{split}_images", np.float32, (n, options.regions, fragments.FEATURE_DIM))
             corners = _create(folder, f"{split}_boxes", np.float32, (n, options.regions, 4))
             scenes = np.empty(n, compose.SCENE)
             written = []
             for block, start in enumerate(range(0, n, compose.BLOCK)):
                 size = min(compose.BLOCK, n - start)
                 place = slice(start, start + size)
-                if (split, block) != ("train", 0):
-                    whole, boxes, crops = make(split, block, size)
-                else:
-                    whole = compose.compose(len(data.names), **_name(options, split, block))
+                whole, boxes, crops = make(split, block, size)
                 scenes[place] = whole[:size]
-                images[place] = fitted.features(crops[:size], boxes[:size])
+                images[place] = fragments.features(crops[:size], boxes[:size])
                 corners[place] = compose.box_corners(boxes[:size])
                 tokens, lengths, facts = grammar.write_captions(
                     whole, lexicon, seed=options.seed, split=split, block=block
