@@ -88,7 +88,7 @@ def _stop(match: re.Match[str]) -> str:
     """Decide whether a full stop ends a sentence."""
     text, at = match.string, match.start()
     if text[at + 1 :].strip(_CLOSING + " "):  # something follows
-        before = text[:at].split()[-1].lstrip("([{<\"'`“‘«")
+        before = "".join(text[:at].split()[-1:]).lstrip("([{<\"'`“‘«")
         if _ABBREVIATION.fullmatch(before):
             return "."
     return " . "

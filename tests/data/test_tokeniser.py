@@ -32,6 +32,8 @@ CASES = {
     "\tspaces   and\ttabs ": "spaces and tabs",
     "": "",
     ".": ".",
+    ". a stop at the start": ". a stop at the start",
+    ".' a": ". ' a",
 }
 
 
