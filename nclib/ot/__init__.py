@@ -9,6 +9,7 @@ from __future__ import annotations
 from nclib.ot.balanced import label_transport, sinkhorn
 from nclib.ot.exact import exact, partial_exact
 from nclib.ot.partial import partial_sinkhorn
+from nclib.ot.small import scaling_plan
 from nclib.ot.transport import Potentials, Problem, Transport
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "label_transport",
     "partial_exact",
     "partial_sinkhorn",
+    "scaling_plan",
     "sinkhorn",
 ]

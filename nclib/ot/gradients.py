@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nclib._registry import Registry
-from nclib.ot.transport import Problem, Transport
+from nclib.ot.transport import Potentials, Problem, Transport
 
 Solver = Callable[[Problem], Transport]
 
@@ -67,27 +67,31 @@ class _ImplicitPlan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, cost: Tensor, solved: Transport) -> Tensor:
-        ctx.solved = solved
+        potentials = solved.potentials
+        assert potentials is not None
+        ctx.save_for_backward(solved.plan, potentials.f, potentials.g, potentials.f_slack, potentials.g_slack)
+        ctx.problem = solved.problem
         return solved.plan.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        solved: Transport = ctx.solved
-        grad = grads[0].double()
-        plan = solved.plan.double()
-        adjoint = _adjoint_capped if solved.problem.formulation == "capped" else _adjoint_extended
-        u, v = adjoint(solved, plan, plan * grad)
-        out = plan * (u.unsqueeze(-1) + v.unsqueeze(-2) - grad) / solved.problem.reg
-        return out.to(solved.plan.dtype), None
+        plan, *parts = ctx.saved_tensors
+        problem: Problem = ctx.problem
+        grad, x = grads[0].double(), plan.double()
+        adjoint = _adjoint_capped if problem.formulation == "capped" else _adjoint_extended
+        u, v = adjoint(problem, Potentials(*parts), x, x * grad)
+        out = x * (u.unsqueeze(-1) + v.unsqueeze(-2) - grad) / problem.reg
+        return out.to(plan.dtype), None
 
 
-def _adjoint_extended(solved: Transport, plan: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
+def _adjoint_extended(
+    problem: Problem, potentials: Potentials, plan: Tensor, flow: Tensor
+) -> tuple[Tensor, Tensor]:
     """Multipliers (..., n), (..., m) of the marginal conditions; the dummies are eliminated with the rows.
 
     Solves ``sum_j E_ij (u_i + v_j) = sum_j flow_ij`` and the same for columns on the extended plan E.
     """
-    potentials, reg = solved.potentials, solved.problem.reg
-    assert potentials is not None
+    reg = problem.reg
     n, m = plan.shape[-2:]
     left_p = ((potentials.f + potentials.g_slack.unsqueeze(-1)) / reg).exp()  # (..., n)
     left_q = ((potentials.g + potentials.f_slack.unsqueeze(-1)) / reg).exp()  # (..., m)
@@ -107,10 +111,10 @@ def _adjoint_extended(solved: Transport, plan: Tensor, flow: Tensor) -> tuple[Te
     return u[..., :n], v[..., :m]
 
 
-def _adjoint_capped(solved: Transport, plan: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
+def _adjoint_capped(
+    problem: Problem, potentials: Potentials, plan: Tensor, flow: Tensor
+) -> tuple[Tensor, Tensor]:
     """The same with one multiplier for the mass and one for every row and column at its cap."""
-    potentials, problem = solved.potentials, solved.problem
-    assert potentials is not None
     n, m = plan.shape[-2:]
     full_rows = (potentials.f + potentials.g_slack.unsqueeze(-1) < 0) & (problem.p > 0)
     full_cols = (potentials.g + potentials.f_slack.unsqueeze(-1) < 0) & (problem.q > 0)
