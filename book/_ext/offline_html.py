@@ -6,6 +6,7 @@ a stand-in for torch where it is not installed, so that building the pages takes
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import pathlib
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 from sphinx.config import Config
-from sphinx.ext.autodoc.mock import _MockObject
+from sphinx.ext.autodoc.mock import _MockObject, mock
 
 UNWANTED = "thebe"
 HEAVY = ("torch", "numpy", "tqdm")
@@ -48,6 +49,8 @@ def find_package(app: Sphinx, config: Config) -> None:
     if missing:  # type aliases such as ``Tensor | ndarray`` are computed on import
         for operator in ("__or__", "__ror__"):
             setattr(_MockObject, operator, lambda self, other: self)
+        with mock(missing):  # nclib finds its parts on first use, later than the stand-ins last
+            importlib.import_module("nclib.experiment")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
