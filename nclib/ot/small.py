@@ -21,6 +21,8 @@ RELEASED_EPSILON = 1e-6
 CHUNK_ENTRIES = 256 * 36 * 32
 #: Exponents are not smaller than this: on a CPU, results that are subnormal cost 40 times as much.
 DEEPEST = {torch.float32: -86.0, torch.float64: -700.0}
+#: Taken from the exponents of padding and forbidden entries.
+FAR = 1e6
 #: Widest range of float32 similarities, in units of the regularisation, that is not computed in float64.
 SAFE_RANGE = 80.0
 
@@ -90,20 +92,21 @@ def scaling_plan(
         raise ValueError(f"loop must be one of {', '.join(LOOPS)}, got {loop!r}")
     n, m = similarity.shape[-2:]
     batch = similarity.shape[:-2]
-    rows, cols = (
-        default if value is None else value
-        for value, default in zip((p, q), weights(None, None, similarity, mask, valid_only=True), strict=True)
-    )
+    if p is None or q is None:
+        uniform = weights(None, None, similarity, mask, valid_only=True)
+        p, q = (uniform[0] if p is None else p), (uniform[1] if q is None else q)
     given, dtype = similarity, similarity.dtype
     if dtype == torch.float32 and loop == "log":
         low, high = similarity.detach().aminmax()
         if not bool(high - low <= SAFE_RANGE * reg):  # a word could underflow in the rows of every region
             similarity = similarity.double()
     sides = []
-    for name, weight, size in (("p", rows, n), ("q", cols, m)):
-        if weight.shape[-1] != size or torch.broadcast_shapes(weight.shape, (*batch, size)) != (*batch, size):
-            raise ValueError(f"{name} of shape {tuple(weight.shape)} does not fit {(*batch, size)}")
-        sides.append(weight.to(similarity.dtype).expand(*batch, size).reshape(-1, size))
+    for name, weight, size in (("p", p, n), ("q", q, m)):
+        try:
+            weight = weight.to(similarity.dtype).expand(*batch, size)
+        except RuntimeError:
+            raise ValueError(f"{name} of shape {tuple(weight.shape)} does not fit {(*batch, size)}") from None
+        sides.append(weight.reshape(-1, size))
     allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
     plan = _ScalingPlan.apply(similarity.reshape(-1, n, m), *sides, allowed, reg, passes, LOOPS[loop])
     return plan.reshape(given.shape).to(dtype)
@@ -122,25 +125,22 @@ def _turned(kernel: Tensor, u: Tensor, out: Tensor) -> Tensor:
 def _kernel(
     s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, reg: float, loop: _Loop, out: Tensor
 ) -> Tensor:
-    """Kernel on useful entries, zero elsewhere, divided as the loop wants it."""
-    dtype = s.dtype
-    live_rows, live_cols = (p > 0).to(dtype), (q > 0).to(dtype)
-    # forbidden entries far below everything: arithmetic with float masks, boolean ones are 20 times slower
-    torch.sub(s, (1 - live_cols).unsqueeze(-2), alpha=1e4, out=out)
+    """Kernel divided as the loop wants it; forbidden entries 0, padding negligible (its scalings are 0)."""
+    # padding far below everything: arithmetic with float masks, boolean ones are 20 times slower
+    torch.add((q > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-2), s, alpha=1 / reg, out=out)
     if mask is not None:
-        out.copy_(torch.where(mask, out, -1e4))
+        out.copy_(torch.where(mask, out, -FAR))
     if loop.total:
-        out.sub_((1 - live_rows).unsqueeze(-1), alpha=1e4)
+        out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
         top = out.amax((-2, -1), keepdim=True)
     else:
         top = out.amax(-1, keepdim=True)
-    out.sub_(top).mul_(1 / reg).clamp_min_(DEEPEST[dtype]).exp_()
-    out.mul_(live_rows.unsqueeze(-1)).mul_(live_cols.unsqueeze(-2))
+    out.sub_(top).clamp_min_(DEEPEST[s.dtype]).exp_()
     if mask is not None:
-        out.mul_(mask.to(dtype))
+        out.mul_(mask.to(s.dtype))
     if loop.total:
         # (k / (sum k + eps)) with k = exp((s - 1) / reg), written so that nothing underflows
-        extra = ((1 - top) / reg).clamp_max(80.0 if dtype == torch.float32 else 650.0).exp_()
+        extra = (1 / reg - top).clamp_max(80.0 if s.dtype == torch.float32 else 650.0).exp_()
         out.div_(out.sum((-2, -1), keepdim=True) + loop.epsilon * extra)
     return out
 
@@ -173,7 +173,7 @@ class _ScalingPlan(torch.autograd.Function):
             pk, qk, block = p[part], q[part], plan[part]
             target = kernels[part] if keep else scratch[: len(block)]
             k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, loop, target)
-            u, v = torch.ones_like(pk), torch.ones_like(qk)
+            u, v = torch.ones_like(pk), (qk > 0).to(qk.dtype)
             for t in range(passes):
                 if loop.epsilon:
                     u = u * pk / (u * _times(k, v, block)).add_(loop.epsilon)
@@ -209,7 +209,7 @@ class _ScalingPlan(torch.autograd.Function):
             for t in range(passes - 1, -1, -1):
                 u = us[t, part]
                 u0 = us[t - 1, part] if t else torch.ones_like(pk)
-                v0 = vs[t - 1, part] if t else torch.ones_like(qk)
+                v0 = vs[t - 1, part] if t else (qk > 0).to(qk.dtype)
                 # v = v0 q / (v0 s + eps) with s = K'u
                 dsum, dq_t, dv0 = _step_back(dv, vs[t, part], v0, qk, loop.epsilon)
                 left.append(u)

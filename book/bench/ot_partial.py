@@ -1,0 +1,246 @@
+"""Time and accuracy of partial masked transport, side by side in one process.
+
+Run from the repository root with one thread::
+
+    OMP_NUM_THREADS=1 python book/bench/ot_partial.py --out ot_partial.json
+
+Every candidate solves the same problems; they take turns, and the table shows medians of process time and
+ratios to the loop of L2RM's released code (a NumPy log-domain loop written from its description). Accuracy
+is the L1 distance of a plan to the optimum of the problem that the solver states, divided by the mass.
+POT is a dependency; GeomLoss and OTT-JAX are used if they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from ot_common import Row, interleave, print_table, write_json
+
+import nclib.ot
+
+Plan = np.ndarray[Any, np.dtype[Any]]
+MASS = {"all": (0.05, 0.1, 0.2), "quick": (0.1,)}
+SIZES = {"all": (64, 128, 256, 512), "quick": (64, 128)}
+REGS = (0.01, 0.07)
+
+
+def costs(size: int, seed: int = 0) -> dict[str, Plan]:
+    """Four kinds of cost in float32: hubs and few attractive pairs, topics, uniform, narrow."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.normal(size=(size, size)) + rng.normal(size=(size, 1)) + rng.normal(size=(1, size)) - 4
+    centres = rng.normal(size=(12, 8))
+    x, y = (centres[rng.integers(12, size=size)] + 0.3 * rng.normal(size=(size, 8)) for _ in range(2))
+    x, y = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, y))
+    out = {
+        "head": 1 - 1 / (1 + np.exp(-logits)),
+        "cluster": (1 - x @ y.T) / 2,
+        "uniform": rng.random((size, size)),
+        "narrow": 0.4 + 0.2 * rng.random((size, size)),
+    }
+    return {name: cost.astype(np.float32) for name, cost in out.items()}
+
+
+def released_loop(cost: Plan, mass: float, reg: float, threshold: float = 1e-3, limit: int = 1000) -> Plan:
+    """L2RM's loop as published: log domain, extended matrix with the dummy cost, diagonal forbidden."""
+    n = len(cost)
+    top = float(cost.max())
+    dummy = 100 * top
+    big = np.full((n + 1, n + 1), dummy)
+    big[:n, :n] = cost
+    big[n, n] = 2 * dummy + top
+    mask = np.ones((n + 1, n + 1))
+    mask[:n, :n] -= np.eye(n)
+    p = np.append(np.full(n, 1 / n), 1 - mass)
+    log_p = np.log(p)
+    u, v = np.zeros(n + 1), np.zeros(n + 1)
+
+    def exponent() -> Plan:
+        return np.where(mask == 0, -1e6, (-big + u[:, None] + v) / reg)
+
+    def lse(x: Plan, axis: int) -> Plan:
+        top = x.max(axis, keepdims=True)
+        return np.squeeze(top, axis) + np.log(np.exp(x - top).sum(axis) + 1e-10)
+
+    for _ in range(limit):
+        old = u
+        u = u + reg * (log_p - lse(exponent(), 1))
+        v = v + reg * (log_p - lse(exponent(), 0))
+        if np.linalg.norm(u - old) < threshold:
+            break
+    return np.exp(exponent())[:n, :n]
+
+
+def extended(cost: Plan, mass: float) -> tuple[Plan, Plan]:
+    """Extended matrix with prohibitive (but finite) forbidden entries, and its weights, for other solvers."""
+    n = len(cost)
+    big = np.zeros((n + 1, n + 1))
+    big[:n, :n] = cost
+    far = 30.0 * max(float(cost.max()), 1.0)
+    np.fill_diagonal(big[:n, :n], far)
+    big[n, n] = far
+    return big, np.append(np.full(n, 1 / n), 1 - mass)
+
+
+def candidates(size: int, cost: Plan, mass: float, reg: float) -> dict[str, Callable[[], Plan]]:
+    """Solvers of the extended problem with a forbidden diagonal."""
+    off = ~torch.eye(size, dtype=torch.bool)
+    single, double = torch.from_numpy(cost), torch.from_numpy(cost).double()
+
+    def ours(c: torch.Tensor, **options: Any) -> Plan:
+        return nclib.ot.partial_sinkhorn(c, mass, reg=reg, mask=off, **options).plan.numpy()
+
+    def pot(method: str) -> Plan:
+        import ot
+
+        big, p = extended(cost, mass)
+        plan = ot.sinkhorn(p, p, big, reg, method=method, numItermax=5000, stopThr=1e-7 * mass)
+        return np.asarray(plan)[:size, :size]
+
+    def pot_batch() -> Plan:
+        from ot.batch import solve_batch
+
+        big, p = (torch.from_numpy(x)[None] for x in extended(cost, mass))
+        result = solve_batch(big, reg, p, p, max_iter=5000, tol=1e-7 * mass, method="log_sinkhorn")
+        return result.plan[0, :size, :size].numpy()
+
+    out = {
+        "released loop": lambda: released_loop(cost, mass, reg),
+        "released loop to 1e-7": lambda: released_loop(cost, mass, reg, 1e-7, 5000),
+        "nclib float32": lambda: ours(single),
+        "nclib float64": lambda: ours(double),
+        "nclib published": lambda: ours(single, stop="published"),
+        "POT sinkhorn": lambda: pot("sinkhorn"),
+        "POT stabilized": lambda: pot("sinkhorn_stabilized"),
+        "POT batch log": pot_batch,
+    }
+    if size > 128:  # several seconds each and never the fastest
+        del out["POT batch log"], out["released loop to 1e-7"]
+    if importlib.util.find_spec("ott") and importlib.util.find_spec("jax"):
+        out["OTT float32"] = _ott(size, cost, mass, reg)
+    if importlib.util.find_spec("geomloss") and size <= 128:
+        out["GeomLoss"] = _geomloss(size, cost, mass, reg)
+    return out
+
+
+def _ott(size: int, cost: Plan, mass: float, reg: float) -> Callable[[], Plan]:
+    import jax
+    from ott.geometry import geometry
+    from ott.problems.linear import linear_problem
+    from ott.solvers.linear import sinkhorn
+
+    big, p = extended(cost, mass)
+
+    @jax.jit
+    def solve(c: Any, w: Any) -> Any:
+        problem = linear_problem.LinearProblem(geometry.Geometry(c, epsilon=reg), a=w, b=w)
+        return sinkhorn.Sinkhorn(threshold=1e-5 * mass, max_iterations=5000, momentum=None)(problem).matrix
+
+    c, w = big.astype(np.float32), p.astype(np.float32)
+    return lambda: np.asarray(solve(c, w))[:size, :size]
+
+
+def _geomloss(size: int, cost: Plan, mass: float, reg: float) -> Callable[[], Plan]:
+    from geomloss import ot as geomloss_ot
+
+    big, p = (torch.from_numpy(x) for x in extended(cost, mass))
+    return lambda: geomloss_ot.solve(big, a=p, b=p, reg=reg, max_iter=1000).plan[:size, :size].numpy()
+
+
+def capped_candidates(size: int, cost: Plan, mass: float, reg: float) -> dict[str, Callable[[], Plan]]:
+    """Solvers of the capped problem without a mask (POT's has none)."""
+    double = torch.from_numpy(cost).double()
+
+    def pot(**options: Any) -> Plan:
+        from ot.partial import entropic_partial_wasserstein
+
+        p = np.full(size, 1 / size)
+        return entropic_partial_wasserstein(p, p, double.numpy(), reg, mass, **options)
+
+    out = {
+        "POT partial": pot,
+        "nclib capped": lambda: nclib.ot.partial_sinkhorn(
+            double, mass, reg=reg, formulation="capped"
+        ).plan.numpy(),
+    }
+    if size > 256:  # POT multiplies by dense diagonal matrices
+        del out["POT partial"]
+    return out
+
+
+def compare(
+    rows: list[Row], problem: dict[str, Any], best: Plan, solvers: dict[str, Callable[[], Plan]], turns: int
+) -> None:
+    """Time the solvers on one problem and file a row for each."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        times, plans = interleave(solvers, turns)
+    base = times[next(iter(solvers))]
+    mass = problem["mass"]
+    for name, plan in plans.items():
+        plan = np.asarray(plan, np.float64)
+        error = float(np.abs(plan - best).sum()) / mass
+        rows.append(
+            Row(
+                **problem,
+                solver=name,
+                ms=1e3 * times[name],
+                ratio=base / times[name],
+                plan_error=error if math.isfinite(error) else None,
+                mass_error=float(abs(plan.sum() - mass) / mass) if math.isfinite(error) else None,
+            )
+        )
+
+
+def main() -> None:
+    """Run the grid, print the tables, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--all", action="store_true", help="all sizes and masses (half an hour)")
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    grid = "all" if options.all else "quick"
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    for size in SIZES[grid]:
+        off = ~torch.eye(size, dtype=torch.bool)
+        for kind, cost in costs(size).items():
+            double = torch.from_numpy(cost).double()
+            for reg in REGS:
+                for mass in MASS[grid]:
+                    problem = {
+                        "formulation": "extended",
+                        "size": size,
+                        "cost": kind,
+                        "reg": reg,
+                        "mass": mass,
+                    }
+                    best = nclib.ot.partial_sinkhorn(double, mass, reg=reg, mask=off, method="log", tol=1e-12)
+                    compare(
+                        rows, problem, best.plan.numpy(), candidates(size, cost, mass, reg), options.turns
+                    )
+                problem = {"formulation": "capped", "size": size, "cost": kind, "reg": reg, "mass": 0.1}
+                best = nclib.ot.partial_sinkhorn(
+                    double, 0.1, reg=reg, formulation="capped", method="log", tol=1e-11
+                )
+                compare(
+                    rows, problem, best.plan.numpy(), capped_candidates(size, cost, 0.1, reg), options.turns
+                )
+            print(f"{size:4d} {kind}", file=sys.stderr, flush=True)
+    print_table(rows, ("formulation", "size", "reg", "solver"))
+    if options.out:
+        write_json(options.out, rows, extra={"turns": options.turns, "grid": grid})
+
+
+if __name__ == "__main__":
+    main()
