@@ -30,7 +30,7 @@ class Tokens:
                 f"Tokens: ids has shape {tuple(self.ids.shape)} but there are {len(self.lengths)} lengths; "
                 "ids must be (captions, words)"
             )
-        if self.lengths and not (1 <= min(self.lengths) and max(self.lengths) <= self.ids.shape[1]):
+        if self.lengths and not (min(self.lengths) >= 1 and max(self.lengths) <= self.ids.shape[1]):
             raise ValueError(
                 f"Tokens: lengths must lie in 1..{self.ids.shape[1]} (the width of ids), "
                 f"got {min(self.lengths)}..{max(self.lengths)}; is a caption empty?"

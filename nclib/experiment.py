@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nclib.data import Dataset, Split
 
 
-
 @dataclass(frozen=True)
 class RunOptions:
     """What every run chooses, whatever its method."""
@@ -316,5 +315,3 @@ def open_run(record: Record, device: str = "cpu") -> tuple[Trainer, Dataset]:
     trainer, dataset = load_trainer(record.settings, Path(record.folder), choose_device(device))
     trainer.load_best()
     return trainer, dataset
-
-

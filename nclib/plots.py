@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: distinguishable with every common form of colour blindness.
 MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
-METHOD_COLOURS = {"l2rm": MATCHED, "plain": MISMATCHED, "plain (triplet)": MISMATCHED, "plain (infonce)": "#E69F00"}
+METHOD_COLOURS = {
+    "l2rm": MATCHED,
+    "plain": MISMATCHED,
+    "plain (triplet)": MISMATCHED,
+    "plain (infonce)": "#E69F00",
+}
 RECALL_NAMES = {
     "i2t_r1": "image → text R@1",
     "i2t_r5": "R@5",
@@ -85,6 +90,8 @@ def learning_curves(records: Mapping[str, Record]) -> Figure:
     records : mapping of str to Record
         The first one's losses are drawn.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure, (left, right) = _axes(2)
     marks = iter("os^Dv")
     first = next(iter(records.values()))
@@ -101,7 +108,9 @@ def learning_curves(records: Mapping[str, Record]) -> Figure:
     left.set(xlabel="epoch", ylabel="rSum on validation (max 600)", title="Validation", ylim=(0, None))
     left.legend()
     terms = sorted({k for r in first.curves for k in r if k.startswith("loss_")})
-    for term, style, colour in zip(terms, ("-", "--", ":", "-."), (NEUTRAL, MATCHED, MISMATCHED, ACCENT), strict=False):
+    for term, style, colour in zip(
+        terms, ("-", "--", ":", "-."), (NEUTRAL, MATCHED, MISMATCHED, ACCENT), strict=False
+    ):
         rows = [r for r in first.curves if term in r]
         # Each term in units of its first value: sums and means over the batch differ by its size.
         start = abs(rows[0][term]) or 1.0
@@ -120,7 +129,7 @@ def learning_curves(records: Mapping[str, Record]) -> Figure:
     for axis in (left, right):
         axis.axvspan(0.5, warm + 0.5, color="#f0f0f0", zorder=0)
         axis.set_xlim(0.5, len(first.curves) + 0.5)
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if warm:
         left.text(0.5 + warm / 2, left.get_ylim()[1] * 0.98, "warm-up", ha="center", va="top", color=NEUTRAL)
     return figure
@@ -135,7 +144,7 @@ def _two_histograms(axis: Axes, values: np.ndarray, matched: np.ndarray, bins: n
         if len(part):
             axis.hist(
                 part,
-                bins,
+                bins.tolist(),
                 weights=np.full(len(part), 1 / (len(values) * (bins[1] - bins[0]))),
                 color=colour,
                 edgecolor=colour,
@@ -170,7 +179,9 @@ def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray
             ((MATCHED, "-", "matched component"), (MISMATCHED, "--", "mismatched component"))
         ):
             axis.plot(x, weights[k] * beta.pdf(x, a[k], b[k]), style, color=colour, label=name)
-        axis.set(xlabel="loss of the pair, scaled to 0..1", ylabel="density", title=f"Epoch {epoch}", xlim=(0, 1))
+        axis.set(
+            xlabel="loss of the pair, scaled to 0..1", ylabel="density", title=f"Epoch {epoch}", xlim=(0, 1)
+        )
         top = np.histogram(arrays["loss"], 61, (0, 1), density=True)[0][1:].max()
         axis.set_ylim(0, 1.25 * top)
     axes[0].legend()
@@ -208,7 +219,9 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure:
         axis.bar(np.arange(1, min(top, len(values)) + 1), values[:top], color=colour)
         axis.axhline(1 / len(values), color="#444444", ls=":", lw=1.5)
         axis.text(top, 1 / len(values), " uniform", ha="right", va="bottom", color="#444444", fontsize=9)
-        axis.set(xlabel="rank of the caption in the row", title=title, ylim=(0, max(0.05, values.max() * 1.1)))
+        axis.set(
+            xlabel="rank of the caption in the row", title=title, ylim=(0, max(0.05, values.max() * 1.1))
+        )
     axes[0].set_ylabel("mean alignment")
     return figure
 

@@ -22,8 +22,22 @@ QUICK_DATA: dict[str, dict[str, Any]] = {"emoji": {"size": "small"}, "planted": 
 
 PAPER: dict[str, dict[str, Any]] = {
     "f30k": {"batch_size": 128, "warmup_epochs": 5, "epochs": 35, "lr": 2e-4, "decay_every": 15},
-    "coco": {"batch_size": 128, "warmup_epochs": 10, "epochs": 20, "lr": 2e-4, "decay_every": 10, "lam": 0.07},
-    "cc152k": {"batch_size": 128, "warmup_epochs": 10, "epochs": 40, "lr": 2e-4, "decay_every": 20, "lam": 0.07},
+    "coco": {
+        "batch_size": 128,
+        "warmup_epochs": 10,
+        "epochs": 20,
+        "lr": 2e-4,
+        "decay_every": 10,
+        "lam": 0.07,
+    },
+    "cc152k": {
+        "batch_size": 128,
+        "warmup_epochs": 10,
+        "epochs": 40,
+        "lr": 2e-4,
+        "decay_every": 20,
+        "lam": 0.07,
+    },
 }
 PAPER_MODEL: dict[str, Any] = {"embed_dim": 1024, "sim_dim": 256, "word_dim": 300}
 PAPER_DATA: dict[str, dict[str, Any]] = {"emoji": {"size": "default", "regions": 36}}

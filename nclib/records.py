@@ -207,7 +207,9 @@ def _commit() -> str:
     here = Path(__file__).resolve().parent
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
         return done.stdout.strip()
 
     try:

@@ -25,9 +25,8 @@ from nclib._options import option
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
 from nclib.methods import Batch, Method, Truth
-from nclib.models import similarity_matrix
+from nclib.models import Matcher, similarity_matrix
 from nclib.noise import Mismatch
-
 
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -84,7 +83,8 @@ class NoisyPairs:
         self.image_of = torch.as_tensor(noise.image_of, dtype=torch.int64)
         if len(self.image_of) != len(split.captions):
             raise ValueError(
-                f"the noise covers {len(self.image_of)} captions, the training split has {len(split.captions)}"
+                f"the noise covers {len(self.image_of)} captions, "
+                f"the training split has {len(split.captions)}"
             )
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Trainer:
     def __init__(
         self,
         method: Method,
-        networks: list[nn.Module],
+        networks: list[Matcher],
         pairs: NoisyPairs,
         val: Split,
         schedule: Schedule,
@@ -202,7 +202,7 @@ class Trainer:
     @torch.no_grad()
     def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
         """Return the (B, B) cosine of the networks' global image and caption vectors."""
-        net: Any = self.networks[self.active if network is None else network]
+        net = self.networks[self.active if network is None else network]
         v = nn.functional.normalize(net.encode_images(batch.images).vectors, dim=-1)
         t = nn.functional.normalize(net.encode_captions(batch.captions).vectors, dim=-1)
         return v @ t.T
@@ -235,7 +235,8 @@ class Trainer:
         """Train to the end, from the last checkpoint if there is one; return one dict per epoch."""
         self._resume()
         total = self.schedule.warmup_epochs + self.schedule.epochs
-        for self.epoch in range(len(self.history), total):
+        for epoch in range(len(self.history), total):
+            self.epoch = epoch
             started = time.perf_counter()
             torch.manual_seed(_seed(self.seed, self.epoch, "dropout"))
             self._arrays = {}
@@ -258,11 +259,12 @@ class Trainer:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = s.lr * self.lr_scale
-        for network in self.networks:
-            network.train()
+        for net in self.networks:
+            net.train()
         totals: dict[str, Tensor] = {}
         steps = 0
-        for self.active in range(self.method.n_networks):
+        for network in range(self.method.n_networks):
+            self.active = network
             items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
             step = self.method.warmup_step if warm else self.method.step
             quiet = not (progress and sys.stderr.isatty())
@@ -296,7 +298,11 @@ class Trainer:
         """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""
         parts = [
             similarity_matrix(
-                network, split, device=self.device, progress=progress, precision=PRECISION[self.schedule.precision]
+                network,
+                split,
+                device=self.device,
+                progress=progress,
+                precision=PRECISION[self.schedule.precision],
             )
             for network in self.networks
         ]
@@ -343,7 +349,8 @@ class Trainer:
         saved = checkpoint.load(path)
         if saved["fingerprint"] != self.fingerprint:
             raise ValueError(
-                f"{path} belongs to a run with other settings or other code; choose another folder or delete it"
+                f"{path} belongs to a run with other settings or other code; "
+                "choose another folder or delete it"
             )
         for network, state in zip(self.networks, saved["networks"], strict=True):
             network.load_state_dict(state)

@@ -13,7 +13,13 @@ def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
     test = dict.fromkeys(records.RECALLS, rsum / 6) | {"rsum": rsum}
     return records.Record(
         name=name,
-        settings={"method": method, "mrate": mrate, "seed": seed, "preset": "quick", "method_options": {"rho": 0.1}},
+        settings={
+            "method": method,
+            "mrate": mrate,
+            "seed": seed,
+            "preset": "quick",
+            "method_options": {"rho": 0.1},
+        },
         data={"name": "planted", "checksum": "0"},
         noise={"protocol": "images"},
         metrics={"val": {"rsum": rsum}, "test": test},
@@ -31,7 +37,11 @@ def test_round_trip(tmp_path):
     back = records.Record.load(path)
     assert back.folder == str(path.parent)
     assert back.diagnostics == {"auc": None}  # JSON has no NaN
-    assert {**back.__dict__, "folder": "", "diagnostics": 0} == {**make().__dict__, "folder": "", "diagnostics": 0}
+    assert {**back.__dict__, "folder": "", "diagnostics": 0} == {
+        **make().__dict__,
+        "folder": "",
+        "diagnostics": 0,
+    }
     assert "rSum 300.0" in str(back)
 
 

@@ -60,7 +60,9 @@ nclib.run("l2rm", **json.loads(sys.argv[1]))
 def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finished, tmp_path):
     arguments = json.dumps({**TINY, "out": str(tmp_path)})
     script = SCRIPT.format(threads=torch.get_num_threads())
-    child = subprocess.Popen([sys.executable, "-u", "-c", script, arguments], stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-c", script, arguments], stdout=subprocess.PIPE, text=True
+    )
     line = ""
     while "epoch  1" not in line:  # the first epoch is on disk, the second has begun
         line = child.stdout.readline()

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nclib.batch import Tokens
+from nclib.models import Matcher
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ Terms = dict[str, Tensor]
 class Loop(Protocol):
     """What the training loop offers to a method."""
 
-    networks: list[nn.Module]
+    networks: list[Matcher]
     n_pairs: int
     batch_size: int
     epoch: int

@@ -48,7 +48,7 @@ class RematchLog:
         ``rematch_image``, ``rematch_caption``
             Pairs whose image and caption were brought together, int64 (M,).
         ``rematch_mass``, ``rematch_share``
-            Mass that left the image's row as a share of its marginal, and the share of it on the best caption.
+            Mass that left the image's row over its marginal, and the share of it on the best caption.
         ``ranked_moved``, ``ranked_unmoved``
             Mean sorted alignment of rows that received more than half of their marginal, and of the others.
         """
@@ -75,8 +75,8 @@ class RematchLog:
         -------
         dict
             ``rematch_precision``: share of rematched rows (more than half of the marginal moved) whose chosen
-            caption is true of the image in every fact; ``rematch_relevance``: mean share of true facts, weighted
-            by mass; ``given_relevance``: the same for the given, mismatched captions. Empty when the data
+            caption is true of the image in every fact; ``rematch_relevance``: mean share of true facts,
+            weighted by mass; ``given_relevance``: the same for the given, mismatched captions. Empty when the data
             cannot tell.
         """
         arrays = self.arrays()
@@ -86,7 +86,9 @@ class RematchLog:
         right = truth.relevance(image, caption)
         moved = mass > 0.5
         return {
-            "rematch_precision": float((right[moved] > 0.999).float().mean()) if moved.any() else float("nan"),
+            "rematch_precision": float((right[moved] > 0.999).float().mean())
+            if moved.any()
+            else float("nan"),
             "rematch_relevance": float((right * mass).sum() / mass.sum()),
             "rematch_rows": float(moved.float().mean()),
             "given_relevance": float(truth.relevance(image, image).mean()),

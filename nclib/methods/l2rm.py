@@ -44,7 +44,9 @@ class L2RMOptions:
     rematch: str = option("sym_kl", choices=tuple(losses.REMATCH), help="loss that pulls S to the plan")
     rematch_weight: float = option(1.0, low=0, help="weight of the rematching loss")
     warmup: str = option("infonce_rce", choices=("infonce_rce", "infonce", "triplet"), help="warm-up loss")
-    split: str = option("mean", choices=("mean", "hardest"), help="negatives in the loss that splits the pairs")
+    split: str = option(
+        "mean", choices=("mean", "hardest"), help="negatives in the loss that splits the pairs"
+    )
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is matched when P(matched) exceeds it")
     tau: float = option(0.05, above=0, help="temperature of both softmaxes")
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
@@ -118,8 +120,8 @@ class L2RM(Method):
         B = loop.batch_size
         if len(matched) < B:
             raise RuntimeError(
-                f"the mixture calls only {len(matched)} of {loop.n_pairs} pairs matched, fewer than one batch "
-                f"({B}); use a smaller batch, a longer warm-up or a lower threshold"
+                f"the mixture calls only {len(matched)} of {loop.n_pairs} pairs matched, fewer than one "
+                f"batch ({B}); use a smaller batch, a longer warm-up or a lower threshold"
             )
         for group in self.cost_optimizer.param_groups:
             group["lr"] = o.cost_lr * loop.lr_scale
@@ -209,7 +211,11 @@ class L2RM(Method):
     def diagnostics(self, truth: Truth) -> dict[str, float]:
         found = division(self.p_matched, truth.matched, threshold=self.options.threshold)
         names = ("auc", "precision", "recall", "accuracy", "n_called_matched")
-        return {name: found[name] for name in names} | {"ece": found["calibration"]["ece"]} | self.log.report(truth)
+        return (
+            {name: found[name] for name in names}
+            | {"ece": found["calibration"]["ece"]}
+            | self.log.report(truth)
+        )
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Fixed fragment features: responses to a small codebook of patches, and the box. They play the detector's role.
+"""Fixed fragment features, in the role of a detector's: responses to a codebook of patches, and the box.
 
 The codebook was learned without labels from patches of training fragments (k-means on whitened patches, after
 Coates, Lee and Ng, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning", AISTATS 2011) by
@@ -32,7 +32,7 @@ def codebook() -> dict[str, np.ndarray]:
     Returns
     -------
     dict
-        ``filters`` float32 (48, 3, 5, 5), whole numbers in -31..31; ``threshold`` float32 (48,), whole numbers;
+        ``filters`` float32 (48, 3, 5, 5) and ``threshold`` float32 (48,), whole numbers, filters in -31..31;
         ``mean`` and ``scale`` float32 (192,).
     """
     with np.load(CODEBOOK, allow_pickle=False) as file:
@@ -132,7 +132,8 @@ def main() -> None:
     )[:1000]
     boxes = compose.draw_boxes(scenes, seed=0, split="train", block=0)[:, :12]
     crops = render.crop(render.Painter(assets.read_drawings()).paint(scenes), boxes)
-    np.savez_compressed(CODEBOOK, **learn(crops.reshape(-1, *crops.shape[2:]).astype(np.float32)))
+    book = learn(crops.reshape(-1, *crops.shape[2:]).astype(np.float32))
+    np.savez_compressed(CODEBOOK, **book)  # type: ignore[arg-type]
     print(f"{CODEBOOK}: {CODEBOOK.stat().st_size} bytes")
 
 

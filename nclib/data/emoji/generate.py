@@ -68,7 +68,9 @@ def generate(folder: Path, options: Options, *, progress: bool | None = None) ->
     hide = None if progress is None else not progress
     with tqdm(total=total, desc="emoji scenes", unit="picture", disable=hide, leave=False) as bar:
         for split, n in options.pictures().items():
-            images = _create(folder, f"{split}_images", np.float32, (n, options.regions, fragments.FEATURE_DIM))
+            images = _create(
+                folder, f"{split}_images", np.float32, (n, options.regions, fragments.FEATURE_DIM)
+            )
             corners = _create(folder, f"{split}_boxes", np.float32, (n, options.regions, 4))
             scenes = np.empty(n, compose.SCENE)
             written = []
