@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.batch import Tokens
+from nclib.models.registry import positive_integer
 
 Index = Tensor | np.ndarray | Sequence[int] | slice
 
@@ -146,13 +147,7 @@ class Matcher(nn.Module, ABC):
 
     def __init__(self, *, feature_dim: int, vocab_size: int, n_regions: int) -> None:
         super().__init__()
-        for name, value in (
-            ("feature_dim", feature_dim),
-            ("vocab_size", vocab_size),
-            ("n_regions", n_regions),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a positive integer, got {value!r}")
+        positive_integer(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
         self.feature_dim = feature_dim
         self.vocab_size = vocab_size
         self.n_regions = n_regions

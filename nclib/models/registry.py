@@ -26,6 +26,13 @@ def positive(**values: float) -> None:
             raise ValueError(f"{name} must be a positive number, got {value!r}")
 
 
+def positive_integer(**values: int) -> None:
+    """Raise a ValueError for the first of ``values`` that is not a positive integer."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+
+
 def build(
     name: str,
     *,
@@ -79,9 +86,7 @@ def build(
         "sim_dim": sim_dim,
         "word_dim": word_dim,
     }
-    for size, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{size} must be a positive integer, got {value!r}")
+    positive_integer(**sizes)
     own = [key for key in inspect.signature(factory).parameters if key not in sizes]
     unknown = [key for key in options if key not in own]
     if unknown:

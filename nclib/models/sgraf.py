@@ -29,7 +29,7 @@ from nclib.models.encoders import (
 )
 from nclib.models.grouping import Group, group_captions
 from nclib.models.reasoning import ReasonOverPairs
-from nclib.models.registry import MODELS, positive
+from nclib.models.registry import MODELS, positive, positive_integer
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
 """Values of the attended contexts of one block of images. On a CPU they fit in the cache (1.2 MB in float32);
@@ -348,7 +348,7 @@ class SGR(SimilarityNodes):
             dropout=dropout,
             temperature=temperature,
         )
-        positive(steps=steps)
+        positive_integer(steps=steps)
         self.graph = GraphReasoning(sim_dim, steps)
 
     def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:

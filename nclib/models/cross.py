@@ -1,0 +1,105 @@
+"""Cross attention of all query sets with all source sets (SCAN, arXiv 1803.08024, Eqs. 1-9, as in its code).
+
+G sets of K sources meet H sets of Q queries. Words that look at regions are queries with the images as
+sources; regions that look at words are the same with the roles exchanged. Attention is (G, K, H, Q).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nclib.models.encoders import EPS
+
+LEAK = 0.1
+"""Slope of the LeakyReLU on raw attention scores (the paper clips at zero, the published code leaks)."""
+
+
+def raw_scores(sources: Tensor, queries: Tensor) -> Tensor:
+    """Inner products (G, K, H, Q) of sources (G, K, D) and queries (H, Q, D)."""
+    flat = sources.reshape(-1, sources.shape[-1]) @ queries.reshape(-1, queries.shape[-1]).t()
+    return flat.view(*sources.shape[:2], *queries.shape[:2])
+
+
+def attention(
+    raw: Tensor, query_mask: Tensor | None, source_mask: Tensor | None, temperature: float
+) -> Tensor:
+    """Shares (G, K, H, Q) of the sources for each query.
+
+    Scores are clipped by a LeakyReLU, scaled per source by their norm over the *queries* of a set, and turned
+    into shares by a softmax over the sources.
+
+    Parameters
+    ----------
+    raw : Tensor, (G, K, H, Q)
+        Inner products.
+    query_mask : Tensor, (H, Q), optional
+        1 at valid queries.
+    source_mask : Tensor, (G, K), optional
+        1 at valid sources.
+    temperature : float
+        Factor before the softmax.
+    """
+    clipped = F.leaky_relu(raw, LEAK)
+    if query_mask is not None:
+        clipped = clipped * query_mask
+    clipped = clipped / (torch.linalg.vector_norm(clipped, dim=-1, keepdim=True) + EPS)
+    logits = temperature * clipped
+    if source_mask is not None:
+        logits = logits.masked_fill(source_mask[:, :, None, None] == 0, -math.inf)
+    return torch.softmax(logits, dim=1)
+
+
+def gram(sources: Tensor) -> Tensor:
+    """Inner products (G, K, K) within each source set."""
+    return sources @ sources.transpose(1, 2)
+
+
+def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: Tensor) -> Tensor:
+    """Cosine (G, H, Q) of every query with its attended context, without forming the contexts.
+
+    With c = sum_k a_k r_k, <q, c> is sum_k a_k <q, r_k> and |c|^2 is a^T G a with the Gram matrix G.
+
+    Parameters
+    ----------
+    share, raw : Tensor, (G, K, H, Q)
+        Attention, and inner products of sources and queries.
+    gram_matrix : Tensor, (G, K, K)
+        See :func:`gram`.
+    query_norm : Tensor, (H, Q)
+        Lengths of the queries.
+    """
+    dot = (share * raw).sum(1)
+    flat = share.flatten(2)
+    square = (flat * (gram_matrix @ flat)).sum(1).view_as(dot)
+    # below 1e-24 the norm is clamped by the denominator anyway; the root keeps a finite slope
+    return dot / (square.clamp_min(1e-24).sqrt() * query_norm).clamp_min(1e-8)
+
+
+def lse(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
+    """(1 / sharpness) log sum exp(sharpness values) over the last axis."""
+    logits = sharpness * values
+    if mask is not None:
+        logits = logits.masked_fill(mask == 0, -math.inf)
+    return torch.logsumexp(logits, -1) / sharpness
+
+
+def mean(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
+    """Mean of the valid values over the last axis."""
+    return values.mean(-1) if mask is None else (values * mask).sum(-1) / mask.sum(-1)
+
+
+def maximum(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
+    """Largest valid value over the last axis."""
+    return (values if mask is None else values.masked_fill(mask == 0, -math.inf)).amax(-1)
+
+
+def total(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
+    """Sum of the valid values over the last axis."""
+    return (values if mask is None else values * mask).sum(-1)
+
+
+POOLS = {"lse": lse, "mean": mean, "max": maximum, "sum": total}

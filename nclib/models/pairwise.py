@@ -1,0 +1,72 @@
+"""Scores of all pairs of regions and words, group by group, within a memory budget."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.encoders import word_mask
+from nclib.models.grouping import group_captions
+
+
+class FragmentMatcher(Matcher):
+    """A model that compares regions with words; subclasses give :meth:`_pairs` for captions side by side.
+
+    Captions are cut into groups that fit the memory budget. If all groups of a training step together do not
+    fit, each group is computed again in the backward pass.
+    """
+
+    @abstractmethod
+    def _pairs(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+        """Scores (B, n) of regions (B, R, D) and words (n, w, D); ``mask`` (n, w) is 1 at valid words."""
+
+    @abstractmethod
+    def _bytes(self, regions: Tensor) -> tuple[int, int]:
+        """Bytes that one word, and one caption whatever its length, leave in memory in training."""
+
+    def similarity(
+        self,
+        images: ImageEncoding,
+        captions: CaptionEncoding,
+        *,
+        logits: bool = False,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Compare every image with every caption: (B, C).
+
+        ``logits`` changes nothing here: these scores do not saturate.
+        """
+        regions, words, lengths = images.regions, captions.words, captions.lengths
+        if regions is None or words is None:
+            raise ValueError(
+                "images and captions must be encodings made by this model: regions or words are missing"
+            )
+        with torch.autocast(regions.device.type, enabled=False):
+            regions, words = regions.to(self.dtype), words.to(self.dtype)
+            per_word, per_caption = self._bytes(regions)
+            word = per_word + per_caption * len(lengths) // sum(lengths)
+            again = torch.is_grad_enabled() and word * sum(lengths) > self.memory_budget
+            budget = self.memory_budget if torch.is_grad_enabled() else min(self.memory_budget, 1 << 28)
+            # a group costs about as much as 30 words of padding: mask, gather, and some forty calls
+            groups = group_captions(
+                lengths, group_cost=30.0, max_words=max(1, budget // word), max_captions=chunk
+            )
+            order = torch.tensor([row for group in groups for row in group.rows])
+            order = order.to(words.device, non_blocking=True)
+            parts = words.index_select(0, order).split([len(group.rows) for group in groups])
+            columns = []
+            for group, part in zip(groups, parts, strict=True):
+                mask = word_mask(group.lengths, group.width, part)
+                inputs = (regions, part[:, : group.width] * mask[..., None], mask)
+                if again:
+                    scores = checkpoint(self._pairs, *inputs, use_reentrant=False, preserve_rng_state=False)
+                else:
+                    scores = self._pairs(*inputs)
+                columns.append(scores)
+            back = torch.empty_like(order)
+            back[order] = torch.arange(len(order), device=order.device)
+            return torch.cat(columns, 1).index_select(1, back)

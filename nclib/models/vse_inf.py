@@ -1,0 +1,192 @@
+"""VSE-infinity: a dual encoder that learns how to pool (Chen et al., CVPR 2021, arXiv 2011.04305)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nclib.batch import Tokens
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.encoders import TextEncoder, l2, xavier_linear
+from nclib.models.registry import MODELS, positive_integer
+
+UNKNOWN = 3
+"""Token id of an unknown word."""
+
+
+def position_codes(n: int, width: int) -> Tensor:
+    """Sine and cosine codes (n, width) of the ranks 0..n-1."""
+    rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angle = torch.arange(n, dtype=torch.float64)[:, None] * rate
+    return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
+
+
+class GPO(nn.Module):
+    """Generalised pooling operator: a learned weight for each rank of the sorted values (Sec. 3.2, Eqs. 2-4).
+
+    Parameters
+    ----------
+    code_dim, hidden_dim : int
+        Width of the position codes and of the BiGRU that turns them into weights.
+    """
+
+    temperature = 0.1
+
+    def __init__(self, code_dim: int = 32, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.code_dim = code_dim
+        self.gru = nn.GRU(code_dim, hidden_dim, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(hidden_dim, 1, bias=False)
+
+    def coefficients(self, sizes: list[int]) -> Tensor:
+        """Weights (len(sizes), max(sizes)) of the ranks of sets of these sizes; zero beyond a set."""
+        longest = max(sizes)
+        weight = self.score.weight
+        codes = position_codes(longest, self.code_dim).to(weight)[None].expand(len(sizes), -1, -1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            codes, torch.tensor(sizes), batch_first=True, enforce_sorted=False
+        )
+        states, _ = self.gru(packed)
+        states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=longest)
+        forward, backward = states.chunk(2, dim=-1)
+        logits = self.score((forward + backward) / 2).squeeze(-1) / self.temperature
+        absent = (torch.arange(longest)[None] >= torch.tensor(sizes)[:, None]).to(weight.device)
+        return torch.softmax(logits.masked_fill(absent, -math.inf), dim=1)
+
+    def forward(self, fragments: Tensor, sizes: tuple[int, ...]) -> Tensor:
+        """Pool sets (B, n, D) with ``sizes`` valid rows each to (B, D)."""
+        distinct = sorted(set(sizes))
+        rows = torch.tensor([distinct.index(size) for size in sizes]).to(fragments.device)
+        weight = self.coefficients(distinct).index_select(0, rows)  # (B, longest)
+        longest = distinct[-1]
+        fragments = fragments[:, :longest]
+        absent = (torch.arange(longest)[None] >= torch.tensor(sizes)[:, None]).to(fragments.device)
+        low = fragments.masked_fill(absent[..., None], -math.inf).sort(dim=1, descending=True).values
+        ranked = low.masked_fill(absent[..., None], 0.0)  # padding sorts to the end and counts nothing
+        return (weight[:, None] @ ranked).squeeze(1)
+
+
+class ResidualRegionEncoder(nn.Module):
+    """Linear map plus a two-layer network of every region: x = A f + b + MLP(f) (Sec. 4.1, "basic")."""
+
+    def __init__(self, feature_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        hidden = max(1, embed_dim // 2)
+        self.fc = xavier_linear(feature_dim, embed_dim)
+        self.first = nn.Linear(feature_dim, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.second = nn.Linear(hidden, embed_dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, R, feature_dim) to (B, R, embed_dim); the batch norm is over all regions of the batch."""
+        hidden = self.norm(self.first(images).flatten(0, 1)).view(*images.shape[:2], -1)
+        return self.fc(images) + self.second(torch.relu(hidden))
+
+
+def keep_rows(keep: Tensor, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Move the rows of ``values`` (B, n, ...) that ``keep`` (B, n, host) marks to the front; count them."""
+    order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True).to(values.device)
+    shape = (*order.shape, *([1] * (values.ndim - 2)))
+    moved = values.gather(1, order.view(shape).expand_as(values))
+    sizes = tuple(keep.sum(1).tolist())
+    return moved[:, : max(sizes)], sizes
+
+
+def not_all_dropped(keep: Tensor) -> Tensor:
+    """Keep the first fragment of a set that would lose all."""
+    keep[:, 0] |= ~keep.any(1)
+    return keep
+
+
+@MODELS.register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
+class VSEInfinity(Matcher):
+    """Residual region encoder and BiGRU, each pooled by its own GPO; cosine.
+
+    In training, fragments are dropped so that the pooling meets sets of many sizes: each region with
+    probability ``drop``; each token with probability ``drop``, of which half become the unknown word, a tenth
+    a random word, and the rest vanish (the paper has a mask token where this uses the unknown word).
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image (any number may be given later).
+    embed_dim, word_dim : int
+        Width of the common space and of a word embedding.
+    sim_dim : int
+        Not used; accepted so that all models are built by the same call.
+    pool_dim : int
+        Width of the position codes and states of the GPO; even.
+    drop : float
+        Probability of dropping a fragment in training, in [0, 1).
+    """
+
+    score_range = (-1.0, 1.0)
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        pool_dim: int = 32,
+        drop: float = 0.2,
+    ) -> None:
+        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        positive_integer(pool_dim=pool_dim)
+        if pool_dim % 2:
+            raise ValueError(f"pool_dim must be even (sine and cosine), got {pool_dim}")
+        if not 0 <= drop < 1:
+            raise ValueError(f"drop must lie in [0, 1), got {drop!r}")
+        self.drop = drop
+        self.image_encoder = ResidualRegionEncoder(feature_dim, embed_dim)
+        self.image_pool = GPO(pool_dim, pool_dim)
+        self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, unit=False)
+        self.text_pool = GPO(pool_dim, pool_dim)
+
+    def encode_images(self, images: Tensor) -> ImageEncoding:
+        """Map region features (B, R, feature_dim) to unit vectors (B, D)."""
+        regions = self.image_encoder(self.check_images(images))
+        sizes = (regions.shape[1],) * regions.shape[0]
+        if self.training and self.drop:
+            keep = not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop)
+            regions, sizes = keep_rows(keep, regions)
+        return ImageEncoding(l2(self.image_pool(regions, sizes)))
+
+    def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
+        """Map captions to unit vectors (C, D)."""
+        tokens = self.check_tokens(tokens)
+        if self.training and self.drop:
+            tokens = self._thin(tokens)
+        words, _ = self.text_encoder(tokens)
+        return CaptionEncoding(l2(self.text_pool(words, tokens.lengths)), tokens.lengths)
+
+    def _thin(self, tokens: Tokens) -> Tokens:
+        """Replace or delete tokens at random."""
+        chance = torch.rand(tokens.ids.shape) / self.drop if self.drop else torch.ones(tokens.ids.shape)
+        unknown = min(UNKNOWN, self.vocab_size - 1)
+        other = torch.randint(self.vocab_size, tokens.ids.shape)
+        device = tokens.ids.device
+        ids = tokens.ids.masked_fill((chance < 0.5).to(device), unknown)
+        ids = torch.where(((chance >= 0.5) & (chance < 0.6)).to(device), other.to(device), ids)
+        valid = torch.arange(ids.shape[1])[None] < torch.tensor(tokens.lengths)[:, None]
+        keep = not_all_dropped(valid & ~((chance >= 0.6) & (chance < 1)))
+        return Tokens(*keep_rows(keep, ids))
+
+    def similarity(
+        self,
+        images: ImageEncoding,
+        captions: CaptionEncoding,
+        *,
+        logits: bool = False,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Return the cosine of every image and every caption, (B, C) in [-1, 1].
+
+        ``logits`` and ``chunk`` change nothing here.
+        """
+        return images.vectors @ captions.vectors.t()

@@ -1,0 +1,26 @@
+"""The benchmark of the similarity runs, agrees with the loop, and writes a complete record."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "book" / "bench" / "similarity.py"
+
+
+def test_record_of_a_tiny_run(tmp_path):
+    out = tmp_path / "similarity.json"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--sizes", "tiny", "--out", str(out)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    record = json.loads(out.read_text())
+    assert [(row["model"], row["size"]) for row in record["rows"]] == [("sgr", "tiny"), ("saf", "tiny")]
+    assert all(row["score_difference"] < 5e-6 for row in record["rows"])
+    assert all(row["gradient_difference"] < 1e-3 for row in record["rows"])
+    assert record["hardware"]["threads"] == 1
+    assert {"python", "torch", "numpy"} <= set(record["versions"])
+    assert "nclib MiB" in done.stdout
+    assert list(tmp_path.iterdir()) == [out]

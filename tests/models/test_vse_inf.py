@@ -1,0 +1,125 @@
+"""VSE-infinity: learned pooling against worked numbers, padding, and random thinning."""
+
+import pytest
+import torch
+from toy import CAPTIONS, IMAGES, fill
+
+from nclib.batch import Tokens
+from nclib.models import build
+from nclib.models.vse_inf import GPO, keep_rows, position_codes
+
+SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
+
+
+def close(got, wanted):
+    torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=4e-6, atol=1e-6)
+
+
+def worked_pool():
+    pool = GPO(4, 3).double()
+    with torch.no_grad():
+        for suffix, k in (("", 1), ("_reverse", 5)):
+            getattr(pool.gru, f"weight_ih_l0{suffix}").copy_(fill((9, 4), k, 0.5))
+            getattr(pool.gru, f"weight_hh_l0{suffix}").copy_(fill((9, 3), k + 1, 0.5))
+            getattr(pool.gru, f"bias_ih_l0{suffix}").copy_(fill((9,), k + 2, 0.1))
+            getattr(pool.gru, f"bias_hh_l0{suffix}").copy_(fill((9,), k + 3, 0.1))
+        pool.score.weight.copy_(fill((1, 3), 9, 0.5))
+    return pool
+
+
+def packed(sets):
+    width = max(map(len, sets))
+    rows = torch.zeros(len(sets), width, 4, dtype=torch.float64)
+    for i, rows_i in enumerate(sets):
+        rows[i, : len(rows_i)] = torch.tensor(rows_i)
+    return rows, tuple(map(len, sets))
+
+
+def test_worked_numbers_of_learned_pooling():
+    pool = worked_pool()
+    close(
+        position_codes(3, 4),
+        [
+            [0, 1, 0, 1],
+            [0.841471, 0.540302, 0.00999983, 0.999950],
+            [0.909297, -0.416147, 0.0199987, 0.999800],
+        ],
+    )
+    coefficients = pool.coefficients([2, 3])
+    close(coefficients[0], [0.621009, 0.378991, 0])
+    close(coefficients[1], [0.485033, 0.334452, 0.180515])
+    captions, images = pool(*packed(CAPTIONS)), pool(*packed(IMAGES))
+    close(captions, [[0.621009, 1.62101, 0.621009, 0.242018], [1.12400, 0.304518, 0.819485, 1.30452]])
+    cosine = torch.nn.functional.cosine_similarity(images[:, None], captions[None], dim=2)
+    close(cosine, [[0.775210, 0.872309], [0.730306, 0.916674]])
+
+
+def test_padding_may_hold_anything():
+    pool = worked_pool()
+    torch.manual_seed(0)
+    rows = -5 - torch.rand(3, 4, 4, dtype=torch.float64)  # all below zero: padding must not win the sort
+    sizes = (4, 1, 2)
+    dirty = rows.clone()
+    for i, size in enumerate(sizes):
+        dirty[i, size:] = 1e4
+    assert torch.equal(pool(rows, sizes), pool(dirty, sizes))
+    for i, size in enumerate(sizes):
+        weight = pool.coefficients([size])[0]
+        wanted = (weight[:, None] * rows[i, :size].sort(dim=0, descending=True).values).sum(0)
+        torch.testing.assert_close(pool(dirty, sizes)[i], wanted)
+
+
+def test_gradient_by_finite_differences():
+    pool = worked_pool()
+    torch.manual_seed(0)
+    rows = torch.randn(3, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: pool(x, (4, 1, 2)), (rows,))
+
+
+def test_size_of_the_pool():
+    assert sum(p.numel() for p in GPO().parameters()) == 12_704
+
+
+def test_kept_rows_move_to_the_front_in_order():
+    keep = torch.tensor([[True, False, True], [False, True, False]])
+    moved, sizes = keep_rows(keep, torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    assert sizes == (2, 1)
+    assert moved.tolist() == [[1, 3], [5, 4]]
+    moved, _ = keep_rows(keep, torch.arange(12.0).view(2, 3, 2))
+    assert moved[0].tolist() == [[0, 1], [4, 5]]
+
+
+def test_thinning_only_in_training_and_at_the_stated_rates():
+    torch.manual_seed(0)
+    model = build("vse_inf", **{**SIZES, "vocab_size": 100}, drop=0.4)
+    ids = torch.full((200, 50), 50)
+    thinned = model._thin(Tokens(ids, (50,) * 200))
+    left = sum(thinned.lengths) / ids.numel()
+    assert left == pytest.approx(1 - 0.4 * 0.4, abs=0.01)
+    valid = torch.cat([row[:n] for row, n in zip(thinned.ids, thinned.lengths, strict=True)])
+    assert float((valid == 3).sum()) / ids.numel() == pytest.approx(0.2, abs=0.02)
+    assert float(((valid != 3) & (valid != 50)).sum()) / ids.numel() == pytest.approx(0.04, abs=0.01)
+    short = model._thin(Tokens(torch.tensor([[7, 0, 0]] * 300), (1,) * 300))
+    assert set(short.lengths) == {1}
+    images = torch.randn(3, 4, 6)
+    tokens = Tokens(torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8]] * 4), (8,) * 4)
+    assert not torch.equal(model(images, tokens), model(images, tokens))
+    model.eval()
+    assert torch.equal(model(images, tokens), model(images, tokens))
+    quiet = build("vse_inf", **SIZES, drop=0.0)
+    assert torch.equal(quiet(images, tokens), quiet(images, tokens))
+
+
+def test_trains_every_parameter():
+    torch.manual_seed(0)
+    model = build("vse_inf", **SIZES)
+    scores = model(torch.randn(5, 4, 6), Tokens(torch.randint(1, 9, (5, 6)), (6, 3, 2, 5, 1)))
+    scores.square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="pool_dim must be even"):
+        build("vse_inf", **SIZES, pool_dim=7)
+    with pytest.raises(ValueError, match=r"drop must lie in \[0, 1\), got 1"):
+        build("vse_inf", **SIZES, drop=1)
