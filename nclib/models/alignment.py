@@ -21,8 +21,47 @@ LEAK = 0.1
 """Slope of the LeakyReLU on raw attention scores."""
 
 
-class PairNodes(torch.autograd.Function):
-    """Nodes (B, n, w + 1, S) of all pairs of B images and n captions of w words; node 0 is the global one."""
+def pair_nodes(
+    vectors: Tensor,
+    regions: Tensor,
+    captions: Tensor,
+    words: Tensor,
+    weight_g: Tensor,
+    bias_g: Tensor,
+    weight_l: Tensor,
+    bias_l: Tensor,
+    *,
+    temperature: float,
+    block: int,
+) -> Tensor:
+    """Similarity nodes of all pairs of B images and n captions of w words.
+
+    Parameters
+    ----------
+    vectors, regions : Tensor, (B, D) and (B, R, D)
+        Global vectors of the images and their unit regions.
+    captions, words : Tensor, (n, D) and (n, w, D)
+        Global vectors of the captions and their unit words, zero where padded.
+    weight_g, bias_g, weight_l, bias_l : Tensor, (S, D) and (S,)
+        Linear maps of the global and of the local squared differences.
+    temperature : float
+        Inverse temperature of the attention.
+    block : int
+        Images per block.
+
+    Returns
+    -------
+    Tensor, (B, n, w + 1, S)
+        Unit vectors; node 0 of a pair is the global one.
+    """
+    # A function's forward cannot see whether gradients are on, and without them nothing need be kept.
+    keep = torch.is_grad_enabled()
+    maps = (weight_g, bias_g, weight_l, bias_l)
+    return _PairNodes.apply(vectors, regions, captions, words, *maps, temperature, block, keep)
+
+
+class _PairNodes(torch.autograd.Function):
+    """See :func:`pair_nodes`."""
 
     @staticmethod
     def forward(
@@ -37,28 +76,13 @@ class PairNodes(torch.autograd.Function):
         bias_l: Tensor,
         temperature: float,
         block: int,
+        keep: bool,
     ) -> Tensor:
-        """Compute the nodes.
-
-        Parameters
-        ----------
-        vectors, regions : Tensor, (B, D) and (B, R, D)
-            Global vectors of the images and their unit regions.
-        captions, words : Tensor, (n, D) and (n, w, D)
-            Global vectors of the captions and their unit words, zero where padded.
-        weight_g, bias_g, weight_l, bias_l : Tensor, (S, D) and (S,)
-            Linear maps of the global and of the local squared differences.
-        temperature : float
-            Inverse temperature of the attention.
-        block : int
-            Images per block.
-        """
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
         size = weight_l.shape[0]
         flat = words.reshape(n * w, dim)
         nodes = regions.new_empty(n_images, n, w + 1, size)
-        keep = any(ctx.needs_input_grad)
         block = min(block, n_images)
         rows = n_images if keep else block
         score = regions.new_empty(rows, n_regions, n, w)
@@ -108,7 +132,7 @@ class PairNodes(torch.autograd.Function):
         Each u = x / (|x| + eps) gives dx = (du - f u <du, u>) / (|x| + eps), f = (|x| + eps) / |x|.
         """
         with torch.autocast(grads[0].device.type, enabled=False):
-            return PairNodes._backward(ctx, grads[0])
+            return _PairNodes._backward(ctx, grads[0])
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -164,7 +188,7 @@ class PairNodes(torch.autograd.Function):
             d_regions[k] = d_part
         d_words = d_flat.view_as(words)
         d_maps = (d_weight_g, d_bias_g, d_weight_l, d_bias_l)
-        return d_vectors, d_regions, d_captions, d_words, *d_maps, None, None
+        return d_vectors, d_regions, d_captions, d_words, *d_maps, None, None, None
 
 
 def _project(squares: Tensor, weight: Tensor, bias: Tensor, out: Tensor, length: Tensor) -> None:

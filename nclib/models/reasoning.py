@@ -8,6 +8,7 @@ needed at node 0 alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,27 +27,38 @@ def softmax_(logits: Tensor) -> Tensor:
     return logits.div_(logits.sum(-1, keepdim=True))
 
 
-class ReasonOverPairs(torch.autograd.Function):
-    """Node 0 (P, S) of each pair after the steps, from nodes (P, N, S)."""
+def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tensor], *, block: int) -> Tensor:
+    """Run the steps on all pairs.
+
+    Parameters
+    ----------
+    nodes : Tensor, (P, N, S)
+        Similarity nodes of each pair.
+    absent : Tensor, (P, 1, N), optional
+        0 at nodes and -inf at padding.
+    maps : sequence of Tensor
+        For each step M (S, S), r (S), A_u (S, S) as (in, out), b_u (S).
+    block : int
+        Pairs per block.
+
+    Returns
+    -------
+    Tensor, (P, S)
+        Node 0 of each pair after the last step.
+    """
+    # A function's forward cannot see whether gradients are on, and without them nothing need be kept.
+    return _Reason.apply(nodes, absent, block, torch.is_grad_enabled(), *maps)
+
+
+class _Reason(torch.autograd.Function):
+    """See :func:`reason_over_pairs`."""
 
     @staticmethod
-    def forward(ctx: Any, nodes: Tensor, absent: Tensor | None, block: int, *maps: Tensor) -> Tensor:
-        """Run the steps.
-
-        Parameters
-        ----------
-        nodes : Tensor, (P, N, S)
-            Similarity nodes of each pair.
-        absent : Tensor, (P, 1, N), optional
-            0 at nodes and -inf at padding.
-        block : int
-            Pairs per block.
-        *maps : Tensor
-            For each step M (S, S), r (S), A_u (S, S) as (in, out), b_u (S).
-        """
+    def forward(
+        ctx: Any, nodes: Tensor, absent: Tensor | None, block: int, keep: bool, *maps: Tensor
+    ) -> Tensor:
         pairs, n, size = nodes.shape
         steps = len(maps) // 4
-        keep = any(ctx.needs_input_grad)
         rows = pairs if keep else min(block, pairs)
         asked = [n] * (steps - 1) + [1]
         asking = [nodes.new_empty(rows, q, size) for q in asked]
@@ -80,7 +92,7 @@ class ReasonOverPairs(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Propagate to the nodes and the maps."""
         with torch.autocast(grads[0].device.type, enabled=False):
-            return ReasonOverPairs._backward(ctx, grads[0])
+            return _Reason._backward(ctx, grads[0])
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -118,4 +130,4 @@ class ReasonOverPairs(torch.autograd.Function):
                     d_x[:, 0].addmm_(d_y, merged.t())
                 d_after = d_x
             d_nodes[k] = d_after
-        return d_nodes, None, None, *d_maps
+        return d_nodes, None, None, None, *d_maps

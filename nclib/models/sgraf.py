@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nclib.batch import Tokens
-from nclib.models.alignment import PairNodes
+from nclib.models.alignment import pair_nodes
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
 from nclib.models.encoders import (
     EPS,
@@ -28,7 +28,7 @@ from nclib.models.encoders import (
     xavier_linear,
 )
 from nclib.models.grouping import Group, group_captions
-from nclib.models.reasoning import ReasonOverPairs
+from nclib.models.reasoning import reason_over_pairs
 from nclib.models.registry import MODELS, positive, positive_integer
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
@@ -82,7 +82,7 @@ class GraphReasoning(nn.Module):
         """Map nodes (P, N, S) to node 0 after all steps, (P, S); ``absent`` (P, 1, N) is -inf at padding."""
         block = max(1, GRAPH_VALUES[_place(nodes)] // (nodes.shape[1] * nodes.shape[2]))
         maps = [part for step in self.steps if isinstance(step, GraphStep) for part in step.maps()]
-        return ReasonOverPairs.apply(nodes, absent, block, *maps)
+        return reason_over_pairs(nodes, absent, maps, block=block)
 
 
 class AttentionFiltration(nn.Module):
@@ -279,7 +279,7 @@ class SimilarityNodes(Matcher):
             mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
         whole, local = self.global_similarity, self.local_similarity
         block = max(1, BLOCK_VALUES[_place(words)] // words.numel())
-        nodes = PairNodes.apply(
+        nodes = pair_nodes(
             image_vectors,
             regions,
             vectors,
@@ -288,8 +288,8 @@ class SimilarityNodes(Matcher):
             whole.bias,
             local.weight,
             local.bias,
-            self.temperature,
-            block,
+            temperature=self.temperature,
+            block=block,
         )
         vectors, moments = self._reason(nodes, mask)
         return self.score(vectors).squeeze(-1), moments

@@ -10,8 +10,8 @@ from toy import fill, regions, words
 import nclib.models.sgraf as sgraf
 from nclib.batch import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
-from nclib.models.alignment import PairNodes
-from nclib.models.reasoning import ReasonOverPairs, softmax_
+from nclib.models.alignment import pair_nodes
+from nclib.models.reasoning import reason_over_pairs, softmax_
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
 LENGTHS = (4, 2, 6, 4, 3, 1, 6)
@@ -181,6 +181,15 @@ def test_dropout_only_in_training(name):
     assert torch.equal(model(images, tokens), model(images, tokens))
 
 
+def test_scores_without_gradients_are_the_same():
+    for name in ("sgr", "saf"):
+        model, images, tokens = example(name, n_images=9)
+        model.eval()
+        with torch.no_grad():
+            quiet = model(images, tokens)
+        assert torch.equal(quiet, model(images, tokens).detach())
+
+
 def test_one_image_needs_evaluation_mode_only():
     model, images, tokens = example("saf", n_images=1)
     model.eval()
@@ -219,7 +228,9 @@ def pair_inputs(n_images=3, n=2, w=3, n_regions=4, dim=5, size=4):
 
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_gradient_of_alignment_by_finite_differences(block):
-    assert torch.autograd.gradcheck(lambda *args: PairNodes.apply(*args, 4.0, block), pair_inputs())
+    assert torch.autograd.gradcheck(
+        lambda *args: pair_nodes(*args, temperature=4.0, block=block), pair_inputs()
+    )
 
 
 @pytest.mark.parametrize("block", [1, 4, 6])
@@ -233,22 +244,24 @@ def test_gradient_of_reasoning_by_finite_differences(block, masked):
     if masked:
         absent = torch.zeros(6, 1, 4, dtype=torch.float64)
         absent[::2, :, 2:] = -torch.inf
-    assert torch.autograd.gradcheck(lambda x, *m: ReasonOverPairs.apply(x, absent, block, *m), (nodes, *maps))
+    assert torch.autograd.gradcheck(
+        lambda x, *m: reason_over_pairs(x, absent, m, block=block), (nodes, *maps)
+    )
 
 
 @pytest.mark.parametrize("needed", list(itertools.combinations(range(8), 1)))
 def test_gradient_when_one_input_asks_for_it(needed):
     inputs = [x.detach().requires_grad_(i in needed) for i, x in enumerate(pair_inputs())]
     everything = pair_inputs()
-    PairNodes.apply(*inputs, 4.0, 2).square().sum().backward()
-    PairNodes.apply(*everything, 4.0, 2).square().sum().backward()
+    pair_nodes(*inputs, temperature=4.0, block=2).square().sum().backward()
+    pair_nodes(*everything, temperature=4.0, block=2).square().sum().backward()
     for i in needed:
         torch.testing.assert_close(inputs[i].grad, everything[i].grad)
 
 
 def test_zero_vectors_give_finite_gradients():
     inputs = [torch.zeros_like(x).requires_grad_() for x in pair_inputs()]
-    nodes = PairNodes.apply(*inputs, 9.0, 2)
+    nodes = pair_nodes(*inputs, temperature=9.0, block=2)
     assert torch.equal(nodes, torch.zeros_like(nodes))
     nodes.sum().backward()
     assert all(bool(x.grad.isfinite().all()) for x in inputs)
@@ -328,7 +341,7 @@ def nodes_of_pair(model, image, caption):
     images, captions = encodings(model)
     images, captions = images.select([image]), captions.select([caption])
     whole, local = model.global_similarity, model.local_similarity
-    return PairNodes.apply(
+    return pair_nodes(
         images.vectors,
         images.regions,
         captions.vectors,
@@ -337,8 +350,8 @@ def nodes_of_pair(model, image, caption):
         whole.bias,
         local.weight,
         local.bias,
-        9.0,
-        1,
+        temperature=9.0,
+        block=1,
     )
 
 
@@ -396,7 +409,7 @@ def test_worked_scores_of_sgr_with_live_nodes(group_cost):
     nodes = nodes_of_pair(model, 0, 1)
     close(model.graph(nodes[0], None)[0], [0.317639, 1.66270, 0.864905])
     maps = model.graph.steps[0].maps()
-    first = [ReasonOverPairs.apply(nodes[0].roll(-i, 1), None, 1, *maps)[0] for i in range(4)]
+    first = [reason_over_pairs(nodes[0].roll(-i, 1), None, maps, block=1)[0] for i in range(4)]
     close(
         torch.stack(first),
         [
