@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nclib._registry import Registry
-from nclib.ot import _dense, _published
+from nclib.ot import _dense, _fast, _published
 from nclib.ot._checks import check_limits, check_reg, partial_problem
 from nclib.ot.gradients import differentiate
 from nclib.ot.transport import Potentials, Problem, Transport
@@ -89,6 +89,20 @@ def partial_sinkhorn(
     """
     reg = check_reg(reg)
     route = _routes[f"{formulation}/{stop}"]
+    if (
+        stop == "accurate"
+        and gradient == "none"
+        and start is None
+        and p is None
+        and q is None
+        and method == "auto"
+    ):
+        limit = check_limits(
+            tol, max_iter, TOLERANCE[cost.dtype] if getattr(cost, "dtype", None) in TOLERANCE else 1e-9
+        )
+        quick = _fast.solve(cost, mass, reg, mask, formulation, limit, max_iter)
+        if quick is not None:
+            return quick
     problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
     return route.factory(problem, method=method, tol=tol, max_iter=max_iter, start=start, gradient=gradient)
 

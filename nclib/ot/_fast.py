@@ -1,0 +1,133 @@
+"""The plain case of a training step, without ceremony: one problem on the CPU, solved in NumPy throughout.
+
+At these sizes the preparation of a general problem takes longer than its solution. Here everything that is
+usual is checked and done in a handful of NumPy calls; whatever is not (several problems, weights, entries
+that are not finite, a mass that may be infeasible, rows that nothing can leave, no convergence) is left to
+the general path by returning None.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.ot import _capped_cpu, _extended_cpu
+from nclib.ot.transport import Potentials, Problem, Transport
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@lru_cache(maxsize=64)
+def _uniform(size: int) -> Array:
+    weight = np.full(size, 1 / size)
+    weight.setflags(write=False)
+    return weight
+
+
+@lru_cache(maxsize=64)
+def _uniform_tensor(size: int) -> Tensor:
+    return torch.from_numpy(np.full(size, 1 / size))
+
+
+def _prepare(cost: Tensor, mass: Any, mask: Tensor | None) -> Array | None:
+    """Cost in NumPy with infinite forbidden entries, or None if this is not the plain case."""
+    if not isinstance(cost, Tensor) or cost.ndim != 2 or cost.device.type != "cpu":
+        return None
+    if cost.dtype not in (torch.float32, torch.float64) or type(mass) is not float or not 0.0 < mass < 1.0:
+        return None
+    c: Array = cost.detach().numpy()
+    n, m = c.shape
+    if n == 0 or m == 0 or not np.isfinite(c).all():
+        return None
+    if mask is None:
+        return c
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != cost.shape:
+        return None
+    if mask.device.type != "cpu":
+        return None
+    allowed = mask.numpy()
+    counts = allowed.astype(np.float32)
+    in_row = m - float((counts @ np.ones(m, np.float32)).min())
+    in_col = n - float((np.ones(n, np.float32) @ counts).min())
+    # the bound of nclib.ot._feasible.crowded_flow
+    if mass > 2.0 - in_col / n - in_row / m or in_row >= m or in_col >= n:
+        return None
+    return np.where(allowed, c, c.dtype.type(np.inf))
+
+
+def solve(
+    cost: Tensor,
+    mass: Any,
+    reg: float,
+    mask: Tensor | None,
+    formulation: str,
+    tol: float,
+    max_iter: int,
+) -> Transport | None:
+    """Solve one partial problem with uniform weights, or return None."""
+    c = _prepare(cost, mass, mask)
+    if c is None:
+        return None
+    n, m = c.shape
+    p, q = _uniform(n), _uniform(m)
+    with np.errstate(all="ignore"):  # what overflows is judged by the errors it leaves
+        s = None
+        if formulation == "capped":
+            s = _capped_cpu.solve(c, p, q, mass, reg, tol, max_blocks=max_iter)
+        else:
+            if c.dtype == np.float32 and tol >= 1e-6:
+                s = _extended_cpu.solve(c, p, q, mass, reg, tol, newton=False, max_blocks=max_iter)
+            if s is None or not s.ok:
+                begun = s.b if s is not None and np.isfinite(s.b).all() else None
+                c = c.astype(np.float64, copy=False)
+                s = _extended_cpu.solve(c, p, q, mass, reg, tol, start=begun, max_blocks=max_iter)
+        if not s.ok:
+            return None
+        plan = s.kernel
+        plan *= s.a[:, None].astype(plan.dtype, copy=False)
+        plan *= s.b.astype(plan.dtype, copy=False)
+        f, g = np.log(s.a), np.log(s.b)
+    f *= reg
+    f += s.lowest
+    g *= reg
+    return pack(
+        cost, mass, reg, mask, formulation, plan, f, g, s.alpha, s.beta, s.lowest, s.error, s.iterations
+    )
+
+
+def pack(
+    cost: Tensor,
+    mass: float,
+    reg: float,
+    mask: Tensor | None,
+    formulation: str,
+    plan: Array,
+    f: Array,
+    g: Array,
+    alpha: float,
+    beta: float,
+    lowest: float,
+    error: float,
+    iterations: int,
+) -> Transport:
+    """Wrap the arrays of one solved problem without copying them."""
+    f_slack = reg * math.log(alpha) if alpha > 0 else -math.inf
+    g_slack = reg * math.log(beta) - lowest if beta > 0 else -math.inf
+    numbers = torch.tensor((mass, 0.0, error, f_slack, g_slack), dtype=torch.float64).unbind()
+    n, m = plan.shape
+    return Transport(
+        plan=torch.from_numpy(plan).to(cost.dtype),
+        row_error=numbers[1],
+        col_error=numbers[2],
+        iterations=torch.tensor(iterations),
+        converged=torch.tensor(True),
+        potentials=Potentials(torch.from_numpy(f), torch.from_numpy(g), numbers[3], numbers[4]),
+        problem=Problem(
+            cost.detach(), mask, _uniform_tensor(n), _uniform_tensor(m), numbers[0], reg, formulation
+        ),
+    )
