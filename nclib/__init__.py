@@ -17,8 +17,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "run"]
 
-_MODULES = ("data", "evaluation", "losses", "methods", "models", "noise", "ot", "plots", "records", "training")
-_NAMES = {"run": "experiment", "check_parameters": "experiment", "open_run": "experiment", "Record": "records", "Rule": "_options"}
+_MODULES = (
+    "data",
+    "evaluation",
+    "losses",
+    "methods",
+    "models",
+    "noise",
+    "ot",
+    "plots",
+    "records",
+    "training",
+)
+_NAMES = {
+    "run": "experiment",
+    "check_parameters": "experiment",
+    "open_run": "experiment",
+    "Record": "records",
+    "Rule": "_options",
+}
 
 
 def __getattr__(name: str) -> Any:

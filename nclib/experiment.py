@@ -32,7 +32,7 @@ class RunOptions:
     """What every run chooses, whatever its method."""
 
     dataset: str = option("emoji", help="name of the data; see nclib.data.available()")
-    model: str = option("sgr", help="name of the model; see nclib.models.available()")
+    model: str = option("saf", help="name of the model; see nclib.models.available()")
     mrate: float = option(0.6, low=0, high=1, help="mismatch rate: share of training pairs made wrong")
     protocol: str = option("images", choices=("images", "captions", "pairs"), help="what is shuffled")
     noise_file: str = option("", help="a published noise index file, instead of a draw")

@@ -100,13 +100,9 @@ class NoisyPairs:
         """Return what is really so, for diagnosis."""
         return Truth(self.noise.matched, self._relevance if self.split.has_relevance else None)
 
-    def _relevance(self, image_pair: Tensor, caption_pair: Tensor, block: int = 256) -> Tensor:
+    def _relevance(self, image_pair: Tensor, caption_pair: Tensor) -> Tensor:
         rows = self.image_of[image_pair].numpy()
-        parts = [
-            np.diagonal(self.split.relevance(rows[i : i + block], caption_pair[i : i + block].numpy()))
-            for i in range(0, len(rows), block)
-        ]
-        return torch.as_tensor(np.concatenate(parts) if parts else np.empty(0, np.float32))
+        return torch.from_numpy(self.split.relevance(rows, caption_pair.numpy()))
 
 
 class Batches:

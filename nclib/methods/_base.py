@@ -51,8 +51,8 @@ class Truth:
     matched : ndarray, bool, (N,)
         Whether the pair's image is the one its caption was written for.
     relevance : callable or None
-        ``relevance(i, j)``: share of the facts of pair j's caption that hold for the image shown in pair i,
-        elementwise, in [0, 1]. None when the data cannot tell.
+        ``relevance(i, j)``, (len(i), len(j)): share of the facts of pair j's caption that hold for the image
+        shown in pair i, in [0, 1]. None when the data cannot tell.
     """
 
     matched: np.ndarray

@@ -71,25 +71,34 @@ class RematchLog:
     def report(self, truth: Truth) -> dict[str, float]:
         """Score the rematched pairs against the known content of image and caption.
 
+        A row is *rematched* when more than half of its marginal moved. Relevance is the share of a caption's
+        facts that hold for the image.
+
         Returns
         -------
         dict
-            ``rematch_precision``: share of rematched rows (more than half of the marginal moved) whose chosen
-            caption is true of the image in every fact; ``rematch_relevance``: mean share of true facts,
-            weighted by mass; ``given_relevance``: the same for the given, mismatched captions. Empty when the data
-            cannot tell.
+            ``rematch_precision``: share of rematched rows whose chosen caption is at least as relevant as
+            every other caption of the batch, and not irrelevant; ``rematch_relevance``: mean relevance of the
+            chosen captions; ``best_relevance``: of the most relevant captions of the batch; ``given_relevance``: of
+            the captions that the rows came with; ``chance_relevance``: of any other pair of the batch;
+            ``rematch_rows``: share of rows that were rematched. Empty when the data cannot tell.
         """
-        arrays = self.arrays()
-        if not arrays or truth.relevance is None:
+        if not self._rows or truth.relevance is None:
             return {}
-        image, caption, mass = arrays["rematch_image"], arrays["rematch_caption"], arrays["rematch_mass"]
-        right = truth.relevance(image, caption)
-        moved = mass > 0.5
-        return {
-            "rematch_precision": float((right[moved] > 0.999).float().mean())
-            if moved.any()
-            else float("nan"),
-            "rematch_relevance": float((right * mass).sum() / mass.sum()),
-            "rematch_rows": float(moved.float().mean()),
-            "given_relevance": float(truth.relevance(image, image).mean()),
-        }
+        found = []
+        for rows, index in zip(torch.cat(self._rows).cpu().split(self.batch_size), self._index, strict=True):
+            mass, _, to = rows.unbind(1)
+            relevance = truth.relevance(index, index)  # (B, B)
+            given = relevance.diagonal().clone()
+            others = relevance.clone().fill_diagonal_(-1.0)
+            chosen = relevance.gather(1, to.long()[:, None])[:, 0]
+            best = others.max(1)[0]
+            chance = others.clamp_min(0).sum(1) / (len(index) - 1)
+            right = ((chosen >= best) & (chosen > 0)).float()
+            found.append(torch.stack([(mass > 0.5).float(), right, chosen, best, given, chance], dim=1))
+        table = torch.cat(found)
+        moved = table[table[:, 0] > 0]
+        names = ["rematch_precision", "rematch_relevance"]
+        names += ["best_relevance", "given_relevance", "chance_relevance"]
+        means = moved[:, 1:].mean(0).tolist() if len(moved) else []
+        return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(names, means, strict=False))}

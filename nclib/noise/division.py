@@ -70,7 +70,8 @@ def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``ece``: expected calibration error, the mean absolute difference of frequency and stated probability, weighted by bin size;
+        ``ece``: expected calibration error, the mean over bins of the absolute difference between
+        observed frequency and stated probability, weighted by bin size;
         ``edges`` (bins + 1), ``count``, ``stated`` and ``observed`` (bins each; None where a bin is empty).
     """
     p = _probabilities(p_clean)
