@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot import _capped_cpu, _extended_cpu
+from nclib.ot import _capped_cpu, _extended_cpu, _published
 from nclib.ot.transport import Potentials, Problem, Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -100,6 +100,37 @@ def solve(
     )
 
 
+def published(
+    cost: Tensor, mass: Any, reg: float, mask: Tensor | None, tol: float, max_iter: int
+) -> Transport | None:
+    """Run the published loop on one problem with uniform weights, or return None."""
+    c = _prepare(cost, mass, mask)
+    if c is None:
+        return None
+    top, bottom = float(cost.max()), float(c.min())
+    if not max(top - bottom, abs(top + bottom)) <= _published.SAFE_RANGE * reg:
+        return None
+    n, m = c.shape
+    p, q = _uniform(n), _uniform(m)
+    kernel = bottom - c.astype(np.float64, copy=False)
+    kernel *= 1 / reg
+    np.exp(kernel, out=kernel)
+    corner = math.exp(-(bottom + top) / reg)  # the kernel is shifted by its lowest cost
+    a, alpha, b, beta, passes = _published.scaling(
+        kernel, p, q, (1 - mass, 1 - mass), corner, tol / reg, max_iter
+    )
+    plan = kernel
+    plan *= a[:, None]
+    plan *= b
+    rows = float(np.abs(plan.sum(1) + a * beta - p).sum()) / mass
+    cols = float(np.abs(plan.sum(0) + b * alpha - q).sum()) / mass
+    honest = max(rows, cols, abs(float(plan.sum()) - mass) / mass) <= _published.HONEST
+    f, g = reg * np.log(a) + bottom, reg * np.log(b)
+    return pack(
+        cost, mass, reg, mask, "extended", plan, f, g, alpha, beta, bottom, cols, passes, rows, honest
+    )
+
+
 def pack(
     cost: Tensor,
     mass: float,
@@ -114,18 +145,20 @@ def pack(
     lowest: float,
     error: float,
     iterations: int,
+    row_error: float = 0.0,
+    converged: bool = True,
 ) -> Transport:
     """Wrap the arrays of one solved problem without copying them."""
     f_slack = reg * math.log(alpha) if alpha > 0 else -math.inf
     g_slack = reg * math.log(beta) - lowest if beta > 0 else -math.inf
-    numbers = torch.tensor((mass, 0.0, error, f_slack, g_slack), dtype=torch.float64).unbind()
+    numbers = torch.tensor((mass, row_error, error, f_slack, g_slack), dtype=torch.float64).unbind()
     n, m = plan.shape
     return Transport(
         plan=torch.from_numpy(plan).to(cost.dtype),
         row_error=numbers[1],
         col_error=numbers[2],
         iterations=torch.tensor(iterations),
-        converged=torch.tensor(True),
+        converged=torch.tensor(converged),
         potentials=Potentials(torch.from_numpy(f), torch.from_numpy(g), numbers[3], numbers[4]),
         problem=Problem(
             cost.detach(), mask, _uniform_tensor(n), _uniform_tensor(m), numbers[0], reg, formulation

@@ -52,7 +52,7 @@ def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transp
         for i in range(k):
             corner = math.exp(-float(bottom[i] + top[i]) / reg)  # the kernel is shifted by its lowest cost
             slack = float(p[i].sum() - mass[i]), float(q[i].sum() - mass[i])
-            a, alpha, b, beta, passes = _scaling(
+            a, alpha, b, beta, passes = scaling(
                 kernel[i].numpy(), p[i].numpy(), q[i].numpy(), slack, corner, tol / reg, max_iter
             )
             result.plan[i] = torch.from_numpy(a[:, None] * kernel[i].numpy() * b)
@@ -67,7 +67,7 @@ def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transp
     return result.pack()
 
 
-def _scaling(
+def scaling(
     kernel: Array, p: Array, q: Array, slack: tuple[float, float], corner: float, tol: float, max_iter: int
 ) -> tuple[Array, float, Array, float, int]:
     """The loop in scaling form; the dummy cost cancels. ``slack`` = weight of the dummy column and row."""

@@ -89,18 +89,14 @@ def partial_sinkhorn(
     """
     reg = check_reg(reg)
     route = _routes[f"{formulation}/{stop}"]
-    if (
-        stop == "accurate"
-        and gradient == "none"
-        and start is None
-        and p is None
-        and q is None
-        and method == "auto"
-    ):
-        limit = check_limits(
-            tol, max_iter, TOLERANCE[cost.dtype] if getattr(cost, "dtype", None) in TOLERANCE else 1e-9
-        )
-        quick = _fast.solve(cost, mass, reg, mask, formulation, limit, max_iter)
+    if method == "auto" and gradient == "none" and start is None and p is None and q is None:
+        default = TOLERANCE.get(cost.dtype, 1e-9) if isinstance(cost, Tensor) else 1e-9
+        if stop == "accurate":
+            limit = check_limits(tol, max_iter, default)
+            quick = _fast.solve(cost, mass, reg, mask, formulation, limit, max_iter)
+        else:
+            limit = check_limits(tol, max_iter, _published.THRESHOLD)
+            quick = _fast.published(cost, mass, reg, mask, limit, max_iter)
         if quick is not None:
             return quick
     problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
