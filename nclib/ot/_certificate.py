@@ -98,7 +98,7 @@ def certify(transport: Transport, *, exact: bool = False) -> Certificate:
         )
         objective = paid + reg * _entropy(plan, (-2, -1))
         if problem.formulation == "capped":
-            level = -fs - gs
+            level = torch.where(mass > 0, -fs - gs, 0.0)
             down_f, down_g = (f + gs.unsqueeze(-1)).clamp_max(0), (g + fs.unsqueeze(-1)).clamp_max(0)
             dual = _weighted(p, down_f) + _weighted(q, down_g) + mass * level - reg * expected
         else:

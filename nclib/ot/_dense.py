@@ -14,6 +14,8 @@ from nclib.ot.transport import Potentials, Problem, Transport
 
 #: On a CPU, batches of at least this many problems with at most this many entries each go to torch.
 MANY, TINY_ENTRIES = 16, 2048
+#: Entries that are solved at once in torch, by "on a CPU": several float64 copies of them are made.
+CHUNK_ENTRIES = {True: 2**20, False: 2**25}
 #: Slack below this share of the total weight is rounding: everything on that side is moved.
 NO_SLACK = {torch.float32: 1e-6, torch.float64: 1e-12}
 METHODS = ("auto", "scaling", "log")
@@ -77,7 +79,9 @@ def solve(
     if len(left):
         order = {"auto": ("scaling", "log")}.get(method, (method,))
         for name in order:
-            left = _in_torch(problem, result, left, name, tol, max_iter, start)
+            size = max(1, CHUNK_ENTRIES[cost.device.type == "cpu"] // (n * m))
+            parts = [_in_torch(problem, result, i, name, tol, max_iter, start) for i in left.split(size)]
+            left = torch.cat(parts)
             if len(left) == 0:
                 break
     return result.pack()

@@ -153,7 +153,7 @@ def solve(
     total_p, total_q = float(p.sum()), float(q.sum())
     slack_q = max(total_q - mass, 0.0)
     p_, q_ = p.astype(dtype, copy=False), q.astype(dtype, copy=False)
-    goal = 0.5 * tol * mass
+    goal = 0.8 * tol * mass
     newton_price = max(5.0, m / 10)  # one step costs about as much as this many blocks
 
     b = np.ones(m, dtype) if start is None else start.astype(dtype)
@@ -187,7 +187,7 @@ def solve(
         if slow and wait < 0 and steps < MAX_NEWTON:
             steps += 1
             wait, previous = 10, 0.0
-            alpha = slack_q / float(b.sum())
+            alpha = float(slack_q / b.sum())
             before = float(np.abs(q_ - b * (s + alpha)).sum())
             direction = _newton_step(kernel, a, b, s, p_, q_, beta, alpha, slack_q)
             if direction is not None:
@@ -196,7 +196,7 @@ def solve(
                 new_beta = _scalar(new_t, p_, total_p, mass, beta, 4)
                 new_a = p_ / (new_t + new_beta)
                 new_s = new_a @ kernel
-                new_alpha = slack_q / float(new_b.sum())
+                new_alpha = float(slack_q / new_b.sum())
                 error = float(np.abs(q_ - new_b * (new_s + new_alpha)).sum())
                 if error < before:
                     a, b, s, alpha, beta, wait = new_a, new_b, new_s, new_alpha, new_beta, 0
@@ -208,9 +208,10 @@ def solve(
     t64 = (kernel @ b).astype(np.float64)
     beta = _scalar(t64, p, total_p, mass, beta, 50, 1e-8)
     a64 = p / (t64 + beta)
-    alpha = slack_q / float(b.sum())
+    alpha = float(slack_q / b.sum())
     column = (a64.astype(dtype) @ kernel + alpha) * b
     error = float(np.abs(column - q_).sum()) / mass
     cut = float(a64.max()) * float(b.max()) * SMALLEST[dtype] * n * m  # what underflow can hide
-    ok = error <= tol and cut <= 0.1 * tol * mass
+    off = abs(float(a64 @ t64) - mass)
+    ok = error <= tol and cut <= 0.1 * tol * mass and off <= max(tol, 1e-9) * mass
     return Solution(a64, b.astype(np.float64), alpha, beta, kernel, lowest, error, blocks + steps, ok)

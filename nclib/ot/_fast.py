@@ -70,12 +70,11 @@ def solve(
     max_iter: int,
 ) -> Transport | None:
     """Solve one partial problem with uniform weights, or return None."""
-    c = _prepare(cost, mass, mask)
-    if c is None:
-        return None
-    n, m = c.shape
-    p, q = _uniform(n), _uniform(m)
     with np.errstate(all="ignore"):  # what overflows is judged by the errors it leaves
+        c = _prepare(cost, mass, mask)
+        if c is None:
+            return None
+        p, q = _uniform(c.shape[0]), _uniform(c.shape[1])
         s = None
         if formulation == "capped":
             s = _capped_cpu.solve(c, p, q, mass, reg, tol, max_blocks=max_iter)
@@ -104,28 +103,29 @@ def published(
     cost: Tensor, mass: Any, reg: float, mask: Tensor | None, tol: float, max_iter: int
 ) -> Transport | None:
     """Run the published loop on one problem with uniform weights, or return None."""
-    c = _prepare(cost, mass, mask)
-    if c is None:
-        return None
-    top, bottom = float(cost.max()), float(c.min())
-    if not max(top - bottom, abs(top + bottom)) <= _published.SAFE_RANGE * reg:
-        return None
-    n, m = c.shape
-    p, q = _uniform(n), _uniform(m)
-    kernel = bottom - c.astype(np.float64, copy=False)
-    kernel *= 1 / reg
-    np.exp(kernel, out=kernel)
-    corner = math.exp(-(bottom + top) / reg)  # the kernel is shifted by its lowest cost
-    a, alpha, b, beta, passes = _published.scaling(
-        kernel, p, q, (1 - mass, 1 - mass), corner, tol / reg, max_iter
-    )
-    plan = kernel
-    plan *= a[:, None]
-    plan *= b
-    rows = float(np.abs(plan.sum(1) + a * beta - p).sum()) / mass
-    cols = float(np.abs(plan.sum(0) + b * alpha - q).sum()) / mass
-    honest = max(rows, cols, abs(float(plan.sum()) - mass) / mass) <= _published.HONEST
-    f, g = reg * np.log(a) + bottom, reg * np.log(b)
+    with np.errstate(all="ignore"):
+        c = _prepare(cost, mass, mask)
+        if c is None:
+            return None
+        top, bottom = float(cost.max()), float(c.min())
+        if not max(top - bottom, abs(top + bottom)) <= _published.SAFE_RANGE * reg:
+            return None
+        n, m = c.shape
+        p, q = _uniform(n), _uniform(m)
+        kernel = bottom - c.astype(np.float64, copy=False)
+        kernel *= 1 / reg
+        np.exp(kernel, out=kernel)
+        corner = math.exp(-(bottom + top) / reg)  # the kernel is shifted by its lowest cost
+        a, alpha, b, beta, passes = _published.scaling(
+            kernel, p, q, (1 - mass, 1 - mass), corner, tol / reg, max_iter
+        )
+        plan = kernel
+        plan *= a[:, None]
+        plan *= b
+        rows = float(np.abs(plan.sum(1) + a * beta - p).sum()) / mass
+        cols = float(np.abs(plan.sum(0) + b * alpha - q).sum()) / mass
+        honest = max(rows, cols, abs(float(plan.sum()) - mass) / mass) <= _published.HONEST
+        f, g = reg * np.log(a) + bottom, reg * np.log(b)
     return pack(
         cost, mass, reg, mask, "extended", plan, f, g, alpha, beta, bottom, cols, passes, rows, honest
     )

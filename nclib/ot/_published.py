@@ -52,9 +52,10 @@ def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transp
         for i in range(k):
             corner = math.exp(-float(bottom[i] + top[i]) / reg)  # the kernel is shifted by its lowest cost
             slack = float(p[i].sum() - mass[i]), float(q[i].sum() - mass[i])
-            a, alpha, b, beta, passes = scaling(
-                kernel[i].numpy(), p[i].numpy(), q[i].numpy(), slack, corner, tol / reg, max_iter
-            )
+            with np.errstate(all="ignore"):
+                a, alpha, b, beta, passes = scaling(
+                    kernel[i].numpy(), p[i].numpy(), q[i].numpy(), slack, corner, tol / reg, max_iter
+                )
             result.plan[i] = torch.from_numpy(a[:, None] * kernel[i].numpy() * b)
             result.f[i] = torch.from_numpy(reg * np.log(a)) + bottom[i]
             result.g[i] = torch.from_numpy(reg * np.log(b))

@@ -1,0 +1,120 @@
+"""Never NaN, never a wrong claim: random problems of every kind, on every device there is."""
+
+import numpy as np
+import pytest
+import torch
+
+import nclib.ot
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def any_problem(rng):
+    """A random problem: ties, huge and tiny costs, heavy tails, holes, weights of zero, any mass."""
+    n, m = rng.integers(1, 12, 2)
+    cost = [
+        lambda: rng.random((n, m)),
+        lambda: rng.integers(0, 3, (n, m)).astype(float),
+        lambda: rng.normal(size=(n, m)) * 10 ** rng.uniform(-3, 6),
+        lambda: rng.exponential(size=(n, m)) ** 3,
+    ][rng.integers(4)]()
+    p = np.ones(n) if rng.random() < 0.4 else rng.random(n) + 0.01
+    q = np.ones(m) if rng.random() < 0.4 else rng.random(m) + 0.01
+    if rng.random() < 0.3 and n > 1:
+        p[0] = 0
+    mask = rng.random((n, m)) < rng.choice([0.3, 0.7, 1.0])
+    mask[-1, -1] = True
+    cost, p, q, mask = (torch.from_numpy(np.asarray(x)) for x in (cost, p, q, mask))
+    most = nclib.ot._feasible.max_flow(mask, p, q).item()
+    mass = most * rng.choice([0.0, 0.01, 0.1, 0.5, 0.9, rng.random()])
+    reg = max((cost.max() - cost.min()).item(), 1e-6) * 10 ** rng.uniform(-4, 0)
+    return cost, mass, p, q, mask, reg
+
+
+@pytest.mark.parametrize("formulation", ["extended", "capped"])
+@pytest.mark.parametrize("seed", range(4))
+def test_never_nan_and_converged_means_converged(formulation, seed):
+    rng = np.random.default_rng(seed)
+    unfinished = 0
+    for _ in range(30):
+        cost, mass, p, q, mask, reg = any_problem(rng)
+        dtype = torch.float32 if rng.random() < 0.5 else torch.float64
+        t = nclib.ot.partial_sinkhorn(
+            cost.to(dtype), mass, p, q, reg=reg, mask=mask, formulation=formulation, max_iter=600
+        )
+        assert t.plan.isfinite().all()
+        assert (t.plan >= 0).all()
+        unfinished += not t.converged
+        if t.converged:
+            c = t.certify()
+            tolerance = 2e-5 if dtype == torch.float32 else 2e-9
+            assert c.mass_violation.item() < (1e-6 if dtype == torch.float32 else 1e-8)
+            assert c.row_violation.item() < tolerance
+            assert c.col_violation.item() < tolerance
+            # the gap is made of first-order errors times potentials
+            scale = (reg + cost.abs().max().item()) * max(mass, 1e-12)
+            assert c.gap.item() < 100 * tolerance * scale * 50
+    assert unfinished <= 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("formulation", ["extended", "capped"])
+def test_every_device_gives_the_plan_of_the_cpu(device, formulation):
+    g = torch.Generator().manual_seed(1)
+    cost = torch.rand(3, 30, 24, generator=g, dtype=torch.float64)
+    mask = torch.rand(3, 30, 24, generator=g) > 0.1
+    mass = torch.tensor([0.1, 0.5, 0.8], dtype=torch.float64)
+    want = nclib.ot.partial_sinkhorn(cost, mass, reg=0.01, mask=mask, formulation=formulation)
+    got = nclib.ot.partial_sinkhorn(
+        cost.to(device),
+        mass.to(device),
+        reg=0.01,
+        mask=mask.to(device),
+        formulation=formulation,
+        method="scaling",
+    )
+    assert got.plan.device.type == device
+    torch.testing.assert_close(got.plan.cpu(), want.plan, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("formulation", ["extended", "capped"])
+def test_the_short_way_and_the_general_way_agree(formulation):
+    g = torch.Generator().manual_seed(2)
+    for n, m, dtype in ((20, 20, torch.float64), (40, 12, torch.float32), (3, 50, torch.float64)):
+        cost = torch.rand(n, m, generator=g, dtype=torch.float64).to(dtype)
+        mask = torch.rand(n, m, generator=g) > 0.05
+        short = nclib.ot.partial_sinkhorn(cost, 0.4, reg=0.02, mask=mask, formulation=formulation)
+        p, q = torch.full((n,), 1 / n).double(), torch.full((m,), 1 / m).double()
+        p = p / p.sum()
+        q = q / q.sum()
+        general = nclib.ot.partial_sinkhorn(cost, 0.4, p, q, reg=0.02, mask=mask, formulation=formulation)
+        rough = 1e-5 if dtype == torch.float32 else 1e-8
+        assert (short.plan - general.plan).abs().sum() < rough
+        for a, b in ((short.row_error, general.row_error), (short.col_error, general.col_error)):
+            assert a.shape == b.shape
+            assert a.dtype == b.dtype == torch.float64
+        assert short.iterations.dtype == general.iterations.dtype
+        assert short.problem.mass.dtype == general.problem.mass.dtype
+        assert abs(short.certify().gap - general.certify().gap) < rough
+        early = nclib.ot.partial_sinkhorn(cost, 0.4, reg=0.05, mask=mask, stop="published")
+        slow = nclib.ot.partial_sinkhorn(cost, 0.4, p, q, reg=0.05, mask=mask, stop="published")
+        assert early.iterations == slow.iterations
+        torch.testing.assert_close(early.plan, slow.plan, rtol=1e-5, atol=1e-8)
+        torch.testing.assert_close(early.row_error, slow.row_error, rtol=1e-3, atol=1e-6)
+
+
+def test_the_solver_leaves_its_arguments_alone():
+    cost = torch.rand(16, 16, dtype=torch.float64)
+    before = cost.clone()
+    for options in ({}, {"stop": "published"}, {"formulation": "capped"}, {"method": "log"}):
+        nclib.ot.partial_sinkhorn(cost, 0.3, reg=0.05, **options)
+        assert torch.equal(cost, before)
+
+
+def test_large_batches_are_cut_into_chunks(monkeypatch):
+    monkeypatch.setitem(nclib.ot._dense.CHUNK_ENTRIES, True, 700)
+    g = torch.Generator().manual_seed(0)
+    cost = torch.rand(30, 10, 10, generator=g, dtype=torch.float64)
+    t = nclib.ot.sinkhorn(cost, reg=0.2)
+    assert t.converged.all()
+    torch.testing.assert_close(t.plan[-1], nclib.ot.sinkhorn(cost[-1], reg=0.2).plan, rtol=1e-6, atol=1e-9)
