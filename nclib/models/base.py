@@ -28,9 +28,7 @@ def _host_rows(index: Index, n: int) -> list[int]:
     return rows.tolist()
 
 
-def _take(tensor: Tensor | None, rows: list[int]) -> Tensor | None:
-    if tensor is None:
-        return None
+def _take(tensor: Tensor, rows: list[int]) -> Tensor:
     return tensor.index_select(0, torch.tensor(rows, dtype=torch.long).to(tensor.device, non_blocking=True))
 
 
@@ -60,7 +58,8 @@ class ImageEncoding:
     def select(self, index: Index) -> ImageEncoding:
         """Return the rows ``index`` (integers, a boolean mask or a slice)."""
         rows = _host_rows(index, len(self))
-        return ImageEncoding(self.vectors[rows], _take(self.regions, rows))
+        regions = None if self.regions is None else _take(self.regions, rows)
+        return ImageEncoding(_take(self.vectors, rows), regions)
 
     def detach(self) -> ImageEncoding:
         """Return the same values without a gradient."""
@@ -97,10 +96,8 @@ class CaptionEncoding:
         """Return the rows ``index`` (integers, a boolean mask or a slice), cut to their longest caption."""
         rows = _host_rows(index, len(self))
         lengths = tuple(self.lengths[row] for row in rows)
-        words = _take(self.words, rows)
-        if words is not None and lengths:
-            words = words[:, : max(lengths)]
-        return CaptionEncoding(self.vectors[rows], lengths, words)
+        words = None if self.words is None else _take(self.words, rows)[:, : max(lengths, default=0)]
+        return CaptionEncoding(_take(self.vectors, rows), lengths, words)
 
     def detach(self) -> CaptionEncoding:
         """Return the same values without a gradient."""
