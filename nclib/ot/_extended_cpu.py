@@ -39,10 +39,10 @@ class Solution:
 
 
 @cache
-def _cholesky() -> tuple[Any, Any]:
-    from scipy.linalg import lapack
+def _lapack() -> tuple[Any, Any, Any, Any]:
+    from scipy.linalg import blas, lapack
 
-    return lapack.spotrf, lapack.spotrs
+    return blas.ssyrk, blas.ssyr, lapack.spotrf, lapack.spotrs
 
 
 def _scalar(
@@ -76,28 +76,27 @@ def _newton_step(
     The matrix is formed and factorised in float32: the direction needs no more, and the residual it
     corrects is kept in the precision of the kernel.
     """
-    potrf, potrs = _cholesky()
+    syrk, syr, potrf, potrs = _lapack()
     m = len(b)
-    plan = a[:, None] * kernel
-    plan *= b
+    root = (a / np.sqrt(p))[:, None] * kernel  # plan over the root of the row weights
+    root *= b
     c = b * (s + alpha)  # column sums including the dummy row
-    root = (plan * (1.0 / np.sqrt(p))[:, None]).astype(np.float32, copy=False)
-    system = root.T @ root
-    np.negative(system, out=system)
+    system = syrk(-1.0, root.astype(np.float32, copy=False).T, lower=True)  # lower triangle, Fortran order
     if beta > 0.0:
         slack = a * beta
-        w = (slack / p) @ plan
-        delta = float((slack / p) @ (p - slack))
+        share = slack / p
+        w = ((share * a) @ kernel) * b
+        delta = float(share @ (p - slack))
         if delta <= 0.0:
             return None
-        system -= np.outer((w / delta).astype(np.float32), w.astype(np.float32))
+        system = syr(-1.0, (w / math.sqrt(delta)).astype(np.float32), lower=True, a=system, overwrite_a=True)
     if alpha > 0.0:
-        v = (alpha * b).astype(np.float32)
-        system -= np.outer(v / np.float32(slack_q), v)
+        v = (b * (alpha / math.sqrt(slack_q))).astype(np.float32)
+        system = syr(-1.0, v, lower=True, a=system, overwrite_a=True)
     diagonal = np.asarray(c, np.float32)
     system += np.float32(float(diagonal.mean()) / m)  # fixes the gauge (a, alpha) -> k, (b, beta) -> 1/k
-    system.flat[:: m + 1] += diagonal * np.float32(1 + 1e-6)
-    factor, info = potrf(system.T, lower=True, overwrite_a=True, clean=False)
+    system.ravel("K")[:: m + 1] += diagonal * np.float32(1 + 1e-6)
+    factor, info = potrf(system, lower=True, overwrite_a=True, clean=False)
     if info:
         return None
     direction = potrs(factor, (q - c).astype(np.float32), lower=True)[0].astype(b.dtype)
@@ -156,13 +155,14 @@ def solve(
     goal = 0.8 * tol * mass
     newton_price = max(5.0, m / 10)  # one step costs about as much as this many blocks
 
+    begun = start is not None
     b = np.ones(m, dtype) if start is None else start.astype(dtype)
     t = kernel @ b
     beta = _scalar(t, p_, total_p, mass, float(t.mean()) * (total_p - mass) / mass, 6)
     a = p_ / (t + beta)
     s = a @ kernel
     alpha = _scalar(s, q_, total_q, mass, float(s.mean()) * slack_q / mass, 6)
-    blocks, steps, wait = 1, 0, 2  # wait: blocks before Newton may be tried
+    blocks, steps, wait = 1, 0, 0 if begun else 2  # wait: blocks before Newton may be tried
     previous, spread = 0.0, 1.0  # spread: distance to the optimum over residual, from the contraction rate
     while True:
         b = q_ / (s + alpha)
