@@ -161,6 +161,12 @@ def pack(
         converged=torch.tensor(converged),
         potentials=Potentials(torch.from_numpy(f), torch.from_numpy(g), numbers[3], numbers[4]),
         problem=Problem(
-            cost.detach(), mask, _uniform_tensor(n), _uniform_tensor(m), numbers[0], reg, formulation
+            cost.detach(),
+            mask,
+            _uniform_tensor(n).clone(),
+            _uniform_tensor(m).clone(),
+            numbers[0],
+            reg,
+            formulation,
         ),
     )

@@ -213,3 +213,35 @@ def test_unequal_totals_are_refused_when_everything_moves():
     mask = torch.tensor([[True, False], [True, False]])
     with pytest.raises(ValueError, match="infeasible"):
         nclib.ot.sinkhorn(torch.rand(2, 2), torch.ones(2) / 2, torch.ones(2) / 2, reg=0.1, mask=mask)
+
+
+LABEL_COST = torch.tensor(
+    [[0.2, 1.5, 2.0], [0.4, 0.9, 1.7], [1.1, 0.3, 2.2], [1.6, 0.5, 0.8], [2.1, 1.3, 0.6]], dtype=torch.float64
+)
+
+
+@pytest.mark.parametrize(
+    ("mass", "linear", "sharp", "blurred"),
+    [
+        (0.2, 0.0400000, 0.0476545, 0.110970),
+        (0.5, 0.140000, 0.148559, 0.284556),
+        (0.8, 0.300000, 0.303525, 0.466337),
+    ],
+)
+def test_label_transport_has_the_known_values(mass, linear, sharp, blurred):
+    exact = nclib.ot.partial_exact(LABEL_COST, mass, None, torch.full((3,), 1 / 3))
+    assert exact.value.item() == pytest.approx(linear, rel=1e-5)
+    for reg, value in ((0.05, sharp), (0.5, blurred)):
+        t = nclib.ot.label_transport(LABEL_COST, mass, reg=reg)
+        assert t.value.item() == pytest.approx(value, rel=5e-6)
+        assert t.mass.item() == pytest.approx(mass, rel=1e-9)
+    if mass == 0.5:
+        t = nclib.ot.label_transport(LABEL_COST, mass, reg=0.05)
+        want = [
+            [0.194633, 0, 0],
+            [0.0798199, 7.41126e-6, 0],
+            [0, 0.181880, 0],
+            [0, 0.0310266, 0.000204818],
+            [0, 0, 0.0124286],
+        ]
+        torch.testing.assert_close(t.plan, torch.tensor(want).double(), rtol=1e-5, atol=1e-7)
