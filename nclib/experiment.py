@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ class RunOptions:
     seed: int = option(0, low=0, help="seed of noise, weights and batches")
     preset: str = option("quick", choices=PRESETS, help="size of the run")
     device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
+    threads: int = option(0, low=0, help="CPU threads; 0: one in quick runs, every core in paper runs")
     out: str = option("runs", help="folder for records, checkpoints and arrays")
 
 
@@ -107,8 +109,8 @@ def run(
         Print one line per epoch (and draw a bar in a terminal).
     **values
         ``dataset``, ``model``, ``mrate``, ``protocol``, ``noise_file``, ``seed``, ``preset``, ``device``,
-        ``out``; ``batch_size``, ``warmup_epochs``, ``epochs``, ``lr``, ``decay_every``, ``clip``,
-        ``precision``; and the method's own options. None means "as the preset says".
+        ``threads``, ``out``; ``batch_size``, ``warmup_epochs``, ``epochs``, ``lr``, ``decay_every``,
+        ``clip``, ``precision``; and the method's own options. None means "as the preset says".
 
     Returns
     -------
@@ -131,8 +133,22 @@ def run(
             print(f"already done: {folder / 'record.json'}")
         return Record.load(folder / "record.json")
     device = choose_device(settings["device"])
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        cpu_threads(settings["threads"]),
+    ):
         return _run(settings, folder, device, progress)
+
+
+@contextmanager
+def cpu_threads(n: int) -> Iterator[None]:
+    """Run with ``n`` CPU threads (0: leave the number alone) and restore the number afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def resolve(
@@ -150,8 +166,8 @@ def resolve(
         As :func:`run`.
     """
     given = check_parameters(values, method)
-    basic = make(RunOptions, {k: v for k, v in given.items() if k in rules(RunOptions)})
-    common, model_preset, data_preset = preset(basic.preset, basic.dataset)
+    chosen, where = (given.get(k, getattr(RunOptions, k)) for k in ("preset", "dataset"))
+    common, model_preset, data_preset = preset(chosen, where)
     merged = {**common, **given}
 
     def part(cls: type) -> dict[str, Any]:
@@ -159,7 +175,7 @@ def resolve(
 
     return {
         "method": method,
-        **asdict(basic),
+        **part(RunOptions),
         **part(Schedule),
         "method_options": part(methods.options(method)),
         "model_options": {**model_preset, **(model_options or {})},
