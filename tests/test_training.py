@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import nclib
-from nclib import checkpoint, data, methods
+from nclib import checkpoint, data, methods, models
 from nclib._options import make
 from nclib.experiment import fingerprint, load_trainer, resolve, run_name
 from nclib.noise import Mismatch
@@ -138,9 +138,10 @@ def test_selected_epoch_is_the_best_on_validation_and_is_what_is_tested(finished
     assert again["rsum"] == finished.metrics["test"]["rsum"]
 
 
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize("method", methods.available())
-@pytest.mark.parametrize("model", ["vse", "sgr", "sgraf"])
-def test_every_method_on_models_trains_saves_and_loads(method, model, tmp_path):
+@pytest.mark.parametrize("model", models.available())
+def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_path):
     record = run(tmp_path, method, model=model, epochs=1)
     assert record.metrics["test"]["rsum"] > 0
     trainer, _ = nclib.open_run(record)

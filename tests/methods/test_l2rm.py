@@ -1,0 +1,218 @@
+"""L2RM against worked numbers, the exact linear program, and its own corner cases."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import losses, methods
+from nclib.methods import Batch, Truth
+from nclib.methods._rematching import RematchLog
+from nclib.methods.l2rm import CostNetwork
+from nclib.ot import partial_exact
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+PLAN = torch.tensor(
+    [
+        [0, 0.00409967, 7.81084e-05, 0.00137171],
+        [0.00192205, 0, 0.0642706, 4.19540e-05],
+        [0.000188645, 0.000671925, 0, 0.00673652],
+        [2.33903e-05, 0.0275181, 0.000235576, 0],
+    ],
+    dtype=torch.float64,
+)
+
+
+def test_published_plan():
+    plan = methods.build("l2rm", lam=0.05).refine(1 - S)
+    assert torch.allclose(plan, PLAN, rtol=1e-5, atol=1e-9)
+    assert plan.sum().item() == pytest.approx(0.107158, abs=1e-6)
+
+
+def test_accurate_plan_carries_the_mass_that_was_asked_for():
+    plan = methods.build("l2rm", lam=0.05, stop="accurate").refine(1 - S)
+    assert plan.sum().item() == pytest.approx(0.1, abs=1e-9)
+    assert plan[1, 2].item() == pytest.approx(0.0605663, rel=1e-5)
+
+
+def test_without_mask_the_given_pairs_take_mass():
+    plan = methods.build("l2rm", lam=0.07, mask=False).refine(1 - S)
+    expected = [0.0647545, 0.000142584, 0.0364317, 0.00212367]
+    assert np.allclose(plan.diagonal().numpy(), expected, rtol=1e-4)
+    assert (methods.build("l2rm").refine(1 - S).diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("rho", [0.05, 0.5, 1.0])
+def test_small_regularisation_approaches_the_linear_program(rho):
+    g = torch.Generator().manual_seed(3)
+    cost = torch.rand(12, 12, generator=g, dtype=torch.float64)
+    plan = methods.build("l2rm", rho=rho, lam=5e-4, stop="accurate").refine(cost)
+    exact = partial_exact(cost, rho, mask=~torch.eye(12, dtype=torch.bool))
+    assert plan.sum().item() == pytest.approx(rho, rel=1e-6)
+    assert (plan * cost).sum().item() == pytest.approx(float(exact.value), abs=2e-3)
+
+
+def test_rematch_loss_of_the_published_plan():
+    loss = losses.REMATCH["sym_kl"](S, PLAN, 0.05).mean()
+    assert loss.item() == pytest.approx(19.4392, rel=1e-4)
+
+
+def test_cost_network_starts_at_one_minus_similarity_and_takes_short_batches():
+    network = CostNetwork(6)
+    scores = torch.rand(6, 6) * 1.5
+    assert torch.equal(network(scores), torch.relu(1 - scores))
+    assert torch.equal(network(scores[:4, :4]), torch.relu(1 - scores[:4, :4]))
+
+
+class Reader:
+    """A loop that only serves what one step needs."""
+
+    def __init__(self, B=8):
+        self.batch_size, self.device, self.epoch, self.lr_scale, self.n_pairs = (
+            B,
+            torch.device("cpu"),
+            3,
+            1.0,
+            40,
+        )
+        self.weight = torch.nn.Parameter(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)))
+        self.networks = [torch.nn.Linear(1, 1)]
+        self.asked = []
+
+    def generator(self, purpose):
+        return torch.Generator().manual_seed(len(purpose))
+
+    def batch(self, index):
+        g = torch.Generator().manual_seed(1)
+        images = torch.randn(self.n_pairs, 1, 5, generator=g)[index]
+        return Batch(index, images, torch.randn(self.n_pairs, 5, generator=g)[index])
+
+    def similarity(self, batch):
+        self.asked.append((self.networks[0].training, torch.is_grad_enabled()))
+        return torch.sigmoid(batch.images[:, 0] @ self.weight @ batch.captions.T)
+
+
+def test_one_step_learns_the_cost_without_touching_the_network_and_sets_no_gradient_through_the_plan():
+    loop = Reader()
+    method = methods.build("l2rm", cost_lr=1e-2)
+    method.begin_training(loop)
+    method.log = RematchLog(8, loop.device)
+    before = method.cost_network.weight.detach().clone()
+    clean, noisy = loop.batch(torch.arange(8)), loop.batch(torch.arange(8, 16))
+    terms = method.step(loop, (clean, noisy))
+    assert set(terms) == {"triplet", "rematch"}
+    assert loop.asked[0] == (False, False)  # the cost is learned from scores in eval mode, without gradient
+    assert loop.asked[1:] == [(True, True)] * 2
+    assert not torch.equal(method.cost_network.weight, before)
+    assert torch.equal(method.buffer, noisy.index)
+    method.cost_network.weight.grad = None
+    sum(terms.values()).backward()
+    assert loop.weight.grad.abs().sum() > 0
+    assert method.cost_network.weight.grad is None
+    expected = losses.triplet(loop.similarity(clean), 0.2, "hardest").sum()
+    assert terms["triplet"].item() == pytest.approx(expected.item())
+
+
+def test_cosine_cost_asks_the_loop():
+    loop = Reader()
+    method = methods.build("l2rm", cost="cosine")
+    loop.cosine = lambda batch: torch.full((8, 8), 0.25)
+    assert torch.equal(method._cost(loop, None, torch.zeros(8, 8)), torch.full((8, 8), 0.75))
+
+
+def test_rematch_report_against_a_plain_count():
+    g = torch.Generator().manual_seed(5)
+    B, batches = 6, 4
+    log = RematchLog(B, torch.device("cpu"))
+    relevance = (torch.rand(B * batches, B * batches, generator=g) * 4).round() / 4
+    rows = []
+    for _ in range(batches):
+        index = torch.randperm(B * batches, generator=g)[:B]
+        plan = torch.rand(B, B, generator=g) * (torch.rand(B, 1, generator=g) > 0.4) / B / B * 1.5
+        plan.fill_diagonal_(0)
+        log.add(Batch(index, index, None), plan)
+        for r in range(B):
+            if plan[r].sum() * B <= 0.5:
+                continue
+            c = int(plan[r].argmax())
+            others = [float(relevance[index[r], index[j]]) for j in range(B) if j != r]
+            chosen = float(relevance[index[r], index[c]])
+            given = float(relevance[index[r], index[r]])
+            right = chosen >= max(others) and chosen > 0
+            rows.append((right, chosen, max(others), given, np.mean(others)))
+    truth = Truth(np.ones(B * batches, bool), lambda i, j: relevance[i][:, j])
+    report = log.report(truth)
+    names = (
+        "rematch_precision",
+        "rematch_relevance",
+        "best_relevance",
+        "given_relevance",
+        "chance_relevance",
+    )
+    assert len(rows) > 3
+    assert [report[n] for n in names] == pytest.approx(list(np.mean(rows, axis=0)), rel=1e-5)
+    assert report["rematch_rows"] == pytest.approx(len(rows) / (B * batches))
+    assert log.report(Truth(truth.matched, None)) == {}
+    assert log.arrays()["ranked_moved"].sum().item() == pytest.approx(1, abs=1e-5)
+
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 1,
+    "progress": False,
+    "data_options": {"n_train": 64, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "word_dim": 8},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rematch": "kl"}, {"rematch": "infonce"}, {"rho": 1.0}, {"mask": False}, {"cost": "cosine"},
+        {"warmup": "triplet"}, {"warmup": "infonce"}, {"split": "hardest"}, {"stop": "accurate"},
+        {"lam": 0.07},
+        {"rematch_weight": 0.0}, {"batch_size": 8, "rho": 0.05}, {"batch_size": 32, "rho": 0.2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_of_the_ablations_trains(options, tmp_path):
+    record = nclib.run("l2rm", **{**TINY, **options}, mrate=0.5, out=str(tmp_path))
+    assert record.metrics["test"]["rsum"] > 0
+    assert record.curves[-1]["phase"] == "training"
+
+
+def test_too_few_mismatched_pairs_are_told_and_training_goes_on(tmp_path):
+    with pytest.warns(UserWarning, match="do not fill a batch of 16; nothing is rematched"):
+        record = nclib.run("l2rm", **TINY, mrate=0.0, threshold=1e-6, out=str(tmp_path))
+    assert "loss_rematch" not in record.curves[-1]
+
+
+def test_too_few_matched_pairs_stop_with_advice(tmp_path):
+    with pytest.raises(RuntimeError, match=r"calls only \d+ of 320 pairs matched.*longer warm-up"):
+        nclib.run("l2rm", **{**TINY, "batch_size": 64}, threshold=0.998, mrate=0.5, out=str(tmp_path))
+
+
+def test_kl_and_infonce_pull_alike():
+    """The plan carries no gradient, so KL and cross entropy to it differ by a constant only."""
+    grads = []
+    for name in ("kl", "infonce"):
+        scores = S.clone().requires_grad_()
+        losses.REMATCH[name](scores, PLAN, 0.05).sum().backward()
+        grads.append(scores.grad)
+    ratio = (grads[0] * grads[1]).sum() / grads[1].square().sum()
+    assert torch.allclose(grads[0], ratio * grads[1], atol=1e-9)
+
+
+def test_no_warning_in_an_ordinary_run(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nclib.run("l2rm", **TINY, mrate=0.5, out=str(tmp_path))

@@ -1,0 +1,75 @@
+"""Every notebook runs in a small size, writes what it promises, and refuses wrong parameters at once."""
+
+import json
+import warnings
+from pathlib import Path
+
+import nbformat
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # papermill's imports
+    import papermill
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+TINY = {
+    "l2rm": {"dataset": "planted", "model": "vse", "epochs": 2, "mrate": 0.4},
+    "noisy_correspondence": {"size": "small"},
+    "transport": {},
+}
+pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
+
+
+def run(name, target, parameters):
+    return papermill.execute_notebook(
+        str(NOTEBOOKS[name]),
+        str(target),
+        parameters,
+        cwd=str(ROOT / "notebooks"),
+        progress_bar=False,
+        kernel_name="python3",
+        execution_timeout=280,
+    )
+
+
+def test_every_notebook_has_a_small_size():
+    assert set(NOTEBOOKS) == set(TINY)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_runs(name, tmp_path):
+    parameters = dict(TINY[name])
+    known = set(papermill.inspect_notebook(str(NOTEBOOKS[name])))
+    if "out" in known:
+        parameters["out"] = str(tmp_path / "runs")
+    assert set(parameters) <= known  # papermill itself would only warn
+    done = run(name, tmp_path / "out.ipynb", parameters)
+    code = [c for c in done.cells if c.cell_type == "code" and c.source.strip()]
+    assert all(c.execution_count for c in code)
+    pictures = [o for c in code for o in c.outputs if any("image" in k for k in o.get("data", {}))]
+    assert len(pictures) >= 2
+    if "out" in known:
+        records = [json.loads(p.read_text()) for p in (tmp_path / "runs").rglob("record.json")]
+        assert {r["settings"]["method"] for r in records} >= {name}
+        assert all(r["metrics"]["test"]["rsum"] > 0 for r in records)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("l2rm", {"mrat": 0.6}, "unknown parameter 'mrat'; did you mean 'mrate'?"),
+        ("l2rm", {"mrate": 60}, "mrate=60: must be a number, at least 0 and at most 1"),
+        ("l2rm", {"rho": "0,1"}, "rho='0,1': must be a number, above 0 and at most 1"),
+        ("l2rm", {"baseline": "no"}, "baseline='no': must be one of"),
+        ("noisy_correspondence", {"mrate": -0.1}, "mrate=-0.1: must be a number"),
+    ],
+)
+def test_wrong_parameters_stop_before_any_work(name, wrong, message, tmp_path):
+    parameters = {**wrong, **({"out": str(tmp_path / "runs")} if name == "l2rm" else {})}
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        run(name, tmp_path / "out.ipynb", parameters)
+    assert message in caught.value.evalue
+    assert not (tmp_path / "runs").exists()
+    done = nbformat.read(tmp_path / "out.ipynb", 4)
+    assert sum(bool(c.get("execution_count")) for c in done.cells if c.cell_type == "code") <= 3
