@@ -40,7 +40,7 @@ class RunOptions:
     seed: int = option(0, low=0, help="seed of noise, weights and batches")
     preset: str = option("quick", choices=PRESETS, help="size of the run")
     device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
-    threads: int = option(0, low=0, help="CPU threads; 0: one in quick runs, every core in paper runs")
+    threads: int = option(0, low=0, help="CPU threads; 0: as many as torch takes")
     out: str = option("runs", help="folder for records, checkpoints and arrays")
 
 

@@ -239,6 +239,16 @@ def test_noise_of_other_data_is_refused():
         NoisyPairs(split, Mismatch.draw(other.image_of, 0.5, seed=0))
 
 
+def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("nclib.experiment._run", lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    run(tmp_path, threads=None)
+    run(tmp_path, threads=2)
+    assert seen == [1, 2]
+    assert torch.get_num_threads() == before
+
+
 def test_schedule_and_device():
     assert make(Schedule, {"lr": 1}).lr == 1.0
     assert choose_device("cpu").type == "cpu"

@@ -1,0 +1,66 @@
+"""Write the README's table and figure from the recorded runs: ``python book/_ext/readme.py``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of recorded -->"
+
+
+def recorded_runs() -> Any:
+    """Return the recorded quick runs on the bundled data, with a column ``label`` per method and loss."""
+    from nclib.records import recorded
+
+    runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images")
+    runs["label"] = [
+        f"plain ({row.method_loss})" if row.method == "plain" else row.method for row in runs.itertuples()
+    ]
+    return runs
+
+
+def table(runs: Any) -> str:
+    """Return the Markdown table: test rSum, mean ± standard deviation (number of seeds)."""
+    rates = sorted(runs["mrate"].unique())
+    lines = ["| mismatch rate | " + " | ".join(f"{r:g}" for r in rates) + " |"]
+    lines.append("|---" * (len(rates) + 1) + "|")
+    for label, part in runs.groupby("label"):
+        cells = []
+        for rate in rates:
+            values = part.loc[part["mrate"] == rate, "rsum"]
+            spread = f" ± {values.std():.1f}" if len(values) > 1 else ""
+            cells.append(f"{values.mean():.1f}{spread} ({len(values)})" if len(values) else "no record")
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    hardware = ", ".join(sorted(set(runs["device"])))
+    note = (
+        "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: bundled "
+        "data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
+        f"pictures; {hardware}, one thread."
+    )
+    return "\n".join(["", *lines, "", note, ""])
+
+
+def text(readme: str, content: str) -> str:
+    """Return the README with ``content`` between its two marks."""
+    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n{content}\n{END}", readme, flags=re.S)
+
+
+def main() -> None:
+    """Write both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from nclib import plots
+
+    plots.use()
+    runs = recorded_runs()
+    path = ROOT / "README.md"
+    path.write_text(text(path.read_text("utf8"), table(runs)), "utf8")
+    figure = plots.rates(runs)
+    figure.savefig(ROOT / "book" / "_static" / "recorded.svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()
