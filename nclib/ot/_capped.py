@@ -27,6 +27,9 @@ from nclib.ot._extended import (
 )
 from nclib.ot._water import water_level
 
+#: First damping of a Newton step, as a share of the column weights.
+FIRST_DAMP = 1e-5
+
 
 @dataclass
 class State:
@@ -88,7 +91,7 @@ def _stage(logk: Tensor, w: Weights, state: State, tol: float, cycles: int, meth
     done = State(*(getattr(state, field.name).clone() for field in fields(State)))
     index = torch.arange(len(logk), device=logk.device)
     x, y, z, passes = state.x, state.y, state.z, state.passes.clone()
-    damp = torch.full_like(z, 1e-5)
+    damp = torch.full_like(z, FIRST_DAMP)
     for _ in range(cycles):
         shifted, base = (
             logk + z[:, None, None],
@@ -105,7 +108,9 @@ def _stage(logk: Tensor, w: Weights, state: State, tol: float, cycles: int, meth
         trial_x, trial_z = _fill(op.rows(trial), w.p, w.mass)
         _, trial_error = _residual(op, w, trial_x, trial, trial_z)
         before, after = _dual(w, x, y, z), _dual(w, trial_x, trial, trial_z)
-        better = (trial_error < 0.5 * error) | (after > before + 1e-13 * before.abs())
+        noise = 1e-13 * before.abs()
+        better = (after > before + noise) | (trial_error < 0.5 * error)
+        better |= (trial_error < 0.9 * error) & (after > before - noise)
         better &= trial_error.isfinite()
         damp = torch.where(better, damp * 0.03, (damp * 10).clamp_max(1e3))
         pick = better.unsqueeze(-1)

@@ -13,7 +13,7 @@ from nclib.ot._feasible import useful
 from nclib.ot.transport import Potentials, Problem, Transport
 
 #: On a CPU, batches of at least this many problems with at most this many entries each go to torch.
-MANY, TINY_ENTRIES = 16, 2048
+MANY, TINY_ENTRIES = 16, 512
 #: Entries that are solved at once in torch, by "on a CPU": several float64 copies of them are made.
 CHUNK_ENTRIES = {True: 2**20, False: 2**25}
 #: Slack below this share of the total weight is rounding: everything on that side is moved.

@@ -25,6 +25,8 @@ from torch import Tensor
 BLOCKS = 10
 #: Ratio of the regularisation between two stages, and how far a stage that is not the last is solved.
 STAGE_RATIO, STAGE_TOL, STAGE_CYCLES = 4.0, 1e-3, 15
+#: First damping of a Newton step, in units of the error.
+FIRST_DAMP = 1e-2
 #: Longest Newton step in a potential, in units of the regularisation.
 LONGEST = 30.0
 #: Sums below this are taken as this; the next absorption of the potentials corrects what it hides.
@@ -199,7 +201,7 @@ def _stage(
     index = torch.arange(len(logk), device=logk.device)
     x, y, eta = state.x, state.y, state.eta
     passes = state.passes.clone()
-    damp = torch.full_like(eta, 1e-5)
+    damp = torch.full_like(eta, FIRST_DAMP)  # times the error: steps become Newton's near the solution
     for _ in range(cycles):
         op = PASSES[method](logk, x, y)
         xi = torch.full_like(eta, torch.nan)
@@ -211,14 +213,16 @@ def _stage(
         # Newton from here, kept where the residual falls
         op = PASSES[method](logk, x, y)
         plan = (logk + x.unsqueeze(-1) + y.unsqueeze(-2)).exp()
-        trial = y + _newton(plan, w, x, eta, y, xi, column, damp)
+        trial = y + _newton(plan, w, x, eta, y, xi, column, damp * error)
         trial_x, trial_eta = _rows(op, w, trial, eta, 30)
         _, trial_xi, trial_error = _residual(op, w, trial_x, trial)
         # where parts of the problem barely communicate the dual rises long before the residual falls
         before, after = _dual(w, x, y, eta, xi), _dual(w, trial_x, trial, trial_eta, trial_xi)
-        better = (trial_error < 0.5 * error) | (after > before + 1e-13 * before.abs())
+        noise = 1e-13 * before.abs()
+        better = (after > before + noise) | (trial_error < 0.5 * error)
+        better |= (trial_error < 0.9 * error) & (after > before - noise)
         better &= trial_error.isfinite()
-        damp = torch.where(better, damp * 0.03, (damp * 10).clamp_max(1e3))
+        damp = torch.where(better, damp * 0.03, (damp * 10).clamp_max(1e6))
         pick = better.unsqueeze(-1)
         x, y = torch.where(pick, trial_x, x), torch.where(pick, trial, y)
         eta, xi = torch.where(better, trial_eta, eta), torch.where(better, trial_xi, xi)
