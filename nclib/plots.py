@@ -263,6 +263,7 @@ def captioned_pictures(
         inset.imshow(split.picture(int(images[k])), interpolation="nearest")
         inset.set(xticks=[], yticks=[])
         inset.grid(False)
+        inset.spines[:].set_visible(False)
         y = 1 - share - 0.02
         step = 0.17 / (1.85 + 0.17 * deepest)
         for part, colour in wrapped[k]:

@@ -35,8 +35,8 @@ def table(runs: Any) -> str:
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     hardware = ", ".join(sorted(set(runs["device"])))
     note = (
-        "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: bundled "
-        "data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
+        "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: "
+        "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
         f"pictures; {hardware}, one thread."
     )
     return "\n".join(["", *lines, "", note, ""])
@@ -44,7 +44,8 @@ def table(runs: Any) -> str:
 
 def text(readme: str, content: str) -> str:
     """Return the README with ``content`` between its two marks."""
-    return re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n{content}\n{END}", readme, flags=re.S)
+    marked = f"{re.escape(BEGIN)}.*{re.escape(END)}"
+    return re.sub(marked, lambda _: f"{BEGIN}\n{content}\n{END}", readme, flags=re.S)
 
 
 def main() -> None:

@@ -78,10 +78,12 @@ class RematchLog:
         -------
         dict
             ``rematch_precision``: share of rematched rows whose chosen caption is at least as relevant as
-            every other caption of the batch, and not irrelevant; ``rematch_relevance``: mean relevance of the
-            chosen captions; ``best_relevance``: of the most relevant captions of the batch;
-            ``given_relevance``: of the captions that the rows came with; ``chance_relevance``: of any other pair of the batch;
-            ``rematch_rows``: share of rows that were rematched. Empty when the data cannot tell.
+            every other caption of the batch, and not irrelevant.
+            ``rematch_relevance``, ``best_relevance``, ``given_relevance``, ``chance_relevance``: mean relevance
+            of the chosen captions, of the most relevant captions of the batch, of the captions that the rows
+            came with, and of any other caption of the batch.
+            ``rematch_rows``: share of rows that were rematched.
+            Empty when the data cannot tell.
         """
         if not self._rows or truth.relevance is None:
             return {}
