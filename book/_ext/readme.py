@@ -36,8 +36,8 @@ def table(runs: Any) -> str:
     hardware = ", ".join(sorted(set(runs["device"])))
     note = (
         "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: "
-        "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
-        f"pictures; {hardware}, one thread."
+        "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 "
+        f"validation pictures; {hardware}, one thread."
     )
     return "\n".join(["", *lines, "", note, ""])
 

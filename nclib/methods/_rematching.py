@@ -79,9 +79,9 @@ class RematchLog:
         dict
             ``rematch_precision``: share of rematched rows whose chosen caption is at least as relevant as
             every other caption of the batch, and not irrelevant.
-            ``rematch_relevance``, ``best_relevance``, ``given_relevance``, ``chance_relevance``: mean relevance
-            of the chosen captions, of the most relevant captions of the batch, of the captions that the rows
-            came with, and of any other caption of the batch.
+            ``rematch_relevance``, ``best_relevance``, ``given_relevance``, ``chance_relevance``: mean
+            relevance of the chosen captions, of the most relevant captions of the batch, of the captions
+            that the rows came with, and of any other caption of the batch.
             ``rematch_rows``: share of rows that were rematched.
             Empty when the data cannot tell.
         """
