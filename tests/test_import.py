@@ -10,7 +10,7 @@ import pytest
 
 import nclib
 
-HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "seaborn", "PIL", "h5py", "ot", "IPython", "platformdirs")
+HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "seaborn", "PIL", "h5py", "ot", "IPython")
 
 
 @pytest.mark.parametrize("what", ["nclib", "nclib.experiment", "nclib.ot", "nclib.plots", "nclib.records"])

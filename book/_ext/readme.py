@@ -14,7 +14,7 @@ def recorded_runs() -> Any:
     """Return the recorded quick runs on the bundled data, with a column ``label`` per method and loss."""
     from nclib.records import recorded
 
-    runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images")
+    runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images", epochs=3)
     runs["label"] = [
         f"plain ({row.method_loss})" if row.method == "plain" else row.method for row in runs.itertuples()
     ]

@@ -24,7 +24,7 @@ def holdout():
 
 def test_shapes_and_names(data):
     assert [s.n_images for s in data.splits.values()] == [60, 10, 30]
-    assert (data.n_regions, data.feature_dim, data.train.captions_per_image) == (12, 68, 5)
+    assert (data.n_regions, data.feature_dim, data.train.captions_per_image) == (12, 196, 5)
     assert SIZES == {"small": 4000, "medium": 10000, "default": 16000}
     assert len(data.details["concepts"]) == 200
     assert "CC-BY-4.0" in data.licence
