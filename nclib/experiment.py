@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +21,11 @@ import torch
 
 from nclib import data, methods, models
 from nclib._options import Rule, make, option, plain_values, problems, rules
+from nclib.data.registry import datasets
 from nclib.evaluation import map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
 from nclib.presets import PRESETS, preset
-from nclib.records import Record, environment, peak_memory_mb
+from nclib.records import RECORDED, Record, environment, peak_memory_mb
 from nclib.training import NoisyPairs, Schedule, Trainer, choose_device
 
 if TYPE_CHECKING:
@@ -36,8 +40,8 @@ class RunOptions:
     model: str = option("saf", help="name of the model; see nclib.models.available()")
     mrate: float = option(0.6, low=0, high=1, help="mismatch rate: share of training pairs made wrong")
     protocol: str = option("images", choices=("images", "captions", "pairs"), help="what is shuffled")
-    noise_file: str = option("", help="a published noise index file, instead of a draw")
-    seed: int = option(0, low=0, help="seed of noise, weights and batches")
+    noise_file: str = option("", help="a noise index file instead of a draw; mrate and protocol are its own")
+    seed: int = option(0, low=0, high=2**31 - 1, help="seed of noise, weights and batches")
     preset: str = option("quick", choices=PRESETS, help="size of the run")
     device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
     threads: int = option(0, low=0, help="CPU threads; 0: as many as torch takes")
@@ -52,7 +56,7 @@ def parameters(method: str) -> dict[str, Rule]:
     return {**rules(RunOptions), **rules(Schedule), **rules(methods.options(method))}
 
 
-def check_parameters(namespace: Mapping[str, Any], method: str, **extra: Rule) -> dict[str, Any]:
+def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
     """Check a notebook's parameters in its first code cell and return those that were given.
 
     Parameters
@@ -60,10 +64,10 @@ def check_parameters(namespace: Mapping[str, Any], method: str, **extra: Rule) -
     namespace : mapping
         ``globals()`` of the notebook: at that moment every plain value in it is a parameter. None means
         "as the preset says".
-    method : str
-        Method that the notebook runs.
+    method : str or None
+        Method that the notebook runs; None when it runs none and all its parameters are ``extra``.
     **extra : Rule
-        Further parameters that belong to the notebook itself.
+        Further parameters that belong to the notebook itself, or stricter rules for those of the run.
 
     Returns
     -------
@@ -75,15 +79,36 @@ def check_parameters(namespace: Mapping[str, Any], method: str, **extra: Rule) -
     ValueError
         Naming each unknown parameter, with the nearest known one, and each value out of range.
     """
-    values = {k: v for k, v in plain_values(namespace).items() if v is not None and k not in DICTS}
-    found = problems(values, {**parameters(method), **extra})
+    values = plain_values(namespace)
+    own = set(extra) - set(parameters(method) if method else ())
+    return {k: v for k, v in _checked(values, method, extra).items() if k not in own}
+
+
+def _checked(values: Mapping[str, Any], method: str | None, extra: Mapping[str, Rule]) -> dict[str, Any]:
+    """Return the values that are given (not None), or say everything that is wrong with them."""
+    given = {k: v for k, v in values.items() if v is not None}
+    found = problems(
+        {k: v for k, v in given.items() if k not in DICTS},
+        {**(parameters(method) if method else {}), **extra},
+    )
+    for name in DICTS:
+        if name in given and (method is None or not isinstance(given[name], Mapping)):
+            found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
     for name, names in (("dataset", data.available()), ("model", models.available())):
-        if name in values and values[name] not in names:
-            found.append(f"{name}={values[name]!r}: must be one of {', '.join(names)}")
+        if name in given and given[name] not in names:
+            found.append(f"{name}={given[name]!r}: must be one of {', '.join(names)}")
     if found:
         raise ValueError("bad parameters: " + "; ".join(found))
-    given = {k: v for k, v in values.items() if k not in extra}
-    return given | {k: v for k, v in plain_values(namespace).items() if k in DICTS}
+    return given
+
+
+def _as_plain(value: Any) -> Any:
+    """Turn NumPy scalars, paths and devices into plain values, as JSON and the rules know them."""
+    if isinstance(value, Mapping):
+        return {str(k): _as_plain(v) for k, v in value.items()}
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return value.item()
+    return str(value) if isinstance(value, (os.PathLike, torch.device)) else value
 
 
 def run(
@@ -124,14 +149,15 @@ def run(
 
     Examples
     --------
-    >>> record = run("plain", dataset="planted", model="vse", epochs=1, out="/tmp/runs")  # doctest: +SKIP
+    >>> record = run("plain", dataset="planted", model="vse", epochs=1)  # doctest: +SKIP
     """
     settings = resolve(method, model_options=model_options, data_options=data_options, **values)
     folder = Path(settings["out"]) / run_name(settings)
     if (folder / "record.json").exists():
+        done = Record.load(folder / "record.json")
         if progress:
-            print(f"already done: {folder / 'record.json'}")
-        return Record.load(folder / "record.json")
+            print(f"already done on {done.environment['device']}: {folder / 'record.json'}")
+        return done
     device = choose_device(settings["device"])
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -165,7 +191,8 @@ def resolve(
     ValueError
         As :func:`run`.
     """
-    given = check_parameters(values, method)
+    values |= {"model_options": model_options, "data_options": data_options}
+    given = _checked({k: _as_plain(v) for k, v in values.items()}, method, {})
     chosen, where = (given.get(k, getattr(RunOptions, k)) for k in ("preset", "dataset"))
     common, model_preset, data_preset = preset(chosen, where)
     merged = {**common, **given}
@@ -173,35 +200,84 @@ def resolve(
     def part(cls: type) -> dict[str, Any]:
         return asdict(make(cls, {k: v for k, v in merged.items() if k in rules(cls)}))
 
-    return {
+    settings = {
         "method": method,
         **part(RunOptions),
         **part(Schedule),
         "method_options": part(methods.options(method)),
-        "model_options": {**model_preset, **(model_options or {})},
-        "data_options": {**data_preset, **(data_options or {})},
+        "model_options": {**model_preset, **given.get("model_options", {})},
+        "data_options": {**data_preset, **given.get("data_options", {})},
     }
+    if settings["epochs"] + settings["warmup_epochs"] == 0:
+        raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
+    _check_data_options(settings["dataset"], settings["data_options"])
+    if settings["noise_file"]:
+        path = Path(settings["noise_file"])
+        if not path.is_file():
+            raise ValueError(f"noise_file={str(path)!r}: there is no such file")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        settings |= {"mrate": None, "protocol": "file", "noise_sha256": digest}
+    return settings
+
+
+def _check_data_options(dataset: str, options: Mapping[str, Any]) -> None:
+    allowed = inspect.signature(datasets[dataset].factory).parameters
+    unknown = [name for name in options if name not in allowed]
+    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in options]
+    if unknown:
+        raise ValueError(
+            f"data_options: {dataset!r} has no option {unknown[0]!r}; it has {', '.join(allowed)}"
+        )
+    if missing:
+        raise ValueError(
+            f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
+            f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
+        )
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """Return a digest of everything that decides a run's numbers: its settings and nclib's code."""
     decisive = {k: v for k, v in settings.items() if k not in ("out", "device")}
-    h = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode())
+    return hashlib.sha256(json.dumps([decisive, _code()], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _code() -> str:
+    """Return a digest of the package's code and bundled files, as they were when first asked for."""
+    h = hashlib.sha256()
     root = Path(__file__).parent
-    above = {"records.py", "plots.py", "experiment.py", "presets.py"}  # they look at a run, or feed settings
-    for path in sorted(root.rglob("*.py")):
-        if path.name not in above:
+    above = {"records.py", "plots.py", "presets.py"}  # they look at a run, or feed its settings
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".npz", ".png") and path.name not in above:
             h.update(path.read_bytes())
-    return h.hexdigest()[:16]
+    return h.hexdigest()
 
 
 def run_name(settings: Mapping[str, Any]) -> str:
     """Return the folder name of a run: readable, and unique by its fingerprint."""
     s = settings
-    return (
-        f"{s['method']}-{s['model']}-{s['dataset']}-m{s['mrate']:g}-{s['protocol']}-s{s['seed']}"
-        f"-{fingerprint(s)[:8]}"
-    )
+    noise = f"file-{s['noise_sha256'][:8]}" if s["noise_file"] else f"m{s['mrate']:g}-{s['protocol']}"
+    return f"{s['method']}-{s['model']}-{s['dataset']}-{noise}-s{s['seed']}-{fingerprint(s)[:8]}"
+
+
+def recorded_run(method: str, **values: Any) -> Record | None:
+    """Return the recorded run of the book with exactly the settings that :func:`run` would use, if any."""
+    wanted = resolve(method, **values)
+    free = ("out", "device", "threads")
+    for path in sorted(RECORDED.rglob("*.json")):
+        try:
+            record = Record.load(path)
+        except ValueError:
+            continue  # another kind of result
+        if all(record.settings.get(k) == v for k, v in wanted.items() if k not in free):
+            return record
+    return None
+
+
+def shared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those parameters of a run that do not belong to its method, to run another one likewise."""
+    common = {*rules(RunOptions), *rules(Schedule), *DICTS}
+    return {k: v for k, v in given.items() if k in common}
 
 
 def prepare_noise(settings: Mapping[str, Any], train: Split) -> Mismatch:
@@ -241,22 +317,25 @@ def load_trainer(settings: Mapping[str, Any], folder: Path, device: torch.device
     trainer = Trainer(
         method,
         build_networks(settings, dataset, method.n_networks),
-        NoisyPairs(dataset.train, noise),
+        NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
         dataset.val,
         schedule,
         seed=settings["seed"],
         device=device,
         folder=folder,
         fingerprint=fingerprint(settings),
+        data_checksum=dataset.checksum,
     )
     return trainer, dataset
 
 
 def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress: bool) -> Record:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     trainer, dataset = load_trainer(settings, folder, device)
     noise = trainer.pairs.noise
     if progress:
-        print(f"{run_name(settings)}  [{settings['preset']}, {device}]\n{noise.describe()}")
+        print(f"{folder.name}  [{settings['preset']}, {device}]\n{noise.describe()}")
     curves = trainer.fit(progress)
     trainer.load_best()
     started = time.perf_counter()
@@ -266,7 +345,7 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     training = [row for row in curves if row["phase"] == "training"]
     known = {"epoch", "phase", "lr", "steps", "seconds"}
     record = Record(
-        name=run_name(settings),
+        name=folder.name,
         settings=settings,
         data={
             "name": dataset.name,
@@ -328,6 +407,7 @@ def open_run(record: Record, device: str = "cpu") -> tuple[Trainer, Dataset]:
     FileNotFoundError
         When the run's folder, which holds its weights, is not there.
     """
-    trainer, dataset = load_trainer(record.settings, Path(record.folder), choose_device(device))
+    with torch.random.fork_rng(devices=[]):
+        trainer, dataset = load_trainer(record.settings, Path(record.folder), choose_device(device))
     trainer.load_best()
     return trainer, dataset

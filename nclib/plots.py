@@ -202,7 +202,7 @@ def cost_distributions(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: 
 
 
 def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure:
-    """Draw the mean refined alignment of a row, sorted (L2RM, Fig. 7).
+    """Draw the mean refined alignment of a row, sorted (L2RM, Fig. 7), by how much of its mass moved.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure:
     """
     figure, axes = _axes(2, height=2.9)
     names = ("ranked_moved", "ranked_unmoved")
-    titles = ("Rows that received mass", "Rows that did not")
+    titles = ("More than half of the mass moved", "Half of it or less moved")
     for axis, name, title, colour in zip(axes, names, titles, (ACCENT, NEUTRAL), strict=True):
         values = arrays[name]
         axis.bar(np.arange(1, min(top, len(values)) + 1), values[:top], color=colour)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+RECORDED = Path(__file__).resolve().parents[1] / "book" / "results"  # in a checkout
 PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 
 
@@ -47,7 +48,8 @@ class Record:
     best_epoch : int
         The epoch selected on validation, from 1.
     cost : dict
-        ``seconds`` of training, ``test_seconds``, ``peak_memory_mb``, ``parameters``.
+        ``seconds`` of training, ``test_seconds``, ``parameters``, and ``peak_memory_mb``: of the run on a
+        GPU, of the whole process so far on a CPU.
     environment : dict
         Hardware and versions.
     folder : str
@@ -239,7 +241,7 @@ def recorded(**where: Any) -> pd.DataFrame:
     **where
         Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
     """
-    table = collect(Path(__file__).resolve().parents[1] / "book" / "results")
+    table = collect(RECORDED)
     for column, value in where.items():
         if column not in table:
             return table.iloc[:0]

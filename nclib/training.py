@@ -76,10 +76,12 @@ class NoisyPairs:
         Training split.
     noise : Mismatch
         Which image each caption is paired with, and which pairs are still matched.
+    truth_is_known : bool
+        False for data whose own pairs are partly wrong: then nobody can say which pairs are matched.
     """
 
-    def __init__(self, split: Split, noise: Mismatch) -> None:
-        self.split, self.noise = split, noise
+    def __init__(self, split: Split, noise: Mismatch, *, truth_is_known: bool = True) -> None:
+        self.split, self.noise, self.truth_is_known = split, noise, truth_is_known
         self.image_of = torch.as_tensor(noise.image_of, dtype=torch.int64)
         if len(self.image_of) != len(split.captions):
             raise ValueError(
@@ -142,8 +144,8 @@ class Trainer:
         Where to train.
     folder : Path
         Where checkpoints and per-epoch arrays go.
-    fingerprint : str
-        Identifies settings and code; a checkpoint with another fingerprint is refused.
+    fingerprint, data_checksum : str
+        Identify settings and code, and the data; a checkpoint with others is refused.
     """
 
     def __init__(
@@ -158,11 +160,13 @@ class Trainer:
         device: torch.device,
         folder: Path,
         fingerprint: str,
+        data_checksum: str,
     ) -> None:
         self.method, self.pairs, self.val, self.schedule = method, pairs, val, schedule
         self.networks = [network.to(device) for network in networks]
         self.optimizers = [torch.optim.Adam(n.parameters(), lr=schedule.lr) for n in self.networks]
         self.seed, self.device, self.folder, self.fingerprint = seed, device, folder, fingerprint
+        self.data_checksum = data_checksum
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
         if self.n_pairs < self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
@@ -229,6 +233,7 @@ class Trainer:
 
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
         """Train to the end, from the last checkpoint if there is one; return one dict per epoch."""
+        self.folder.mkdir(parents=True, exist_ok=True)  # an unwritable place is told before the first epoch
         self._resume()
         total = self.schedule.warmup_epochs + self.schedule.epochs
         for epoch in range(len(self.history), total):
@@ -279,7 +284,7 @@ class Trainer:
         bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         if bad:
             raise RuntimeError(f"epoch {self.epoch + 1}: {', '.join(bad)} is not finite; lower lr ({s.lr:g})")
-        if not warm:
+        if not warm and self.pairs.truth_is_known:
             row |= self.method.diagnostics(self.pairs.truth())
         return row
 
@@ -307,17 +312,26 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         result = recall(self.score(self.val), self.val.captions_per_image)
         if result["rsum"] > self.best["rsum"]:
-            self.best = {"rsum": result["rsum"], "epoch": self.epoch + 1}
-            checkpoint.save(
-                self.folder / "best.safetensors", {"networks": [n.state_dict() for n in self.networks]}
-            )
+            # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
+            weights = [{k: v.clone() for k, v in n.state_dict().items()} for n in self.networks]
+            self.best = {"rsum": result["rsum"], "epoch": self.epoch + 1, "networks": weights}
         return result
 
     def load_best(self) -> None:
-        """Put the weights of the selected epoch into the networks."""
-        saved = checkpoint.load(self.folder / "best.safetensors")
-        for network, state in zip(self.networks, saved["networks"], strict=True):
+        """Put the weights of the selected epoch into the networks, and the networks in eval mode.
+
+        Raises
+        ------
+        FileNotFoundError
+            When neither this trainer nor its folder holds a finished epoch.
+        ValueError
+            When the folder's checkpoint belongs to other settings, data or code.
+        """
+        if "networks" not in self.best:
+            self.best = self._read()["best"]
+        for network, state in zip(self.networks, self.best["networks"], strict=True):
             network.load_state_dict(state)
+            network.eval()
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
@@ -329,7 +343,7 @@ class Trainer:
         checkpoint.save(
             self.folder / "checkpoint.safetensors",
             {
-                "fingerprint": self.fingerprint,
+                **self._identity(),
                 "networks": [n.state_dict() for n in self.networks],
                 "optimizers": [o.state_dict() for o in self.optimizers],
                 "method": self.method.state(),
@@ -339,15 +353,9 @@ class Trainer:
         )
 
     def _resume(self) -> None:
-        path = self.folder / "checkpoint.safetensors"
-        if not path.exists():
+        if not (self.folder / "checkpoint.safetensors").exists():
             return
-        saved = checkpoint.load(path)
-        if saved["fingerprint"] != self.fingerprint:
-            raise ValueError(
-                f"{path} belongs to a run with other settings or other code; "
-                "choose another folder or delete it"
-            )
+        saved = self._read()
         for network, state in zip(self.networks, saved["networks"], strict=True):
             network.load_state_dict(state)
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
@@ -355,10 +363,25 @@ class Trainer:
         self.history, self.best = saved["history"], saved["best"]
         self.method.load_state(self, saved["method"])
 
+    def _read(self) -> dict[str, Any]:
+        path = self.folder / "checkpoint.safetensors"
+        saved = checkpoint.load(path)
+        for key, what in (("fingerprint", "settings or code"), ("noise", "noise"), ("data", "data")):
+            if saved[key] != self._identity()[key]:
+                raise ValueError(f"{path} belongs to a run with other {what}; take another out or delete it")
+        return saved
+
+    def _identity(self) -> dict[str, str]:
+        return {
+            "fingerprint": self.fingerprint,
+            "noise": self.pairs.noise.checksum,
+            "data": self.data_checksum,
+        }
+
     @staticmethod
     def _line(row: dict[str, Any], total: int) -> str:
         losses = "  ".join(f"{k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
-        extra = f"  AUC {row['auc']:.3f}" if "auc" in row else ""
+        extra = f"  AUC {row['auc']:.3f}" if row.get("auc") is not None else ""
         return (
             f"epoch {row['epoch']:>2}/{total} {row['phase']:<8} {losses}"
             f"  val rSum {row['val_rsum']:.1f}{extra}  {row['seconds']:.1f} s"

@@ -15,7 +15,7 @@ import torch
 import nclib
 from nclib import checkpoint, data, methods, models
 from nclib._options import make
-from nclib.experiment import fingerprint, load_trainer, resolve, run_name
+from nclib.experiment import fingerprint, load_trainer, recorded_run, resolve, run_name, shared
 from nclib.noise import Mismatch
 from nclib.training import Batches, NoisyPairs, Schedule, choose_device, epoch_arrays
 
@@ -171,7 +171,13 @@ def test_bf16_trains_and_differs(finished, tmp_path):
         ({"protocol": "image"}, "protocol='image': must be one of"),
         ({"device": "cuda:99"}, "device='cuda:99' cannot be used here"),
         ({"batch_size": 100_000}, "batch_size=100000 exceeds the 320 training pairs"),
-        ({"noise_file": "none.npy"}, r"none\.npy"),
+        ({"noise_file": "none.npy"}, r"noise_file='none\.npy': there is no such file"),
+        ({"seed": 2**40}, "seed=1099511627776: must be a whole number"),
+        ({"epochs": 0, "warmup_epochs": 0}, "nothing to train"),
+        ({"model_options": 3}, "model_options=3: must be a mapping"),
+        ({"data_options": {"n_trian": 3}}, "data_options: 'planted' has no option 'n_trian'"),
+        ({"dataset": "f30k", "data_options": {}}, r"data_options: 'f30k' needs root"),
+        ({"rhoo": np.float32(1)}, r"unknown parameter 'rhoo'; did you mean 'rho'\?"),
     ],
 )
 def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypatch):
@@ -196,7 +202,7 @@ def test_checkpoint_of_other_settings_is_refused(tmp_path):
     trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
     trainer.fit(progress=False)
     trainer, _ = load_trainer({**settings, "lr": 0.5}, tmp_path, torch.device("cpu"))
-    with pytest.raises(ValueError, match="other settings or other code"):
+    with pytest.raises(ValueError, match="other settings or code"):
         trainer.fit(progress=False)
 
 
@@ -247,6 +253,74 @@ def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path
     run(tmp_path, threads=2)
     assert seen == [1, 2]
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize("mrate", [0.0, 1.0])
+def test_one_sided_truth_runs_and_prints(mrate, tmp_path, capsys):
+    values = {**TINY, "model": "vse", "epochs": 1, "mrate": mrate, "protocol": "pairs"}
+    record = nclib.run("l2rm", **values, out=str(tmp_path))
+    assert record.diagnostics["auc"] is None
+    assert "epoch  2/2 training" in capsys.readouterr().out
+
+
+def test_numpy_values_and_paths_count(tmp_path):
+    settings = resolve(
+        "l2rm", **{**TINY, "epochs": np.int64(3)}, seed=np.int64(7), out=tmp_path, rho=np.float32(0.5)
+    )
+    assert (settings["seed"], settings["out"]) == (7, str(tmp_path))
+    assert settings["epochs"] == 3
+    assert settings["method_options"]["rho"] == 0.5
+
+
+def test_noise_file_decides_rate_name_and_identity(tmp_path):
+    split = data.load("planted", **TINY["data_options"]).train
+    path = tmp_path / "noise.npy"
+    names = []
+    for seed in (1, 2):
+        noise = Mismatch.draw(split.image_of, 0.2, seed=seed, protocol="captions")
+        noise.save(path)
+        record = run(tmp_path / "runs", "plain", model="vse", epochs=1, noise_file=path)
+        assert record.noise["checksum"] == noise.checksum
+        assert record.settings["mrate"] is None
+        assert record.settings["protocol"] == "file"
+        names.append(record.name)
+    assert len(set(names)) == 2  # other content under the same path is another run
+
+
+def test_recorded_run_needs_equal_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr("nclib.experiment.RECORDED", tmp_path / "results")
+    values = {**TINY, "model": "vse", "epochs": 1}
+    record = run(tmp_path, "plain", model="vse", epochs=1)
+    record.save(tmp_path / "results" / "a.json")
+    (tmp_path / "results" / "bench.json").write_text("{}")
+    assert recorded_run("plain", **values, out="elsewhere").name == record.name
+    assert recorded_run("plain", **values, lr=0.5) is None
+    assert recorded_run("l2rm", **values) is None
+    assert shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
+        "lr": 1,
+        "seed": 3,
+        "data_options": {},
+    }
+
+
+def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
+    state = torch.get_rng_state()
+    trainer, _ = nclib.open_run(finished)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not trainer.networks[0].training
+
+
+def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "nclib.training.NoisyPairs.truth", lambda _: pytest.fail("asked for a truth nobody knows")
+    )
+    settings = resolve("l2rm", **{**TINY, "epochs": 1}, out=str(tmp_path))
+    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer.pairs.truth_is_known = False
+    assert "auc" not in trainer.fit(progress=False)[-1]
+    web = resolve("l2rm", dataset="cc152k", preset="paper", data_options={"root": "x"})
+    assert (web["mrate"], web["method_options"]["mask"]) == (0.0, False)
 
 
 def test_schedule_and_device():

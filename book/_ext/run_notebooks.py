@@ -31,11 +31,6 @@ from nbstamp import INJECTED, ROOT, STAMP, failures, problems, stamp, tags
 LIVE_PARAMETERS = {"preset": "quick"}
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def machine(seconds: float, title: str) -> dict[str, Any]:
     """Return where, when and how long: what a reader asks about a run."""
     from nclib.records import environment
@@ -184,8 +179,7 @@ def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
         if not again and not problems(source, folder / source.name, root, walk):
             print(f"{source.name}: this machine's run is up to date (make live runs it again)", flush=True)
             continue
-        os.environ["OMP_NUM_THREADS"] = str(cores())
-        print(f"{source.name}: live run on this machine, {cores()} threads ...", flush=True)
+        print(f"{source.name}: live run on this machine ...", flush=True)
         execute(source, folder, f"book/live/{source.stem}", LIVE_PARAMETERS, root=root, walk=walk)
 
 

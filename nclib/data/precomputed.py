@@ -215,6 +215,7 @@ def _load(
             "layouts": {role: part.layout for role, part in parts.items()},
             "dev_protocol": dev_protocol,
             "test_split": test_split,
+            "pairs_as_found": layout.name == "cc152k",  # from the web: some of its own pairs are wrong
         },
     )
 

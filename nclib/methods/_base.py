@@ -86,7 +86,7 @@ Terms = dict[str, Tensor]
 
 
 class Loop(Protocol):
-    """What the training loop offers to a method."""
+    """What the training loop offers to a method; ``network=None`` means the network being trained."""
 
     networks: list[Matcher]
     n_pairs: int
@@ -106,13 +106,13 @@ class Loop(Protocol):
     ) -> BatchIterable:
         """Return shuffled batches of all pairs, or of those at ``subset``."""
 
-    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int = 0) -> Tensor:
+    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
         """Return ``loss(S)`` of every pair, (N,), from shuffled batches with the network in eval mode."""
 
-    def similarity(self, batch: Batch, network: int = 0) -> Tensor:
+    def similarity(self, batch: Batch, network: int | None = None) -> Tensor:
         """Return the (B, B) similarities of a batch, images in rows, in the run's precision."""
 
-    def cosine(self, batch: Batch, network: int = 0) -> Tensor:
+    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
         """Return the (B, B) cosine of the mean region and mean word embeddings, without gradient."""
 
     def keep(self, **arrays: Any) -> None:

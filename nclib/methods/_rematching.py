@@ -23,7 +23,7 @@ class RematchLog:
         self.batch_size = batch_size
         self._rows: list[Tensor] = []
         self._index: list[Tensor] = []
-        # Mean sorted alignment of rows that received mass and of rows that did not; last entry counts rows.
+        # Sums of sorted alignments of rows of which more than half moved, and of the others; last: counts.
         self._sorted = torch.zeros(2, batch_size + 1, device=device)
 
     @torch.no_grad()

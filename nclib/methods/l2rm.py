@@ -112,7 +112,7 @@ class L2RM(Method):
         x = unit_interval(ell)
         self.mixture = BetaMixture().fit(x)
         self.p_matched = torch.as_tensor(self.mixture.predict_proba(x)[:, 0])  # w, (N,)
-        loop.keep(loss=x, cost=cost, p_matched=self.p_matched)
+        loop.keep(loss=x, p_matched=self.p_matched, **({"cost": cost} if o.cost == "learned" else {}))
         loop.keep(mixture=[self.mixture.weights_, self.mixture.a_, self.mixture.b_])
 
         is_matched = self.p_matched > o.threshold
@@ -210,10 +210,11 @@ class L2RM(Method):
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
         found = division(self.p_matched, truth.matched, threshold=self.options.threshold)
-        names = ("auc", "precision", "recall", "accuracy", "n_called_matched")
+        names = ("precision", "recall", "accuracy")
         return (
-            {name: found[name] for name in names}
-            | {"ece": found["calibration"]["ece"]}
+            {"auc": found["auc"], "ece": found["calibration"]["ece"]}
+            | {f"division_{name}": found[name] for name in names}
+            | {"called_matched": found["n_called_matched"]}
             | self.log.report(truth)
         )
 
