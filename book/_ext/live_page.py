@@ -14,7 +14,7 @@ import nbformat
 from nbstamp import INJECTED, RESULTS, records_in, tags
 
 GLUE = "application/papermill.record/"
-SAME = ("method", "model", "dataset", "mrate", "protocol", "preset", "method_options", "model_options")
+FREE = ("seed", "out", "device", "threads")  # what may differ between runs that stand in one row
 COLUMNS = {
     "i2t_r1": "image to text R@1",
     "i2t_r10": "R@10",
@@ -71,7 +71,7 @@ def runs_of(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 def kind(record: Mapping[str, Any]) -> str:
     """Text that two runs share when they differ in their seed alone."""
-    return json.dumps([record["settings"].get(name) for name in SAME], sort_keys=True)
+    return json.dumps({k: v for k, v in record["settings"].items() if k not in FREE}, sort_keys=True)
 
 
 def called(settings: Mapping[str, Any]) -> str:
