@@ -346,7 +346,7 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     known = {"epoch", "phase", "lr", "steps", "seconds"}
     record = Record(
         name=folder.name,
-        settings=settings,
+        settings={k: v for k, v in settings.items() if k != "out"},  # a place on one machine
         data={
             "name": dataset.name,
             "checksum": dataset.checksum,
