@@ -22,7 +22,7 @@ import torch
 from nclib import data, methods, models
 from nclib._options import Rule, make, option, plain_values, problems, rules
 from nclib.data.registry import datasets
-from nclib.evaluation import map_at_r, recall, relevant_recall
+from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
 from nclib.presets import PRESETS, preset
 from nclib.records import RECORDED, Record, environment, peak_memory_mb
@@ -194,7 +194,7 @@ def resolve(
     values |= {"model_options": model_options, "data_options": data_options}
     given = _checked({k: _as_plain(v) for k, v in values.items()}, method, {})
     chosen, where = (given.get(k, getattr(RunOptions, k)) for k in ("preset", "dataset"))
-    common, model_preset, data_preset = preset(chosen, where)
+    common, model_preset, data_preset = preset(chosen, where, method, given.get("model", RunOptions.model))
     merged = {**common, **given}
 
     def part(cls: type) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def load_trainer(settings: Mapping[str, Any], folder: Path, device: torch.device
     schedule = make(Schedule, {k: settings[k] for k in rules(Schedule)})
     trainer = Trainer(
         method,
-        build_networks(settings, dataset, method.n_networks),
+        [method.prepare(network) for network in build_networks(settings, dataset, method.n_networks)],
         NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
         dataset.val,
         schedule,
@@ -339,7 +339,7 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     curves = trainer.fit(progress)
     trainer.load_best()
     started = time.perf_counter()
-    test = test_metrics(trainer, dataset.test)
+    metrics = test_metrics(trainer, dataset.test)
     test_seconds = time.perf_counter() - started
     best = trainer.best["epoch"]
     training = [row for row in curves if row["phase"] == "training"]
@@ -364,7 +364,7 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
         },
         metrics={
             "val": {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")},
-            "test": test,
+            **metrics,
         },
         curves=curves,
         diagnostics={
@@ -388,14 +388,23 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     return record
 
 
-def test_metrics(trainer: Trainer, split: Split) -> dict[str, float]:
-    """Return recalls on a split and, where the truth is known, retrieval metrics that count it."""
-    S = trainer.score(split)
-    result: dict[str, float] = dict(recall(S, split.captions_per_image))
+def test_metrics(trainer: Trainer, split: Split) -> dict[str, dict[str, float]]:
+    """Return the results on a split by name.
+
+    ``test`` scores the mean similarity of all networks: recalls and, where the truth is known, retrieval
+    metrics that count it. ``test_dsl`` adds dual-softmax post-processing. ``single``, for methods with
+    several networks, is the mean result of the networks alone.
+    """
+    parts = trainer.scores(split)
+    S, d = parts.mean(0), split.captions_per_image
+    result = {"test": dict(recall(S, d)), "test_dsl": dict(recall(dual_softmax(S), d))}
     if split.has_relevance:
         truth = split.relevance()
-        result |= map_at_r(S, truth)
-        result |= {f"relevant_{k}": v for k, v in relevant_recall(S, truth).items()}
+        result["test"] |= map_at_r(S, truth)
+        result["test"] |= {f"relevant_{k}": v for k, v in relevant_recall(S, truth).items()}
+    if len(parts) > 1:
+        alone = [recall(part, d) for part in parts]
+        result["single"] = {k: sum(r[k] for r in alone) / len(alone) for k in alone[0]}
     return result
 
 

@@ -32,6 +32,7 @@ from torch.nn.functional import log_softmax
 
 __all__ = [
     "REMATCH",
+    "SOFT_MARGIN",
     "SPLIT",
     "WARMUP",
     "complementary_log",
@@ -42,6 +43,8 @@ __all__ = [
     "rematch_kl",
     "rematch_sym_kl",
     "reverse_cross_entropy",
+    "soft_margin_triplet",
+    "soft_margins",
     "triplet",
 ]
 
@@ -142,11 +145,94 @@ def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tenso
     if not (margin >= 0 and math.isfinite(margin)):
         raise ValueError(f"margin must be finite and not negative, got {margin}")
     reduce = _NEGATIVES[negatives]
-    own = torch.eye(S.shape[0], dtype=torch.bool, device=S.device)
-    d = S.diagonal()
-    to_captions = (S + (margin - d)[:, None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
-    to_images = (S + (margin - d)[None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
+    to_captions, to_images = _hinges(S, margin)
     return reduce(to_captions, 1) + reduce(to_images, 0)
+
+
+def _hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the hinge of every negative caption (i, j) and of every negative image (i, j), (B, B) each."""
+    out = torch.eye(S.shape[0], dtype=torch.bool, device=S.device)
+    if ignore is not None:
+        out = out | ignore
+    gap = margin - S.diagonal()  # (B,)
+    to_captions = (S + gap[:, None]).masked_fill(out, 0.0).clamp_min(0)  # (B, B)
+    to_images = (S + gap[None]).masked_fill(out, 0.0).clamp_min(0)  # (B, B)
+    return to_captions, to_images
+
+
+def _exponential(y: Tensor, base: float) -> Tensor:
+    return (base**y - 1) / (base - 1)
+
+
+def _linear(y: Tensor, base: float) -> Tensor:
+    return y
+
+
+def _sine(y: Tensor, base: float) -> Tensor:
+    return torch.sin(math.pi * y - math.pi / 2) / 2 + 0.5
+
+
+SOFT_MARGIN = Family("soft margin", {"exponential": _exponential, "linear": _linear, "sine": _sine})
+
+
+def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str = "exponential") -> Tensor:
+    """Turn soft correspondence labels into margins (NCR Eq. 10).
+
+    Parameters
+    ----------
+    y : Tensor, (B,), in [0, 1]
+        Soft label: 1 for a pair that surely corresponds.
+    margin : float, >= 0
+        alpha, the margin at ``y = 1``.
+    base : float, > 1
+        m of the exponential form ``alpha (m^y - 1) / (m - 1)``.
+    kind : {"exponential", "linear", "sine"}
+        Form of the margin; all give 0 at 0 and alpha at 1.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, margin]
+
+    Raises
+    ------
+    ValueError
+        For a base that is not above 1 or an unknown kind.
+    """
+    if not base > 1:
+        raise ValueError(f"base must be above 1, got {base}")
+    return margin * SOFT_MARGIN[kind](y, base)
+
+
+def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None) -> Tensor:
+    """Hardest-negative triplet loss with a margin for every pair (NCR Eq. 9).
+
+    The margin is that of the positive pair in both directions:
+    ``[a_i + max_j S_ij - S_ii]_+ + [a_i + max_j S_ji - S_ii]_+``.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    margins : Tensor, (B,)
+        Margin of each pair, in units of the similarity.
+    ignore : Tensor of bool, (B, B), optional
+        Entries that are no negatives.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Loss of each pair; zero when B is 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix or ``margins`` has another length.
+    """
+    S = _scores(S)
+    if margins.shape != S.shape[:1]:
+        raise ValueError(f"margins must be ({S.shape[0]},), one per pair, got {tuple(margins.shape)}")
+    to_captions, to_images = _hinges(S, margins.to(S.dtype), ignore)
+    return to_captions.amax(1) + to_images.amax(0)
 
 
 # ------------------------------------------------------------------------------------------ softmax losses

@@ -40,7 +40,8 @@ class Record:
     data, noise : dict
         Name and checksum of the data; protocol, rates and checksum of the noise.
     metrics : dict
-        ``val`` and ``test`` results of the selected epoch; recalls in percent.
+        ``val`` and ``test`` results of the selected epoch (recalls in percent), ``test_dsl`` after
+        dual-softmax post-processing, and for methods with several networks ``single``: their mean alone.
     curves : list of dict
         One dict per epoch.
     diagnostics : dict
@@ -132,7 +133,8 @@ def collect(folder: str | Path) -> pd.DataFrame:
                 **plain,
                 **options,
                 **record.metrics["test"],
-                "val_rsum": record.metrics["val"]["rsum"],
+                "val_rsum": record.metrics["val"].get("rsum"),
+                **{f"{k}_rsum": v["rsum"] for k, v in record.metrics.items() if k in ("single", "test_dsl")},
                 **record.diagnostics,
                 **record.cost,
                 "best_epoch": record.best_epoch,

@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,12 +163,15 @@ class Trainer:
         fingerprint: str,
         data_checksum: str,
     ) -> None:
-        self.method, self.pairs, self.val, self.schedule = method, pairs, val, schedule
+        self.method, self.pairs, self.schedule = method, pairs, schedule
         self.networks = [network.to(device) for network in networks]
-        self.optimizers = [torch.optim.Adam(n.parameters(), lr=schedule.lr) for n in self.networks]
+        self.reset_optimizers()
         self.seed, self.device, self.folder, self.fingerprint = seed, device, folder, fingerprint
         self.data_checksum = data_checksum
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
+        self.n_epochs, self.lr = schedule.epochs, schedule.lr
+        self.val, self._held_out = _set_aside(val, method.clean_share, len(pairs))
+        self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
         self.epoch, self.active, self.lr_scale = 0, 0, 1.0
@@ -191,38 +195,70 @@ class Trainer:
         order = torch.randperm(n, generator=self.generator(purpose))
         return Batches(self.batch, order if subset is None else subset[order], self.batch_size, drop_last)
 
-    def similarity(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) float32 similarities of a batch, images in rows."""
+    @property
+    def training_epoch(self) -> int:
+        """Number of the epoch after warm-up, from 0; negative during warm-up."""
+        return self.epoch - self.schedule.warmup_epochs
+
+    def held_out(self, index: Tensor) -> Batch:
+        """Load pairs that are known to be matched (``method.clean_share``)."""
+        if self._held_out is None:
+            raise ValueError("no pairs were set aside: the method's clean_share is 0")
+        return self._held_out.batch(index, self.device)
+
+    def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:
+        """Return the (B, B) float32 similarities (or logits) of a batch, images in rows."""
         net = self.networks[self.active if network is None else network]
         half = self.schedule.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
-            S: Tensor = net(batch.images, batch.captions)
+            S: Tensor = net(batch.images, batch.captions, logits=logits)
         return S.float()
 
     @torch.no_grad()
-    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) cosine of the networks' global image and caption vectors."""
+    def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the global image and caption vectors of a batch, (B, D) each."""
         net = self.networks[self.active if network is None else network]
-        v = nn.functional.normalize(net.encode_images(batch.images).vectors, dim=-1)
-        t = nn.functional.normalize(net.encode_captions(batch.captions).vectors, dim=-1)
+        return net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
+
+    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
+        """Return the (B, B) cosine of the global image and caption vectors."""
+        v, t = (nn.functional.normalize(x, dim=-1) for x in self.vectors(batch, network))
         return v @ t.T
 
-    @torch.no_grad()
-    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
-        """Return ``loss(S)`` of every pair, on the host, with the network in eval mode."""
-        net = self.networks[self.active if network is None else network]
-        net.eval()
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put all networks in eval mode and keep no gradient; training mode returns afterwards."""
+        modes = [network.training for network in self.networks]
+        for network in self.networks:
+            network.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for network, mode in zip(self.networks, modes, strict=True):
+                network.train(mode)
+
+    def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
+        """Return ``values(batch)`` of every pair, on the host, with all networks in eval mode."""
         batches = self.batches(purpose="per pair")
-        values = torch.cat([loss(self.similarity(batch, network)) for batch in batches])
-        net.train()
+        with self.evaluating():
+            found = torch.cat([values(batch) for batch in batches])
         index = torch.cat(batches.chunks)
-        result = values.new_zeros(self.n_pairs, *values.shape[1:], device="cpu")
-        result[index] = values.cpu()
+        result = found.new_zeros(self.n_pairs, *found.shape[1:], device="cpu")
+        result[index] = found.cpu()
         if len(index) < self.n_pairs:  # the pair that a last batch of one left out counts as average
             left = torch.ones(self.n_pairs, dtype=torch.bool)
             left[index] = False
-            result[left] = result[index].mean(0)
+            result[left] = result[index].to(torch.float64).mean(0).to(result.dtype)
         return result
+
+    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
+        """Return ``loss(S)`` of every pair, on the host."""
+        return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
+
+    def reset_optimizers(self) -> None:
+        """Give every network a new optimiser: Adam at the schedule's rate, without moments."""
+        self.optimizers = [torch.optim.Adam(n.parameters(), lr=self.schedule.lr) for n in self.networks]
 
     def keep(self, **arrays: Any) -> None:
         """Store arrays of this epoch; read them back with :func:`epoch_arrays`."""
@@ -233,7 +269,12 @@ class Trainer:
 
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
         """Train to the end, from the last checkpoint if there is one; return one dict per epoch."""
-        self.folder.mkdir(parents=True, exist_ok=True)  # an unwritable place is told before the first epoch
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"out={str(self.folder.parent)!r} cannot be written ({error}); choose another folder"
+            ) from error
         self._resume()
         total = self.schedule.warmup_epochs + self.schedule.epochs
         for epoch in range(len(self.history), total):
@@ -256,10 +297,11 @@ class Trainer:
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
         if self.epoch == s.warmup_epochs:
             self.method.begin_training(self)
-        self.lr_scale = 1.0 if warm else 0.1 ** ((self.epoch - s.warmup_epochs) // s.decay_every)
+        self.lr_scale = 1.0 if warm else 0.1 ** (self.training_epoch // s.decay_every)
+        self.lr = s.lr * self.lr_scale
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = s.lr * self.lr_scale
+                group["lr"] = self.lr
         for net in self.networks:
             net.train()
         totals: dict[str, Tensor] = {}
@@ -270,16 +312,17 @@ class Trainer:
             step = self.method.warmup_step if warm else self.method.step
             quiet = not (progress and sys.stderr.isatty())
             for item in tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
-                terms = step(self, item)
-                self._minimise(terms)
-                for name, value in terms.items():
-                    totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+                parts = step(self, item)
+                for terms in [parts] if isinstance(parts, dict) else parts:
+                    self._minimise(terms)
+                    for name, value in terms.items():
+                        totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
                 steps += 1
             if not warm:
                 self.method.end_epoch(self)
         self.active = 0
         row: dict[str, Any] = {"epoch": self.epoch + 1, "phase": "warm-up" if warm else "training"}
-        row |= {"lr": s.lr * self.lr_scale, "steps": steps}
+        row |= {"lr": self.lr, "steps": steps}
         row |= {f"loss_{name}": float(value) / max(steps, 1) for name, value in totals.items()}
         bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
         if bad:
@@ -295,8 +338,8 @@ class Trainer:
         nn.utils.clip_grad_norm_(network.parameters(), self.schedule.clip)
         optimizer.step()
 
-    def score(self, split: Split, *, progress: bool = False) -> Tensor:
-        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""
+    def scores(self, split: Split, *, progress: bool = False) -> Tensor:
+        """Return the similarity matrix of a split by each network, (n, n_images, n_captions)."""
         parts = [
             similarity_matrix(
                 network,
@@ -307,7 +350,11 @@ class Trainer:
             )
             for network in self.networks
         ]
-        return torch.stack(parts).mean(0)
+        return torch.stack(parts)
+
+    def score(self, split: Split, *, progress: bool = False) -> Tensor:
+        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""
+        return self.scores(split, progress=progress).mean(0)
 
     def _validate(self) -> dict[str, float]:
         result = recall(self.score(self.val), self.val.captions_per_image)
@@ -386,6 +433,18 @@ class Trainer:
             f"epoch {row['epoch']:>2}/{total} {row['phase']:<8} {losses}"
             f"  val rSum {row['val_rsum']:.1f}{extra}  {row['seconds']:.1f} s"
         )
+
+
+def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPairs | None]:
+    """Take ``share * n_pairs`` true pairs out of the validation split; return what is left, and the pairs.
+
+    At least one picture in five stays for validation.
+    """
+    if not share:
+        return val, None
+    n_images = min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5)
+    kept, aside = val.part(0, val.n_images - n_images), val.part(val.n_images - n_images, val.n_images)
+    return kept, NoisyPairs(aside, Mismatch.draw(aside.image_of, 0.0, seed=0))
 
 
 def _arrays_file(folder: Path, epoch: int) -> Path:

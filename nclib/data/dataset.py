@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -217,6 +217,31 @@ class Split:
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
         return torch.from_numpy(np.asarray(self.images)[rows])
+
+    def part(self, start: int, stop: int) -> Split:
+        """Return images ``start`` to ``stop - 1`` with their captions as a split of their own.
+
+        ``details`` stays that of the whole split.
+
+        Raises
+        ------
+        ValueError
+            When the range is empty or outside the split.
+        """
+        if not 0 <= start < stop <= self.n_images:
+            raise ValueError(f"part({start}, {stop}) must be a range within 0..{self.n_images}")
+        d, picture, relevance = self.captions_per_image, self.picture_source, self.relevance_source
+        return replace(
+            self,
+            images=self.images[start:stop],
+            captions=self.captions.take(np.arange(start * d, stop * d)),
+            image_of=self.image_of[start * d : stop * d] - start,
+            labels=None if self.labels is None else self.labels[start:stop],
+            boxes=None if self.boxes is None else self.boxes[start:stop],
+            label_sets={name: values[start:stop] for name, values in self.label_sets.items()},
+            picture_source=None if picture is None else lambda row: picture(row + start),
+            relevance_source=None if relevance is None else lambda i, c: relevance(i + start, c + start * d),
+        )
 
     @property
     def has_pictures(self) -> bool:

@@ -8,10 +8,22 @@ from typing import Any
 
 from nclib._options import make
 from nclib._registry import Catalogue
-from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods._base import Batch, Loop, Method, Steps, StepTerms, Terms, Truth
 from nclib.methods._registry import METHODS
 
-__all__ = ["Batch", "Loop", "Method", "Steps", "Terms", "Truth", "available", "build", "options"]
+__all__ = [
+    "Batch",
+    "Loop",
+    "Method",
+    "StepTerms",
+    "Steps",
+    "Terms",
+    "Truth",
+    "available",
+    "build",
+    "options",
+    "settings",
+]
 
 # A new method is one new file here: importing it registers it.
 for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
@@ -32,6 +44,11 @@ def options(name: str) -> type:
         When there is no method of that name.
     """
     return METHODS[name].factory.Options
+
+
+def settings(name: str, key: str) -> dict[str, Any]:
+    """Return the values that a method's own paper sets for ``key``: a data set's name or ``quick``."""
+    return dict(METHODS[name].factory.settings.get(key, {}))
 
 
 def build(name: str, **values: Any) -> Method:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -82,18 +83,30 @@ class BatchIterable(Protocol):
 
 
 Terms = dict[str, Tensor]
-"""Named scalar loss terms of one step; the loop minimises their sum."""
+"""Named scalar loss terms; the loop minimises their sum in one optimiser step."""
+
+StepTerms = Terms | Iterator[Terms]
+"""What a step gives: its terms, or (written as a generator) several terms that are minimised one after the
+other, so that the code after a ``yield`` sees the updated weights."""
 
 
 class Loop(Protocol):
     """What the training loop offers to a method; ``network=None`` means the network being trained."""
 
     networks: list[Matcher]
+    active: int  # which network is being trained
     n_pairs: int
+    n_held_out: int  # pairs known to be matched, for methods with a ``clean_share``
     batch_size: int
-    epoch: int
+    epoch: int  # from 0, warm-up included
+    n_epochs: int  # training epochs, without warm-up
     device: torch.device
+    lr: float
     lr_scale: float
+
+    @property
+    def training_epoch(self) -> int:
+        """Number of the epoch after warm-up, from 0; negative during warm-up."""
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator seeded by (run seed, epoch, purpose), so that a resumed run draws the same."""
@@ -106,14 +119,32 @@ class Loop(Protocol):
     ) -> BatchIterable:
         """Return shuffled batches of all pairs, or of those at ``subset``."""
 
-    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
-        """Return ``loss(S)`` of every pair, (N,), from shuffled batches with the network in eval mode."""
+    def held_out(self, index: Tensor) -> Batch:
+        """Load known-matched pairs, ``index`` in [0, n_held_out)."""
 
-    def similarity(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) similarities of a batch, images in rows, in the run's precision."""
+    def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
+        """Return ``values(batch)`` of every pair, (N, ...), on the host.
+
+        One pass over shuffled batches with all networks in eval mode and without gradient.
+        """
+
+    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
+        """Return ``loss(S)`` of every pair, (N, ...), by :meth:`each_pair`."""
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context in which all networks are in eval mode and no gradient is kept."""
+
+    def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:
+        """Return the (B, B) similarities (or logits) of a batch, images in rows, in the run's precision."""
+
+    def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the global image and caption vectors, (B, D) each, without gradient."""
 
     def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) cosine of the mean region and mean word embeddings, without gradient."""
+        """Return the (B, B) cosine of the global image and caption vectors, without gradient."""
+
+    def reset_optimizers(self) -> None:
+        """Forget the moments of all optimisers."""
 
     def keep(self, **arrays: Any) -> None:
         """Store per-pair arrays of this epoch for figures and diagnosis."""
@@ -123,17 +154,35 @@ class Method(ABC):
     """Base class of all training methods.
 
     Subclasses set ``Options`` (a frozen dataclass made with :func:`nclib._options.option`) and implement
-    :meth:`warmup_step`, :meth:`begin_epoch` and :meth:`step`.
+    :meth:`warmup_step`, :meth:`begin_epoch` and :meth:`step`. With ``n_networks`` above one, an epoch does
+    begin, steps and end for each network in turn; ``loop.active`` tells which one.
+
+    Attributes
+    ----------
+    n_networks : int
+        Networks that are trained together; their mean similarity is tested.
+    clean_share : float
+        Pairs known to be matched that the method needs besides the training set, as a share of its size.
+        They are taken from the validation split, whose remaining pictures select the epoch.
+    settings : dict
+        The paper's values per data set (``f30k``, ``coco``, ``cc152k``; ``quick`` for the small preset), over
+        those of :mod:`nclib.presets`.
     """
 
     Options: ClassVar[type]
     n_networks: ClassVar[int] = 1
+    clean_share: ClassVar[float] = 0.0
+    settings: ClassVar[dict[str, dict[str, Any]]] = {}
 
     def __init__(self, options: Any) -> None:
         self.options = options
 
+    def prepare(self, network: Matcher) -> Matcher:
+        """Return the network to train, for methods that add a part of their own to every model."""
+        return network
+
     @abstractmethod
-    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+    def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
         """Loss terms of a warm-up batch."""
 
     def begin_training(self, loop: Loop) -> None:  # noqa: B027  most methods need nothing here
@@ -144,7 +193,7 @@ class Method(ABC):
         """Prepare a training epoch and return what :meth:`step` will receive, one item per step."""
 
     @abstractmethod
-    def step(self, loop: Loop, item: Any) -> Terms:
+    def step(self, loop: Loop, item: Any) -> StepTerms:
         """Loss terms of one training step."""
 
     def end_epoch(self, loop: Loop) -> None:  # noqa: B027

@@ -15,7 +15,7 @@ import itertools
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from nclib import losses
 from nclib._options import option
 from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods._detector import detector_report
 from nclib.methods._registry import METHODS
 from nclib.methods._rematching import RematchLog
-from nclib.noise import BetaMixture, division, unit_interval
+from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 
 COST_FLOOR = 1e-10
@@ -79,6 +80,10 @@ class L2RM(Method):
     """Algorithm 1 of the paper; ``options`` is an :class:`L2RMOptions`."""
 
     Options = L2RMOptions
+    settings: ClassVar = {
+        "coco": {"lam": 0.07},
+        "cc152k": {"lam": 0.07, "mask": False},  # nobody knows which of these pairs are wrong
+    }
 
     # -- warm-up: InfoNCE + reverse cross entropy on all pairs (Eqs. 3-5) -------------------------------
 
@@ -209,14 +214,7 @@ class L2RM(Method):
         loop.keep(**self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        found = division(self.p_matched, truth.matched, threshold=self.options.threshold)
-        names = ("precision", "recall", "accuracy")
-        return (
-            {"auc": found["auc"], "ece": found["calibration"]["ece"]}
-            | {f"division_{name}": found[name] for name in names}
-            | {"called_matched": found["n_called_matched"]}
-            | self.log.report(truth)
-        )
+        return detector_report(self.p_matched, truth, self.options.threshold) | self.log.report(truth)
 
     # -- exact resume -----------------------------------------------------------------------------------
 

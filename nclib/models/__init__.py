@@ -8,9 +8,17 @@ from nclib.models import scan as _scan
 from nclib.models import vse as _vse
 from nclib.models import vse_inf as _vse_inf
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
-from nclib.models.registry import available, build
+from nclib.models.registry import available, build, settings
 from nclib.models.scoring import similarity_matrix
 
-__all__ = ["CaptionEncoding", "ImageEncoding", "Matcher", "available", "build", "similarity_matrix"]
+__all__ = [
+    "CaptionEncoding",
+    "ImageEncoding",
+    "Matcher",
+    "available",
+    "build",
+    "settings",
+    "similarity_matrix",
+]
 
 del _ensemble, _imram, _scan, _vse, _vse_inf

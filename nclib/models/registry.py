@@ -97,3 +97,8 @@ def build(
 def available() -> Catalogue:
     """Return the models that :func:`build` knows, with a line on each."""
     return MODELS.catalogue()
+
+
+def settings(name: str, key: str) -> dict[str, Any]:
+    """Return the schedule that a model's own paper sets for ``key``: a data set's name or ``quick``."""
+    return dict(getattr(MODELS[name].factory, "settings", {}).get(key, {}))
