@@ -1,0 +1,194 @@
+"""Mean average precision of category retrieval: the published function against nclib, on one CPU thread.
+
+    python book/bench/map.py --out map.json           # 693 x 693 and 200 queries on 23,661 items, a minute
+    python book/bench/map.py --out map.json --full    # and 23,661 x 23,661 by nclib, with its peak memory
+
+The published function keeps the whole matrix of float64 cosine distances and its argsort, and walks along
+every ranking in Python (one label) or takes running sums of it (several labels). Candidates take turns in one
+process; times are medians of the process's CPU time. ``difference`` is that of the values. Embeddings are
+float32, classes as in NUS-WIDE-10 (ten) or a vocabulary of 24, of which an item has one to four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from scipy.spatial.distance import cdist
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nclib.evaluation import mean_average_precision
+
+Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def published(q: np.ndarray, g: np.ndarray, ql: np.ndarray, gl: np.ndarray, k: int = 0) -> float:
+    """One label: the form of the field's code, rank by rank."""
+    order = cdist(q, g, "cosine").argsort()
+    k = k or order.shape[1]
+    values = []
+    for i in range(len(q)):
+        hits, total = 0.0, 0.0
+        for j in range(k):
+            if ql[i] == gl[order[i][j]]:
+                hits += 1
+                total += hits / (j + 1)
+        values.append(total / hits if hits > 0 else 0.0)
+    return float(np.mean(values))
+
+
+def published_several(q: np.ndarray, g: np.ndarray, ql: np.ndarray, gl: np.ndarray) -> float:
+    """Several labels: relevance is a shared one; queries without any are left out."""
+    order = cdist(q, g, "cosine").argsort()
+    values = []
+    for i in range(len(q)):
+        relevant = np.dot(gl[order[i]], ql[i]) > 0
+        n = float(relevant.sum())
+        if n > 0:
+            precision = relevant.cumsum() / np.arange(1.0, 1 + len(relevant))
+            values.append(np.dot(relevant, precision) / n)
+    return float(np.mean(values))
+
+
+def problem(n_query: int, n_gallery: int, several: bool, dim: int = 64) -> Data:
+    """Embeddings around class centres, with labels."""
+    rng = np.random.default_rng(0)
+    classes = 24 if several else 10
+    centres = rng.normal(size=(classes, dim))
+    ql, gl = rng.integers(0, classes, n_query), rng.integers(0, classes, n_gallery)
+    q, g = ((centres[y] + 2 * rng.normal(size=(len(y), dim))).astype(np.float32) for y in (ql, gl))
+    if several:
+        one, two = (np.eye(classes, dtype=np.int64)[y] for y in (ql, gl))
+        ql, gl = (y | (rng.random(y.shape) < 0.05) for y in (one, two))
+    return q, g, ql, gl
+
+
+def candidates(several: bool) -> dict[str, Callable[..., float]]:
+    ours = partial(mean_average_precision, empty="skip" if several else "zero")
+    return {
+        "published": published_several if several else published,
+        "nclib": ours,
+        "nclib, packed": partial(ours, packed=True),
+    }
+
+
+def compare(n_query: int, n_gallery: int, several: bool, turns: int, dim: int = 64) -> list[dict[str, Any]]:
+    """Times and values of all candidates, which take turns."""
+    data = problem(n_query, n_gallery, several, dim)
+    calls = candidates(several)
+    small = problem(20, 50, several, dim)
+    for call in calls.values():
+        call(*small)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    value = {}
+    for _ in range(turns):
+        for name, call in calls.items():
+            start = time.process_time()
+            value[name] = call(*data)
+            seconds[name].append(time.process_time() - start)
+    median = {name: statistics.median(times) for name, times in seconds.items()}
+    return [
+        {
+            "queries": n_query, "items": n_gallery, "dim": dim, "labels": "several" if several else "one",
+            "candidate": name, "ms_per_query": 1e3 * median[name] / n_query,
+            "ratio": median["published"] / median[name], "value": value[name],
+            "difference": abs(value[name] - value["published"]),
+        }
+        for name in calls
+    ]  # fmt: skip
+
+
+def resident() -> int:
+    """Largest resident set so far, in bytes."""
+    import resource
+
+    status = Path("/proc/self/status")
+    if status.exists():  # the portable number below is inherited from the parent process
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def whole(several: bool, n: int, dim: int) -> dict[str, float]:
+    """Seconds and growth of the peak resident set of n x n by nclib; call in a fresh process."""
+    data = problem(n, n, several, dim)
+    call = candidates(several)["nclib"]
+    call(*(part[:300] for part in data))  # libraries warm up outside the measurement
+    before, start = resident(), time.process_time()
+    value = call(*data)
+    return {
+        "seconds": time.process_time() - start,
+        "mb": (resident() - before) / 1e6,
+        "value": value,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--full", action="store_true", help="also 23,661 x 23,661 by nclib")
+    parser.add_argument("--queries", type=int, default=200, help="queries on 23,661 items")
+    parser.add_argument("--items", type=int, default=23_661, help="size of the large gallery")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--whole", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.whole:
+        several, n, dim = map(int, options.whole)
+        print(json.dumps(whole(bool(several), n, dim)))
+        return
+    rows = []
+    sizes = [(693, 693, 64), (options.queries, options.items, 64), (options.queries, options.items, 512)]
+    for n_query, n_gallery, dim in sizes:
+        for several in (False, True):
+            for row in compare(n_query, n_gallery, several, options.turns, dim):
+                rows.append(row)
+                print(
+                    f"{n_query:>6} x {n_gallery:<6} {dim:>3}-d {row['labels']:>7} {row['candidate']:<14}"
+                    f" {row['ms_per_query']:8.3f} ms per query {row['ratio']:6.1f}x"
+                    f"  difference {row['difference']:.0e}",
+                    flush=True,
+                )
+    full = []
+    for several in (False, True) if options.full else ():
+        for dim in (64, 512):
+            command = [sys.executable, __file__, "--whole", str(int(several)), str(options.items), str(dim)]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            full.append({"labels": "several" if several else "one", "dim": dim, **json.loads(done.stdout)})
+            print(f"whole {options.items} x {options.items}: {full[-1]}", flush=True)
+    if options.out:
+        result = {
+            "benchmark": "mean average precision",
+            "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": platform.processor() or platform.machine(),
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__,
+            "threads": 1,
+            "rows": rows,
+            "whole": full,
+        }
+        temporary = options.out.with_suffix(".part")
+        temporary.write_text(json.dumps(result, indent=1))
+        os.replace(temporary, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Mean average precision: order within a step of the keys, ties, devices, memory, the published function."""
+
+import importlib.util
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nclib import evaluation
+from nclib.evaluation import _category, mean_average_precision
+
+BENCH = Path(__file__).resolve().parents[1] / "book" / "bench" / "map.py"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    spec = importlib.util.spec_from_file_location("bench_map", BENCH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("dim", [3, 64])
+def test_equal_to_the_published_function(bench, several, dim):
+    data = bench.problem(60, 400, several, dim)
+    expected = bench.candidates(several)["published"](*data)
+    ours = bench.candidates(several)
+    assert ours["nclib"](*data) == pytest.approx(expected, abs=1e-12)
+    assert ours["nclib, packed"](*data) == pytest.approx(expected, abs=1e-6)
+    if not several:
+        assert mean_average_precision(*data, k=50) == pytest.approx(bench.published(*data, k=50), abs=1e-12)
+
+
+def naive(scores, relevant):
+    order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
+    return np.array([relevant[i] for i in order])
+
+
+def test_scores_closer_than_a_step_keep_their_order():
+    rng = np.random.default_rng(0)
+    scores = rng.uniform(-1, 1, (40, 60))
+    scores[:, 10:16] = scores[:, :6] + rng.choice([-3e-11, 3e-11], (40, 6))  # within one step of 1e-9
+    scores[5:8, 20:] = scores[5:8, :1] + rng.choice([0.0, 2e-11, -2e-11], (3, 40))  # a row full of near ties
+    scores[30] = 0.5
+    relevant = rng.random((40, 60)) < 0.4
+    found = _category._ranked(scores, relevant, True)
+    for row, wanted, got in zip(scores, relevant, found, strict=True):
+        np.testing.assert_array_equal(got, naive(row.round(13).tolist(), wanted))
+    assert (_category._ranked(scores, relevant, False) != found).any()  # what looking at ties is for
+
+
+def test_scores_beyond_one_by_rounding_do_not_overflow():
+    scores = np.array([[1 + 1e-6, -1 - 1e-6, 0.0, 1.0]])
+    relevant = np.array([[True, False, False, False]])
+    for kind in (np.float32, np.float64):
+        assert _category._ranked(scores.astype(kind), relevant, False).tolist() == [[True] + 3 * [False]]
+
+
+def test_equal_items_rank_by_position_whatever_the_rounding():
+    # The products of equal vectors may differ in the last digit with their place in a matrix.
+    q = np.random.default_rng(0).normal(size=(50, 37))
+    g = np.tile(q[:1], (101, 1)) * np.linspace(0.3, 3, 101)[:, None]
+    labels = np.arange(101) % 7
+    first = np.arange(1, 102)[labels == 0]
+    expected = np.mean(np.arange(1, len(first) + 1) / first)
+    assert mean_average_precision(q, g, np.zeros(50, int), labels) == pytest.approx(expected, abs=1e-12)
+
+
+def test_blocks_and_chunks_do_not_matter(monkeypatch):
+    rng = np.random.default_rng(0)
+    q, g = rng.normal(size=(50, 8)).astype(np.float32), rng.normal(size=(90, 8)).astype(np.float32)
+    ql, gl = rng.integers(0, 4, 50), rng.integers(0, 4, 90)
+    whole = mean_average_precision(q, g, ql, gl)
+    monkeypatch.setattr(_category, "BLOCK", 7)
+    monkeypatch.setattr(_category, "SORTED", 3)
+    for chunk in (1, 5, 64):
+        assert mean_average_precision(q, g, ql, gl, chunk=chunk) == pytest.approx(whole, abs=1e-13)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("k", [None, 7])
+def test_the_path_of_an_accelerator(bench, monkeypatch, several, k):
+    q, g, ql, gl = bench.problem(30, 80, several, 5)
+    g[40:50] = g[:10]  # ties
+    empty = "skip" if several else "zero"
+    expected = mean_average_precision(q, g, ql, gl, k, empty=empty)
+    monkeypatch.setattr(_category, "as_matrix", lambda x, name: torch.as_tensor(x))
+    asked = []
+    inner = _category._on_device
+    monkeypatch.setattr(_category, "_on_device", lambda *args: asked.append(1) or inner(*args))
+    got = mean_average_precision(torch.from_numpy(q), torch.from_numpy(g), ql, gl, k, empty=empty, chunk=7)
+    assert asked
+    assert got == pytest.approx(expected, abs=1e-12)
+    monkeypatch.setattr(_category, "_kind", lambda device: torch.float32)  # an accelerator without float64
+    assert mean_average_precision(q, g, ql, gl, k, empty=empty) == pytest.approx(expected, abs=1e-4)
+
+
+def test_no_matrix_of_all_scores():
+    rng = np.random.default_rng(0)
+    n = 4000  # all scores in float64 would take 128 MB, and their order as much again
+    q = rng.normal(size=(n, 16)).astype(np.float32)
+    y = rng.integers(0, 10, n)
+    tracemalloc.start()
+    mean_average_precision(q[:600], q, y[:600], y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16e6
+
+
+def test_values_too_large_to_normalise_are_refused():
+    with pytest.raises(ValueError, match="too large"):
+        mean_average_precision(np.full((2, 2), 1e200), np.ones((3, 2)), [0, 1], [0, 1, 1])
+
+
+def test_inputs_stay_as_they_were():
+    rng = np.random.default_rng(0)
+    q, y = rng.normal(size=(20, 4)), rng.integers(0, 3, 20)
+    kept = q.copy()
+    evaluation.mean_average_precision(q, q, y, y)
+    np.testing.assert_array_equal(q, kept)
