@@ -9,13 +9,15 @@ and the backward pass computes each block's contexts again from the attention we
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.models.encoders import EPS
+from nclib.models.encoders import EPS, l2
 
 LEAK = 0.1
 """Slope of the LeakyReLU on raw attention scores."""
@@ -58,6 +60,43 @@ def pair_nodes(
     keep = torch.is_grad_enabled()
     maps = (weight_g, bias_g, weight_l, bias_l)
     return _PairNodes.apply(vectors, regions, captions, words, *maps, temperature, block, keep)
+
+
+def plain_nodes(
+    vectors: Tensor,
+    regions: Tensor,
+    captions: Tensor,
+    words: Tensor,
+    weight_g: Tensor,
+    bias_g: Tensor,
+    weight_l: Tensor,
+    bias_l: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Similarity nodes by the formulas as they stand: differentiable any number of times, in more memory.
+
+    Takes what :func:`pair_nodes` takes, with the same leading dimensions before each of the first four.
+    """
+    raw = F.leaky_relu(torch.einsum("...brd,...nwd->...brnw", regions, words), LEAK)
+    share = torch.softmax(temperature * l2(raw), dim=-3)
+    context = l2(torch.einsum("...brnw,...brd->...bnwd", share, regions))
+    whole = (vectors[..., :, None, :] - captions[..., None, :, :]).square()  # (..., B, n, D)
+    local = (context - words[..., None, :, :, :]).square()  # (..., B, n, w, D)
+    nodes = (F.linear(whole, weight_g, bias_g)[..., None, :], F.linear(local, weight_l, bias_l))
+    return l2(torch.cat(nodes, -2))
+
+
+def differentiate(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
+    """Gradient of ``function`` at ``inputs`` that can itself be differentiated; None where not ``wanted``.
+
+    One input may be computed from another: views cut that path, which belongs to the graph around.
+    """
+    views = [part.view_as(part) for part in inputs]
+    asked = [view for view, want in zip(views, wanted, strict=True) if want]
+    found = iter(torch.autograd.grad(function(*views), asked, grad, create_graph=True))
+    return [next(found) if want else None for want in wanted]
 
 
 class _PairNodes(torch.autograd.Function):
@@ -115,7 +154,9 @@ class _PairNodes(torch.autograd.Function):
                 captions,
                 words,
                 weight_g,
+                bias_g,
                 weight_l,
+                bias_l,
                 nodes,
                 score,
                 share,
@@ -132,11 +173,15 @@ class _PairNodes(torch.autograd.Function):
         Each u = x / (|x| + eps) gives dx = (du - f u <du, u>) / (|x| + eps), f = (|x| + eps) / |x|.
         """
         with torch.autocast(grads[0].device.type, enabled=False):
+            if torch.is_grad_enabled():  # create_graph: the gradient will be differentiated
+                inputs, wanted = ctx.saved_tensors[:8], ctx.needs_input_grad[:8]
+                plain = partial(plain_nodes, temperature=ctx.temperature)
+                return *differentiate(plain, inputs, wanted, grads[0]), None, None, None
             return _PairNodes._backward(ctx, grads[0])
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        vectors, regions, captions, words, weight_g, weight_l, nodes, *saved = ctx.saved_tensors
+        vectors, regions, captions, words, weight_g, _, weight_l, _, nodes, *saved = ctx.saved_tensors
         score, share, scale, extent, length = saved
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape

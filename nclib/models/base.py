@@ -115,6 +115,31 @@ class CaptionEncoding:
         return CaptionEncoding(torch.cat([p.vectors for p in parts]), lengths, _join(words))
 
 
+def same_count(images: Any, captions: Any) -> None:
+    """Raise a ValueError if two encodings cannot be taken pair by pair."""
+    if len(images) != len(captions):
+        raise ValueError(
+            f"pairs need as many images as captions, got {len(images)} images and {len(captions)} captions"
+        )
+
+
+def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
+    """Return regions and words, or say that the encodings come from a model that keeps none."""
+    if images.regions is None or captions.words is None:
+        raise ValueError(
+            "images and captions must be encodings made by this model: regions or words are missing"
+        )
+    return images.regions, captions.words
+
+
+def cosine_pairs(images: ImageEncoding, captions: CaptionEncoding, paired: bool) -> Tensor:
+    """Elementwise products of global vectors: (B, C, D), or (B, D) of pairs; their sums are the cosines."""
+    if paired:
+        same_count(images, captions)
+        return images.vectors * captions.vectors
+    return images.vectors[:, None] * captions.vectors
+
+
 class Matcher(nn.Module, ABC):
     """Base of all image-text models.
 
@@ -137,6 +162,8 @@ class Matcher(nn.Module, ABC):
     memory_budget : int
         Bytes that the intermediate results of one :meth:`similarity` call may take. The model
         chooses its chunks of captions from it.
+    pair_dim : int
+        Width of a similarity vector of :meth:`pair_vectors`.
     """
 
     score_range: tuple[float, float] = (0.0, 1.0)
@@ -253,6 +280,55 @@ class Matcher(nn.Module, ABC):
         Tensor, (n_images, n_captions)
             Similarities within :attr:`score_range`, or their logits.
         """
+
+    @property
+    def pair_dim(self) -> int:
+        """Width P of a similarity vector; 1 in models whose only description of a pair is its score."""
+        return 1
+
+    def pair_vectors(self, images: Any, captions: Any, *, paired: bool = False) -> Tensor:
+        """Describe pairs by similarity vectors, what a model knows of a pair before its final score.
+
+        The result can be differentiated twice, as a gradient step inside another one needs.
+
+        Parameters
+        ----------
+        images, captions
+            Encodings of this model.
+        paired : bool
+            Only the pairs of image i and caption i, without computing the others.
+
+        Returns
+        -------
+        Tensor, (n_images, n_captions, pair_dim), or (n, pair_dim) if ``paired``
+            In models without such vectors the unbounded score itself, as a vector of length one.
+
+        Raises
+        ------
+        ValueError
+            If ``paired`` and there are not as many images as captions.
+        """
+        if paired:
+            return self.paired_similarity(images, captions, logits=True)[:, None]
+        return self.similarity(images, captions, logits=True)[..., None]
+
+    def paired_similarity(self, images: Any, captions: Any, *, logits: bool = False) -> Tensor:
+        """Compare image i with caption i only: the diagonal of :meth:`similarity`, (n,).
+
+        Parameters
+        ----------
+        images, captions
+            Encodings of this model, as many images as captions.
+        logits : bool
+            Return the unbounded score.
+
+        Raises
+        ------
+        ValueError
+            If there are not as many images as captions.
+        """
+        same_count(images, captions)
+        return self.similarity(images, captions, logits=logits).diagonal()
 
     def forward(self, images: Tensor, tokens: Tokens, *, logits: bool = False) -> Tensor:
         """Return the similarity of all images (rows) and all captions (columns)."""

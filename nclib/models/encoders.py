@@ -94,10 +94,12 @@ class TextEncoder(nn.Module):
             embedded, torch.tensor(tokens.lengths), batch_first=True, enforce_sorted=False
         )
         states, final = self.gru(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=width)  # (C, W, 2 D)
-        forward, backward = states.chunk(2, dim=-1)
-        words = (forward + backward) / 2  # (C, W, D)
-        return (l2(words) if self.unit else words), final.mean(0)
+        forward, backward = states.data.chunk(2, dim=-1)
+        valid = (forward + backward) / 2  # (sum of lengths, D)
+        # before padding: the second derivative of a zero row's length does not exist
+        states = states._replace(data=l2(valid) if self.unit else valid)
+        words, _ = pad_packed_sequence(states, batch_first=True, total_length=width)  # (C, W, D)
+        return words, final.mean(0)
 
 
 class VisualGlobal(nn.Module):

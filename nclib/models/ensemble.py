@@ -118,3 +118,21 @@ class SGRAF(Matcher):
             for member, i, c in zip(self.members, images.parts, captions.parts, strict=True)
         ]
         return mean_probability_logit(scores) if logits else torch.sigmoid(torch.stack(scores)).mean(0)
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of both members' similarity vectors side by side."""
+        return sum(member.pair_dim for member in self.members)
+
+    def pair_vectors(self, images: JointEncoding, captions: JointEncoding, *, paired: bool = False) -> Tensor:
+        """Return the similarity vectors of SGR and SAF side by side, (B, C, 2 S) or (B, 2 S)."""
+        parts = zip(self.members, images.parts, captions.parts, strict=True)
+        return torch.cat([member.pair_vectors(i, c, paired=paired) for member, i, c in parts], -1)
+
+    def paired_similarity(
+        self, images: JointEncoding, captions: JointEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Return the mean of the members' similarities of image i and caption i, (n,), or its logit."""
+        parts = zip(self.members, images.parts, captions.parts, strict=True)
+        scores = [member.paired_similarity(i, c, logits=True) for member, i, c in parts]
+        return mean_probability_logit(scores) if logits else torch.sigmoid(torch.stack(scores)).mean(0)

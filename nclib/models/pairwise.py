@@ -8,9 +8,17 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, same_count
 from nclib.models.encoders import word_mask
 from nclib.models.grouping import group_captions
+
+
+def padded_with_ones(words: Tensor, mask: Tensor) -> Tensor:
+    """Fill the rows of ``words`` (n, w, D) where ``mask`` (n, w) is 0 with ones.
+
+    Nothing depends on these rows, but the length of a zero row has no second derivative.
+    """
+    return words.masked_fill(mask[..., None] == 0, 1.0)
 
 
 class FragmentMatcher(Matcher):
@@ -40,11 +48,8 @@ class FragmentMatcher(Matcher):
 
         ``logits`` changes nothing here: these scores do not saturate.
         """
-        regions, words, lengths = images.regions, captions.words, captions.lengths
-        if regions is None or words is None:
-            raise ValueError(
-                "images and captions must be encodings made by this model: regions or words are missing"
-            )
+        regions, words = fragments(images, captions)
+        lengths = captions.lengths
         with torch.autocast(regions.device.type, enabled=False):
             regions, words = regions.to(self.dtype), words.to(self.dtype)
             per_word, per_caption = self._bytes(regions)
@@ -61,7 +66,7 @@ class FragmentMatcher(Matcher):
             columns = []
             for group, part in zip(groups, parts, strict=True):
                 mask = word_mask(group.lengths, group.width, part)
-                inputs = (regions, part[:, : group.width] * mask[..., None], mask)
+                inputs = (regions, padded_with_ones(part[:, : group.width], mask), mask)
                 if again:
                     scores = checkpoint(self._pairs, *inputs, use_reentrant=False, preserve_rng_state=False)
                 else:
@@ -70,3 +75,17 @@ class FragmentMatcher(Matcher):
             back = torch.empty_like(order)
             back[order] = torch.arange(len(order), device=order.device)
             return torch.cat(columns, 1).index_select(1, back)
+
+    def paired_similarity(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Compare image i with caption i only, (n,); ``logits`` changes nothing here."""
+        same_count(images, captions)
+        regions, words = fragments(images, captions)
+        with torch.autocast(regions.device.type, enabled=False):
+            regions, words = regions.to(self.dtype), words.to(self.dtype)
+            mask = word_mask(captions.lengths, words.shape[1], words)
+            sets = (regions, padded_with_ones(words, mask), mask)
+            # one image and one caption at a time: (n, 1, 1)
+            scores: Tensor = torch.vmap(self._pairs)(*(part[:, None] for part in sets))
+            return scores.flatten()

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nclib.models.alignment import differentiate
+
 
 def softmax_(logits: Tensor) -> Tensor:
     """Overwrite ``logits`` with their softmax along the last axis.
@@ -48,6 +50,18 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
     """
     # A function's forward cannot see whether gradients are on, and without them nothing need be kept.
     return _Reason.apply(nodes, absent, block, torch.is_grad_enabled(), *maps)
+
+
+def plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
+    """Node 0 after all steps by the formulas as they stand, differentiable any number of times."""
+    last = len(maps) - 4
+    for t in range(0, len(maps), 4):
+        merged, shift, update, bias = maps[t : t + 4]
+        asking = nodes[:, :1] if t == last else nodes
+        edges = (asking @ merged + shift) @ nodes.transpose(1, 2)
+        edges = torch.softmax(edges if absent is None else edges + absent, -1)
+        nodes = torch.relu(edges @ nodes @ update + bias)
+    return nodes[:, 0]
 
 
 class _Reason(torch.autograd.Function):
@@ -85,20 +99,29 @@ class _Reason(torch.autograd.Function):
         ctx.block, ctx.asked = block, asked
         out = states[-1][:, 0]
         if keep:
-            ctx.save_for_backward(nodes, *maps, *asking, *edges, *mixed, *states)
+            ctx.save_for_backward(nodes, *maps, *asking, *edges, *mixed, *states, absent)
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Propagate to the nodes and the maps."""
         with torch.autocast(grads[0].device.type, enabled=False):
+            if torch.is_grad_enabled():  # create_graph: the gradient will be differentiated
+                *saved, absent = ctx.saved_tensors
+                wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[4:])
+
+                def plain(nodes: Tensor, *maps: Tensor) -> Tensor:
+                    return plain_reasoning(nodes, absent, *maps)
+
+                first, *rest = differentiate(plain, saved[: len(wanted)], wanted, grads[0])
+                return first, None, None, None, *rest
             return _Reason._backward(ctx, grads[0])
 
     @staticmethod
     def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         asked, block = ctx.asked, ctx.block
         steps = len(asked)
-        nodes, *rest = ctx.saved_tensors
+        nodes, *rest = ctx.saved_tensors[:-1]
         maps, rest = rest[: 4 * steps], rest[4 * steps :]
         asking, edges, mixed, states = (rest[i * steps : (i + 1) * steps] for i in range(4))
         pairs, _, size = nodes.shape

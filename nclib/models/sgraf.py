@@ -8,6 +8,7 @@ the score. Results equal those of a loop over captions.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nclib.batch import Tokens
-from nclib.models.alignment import pair_nodes
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.alignment import pair_nodes, plain_nodes
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, same_count
 from nclib.models.encoders import (
     EPS,
     RegionEncoder,
@@ -210,51 +211,87 @@ class SimilarityNodes(Matcher):
         chunk: int | None = None,
     ) -> Tensor:
         """Compare every image with every caption: (B, C) in (0, 1), or the logits of these."""
-        regions, words = images.regions, captions.words
-        if regions is None or words is None:
-            raise ValueError(
-                "images and captions must be encodings made by this model: regions or words are missing"
-            )
-        # Under autocast the encoders work in low precision; normalised differences need the weights' own.
+        total = self._all_pairs(images, captions, chunk=chunk, scored=True)
+        return total if logits else torch.sigmoid(total)
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of a similarity vector."""
+        return self.sim_dim
+
+    def pair_vectors(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
+    ) -> Tensor:
+        """Return what the final linear map sees of each pair: (B, C, S), or (B, S) if ``paired``.
+
+        That is the global node after reasoning (SGR) or the filtered average (SAF). In training the batch
+        norm of SAF takes the statistics of a caption with the images that it is compared with: all of the
+        batch, or its own alone if ``paired``.
+        """
+        if not paired:
+            return self._all_pairs(images, captions, chunk=None, scored=False)
+        same_count(images, captions)
+        vectors, regions, caption_vectors, words, maps = self._parts(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
-            vectors, regions, caption_vectors, words = (
-                part.to(self.dtype) for part in (images.vectors, regions, captions.vectors, words)
-            )
-            total = self._all_pairs(vectors, regions, caption_vectors, words, captions.lengths, chunk)
-            return total if logits else torch.sigmoid(total)
+            mask = word_mask(captions.lengths, words.shape[1], words)
+            sets = (vectors, regions, caption_vectors, words * mask[..., None])
+            nodes = plain_nodes(*(part[:, None] for part in sets), *maps, temperature=self.temperature)
+            nodes = nodes.flatten(0, 2)[None]  # (1, n, w + 1, S)
+            result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0))
+        if moments is not None:
+            self._remember(*moments)
+        return result[0]
+
+    def paired_similarity(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Compare image i with caption i only, (n,) in (0, 1), or the logits of these."""
+        vectors = self.pair_vectors(images, captions, paired=True)
+        with torch.autocast(vectors.device.type, enabled=False):
+            total = self.score(vectors).squeeze(-1)
+        return total if logits else torch.sigmoid(total)
+
+    def _parts(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Any, ...]:
+        """Return the encodings in the weights' type, and weights and biases of the two maps to nodes.
+
+        Under autocast the encoders work in low precision; normalised differences need the weights' own.
+        """
+        regions, words = fragments(images, captions)
+        parts = [part.to(self.dtype) for part in (images.vectors, regions, captions.vectors, words)]
+        whole, local = self.global_similarity, self.local_similarity
+        return *parts, (whole.weight, whole.bias, local.weight, local.bias)
 
     def _all_pairs(
-        self,
-        vectors: Tensor,
-        regions: Tensor,
-        caption_vectors: Tensor,
-        words: Tensor,
-        lengths: tuple[int, ...],
-        chunk: int | None,
+        self, images: ImageEncoding, captions: CaptionEncoding, *, chunk: int | None, scored: bool
     ) -> Tensor:
-        groups, again = self._plan(regions, lengths, chunk)
-        rows = [row for group in groups for row in group.rows]
-        order = torch.tensor(rows).to(regions.device, non_blocking=True)
-        sizes = [len(group.rows) for group in groups]
-        columns: list[Tensor] = []
-        moments: list[tuple[Tensor, Tensor]] = []
-        caption_parts = caption_vectors.index_select(0, order).split(sizes)
-        word_parts = words.index_select(0, order).split(sizes)
-        for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
-            inputs = (vectors, regions, some_vectors, some_words, group)
-            if again:
-                out, kept = checkpoint(self._group, *inputs, use_reentrant=False, preserve_rng_state=False)
-            else:
-                out, kept = self._group(*inputs)
-            columns.append(out)
-            if kept is not None:
-                moments.append(kept)
-        back = torch.empty_like(order)
-        back[order] = torch.arange(len(rows), device=order.device)
-        if moments:
-            means, variances = zip(*moments, strict=True)
-            self._remember(torch.cat(means)[back], torch.cat(variances)[back])
-        return torch.cat(columns, 1).index_select(1, back)
+        """Logits (B, C) of all pairs, or their vectors (B, C, S)."""
+        vectors, regions, caption_vectors, words, _ = self._parts(images, captions)
+        with torch.autocast(regions.device.type, enabled=False):
+            groups, again = self._plan(regions, captions.lengths, chunk)
+            order = torch.tensor([row for group in groups for row in group.rows])
+            order = order.to(regions.device, non_blocking=True)
+            sizes = [len(group.rows) for group in groups]
+            columns: list[Tensor] = []
+            moments: list[tuple[Tensor, Tensor]] = []
+            caption_parts = caption_vectors.index_select(0, order).split(sizes)
+            word_parts = words.index_select(0, order).split(sizes)
+            for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
+                inputs = (vectors, regions, some_vectors, some_words, group, scored)
+                if again:
+                    out, kept = checkpoint(
+                        self._group, *inputs, use_reentrant=False, preserve_rng_state=False
+                    )
+                else:
+                    out, kept = self._group(*inputs)
+                columns.append(out)
+                if kept is not None:
+                    moments.append(kept)
+            back = torch.empty_like(order)
+            back[order] = torch.arange(len(order), device=order.device)
+            if moments:
+                means, variances = zip(*moments, strict=True)
+                self._remember(torch.cat(means)[back], torch.cat(variances)[back])
+            return torch.cat(columns, 1).index_select(1, back)
 
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""
@@ -268,9 +305,15 @@ class SimilarityNodes(Matcher):
         return group_captions(lengths, group_cost=price, max_words=most, max_captions=chunk), again
 
     def _group(
-        self, image_vectors: Tensor, regions: Tensor, vectors: Tensor, words: Tensor, group: Group
+        self,
+        image_vectors: Tensor,
+        regions: Tensor,
+        vectors: Tensor,
+        words: Tensor,
+        group: Group,
+        scored: bool,
     ) -> tuple[Tensor, Moments]:
-        """Logits (B, n) of one group of captions, with its statistics if the head keeps any."""
+        """Logits (B, n) or vectors (B, n, S) of one group of captions, with the head's statistics if any."""
         words = words[:, : group.width]
         mask: Tensor | None = None
         if group.padded:
@@ -292,7 +335,7 @@ class SimilarityNodes(Matcher):
             block=block,
         )
         vectors, moments = self._reason(nodes, mask)
-        return self.score(vectors).squeeze(-1), moments
+        return (self.score(vectors).squeeze(-1) if scored else vectors), moments
 
     @abstractmethod
     def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:

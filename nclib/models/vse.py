@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nclib.batch import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs
 from nclib.models.encoders import RegionEncoder, TextEncoder, l2, word_mask
 from nclib.models.registry import MODELS, choice
 
@@ -75,6 +75,7 @@ class VSE(Matcher):
         unit_fragments: bool = False,
     ) -> None:
         super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        self.embed_dim = embed_dim
         self.region_pool = choice("region_pool", region_pool, REGION_POOLS)
         self.word_pool = choice("word_pool", word_pool, WORD_POOLS)
         self.image_encoder = RegionEncoder(feature_dim, embed_dim, unit=unit_fragments)
@@ -106,3 +107,20 @@ class VSE(Matcher):
         matrices needs no chunks.
         """
         return images.vectors @ captions.vectors.t()
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of the common space."""
+        return self.embed_dim
+
+    def pair_vectors(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
+    ) -> Tensor:
+        """Return elementwise products of the unit vectors, (B, C, D) or (B, D); they sum to the cosine."""
+        return cosine_pairs(images, captions, paired)
+
+    def paired_similarity(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Return the cosine of image i and caption i, (n,)."""
+        return cosine_pairs(images, captions, True).sum(-1)

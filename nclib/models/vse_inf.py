@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nclib.batch import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs
 from nclib.models.encoders import TextEncoder, l2, xavier_linear
 from nclib.models.registry import MODELS, positive_integer
 
@@ -137,6 +137,7 @@ class VSEInfinity(Matcher):
         drop: float = 0.2,
     ) -> None:
         super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        self.embed_dim = embed_dim
         positive_integer(pool_dim=pool_dim)
         if pool_dim % 2:
             raise ValueError(f"pool_dim must be even (sine and cosine), got {pool_dim}")
@@ -190,3 +191,20 @@ class VSEInfinity(Matcher):
         ``logits`` and ``chunk`` change nothing here.
         """
         return images.vectors @ captions.vectors.t()
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of the common space."""
+        return self.embed_dim
+
+    def pair_vectors(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
+    ) -> Tensor:
+        """Return elementwise products of the unit vectors, (B, C, D) or (B, D); they sum to the cosine."""
+        return cosine_pairs(images, captions, paired)
+
+    def paired_similarity(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Return the cosine of image i and caption i, (n,)."""
+        return cosine_pairs(images, captions, True).sum(-1)

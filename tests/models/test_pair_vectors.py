@@ -1,0 +1,167 @@
+"""Similarity vectors: of all pairs, of given pairs, and their second derivatives."""
+
+import pytest
+import torch
+from sgraf_reference import caption_nodes, filtrate, image_global, reason
+from torch.func import functional_call
+
+from nclib.batch import Tokens
+from nclib.models import available, build
+
+SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
+LENGTHS = (4, 2, 6, 4, 3)
+NAMES = list(available())
+
+
+def example(name, lengths=LENGTHS, **options):
+    torch.manual_seed(0)
+    model = build(name, **SIZES, **options).double()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    if hasattr(model, "drop"):
+        model.drop = 0.0
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    n = len(lengths)
+    images = torch.randn(n, SIZES["n_regions"], SIZES["feature_dim"], dtype=torch.float64)
+    return model, images, Tokens(torch.randint(1, SIZES["vocab_size"], (n, max(lengths))), tuple(lengths))
+
+
+def encode(model, images, tokens):
+    return model.encode_images(images), model.encode_captions(tokens)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_given_pairs_are_the_diagonal_of_all_pairs(name):
+    model, images, tokens = example(name)
+    model.eval()
+    encoded = encode(model, images, tokens)
+    n = len(tokens)
+    every, given = model.pair_vectors(*encoded), model.pair_vectors(*encoded, paired=True)
+    assert every.shape == (n, n, model.pair_dim)
+    assert given.shape == (n, model.pair_dim)
+    rows = torch.arange(n)
+    torch.testing.assert_close(given, every[rows, rows], rtol=0, atol=1e-13)
+    for logits in (False, True):
+        torch.testing.assert_close(
+            model.paired_similarity(*encoded, logits=logits),
+            model.similarity(*encoded, logits=logits).diagonal(),
+            rtol=0,
+            atol=1e-13,
+        )
+
+
+@pytest.mark.parametrize("name", ["sgr", "saf"])
+@pytest.mark.parametrize("training", [False, True])
+def test_vectors_are_what_the_loop_over_captions_scores(name, training):
+    model, images, tokens = example(name)
+    model.train(training)
+    encoded, captions = encode(model, images, tokens)
+    pooled = image_global(model.image_global, encoded.regions, training)
+    wanted = []
+    for words, length in zip(captions.words, tokens.lengths, strict=True):
+        nodes = caption_nodes(model, pooled, encoded.regions, words[:length])
+        if name == "sgr":
+            wanted.append(reason(model.graph, nodes))
+        else:
+            norm = model.filtration.norm
+            running = norm.running_mean.clone(), norm.running_var.clone()
+            wanted.append(filtrate(model.filtration, nodes, running, training))
+    got = model.pair_vectors(encoded, captions)
+    torch.testing.assert_close(got, torch.stack(wanted, 1), rtol=0, atol=1e-13)
+    scores = torch.sigmoid(model.score(got)).squeeze(-1)
+    torch.testing.assert_close(scores, model.similarity(encoded, captions), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["vse", "vse_inf"])
+def test_products_sum_to_the_cosine(name):
+    model, images, tokens = example(name)
+    encoded = encode(model.eval(), images, tokens)
+    torch.testing.assert_close(model.pair_vectors(*encoded).sum(-1), model.similarity(*encoded))
+
+
+def test_the_ensemble_puts_both_vectors_side_by_side():
+    model, images, tokens = example("sgraf")
+    encoded, captions = encode(model.eval(), images, tokens)
+    parts = [
+        member.pair_vectors(i, c)
+        for member, i, c in zip(model.members, encoded.parts, captions.parts, strict=True)
+    ]
+    torch.testing.assert_close(model.pair_vectors(encoded, captions), torch.cat(parts, -1))
+
+
+def test_statistics_of_given_pairs_are_those_of_a_loop_over_pairs():
+    """In training SAF's batch norm sees a caption with its own image, one pair after the other."""
+    model, images, tokens = example("saf")
+    encoded, captions = encode(model, images, tokens)
+    encoded, captions = encoded.detach(), captions.detach()
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    got, state = model.pair_vectors(encoded, captions, paired=True), model.state_dict()
+    got_state = {key: value.clone() for key, value in state.items()}
+    model.load_state_dict(start)
+    one_by_one = [model.pair_vectors(encoded.select([i]), captions.select([i]))[0, 0] for i in range(5)]
+    torch.testing.assert_close(got, torch.stack(one_by_one), rtol=0, atol=1e-13)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(got_state[key], value, rtol=0, atol=1e-13, msg=key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pairs_need_equal_counts(name):
+    model, images, tokens = example(name)
+    encoded, captions = encode(model.eval(), images, tokens)
+    with pytest.raises(ValueError, match="as many images as captions, got 4 images and 5 captions"):
+        model.pair_vectors(encoded.select(range(4)), captions, paired=True)
+    with pytest.raises(ValueError, match="as many images as captions"):
+        model.paired_similarity(encoded, captions.select([0]))
+
+
+def look_ahead(model, meta, images, tokens, rate=0.5):
+    """A gradient step of the model on all pairs, then the loss of given pairs under the new weights."""
+    weights = dict(model.named_parameters())
+    state = {key: value.clone() for key, value in model.named_buffers()}
+
+    class Vectors(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, paired):
+            return self.model.pair_vectors(*encode(self.model, images, tokens), paired=paired)
+
+    prefixed = {f"model.{key}": value for key, value in (weights | state).items()}
+    caller = Vectors()
+    loss = (functional_call(caller, prefixed, (False,)) @ meta).tanh().mean()
+    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True, allow_unused=True)
+    moved = {
+        f"model.{key}": value if grad is None else value - rate * grad
+        for (key, value), grad in zip(weights.items(), grads, strict=True)
+    }
+    return (functional_call(caller, prefixed | moved, (True,)) @ meta).square().mean()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("budget", [4 << 30, 1])
+def test_a_gradient_step_can_be_differentiated(name, budget):
+    """Padded captions, both modes of memory; the meta weights and the model's own, by finite differences."""
+    model, images, tokens = example(name, lengths=(3, 1, 2))
+    model.memory_budget = budget
+    meta = torch.randn(model.pair_dim, dtype=torch.float64, requires_grad=True)
+    parameters = dict(model.named_parameters())
+    loss = look_ahead(model, meta, images, tokens)
+    grads = torch.autograd.grad(loss, [meta, *parameters.values()], allow_unused=True)
+    assert all(grad is None or bool(grad.isfinite().all()) for grad in grads)
+    step = 1e-5
+    tensors = [meta, *parameters.values()]
+    direction = [torch.randn_like(tensor) for tensor in tensors]
+    values = []
+    for sign in (1, -2, 1):
+        with torch.no_grad():
+            for tensor, part in zip(tensors, direction, strict=True):
+                tensor.add_(sign * step * part)
+        if sign != 1 or not values:
+            values.append(look_ahead(model, meta, images, tokens).detach())
+    numeric = (values[0] - values[1]) / (2 * step)
+    exact = sum((grad * part).sum() for grad, part in zip(grads, direction, strict=True) if grad is not None)
+    torch.testing.assert_close(exact, numeric, rtol=2e-5, atol=1e-8)
