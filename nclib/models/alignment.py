@@ -71,6 +71,7 @@ def plain_nodes(
     bias_g: Tensor,
     weight_l: Tensor,
     bias_l: Tensor,
+    *,
     temperature: float,
 ) -> Tensor:
     """Similarity nodes by the formulas as they stand: differentiable any number of times, in more memory.
