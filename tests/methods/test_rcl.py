@@ -1,0 +1,288 @@
+"""RCL against worked numbers and naive loops, and its corner cases."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import checkpoint, losses, methods
+from nclib.experiment import load_trainer, resolve, run_name
+from nclib.methods import Batch
+from nclib.methods.rcl import COMPLEMENTARY, complementary, draw_negatives
+from nclib.training import epoch_arrays
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+WORKED = {
+    0.05: {"log": 0.916625, "tan": 0.573172, "abs": 0.450762, "exp": 2.45249, "gce": 0.772713},
+    0.1: {"log": 0.677820, "tan": 0.547962, "abs": 0.504087, "exp": 2.43759, "gce": 0.634239},
+}
+NAIVE = {
+    "log": lambda x: -math.log(1 - x + 1e-10),
+    "tan": math.tan,
+    "abs": lambda x: x,
+    "exp": lambda x: math.exp(-(1 - x)),
+    "gce": lambda x: (1 - (1 - x + 1e-10) ** 0.2) / 0.2,
+}
+TINY = {
+    "dataset": "planted",
+    "model": "saf",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "epochs": 2,
+    "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+    "progress": False,
+}
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+@pytest.mark.parametrize("loss", COMPLEMENTARY)
+@pytest.mark.parametrize("tau", WORKED)
+def test_worked_values(loss, tau):
+    value = complementary(S, loss, tau).mean().item()
+    assert value == pytest.approx(WORKED[tau][loss], abs=6e-6, rel=1e-6)
+    single = complementary(S.float(), loss, tau).mean().item()
+    assert single == pytest.approx(value, abs=3e-7)
+
+
+def test_worked_probabilities_and_baseline():
+    p = torch.softmax(S / 0.1, 1)[1]
+    assert p.tolist() == pytest.approx([0.101531, 0.204458, 0.678825, 0.0151858], rel=1e-5)
+    assert losses.info_nce(S, 0.05).mean().item() == pytest.approx(1.04474, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", COMPLEMENTARY)
+def test_every_pair_against_nested_loops(loss):
+    g = torch.Generator().manual_seed(0)
+    scores = torch.rand(6, 6, generator=g, dtype=torch.float64)
+    tau, B = 0.07, 6
+    omega = draw_negatives(B, 0.5, g), draw_negatives(B, 0.5, g)
+    for negatives in (None, omega):
+        expected = []
+        for i in range(B):
+            value = 0.0
+            for direction, row in enumerate((scores[i], scores[:, i])):
+                total = sum(math.exp(float(s) / tau) for s in row) + 1e-10
+                for j in range(B):
+                    if j != i and (negatives is None or negatives[direction][i, j]):
+                        value += NAIVE[loss](math.exp(float(row[j]) / tau) / total)
+            expected.append(value)
+        assert complementary(scores, loss, tau, negatives=negatives).tolist() == pytest.approx(
+            expected, abs=1e-9
+        )
+
+
+def test_log_is_the_loss_of_the_package():
+    assert torch.allclose(complementary(S, "log", 0.05), losses.complementary_log(S, 0.05), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------ properties of f
+
+
+def test_every_f_grows_and_exp_has_a_floor():
+    p = torch.linspace(0, 1, 201, dtype=torch.float64)
+    for f in COMPLEMENTARY.values():
+        assert (f(p, 1 - p, 0.2).diff() > 0).all()
+    apart = torch.eye(5, dtype=torch.float64)
+    floor = complementary(apart, "exp", 1e-3)  # no negative has any probability
+    assert floor.tolist() == pytest.approx([2 * 4 / math.e] * 5)
+    for name in set(COMPLEMENTARY) - {"exp"}:
+        assert complementary(apart, name, 1e-3).abs().max() < 1e-6
+
+
+def test_gce_runs_from_log_to_abs():
+    near_log = complementary(S, "gce", 0.05, q=1e-4)
+    assert torch.allclose(near_log, complementary(S, "log", 0.05), rtol=1e-3)
+    assert torch.allclose(complementary(S, "gce", 0.05, q=1.0), complementary(S, "abs", 0.05), atol=1e-8)
+
+
+def test_a_confident_wrong_negative_saturates_and_agrees_in_both_precisions():
+    bad = torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64)  # image 0 is sure of caption 1
+    for tau in (0.05, 0.04, 0.01):
+        exact, single = complementary(bad, "log", tau), complementary(bad.float(), "log", tau)
+        assert torch.allclose(single.double(), exact, rtol=1e-5)
+    assert complementary(bad, "log", 0.01)[0].item() == pytest.approx(
+        10 * math.log(10) + math.log(2), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("loss", COMPLEMENTARY)
+def test_gradients(loss):
+    scores = S.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: complementary(s, loss, 0.2), scores)
+    extreme = torch.tensor([[0.0, 1.0], [0.0, 1.0]], requires_grad=True)
+    complementary(extreme, loss, 0.001).sum().backward()
+    assert extreme.grad.isfinite().all()
+    alone = torch.ones(1, 1, requires_grad=True)
+    complementary(alone, loss).sum().backward()
+    assert alone.grad.isfinite().all()
+
+
+def test_the_diagonal_never_counts():
+    everything = torch.ones(4, 4, dtype=torch.bool)
+    assert torch.equal(complementary(S, negatives=(everything, everything)), complementary(S))
+    nothing = torch.zeros(4, 4, dtype=torch.bool)
+    assert complementary(S, negatives=(nothing, nothing)).tolist() == [0.0] * 4
+
+
+# ------------------------------------------------------------------------------------------------ negatives
+
+
+@pytest.mark.parametrize(
+    ("B", "ratio", "k"), [(8, 0.5, 4), (8, 0.01, 1), (8, 0.99, 7), (8, 1.0, 7), (2, 0.5, 1)]
+)
+def test_negatives_drawn_per_query(B, ratio, k):
+    omega = draw_negatives(B, ratio, torch.Generator().manual_seed(0))
+    assert omega.sum(1).tolist() == [k] * B
+    assert not omega.diagonal().any()
+
+
+def test_negatives_are_uniform():
+    g = torch.Generator().manual_seed(0)
+    counts = torch.stack([draw_negatives(6, 0.34, g) for _ in range(3000)]).sum(0)
+    off = counts[~torch.eye(6, dtype=torch.bool)]
+    assert (off - 1200).abs().max() < 5 * math.sqrt(1200 * 0.6)
+
+
+class Reader:
+    """A loop that serves what a step needs."""
+
+    device = torch.device("cpu")
+
+    def generator(self, purpose):
+        return torch.Generator().manual_seed(sum(map(ord, purpose)))
+
+    def similarity(self, batch):
+        g = torch.Generator().manual_seed(0)
+        return torch.rand(40, 40, generator=g)[batch.index][:, batch.index].requires_grad_()
+
+
+def step(**options):
+    index = torch.arange(3, 11)
+    return methods.build("rcl", **options).step(Reader(), Batch(index, index, None))
+
+
+def test_a_step_is_the_mean_over_pairs():
+    scores = Reader().similarity(Batch(torch.arange(3, 11), None, None))
+    for loss in COMPLEMENTARY:
+        terms = step(loss=loss, q=0.7)
+        assert list(terms) == ["complementary"]
+        assert terms["complementary"].item() == pytest.approx(
+            complementary(scores, loss, 0.05, q=0.7).mean().item()
+        )
+    assert step(loss="infonce")["infonce"].item() == pytest.approx(
+        losses.info_nce(scores, 0.05).mean().item()
+    )
+    assert step(loss="triplet")["triplet"].item() == pytest.approx(losses.triplet(scores, 0.2).sum().item())
+    half = step(ratio=0.5)["complementary"].item()
+    assert 0 < half < step()["complementary"].item()
+    assert half == step(ratio=0.5)["complementary"].item()  # drawn by the run's seed
+
+
+# ---------------------------------------------------------------------------------------- errors, settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"loss": "logg"}, "loss must be one of 'log', 'tan'"),
+        ({"tau": 0.0}, "tau must be positive"),
+        ({"loss": "gce", "q": 0.0}, r"q must lie in \(0, 1\]"),
+        ({"S": torch.zeros(2, 3)}, "S must be square"),
+    ],
+)
+def test_wrong_arguments(values, message):
+    with pytest.raises(ValueError, match=message):
+        complementary(**{"S": S, **values})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "epochs", "decay", "lr"),
+    [("f30k", 30, 15, 2e-4), ("coco", 20, 10, 5e-4), ("cc152k", 40, 20, 2e-4)],
+)
+def test_published_settings(dataset, epochs, decay, lr):
+    s = resolve("rcl", dataset=dataset, preset="paper", data_options={"root": "x"})
+    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "clip")
+    assert tuple(s[n] for n in names) == (0, epochs, decay, lr, 128, 2.0)
+    assert (s["method_options"]["loss"], s["method_options"]["tau"]) == ("log", 0.05)
+
+
+def test_quick_runs_are_as_long_as_those_of_the_others_and_lower_the_rate_at_the_same_epoch():
+    own, other = resolve("rcl"), resolve("plain")
+    assert own["warmup_epochs"] == 0
+    assert own["epochs"] == other["warmup_epochs"] + other["epochs"]
+    assert own["decay_every"] == other["warmup_epochs"] + other["decay_every"]
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"loss": name} for name in (*COMPLEMENTARY, "infonce", "triplet")),
+        {"ratio": 0.5}, {"judge": False}, {"warmup_epochs": 1}, {"mrate": 0.0}, {"mrate": 0.9},
+        {"batch_size": 29},  # a last batch of one is left out
+        {"batch_size": 2}, {"batch_size": 320},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains_without_warm_up(options, tmp_path):
+    values = {**TINY, "model": "vse", "epochs": 1, **options}
+    record = nclib.run("rcl", **values, out=str(tmp_path))
+    assert record.metrics["test"]["rsum"] > 0
+    assert [row["phase"] for row in record.curves][-1] == "training"
+    assert len(record.curves) == 1 + options.get("warmup_epochs", 0)
+    judged = options.get("judge", True)
+    assert ("auc" in record.diagnostics) == judged
+    assert bool(epoch_arrays(record.folder)) == judged
+
+
+def test_it_learns_from_scratch_and_its_probability_finds_the_mismatched_pairs(tmp_path):
+    record = nclib.run("rcl", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
+    rsums = [row["val_rsum"] for row in record.curves]
+    assert rsums[-1] > 2 * rsums[0]
+    assert record.diagnostics["auc"] > 0.8
+    arrays = epoch_arrays(record.folder)[5]
+    assert set(arrays) == {"p_matched", "loss"}
+    assert len(arrays["p_matched"]) == record.data["train_pairs"]
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+def test_stopped_after_an_epoch_and_resumed_equals_never_stopped(tmp_path):
+    values = {**TINY, "ratio": 0.5}
+    whole = nclib.run("rcl", **values, out=str(tmp_path / "whole"))
+    settings = resolve(
+        "rcl", **{k: v for k, v in values.items() if k != "progress"}, out=str(tmp_path / "parts")
+    )
+    trainer, _ = load_trainer(settings, tmp_path / "parts" / run_name(settings), torch.device("cpu"))
+    save = trainer._save
+
+    def save_and_stop():
+        save()
+        raise KeyboardInterrupt
+
+    trainer._save = save_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(progress=False)
+    again = nclib.run("rcl", **values, out=str(tmp_path / "parts"))
+    assert comparable(again) == comparable(whole)
+    digests = [
+        checkpoint.digest(checkpoint.load(tmp_path / r.folder / "checkpoint.safetensors")["networks"][0])
+        for r in (whole, again)
+    ]
+    assert digests[0] == digests[1]
+    kept, same = epoch_arrays(whole.folder), epoch_arrays(again.folder)
+    assert all(np.array_equal(kept[e][k], same[e][k]) for e in kept for k in kept[e])
