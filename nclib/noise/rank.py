@@ -1,0 +1,391 @@
+r"""Rank correlation: is a pair as near to the bank's images as to the bank's captions? (REPAIR, Eqs. 6-9.)
+
+A bank holds M pairs that are believed to be matched. A new pair's image has a distance to every image of the
+bank, its caption one to every caption. If the pair is matched, both rank the bank alike; the Spearman
+coefficient of the two rankings says how much. No similarity network is asked, so none can confirm its own
+mistakes.
+
+Everything is batched and stays on its device; ranks and sums are whole numbers, so ties are exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nclib.noise._estimators import ESTIMATORS
+from nclib.noise._scaling import values_1d
+
+__all__ = [
+    "RankCorrespondence",
+    "RankLabel",
+    "bank_distances",
+    "max_ranks",
+    "nearest_entries",
+    "rank_anchors",
+    "rank_correlation",
+    "rank_correspondence",
+    "rank_labels",
+]
+
+
+class RankCorrespondence(NamedTuple):
+    r"""Correlations of pairs and the soft labels made of them.
+
+    Parameters
+    ----------
+    correlation : Tensor, (B,), in [-1, 1]
+        :math:`corre`, Eq. 8.
+    label : Tensor, (B,), in [0, 1]
+        :math:`y^*`, Eq. 9.
+    mu, gamma : Tensor, scalars
+        The anchors of Eq. 9.
+    """
+
+    correlation: Tensor
+    label: Tensor
+    mu: Tensor
+    gamma: Tensor
+
+
+# ------------------------------------------------------------------------------------------------- checks
+
+
+def _matrix(x: Tensor, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {x.dtype}")
+    x = x.detach()
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def _finite(x: Tensor, name: str) -> Tensor:
+    # Reading a value back would stall an accelerator; there NaN shows in the loss.
+    # A sum is finite exactly when all terms are, unless it overflows: only then look at every value.
+    if x.device.type == "cpu" and not bool(x.sum().isfinite()) and not bool(x.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinite values; has the network diverged?")
+    return x
+
+
+def _features(x: Tensor, bank: Tensor, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+    x, bank = (_finite(_matrix(value, name), name) for value, name in zip((x, bank), names, strict=True))
+    if x.ndim != 2 or bank.ndim != 2 or x.shape[1] != bank.shape[1]:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must be (B, D) and (M, D), got {tuple(x.shape)} and "
+            f"{tuple(bank.shape)}"
+        )
+    return x, bank.to(x.dtype)
+
+
+# ---------------------------------------------------------------------------------------- distances, Eq. 6
+
+
+def _representatives(bank: Tensor) -> Tensor | None:
+    """Return the first of the equal rows for every row of the bank, (M,), or None when no rows are equal.
+
+    A product of matrices may round two equal rows differently; ranks must not tell them apart.
+    """
+    key, order = bank.sum(1).sort(stable=True)
+    same = key[1:] == key[:-1]
+    if bank.device.type == "cpu":
+        near = same.nonzero()[:, 0]
+        if len(near) == 0:
+            return None
+        same[near] = (bank[order[near + 1]] == bank[order[near]]).all(1)
+    else:
+        same &= (bank[order[1:]] == bank[order[:-1]]).all(1)
+    place = torch.arange(len(bank), device=bank.device)
+    starts = torch.cat([same.new_zeros(1), same]).logical_not() * place
+    first = torch.empty_like(order)
+    first[order] = order[starts.cummax(0).values]
+    return first
+
+
+def _order_by_distance(x: Tensor, bank: Tensor) -> Tensor:
+    """Return (B, M) numbers that rank the bank as its Euclidean distances to each row of x do."""
+    # |x - b|^2 without |x|^2, which shifts a whole row, and without the root, which is monotone.
+    d = torch.addmm(bank.square().sum(1)[None], x, bank.t(), alpha=-2)
+    first = _representatives(bank)
+    return d if first is None else d.index_select(1, first)
+
+
+def bank_distances(x: Tensor, bank: Tensor) -> Tensor:
+    """Euclidean distances of features to the entries of a bank (Eq. 6).
+
+    Parameters
+    ----------
+    x : Tensor, (B, D)
+        Features of one modality.
+    bank : Tensor, (M, D)
+        The bank's features of the same modality.
+
+    Returns
+    -------
+    Tensor, (B, M)
+        Equal entries get equal distances.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For shapes that do not fit, or values that are not finite floating numbers.
+    """
+    x, bank = _features(x, bank, ("x", "bank"))
+    return (_order_by_distance(x, bank) + x.square().sum(1, keepdim=True)).clamp_min(0).sqrt()
+
+
+def nearest_entries(distances: Tensor, k: int) -> Tensor:
+    """Return the ``k`` entries of smallest distance (Eq. 10), the lower position first where they are equal.
+
+    Parameters
+    ----------
+    distances : Tensor, (B, M)
+        Distances to the entries of a bank, not negative.
+    k : int >= 1
+        Number of entries; all of them when the bank holds fewer.
+
+    Returns
+    -------
+    Tensor of int64, (B, min(k, M))
+        Positions in the bank, nearest first.
+    """
+    d = _matrix(distances, "distances")
+    if d.ndim != 2 or k < 1:
+        raise ValueError(f"distances must be (B, M) and k at least 1, got {tuple(d.shape)} and k={k}")
+    # Non-negative floats are ordered as their bits are: one whole number per entry says distance and place.
+    bits = d.clamp_min(0).float().contiguous().view(torch.int32).to(torch.int64)
+    key = (bits << 32) | torch.arange(d.shape[1], device=d.device)
+    return key.topk(min(k, d.shape[1]), dim=1, largest=False).values & 0xFFFFFFFF
+
+
+# ------------------------------------------------------------------------- ranks and correlation, Eqs. 7-8
+
+
+def _argsort(d: Tensor) -> Tensor:
+    if d.device.type == "cpu":  # the same memory, and twice the speed of torch's sort
+        return torch.from_numpy(np.argsort(d.numpy(), axis=-1))
+    return d.argsort(-1)
+
+
+def _places(d: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the ascending order of each row, (..., M), and the rank (Eq. 7) at each place of that order.
+
+    None in place of the ranks says that they are 1, 2, ..., M: no ties.
+    """
+    order = _argsort(d)
+    s = d.gather(-1, order)
+    tied = s[..., 1:] == s[..., :-1]
+    if d.device.type == "cpu" and not bool(tied.any()):
+        return order, None
+    # Equal values share the rank of the last of them: the smallest such rank at or after each place.
+    last = torch.cat([~tied, tied.new_ones(*s.shape[:-1], 1)], dim=-1)
+    return order, _counting(s).where(last, s.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+
+
+def _counting(like: Tensor) -> Tensor:
+    return torch.arange(1, like.shape[-1] + 1, device=like.device).expand_as(like)
+
+
+def max_ranks(values: Tensor) -> Tensor:
+    r"""Ranks along the last axis, :math:`R(s_i) = \sum_j 1(s_j \le s_i)` (Eq. 7).
+
+    Equal values all get the highest of their ranks (the usual Spearman coefficient would take the mean).
+
+    Parameters
+    ----------
+    values : Tensor, (..., M)
+        Any finite floating numbers.
+
+    Returns
+    -------
+    Tensor of int64, (..., M), in 1..M
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a value is not a finite floating number.
+    """
+    order, rank = _places(_finite(_matrix(values, "values"), "values"))
+    return torch.empty_like(order).scatter_(-1, order, _counting(order) if rank is None else rank)
+
+
+def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
+    """Correlation of the two rankings of a bank (Eqs. 7 and 8).
+
+    Parameters
+    ----------
+    d_image, d_text : Tensor, (..., M)
+        Distances of each pair's image and caption to the M entries of the bank, or numbers in their order.
+
+    Returns
+    -------
+    Tensor, (...), in [-1, 1]
+        :math:`corre`; 0 where a ranking is constant, as with a bank of one entry or of none.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the shapes differ or a value is not a finite floating number.
+    """
+    d_image, d_text = (
+        _finite(_matrix(value, name), name) for value, name in ((d_image, "d_image"), (d_text, "d_text"))
+    )
+    if d_image.shape != d_text.shape or d_image.ndim < 1:
+        raise ValueError(
+            f"d_image and d_text must both be (..., M), got {tuple(d_image.shape)} and {tuple(d_text.shape)}"
+        )
+    return _correlation(d_image, d_text)
+
+
+def _correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
+    n = d_image.shape[-1]
+    if n < 2:
+        return d_image.new_zeros(d_image.shape[:-1])
+    (order, a), (text_order, b) = _places(d_image), _places(d_text)
+    wide = torch.float32 if d_image.device.type == "mps" else torch.float64
+    if a is None and b is None:  # only on a CPU: whole numbers in float64, exact up to 200,000 entries
+        steps = torch.arange(1, n + 1, dtype=wide)
+        joint = torch.empty_like(order, dtype=wide).scatter_(-1, text_order, steps.expand_as(order))
+        r = (joint.gather(-1, order) @ steps - n * (n + 1) ** 2 / 4) / (n * (n * n - 1) / 12)
+        return r.to(d_image.dtype)
+    a, b = (_counting(order) if rank is None else rank for rank in (a, b))
+    b = torch.empty_like(order).scatter_(-1, text_order, b).gather(-1, order)
+    # Exact in 64 bits up to a million entries.
+    sum_a, sum_b = a.sum(-1), b.sum(-1)
+    product = n * (a * b).sum(-1) - sum_a * sum_b
+    squares = [n * (r * r).sum(-1) - total * total for r, total in ((a, sum_a), (b, sum_b))]
+    spread = squares[0].to(wide).sqrt() * squares[1].to(wide).sqrt()
+    return torch.where(spread > 0, product.to(wide) / spread.clamp_min(0.5), 0.0).to(d_image.dtype)
+
+
+# ------------------------------------------------------------------------------------------- labels, Eq. 9
+
+
+def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`\mu` and :math:`\gamma` of Eq. 9 as scalars.
+
+    :math:`\gamma` is the mean of the largest tenth of the correlations, :math:`\mu` the mean of the smallest
+    hundredth, both counts rounded up: at least that many pairs of a data set are taken to be matched, and
+    mismatched.
+
+    Parameters
+    ----------
+    correlation : Tensor, (N,), N >= 1
+        Correlations, best those of a whole data set.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there are none, or they are no finite floating numbers.
+    """
+    r = _finite(_matrix(correlation, "correlation"), "correlation")
+    if r.ndim != 1 or len(r) == 0:
+        raise ValueError(f"correlation must be a non-empty vector, got shape {tuple(r.shape)}")
+    n = len(r)
+    mu = r.topk((n + 99) // 100, largest=False).values.mean()
+    gamma = r.topk((n + 9) // 10).values.mean()
+    return mu, gamma
+
+
+def rank_labels(correlation: Tensor, mu: Tensor | float, gamma: Tensor | float) -> Tensor:
+    r"""Soft correspondence labels :math:`y^*` (Eq. 9).
+
+    With :math:`\mu^+ = \max(0, \mu)`: 0 up to :math:`\mu^+`, 1 above :math:`\gamma`, linear between. When
+    :math:`\gamma \le \mu^+` nothing lies between, and the label says whether the correlation exceeds
+    :math:`\gamma`.
+
+    Parameters
+    ----------
+    correlation : Tensor, (B,)
+        :math:`corre`.
+    mu, gamma : float or scalar Tensor
+        From :func:`rank_anchors`.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, 1]
+    """
+    r = _matrix(correlation, "correlation")
+    low, high = (torch.as_tensor(v, dtype=r.dtype, device=r.device) for v in (mu, gamma))
+    low = low.clamp_min(0)
+    above = (r > high).to(r.dtype)
+    between = ((r - low) / (high - low).clamp_min(torch.finfo(r.dtype).tiny)).clamp(0, 1)
+    return torch.where(high > low, torch.maximum(above, between), above)
+
+
+def rank_correspondence(
+    images: Tensor,
+    texts: Tensor,
+    bank_images: Tensor,
+    bank_texts: Tensor,
+    *,
+    mu: Tensor | float | None = None,
+    gamma: Tensor | float | None = None,
+) -> RankCorrespondence:
+    r"""Soft correspondence of pairs by the agreement of two rankings of a bank (Eqs. 6-9).
+
+    Parameters
+    ----------
+    images, texts : Tensor, (B, D) and (B, D')
+        Features of the pairs.
+    bank_images, bank_texts : Tensor, (M, D) and (M, D')
+        Features of the bank's M pairs, in the same order.
+    mu, gamma : float or scalar Tensor, optional
+        Anchors of Eq. 9; those of the given pairs unless given.
+
+    Returns
+    -------
+    RankCorrespondence
+        Correlation and label of each pair, and the anchors, without gradient.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For shapes that do not fit, or values that are not finite floating numbers.
+    """
+    images, bank_images = _features(images, bank_images, ("images", "bank_images"))
+    texts, bank_texts = _features(texts, bank_texts, ("texts", "bank_texts"))
+    if len(images) != len(texts) or len(bank_images) != len(bank_texts):
+        raise ValueError(
+            f"images and captions must come in pairs, got {len(images)} images and {len(texts)} texts, "
+            f"and {len(bank_images)} and {len(bank_texts)} in the bank"
+        )
+    correlation = _correlation(_order_by_distance(images, bank_images), _order_by_distance(texts, bank_texts))
+    if mu is None or gamma is None:
+        own = rank_anchors(correlation)
+        mu, gamma = own[0] if mu is None else mu, own[1] if gamma is None else gamma
+    mu, gamma = (torch.as_tensor(v, dtype=correlation.dtype, device=correlation.device) for v in (mu, gamma))
+    return RankCorrespondence(correlation, rank_labels(correlation, mu, gamma), mu, gamma)
+
+
+@ESTIMATORS.register(
+    "rank", summary="soft labels from rank correlations, high is clean", paper="REPAIR, arXiv 2403.08224"
+)
+class RankLabel:
+    """Eq. 9 in the interface of the other estimators; fitted on correlations, where *high* means clean.
+
+    Attributes
+    ----------
+    mu_, gamma_ : float
+        The anchors of the fitted correlations.
+    """
+
+    mu_: float
+    gamma_: float
+
+    def fit(self, x: Any) -> Self:
+        """Take the anchors from correlations ``x``, (n,), and return the estimator."""
+        mu, gamma = rank_anchors(torch.as_tensor(values_1d(x)))
+        self.mu_, self.gamma_ = float(mu), float(gamma)
+        return self
+
+    def predict_proba(self, x: Any) -> NDArray[np.float64]:
+        """Return (n, 2): the soft label of being matched, and one minus it."""
+        if not hasattr(self, "mu_"):
+            raise RuntimeError("RankLabel is not fitted yet; call fit(x) first")
+        y = rank_labels(torch.as_tensor(values_1d(x)), self.mu_, self.gamma_).numpy()
+        return np.stack([y, 1 - y], axis=1)
