@@ -1,0 +1,67 @@
+"""Tiny networks with random weights, written to disk in the layouts that the models read."""
+
+import json
+
+import torch
+from safetensors.torch import save_file
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "red", "tea", "##pot", "##s", "'", "n", "t"]
+WORDS = ["<pad>", "<start>", "<end>", "<unk>", "a", "n't", "red", "teapot", "teapots", "zebra"]
+
+
+def bert_state(config, seed=0):
+    """Weights under the names of a BERT file."""
+    generator = torch.Generator().manual_seed(seed)
+    width, hidden = config["hidden_size"], config["intermediate_size"]
+
+    def draw(*shape):
+        return 0.5 * torch.randn(*shape, generator=generator)
+
+    state = {
+        "embeddings.word_embeddings.weight": draw(config["vocab_size"], width),
+        "embeddings.position_embeddings.weight": draw(config["max_position_embeddings"], width),
+        "embeddings.token_type_embeddings.weight": draw(2, width),
+        "embeddings.LayerNorm.weight": 1 + draw(width),
+        "embeddings.LayerNorm.bias": draw(width),
+        "pooler.dense.weight": draw(width, width),
+    }
+    for i in range(config["num_hidden_layers"]):
+        for name, (n_out, n_in) in {
+            "attention.self.query": (width, width),
+            "attention.self.key": (width, width),
+            "attention.self.value": (width, width),
+            "attention.output.dense": (width, width),
+            "intermediate.dense": (hidden, width),
+            "output.dense": (width, hidden),
+        }.items():
+            state[f"encoder.layer.{i}.{name}.weight"] = draw(n_out, n_in)
+            state[f"encoder.layer.{i}.{name}.bias"] = draw(n_out)
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            state[f"encoder.layer.{i}.{name}.weight"] = 1 + draw(width)
+            state[f"encoder.layer.{i}.{name}.bias"] = draw(width)
+    return state
+
+
+def bert_folder(folder, *, state=None, pieces=PIECES, **changes):
+    """Write config.json, model.safetensors and vocab.txt; return the configuration and the weights."""
+    config = {
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "max_position_embeddings": 20,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "vocab_size": len(pieces),
+        "type_vocab_size": 2,
+        **changes,
+    }
+    state = bert_state(config) if state is None else state
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    save_file(state, folder / "model.safetensors")
+    return config, state
+
+
+def words_file(path, words=WORDS):
+    """Write a vocabulary file as the field's loaders read it."""
+    path.write_text(json.dumps({"word2idx": {word: i for i, word in enumerate(words)}}))
+    return str(path)
