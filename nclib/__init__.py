@@ -18,8 +18,10 @@ __version__ = "0.1.0"
 __all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "run"]
 
 _MODULES = (
+    "category",
     "data",
     "evaluation",
+    "experiment",
     "losses",
     "methods",
     "models",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from nclib import data, methods, models
+from nclib import category, data, methods, models
 from nclib._options import Rule, make, option, plain_values, problems, rules
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
@@ -127,7 +127,8 @@ def run(
     Parameters
     ----------
     method : str
-        One of ``nclib.methods.available()``.
+        One of ``nclib.methods.available()``; a name in ``nclib.category.available()`` goes, with ``values``,
+        to ``nclib.category.run``, whose parameters are others.
     model_options, data_options : mapping, optional
         Passed to ``nclib.models.build`` and ``nclib.data.load``, over those of the preset.
     progress : bool
@@ -151,6 +152,10 @@ def run(
     --------
     >>> record = run("plain", dataset="planted", model="vse", epochs=1)  # doctest: +SKIP
     """
+    if method not in methods.available() and method in category.available():
+        given = {"model_options": model_options, "data_options": data_options}
+        values |= {k: v for k, v in given.items() if v is not None}
+        return category.run(method, progress=progress, **values)
     settings = resolve(method, model_options=model_options, data_options=data_options, **values)
     folder = Path(settings["out"]) / run_name(settings)
     if (folder / "record.json").exists():
