@@ -110,6 +110,16 @@ def test_no_matrix_of_all_scores():
     assert peak < 16e6
 
 
+@pytest.mark.parametrize("n_classes", [1, 31, 32, 33, 64, 65, 200])
+def test_several_labels_as_bits(n_classes):
+    rng = np.random.default_rng(n_classes)
+    one, two = (rng.random((n, n_classes)) < 2 / n_classes for n in (9, 14))
+    one[0], two[0] = np.arange(n_classes) == n_classes - 1, True
+    words = [_category._words(labels.astype(int)) for labels in (one, two)]
+    expected = one.astype(int) @ two.T.astype(int) > 0
+    np.testing.assert_array_equal(_category._relevant(*words), expected)
+
+
 def test_values_too_large_to_normalise_are_refused():
     with pytest.raises(ValueError, match="too large"):
         mean_average_precision(np.full((2, 2), 1e200), np.ones((3, 2)), [0, 1], [0, 1, 1])

@@ -15,7 +15,7 @@ LEVELS = 2**30 - 2**14  # steps of the scores' fixed point; with the relevance b
 OFF = 0.3  # keeps scores such as 0, 1/2 and 1, where rounding errors fall to both sides, inside a step
 DIGITS = 13  # scores that agree in so many decimals are equal
 SORTED = 16  # rows sorted at once: they stay in the cache
-BLOCK = 2048  # gallery items brought to float64 at once
+BLOCK = 4096  # gallery items brought to float64 at once
 MANY = 8  # more ties than this in a row, and the whole row is sorted again
 
 Hits = NDArray[np.bool_]
@@ -51,7 +51,25 @@ def _classes(x: Any, n: int, name: str) -> NDArray[Any]:
         )
     if labels.dtype.kind not in "iub":
         raise TypeError(f"{name} must hold integers or booleans, got dtype {labels.dtype}")
-    return labels.astype(np.float32) if labels.ndim == 2 else labels
+    return labels
+
+
+def _words(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return several labels per item as bits, (words, n): a shared class is one AND."""
+    kind, size = (np.uint32, 32) if labels.shape[1] <= 32 else (np.uint64, 64)
+    places = np.arange(labels.shape[1]) % size
+    bits = (labels != 0).astype(kind) << places.astype(kind)
+    return np.ascontiguousarray(np.bitwise_or.reduceat(bits, np.arange(0, labels.shape[1], size), axis=1).T)
+
+
+def _relevant(own: NDArray[Any], others: NDArray[Any]) -> Hits:
+    """Return which items share a class with which queries: classes (n,), or bits (words, n)."""
+    if others.ndim == 1:
+        return np.equal(own[:, None], others)
+    shared = own[0, :, None] & others[0]
+    for mine, theirs in zip(own[1:], others[1:], strict=True):
+        shared |= mine[:, None] & theirs
+    return shared != 0
 
 
 def _ranked(similarity: Float, relevant: Hits, exact: bool) -> Hits:
@@ -68,7 +86,10 @@ def _ranked(similarity: Float, relevant: Hits, exact: bool) -> Hits:
     hits = (found & 1).astype(np.bool_)
     if not exact:
         return hits
-    row, place = np.nonzero((found[:, 1:] ^ found[:, :-1]) == 1)
+    flat = found.reshape(-1)
+    row, place = np.divmod(np.flatnonzero((flat[1:] ^ flat[:-1]) == 1), found.shape[1])
+    inside = place < found.shape[1] - 1  # not the last key of a row beside the first of the next
+    row, place = row[inside], place[inside]
     many = np.bincount(row, minlength=len(keys)) > MANY
     again = np.flatnonzero(many)
     if again.size:
@@ -90,16 +111,18 @@ def _on_host(
     inverse = 1.0 / np.arange(1, n + 1)
     nth = np.arange(1, n + 1, dtype=np.float64)
     scores = np.empty((min(chunk, queries.shape[0]), n), kind)
+    if gl.ndim == 2:
+        ql, gl = _words(ql), _words(gl)
     total, answered = 0.0, 0
     for i in range(0, queries.shape[0], chunk):
-        labels = ql[i : i + chunk]
+        labels = ql[..., i : i + chunk]
         q = _unit(queries, norms[0], slice(i, i + chunk), kind)
         for j in range(0, n, BLOCK):
             block = _unit(gallery, norms[1], slice(j, j + BLOCK), kind)
             np.matmul(q, block.T, out=scores[: len(q), j : j + BLOCK])
         for j in range(0, len(q), SORTED):
             rows = slice(j, min(j + SORTED, len(q)))
-            wanted = labels[rows, None] == gl if gl.ndim == 1 else labels[rows] @ gl.T > 0
+            wanted = _relevant(labels[..., rows], gl)
             for hits in _ranked(scores[rows], wanted, exact)[:, :k]:
                 place = np.flatnonzero(hits)
                 if place.size:
@@ -119,7 +142,8 @@ def _on_device(
         return torch.as_tensor(x).to(device, dtype)
 
     g = gallery.to(device, kind) / there(norms[1], kind)[:, None]
-    labels, others = there(ql), there(gl)
+    several = torch.float32 if gl.ndim == 2 else None  # counts of shared classes, by one product
+    labels, others = there(ql, several), there(gl, several)
     rank = torch.arange(1, k + 1, device=device, dtype=kind)
     total, answered = torch.zeros((), device=device, dtype=kind), torch.zeros((), device=device)
     for i in range(0, len(queries), chunk):
