@@ -1,0 +1,190 @@
+"""The numbers behind UOT-RCL: who is confident, what the neighbours vote, and how relations differ.
+
+Functions of embeddings and class probabilities, without networks or state (Eqs. 4 to 8 and 16 of the paper).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LOG_FLOOR = 1e-8  # of a vote, so that a class without any costs -log(1e-8) = 18.42 and not infinity
+SIMILARITY_FLOOR = 1e-3  # keeps the ratio of Eq. 7 defined for similarities of zero and below
+DISTANCE_FLOOR = 1e-6
+ROWS = 2048  # rows of a similarity matrix at a time
+ENTRIES = 2**24  # entries of the (rows, B, |G|) mixtures at a time
+
+
+def entropy(p: Tensor) -> Tensor:
+    """Return the entropy of distributions along the last axis, natural logarithm, 0 log 0 = 0."""
+    return torch.special.entr(p).sum(-1)
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    """Return the Jensen-Shannon divergence of rows, (..., K) and (..., K) -> (...), Eq. 4; 0 to log 2."""
+    return (entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2).clamp_min(0)
+
+
+def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor:
+    """Return the class-balanced confident set G: the pairs whose two predictions agree best (Eq. 5).
+
+    Parameters
+    ----------
+    p_images, p_texts : Tensor, (N, K)
+        Class probabilities of the two modalities.
+    per_class : int
+        Pairs kept for every class that the mean prediction names; fewer where fewer are named.
+
+    Returns
+    -------
+    Tensor, int64, (|G|,)
+        Ascending positions; among equal divergences the lowest position is kept.
+    """
+    named = ((p_images + p_texts) / 2).argmax(1)  # (N,)
+    best_first = jensen_shannon(p_images, p_texts).argsort(stable=True)
+    order = best_first[named[best_first].argsort(stable=True)]  # by class, best first within it
+    sizes = torch.bincount(named, minlength=p_images.shape[1])
+    first = (sizes.cumsum(0) - sizes)[named[order]]
+    place = torch.arange(len(order), device=order.device) - first
+    return order[place < per_class].sort().values
+
+
+def folded(own: Tensor, other: Tensor) -> Tensor:
+    """Similarity ratio folded into (0, 1]: 1 when both modalities agree."""
+    a, b = own.clamp_min(SIMILARITY_FLOOR), other.clamp_min(SIMILARITY_FLOOR)
+    return torch.minimum(a / b, b / a)
+
+
+def literal(own: Tensor, other: Tensor) -> Tensor:
+    """Eq. 7 as printed: grows when the other modality disagrees."""
+    return own.clamp_min(SIMILARITY_FLOOR) / other.clamp_min(SIMILARITY_FLOOR)
+
+
+def distance(own: Tensor, other: Tensor) -> Tensor:
+    """Ratio of cosine distances, in [0, 1]."""
+    return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
+
+
+def off(own: Tensor, other: Tensor) -> Tensor:
+    """Every pair counts fully."""
+    return torch.ones_like(own)
+
+
+CONSISTENCY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "folded": folded,
+    "literal": literal,
+    "distance": distance,
+    "off": off,
+}
+
+
+def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "folded") -> Tensor:
+    r"""Return the cross-modal consistency :math:`\mathcal C` of every pair (Eq. 7).
+
+    The nearest confident pair is searched in the modality of ``z``; its similarity there is compared with
+    the similarity to the *same* pair in the other modality.
+
+    Parameters
+    ----------
+    z, z_other : Tensor, (N, L)
+        Unit embeddings of the modality that searches, and of the other one.
+    confident : Tensor, int64, (|G|,)
+        The confident set.
+    kind : {"folded", "literal", "distance", "off"}
+        Reading of the ratio; the printed one grows with disagreement.
+
+    Returns
+    -------
+    Tensor, (N,)
+        1 for the confident pairs themselves.
+    """
+    found = [(part @ z[confident].T).max(1) for part in z.split(ROWS)]  # (rows, |G|)
+    nearest = confident[torch.cat([f.indices for f in found])]
+    own = torch.cat([f.values for f in found])
+    ratio = CONSISTENCY[kind](own, (z_other * z_other[nearest]).sum(1))
+    ratio[confident] = 1.0
+    return ratio
+
+
+def neighbour_vote(
+    z: Tensor,
+    targets: Tensor,
+    k: int,
+    *,
+    include_self: bool = False,
+    pool: Tensor | None = None,
+) -> Tensor:
+    r"""Return the votes of the nearest neighbours, the inner sum of Eq. 8.
+
+    :math:`q_i = \frac1k \sum_{j \in \mathcal N_i} \max(\sigma(z_i, z_j), 0)\, Y_j`.
+
+    Parameters
+    ----------
+    z : Tensor, (N, L)
+        Unit embeddings of one modality.
+    targets : Tensor, (N, K)
+        Current training targets Y of that modality.
+    k : int
+        Neighbours; at most as many as there are.
+    include_self : bool
+        Whether a sample votes on itself.
+    pool : Tensor, int64, (M,), optional
+        Samples among which neighbours are searched; all unless given. Time grows with N M.
+
+    Returns
+    -------
+    Tensor, (N, K)
+    """
+    everyone = torch.arange(len(z), device=z.device)
+    chosen = everyone if pool is None else pool
+    k = min(k, len(chosen) - (not include_self))
+    if k < 1:
+        return torch.zeros_like(targets)
+    votes, table = targets[chosen], z[chosen].T.contiguous()
+    parts = []
+    for rows in everyone.split(ROWS):
+        s = z[rows] @ table  # (rows, M)
+        if not include_self:
+            s.masked_fill_(rows[:, None] == chosen, float("-inf"))
+        top = s.topk(k, dim=1)
+        weight = top.values.clamp_min(0)
+        parts.append(F.embedding_bag(top.indices, votes, per_sample_weights=weight, mode="sum") / k)
+    return torch.cat(parts)
+
+
+def semantic_cost(vote: Tensor) -> Tensor:
+    """Return the cost of giving every sample every class (Eq. 8), (N, K); the smallest entry is 0.
+
+    A shift of the whole cost changes no plan of fixed mass, and keeps the printed values at or above zero.
+    """
+    cost = -vote.double().clamp_min(LOG_FLOOR).log()
+    return cost - cost.min()
+
+
+def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1) -> Tensor:
+    r"""Return the similarity profile of samples to the confident set (Eq. 16), rows sum to 1.
+
+    Parameters
+    ----------
+    z : Tensor, (B, L)
+        Unit embeddings.
+    anchors : Tensor, (|G|, L)
+        Unit embeddings of the confident set in the same modality.
+    tau : float
+        :math:`\tau_2`.
+    sign : {1, -1}
+        1: a similar confident pair scores high. -1: as printed, with a similarity in the place
+        of a distance.
+    """
+    return (sign * (z @ anchors.T) / tau).softmax(1)
+
+
+def relation_cost(r_images: Tensor, r_texts: Tensor) -> Tensor:
+    """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B)."""
+    rows = max(1, ENTRIES // max(1, r_texts.numel()))
+    h_images, h_texts = entropy(r_images), entropy(r_texts)
+    mixed = [entropy((part[:, None] + r_texts) / 2) for part in r_images.split(rows)]  # (rows, B)
+    return (torch.cat(mixed) - (h_images[:, None] + h_texts) / 2).clamp_min(0)

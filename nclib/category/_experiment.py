@@ -1,0 +1,344 @@
+"""One run of category retrieval from settings to record: any method, any data, any label noise."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nclib._options import Rule, make, option, plain_values, problems, rules
+from nclib.category import build, options
+from nclib.category._base import DeepMethod, Shape, Training
+from nclib.category._noise import PROTOCOLS, SCOPES, LabelNoise
+from nclib.category._presets import preset
+from nclib.category._records import CategoryRecord
+from nclib.category._training import CategorySchedule, CategoryTrainer
+from nclib.data import category as data
+from nclib.experiment import _as_plain, cpu_threads, fingerprint
+from nclib.presets import PRESETS
+from nclib.records import environment, peak_memory_mb
+from nclib.training import choose_device
+
+
+@dataclass(frozen=True)
+class CategoryOptions:
+    """What every run chooses, whatever its method."""
+
+    dataset: str = option("emoji_category", help="name of the data; see nclib.data.category.available()")
+    noise_rate: float = option(0.4, low=0, high=1, help="share of training labels that are redrawn")
+    noise: str = option("symmetric", choices=tuple(PROTOCOLS), help="how labels are redrawn")
+    noise_scope: str = option(
+        "modality", choices=SCOPES, help="noise for images and texts apart, or per pair"
+    )
+    noise_file: str = option("", help="a file of noisy labels instead of a draw")
+    seed: int = option(0, low=0, high=2**31 - 1, help="seed of noise, weights and batches")
+    preset: str = option("quick", choices=PRESETS, help="size of the run")
+    device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
+    threads: int = option(0, low=0, help="CPU threads; 0: as many as torch takes")
+    out: str = option("runs", help="folder for records, checkpoints and arrays")
+
+
+def parameters(method: str) -> dict[str, Rule]:
+    """Return every parameter of a run with ``method`` and what it may be, by name."""
+    return {**rules(options(method)), **rules(CategorySchedule), **rules(CategoryOptions)}
+
+
+def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
+    """Check a notebook's parameters in its first code cell and return those that were given.
+
+    Parameters
+    ----------
+    namespace : mapping
+        ``globals()`` of the notebook: at that moment every plain value in it is a parameter. None means
+        "as the preset says".
+    method : str or None
+        Method that the notebook runs; None when it runs none and all its parameters are ``extra``.
+    **extra : Rule
+        Further parameters that belong to the notebook itself, or stricter rules for those of the run.
+
+    Returns
+    -------
+    dict
+        Name and value of the parameters of :func:`run`.
+
+    Raises
+    ------
+    ValueError
+        Naming each unknown parameter, with the nearest known one, and each value out of range.
+    """
+    own = set(extra) - set(parameters(method) if method else ())
+    return {k: v for k, v in _checked(plain_values(namespace), method, extra).items() if k not in own}
+
+
+def _checked(values: Mapping[str, Any], method: str | None, extra: Mapping[str, Rule]) -> dict[str, Any]:
+    """Return the values that are given (not None), or say everything that is wrong with them."""
+    given = {k: v for k, v in values.items() if v is not None}
+    allowed = {**(parameters(method) if method else {}), **extra}
+    found = problems({k: v for k, v in given.items() if k != "data_options"}, allowed)
+    if not isinstance(given.get("data_options", {}), Mapping):
+        found.append(f"data_options={given['data_options']!r}: must be a mapping of option names to values")
+    if "dataset" in given and given["dataset"] not in data.available():
+        found.append(f"dataset={given['dataset']!r}: must be one of {', '.join(data.available())}")
+    if found:
+        raise ValueError("bad parameters: " + "; ".join(found))
+    return given
+
+
+def resolve(
+    method: str = "uot_rcl", *, data_options: Mapping[str, Any] | None = None, **values: Any
+) -> dict[str, Any]:
+    """Return the complete settings of a run: defaults, then the preset, then what was given.
+
+    Raises
+    ------
+    ValueError
+        As :func:`run`.
+    """
+    values |= {"data_options": data_options}
+    given = _checked({k: _as_plain(v) for k, v in values.items()}, method, {})
+    chosen, where = (given.get(k, getattr(CategoryOptions, k)) for k in ("preset", "dataset"))
+    merged = {**preset(chosen, where, method), **given}
+
+    def part(cls: type) -> dict[str, Any]:
+        return asdict(make(cls, {k: v for k, v in merged.items() if k in rules(cls)}))
+
+    settings = {
+        "method": method,
+        **part(CategoryOptions),
+        **part(CategorySchedule),
+        "method_options": part(options(method)),
+        "data_options": dict(given.get("data_options", {})),
+    }
+    _check_data_options(where, settings["data_options"])
+    if settings["noise_file"]:
+        path = Path(settings["noise_file"])
+        if not path.is_file():
+            raise ValueError(f"noise_file={str(path)!r}: there is no such file")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        settings |= {"noise_rate": None, "noise": "file", "noise_scope": "file", "noise_sha256": digest}
+    return settings
+
+
+def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
+    allowed = inspect.signature(data.category_datasets[dataset].factory).parameters
+    unknown = [name for name in given if name not in allowed]
+    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
+    if unknown:
+        raise ValueError(
+            f"data_options: {dataset!r} has no option {unknown[0]!r}; it has {', '.join(allowed)}"
+        )
+    if missing:
+        raise ValueError(
+            f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
+            f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
+        )
+
+
+def run(
+    method: str = "uot_rcl",
+    *,
+    data_options: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **values: Any,
+) -> CategoryRecord:
+    """Train one method of category retrieval, test the selected epoch, and leave a record.
+
+    A run lives in a folder named after its settings and the code. Called again, an unfinished run continues
+    from its last epoch, exactly; a finished one is returned from its record.
+
+    Parameters
+    ----------
+    method : str
+        One of ``nclib.category.available()``.
+    data_options : mapping, optional
+        Passed to ``nclib.data.category.load``.
+    progress : bool
+        Print one line per epoch (and draw a bar in a terminal).
+    **values
+        ``dataset``, ``noise_rate``, ``noise``, ``noise_scope``, ``noise_file``, ``seed``, ``preset``,
+        ``device``, ``threads``, ``out``; ``batch_size``, ``epochs``, ``lr``, ``lr_schedule``, ``hidden``,
+        ``dim``; and the method's own options. None means "as the preset says".
+
+    Returns
+    -------
+    CategoryRecord
+        Also written to ``<out>/<run>/record.json``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, a misspelt parameter or a value out of range, before anything is loaded.
+
+    Examples
+    --------
+    >>> record = run("mrl", noise_rate=0.4, epochs=1)  # doctest: +SKIP
+    """
+    settings = resolve(method, data_options=data_options, **values)
+    folder = Path(settings["out"]) / run_name(settings)
+    if (folder / "record.json").exists():
+        done = CategoryRecord.load(folder / "record.json")
+        if progress:
+            print(f"already done on {done.environment['device']}: {folder / 'record.json'}")
+        return done  # type: ignore[return-value]
+    device = choose_device(settings["device"])
+    with (
+        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        cpu_threads(settings["threads"]),
+    ):
+        return _run(settings, folder, device, progress)
+
+
+def run_name(settings: Mapping[str, Any]) -> str:
+    """Return the folder name of a run: readable, and unique by its fingerprint."""
+    s = settings
+    noise = f"file-{s['noise_sha256'][:8]}" if s["noise_file"] else f"n{s['noise_rate']:g}-{s['noise']}"
+    return f"{s['method']}-{s['dataset']}-{noise}-s{s['seed']}-{fingerprint(s)[:8]}"
+
+
+def shared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those parameters of a run that do not belong to its method, to run another one likewise."""
+    common = {*rules(CategoryOptions), *rules(CategorySchedule), "data_options"}
+    return {k: v for k, v in given.items() if k in common}
+
+
+def prepare_noise(settings: Mapping[str, Any], dataset: data.CategoryData) -> LabelNoise:
+    """Draw or read the training labels that ``settings`` name."""
+    k, truth = dataset.n_classes, dataset.train.labels
+    if settings["noise_file"]:
+        return LabelNoise.from_file(settings["noise_file"], truth, n_classes=k)
+    return LabelNoise.draw(
+        truth,
+        settings["noise_rate"],
+        n_classes=k,
+        seed=settings["seed"],
+        protocol=settings["noise"],
+        scope=settings["noise_scope"],
+    )
+
+
+def load_trainer(
+    settings: Mapping[str, Any], folder: Path, device: torch.device
+) -> tuple[CategoryTrainer, data.CategoryData, LabelNoise]:
+    """Assemble data, noise, method, networks and loop of a run, ready to :meth:`CategoryTrainer.fit`."""
+    dataset = data.load(settings["dataset"], **settings["data_options"])
+    noise = prepare_noise(settings, dataset)
+    method = build(settings["method"], **settings["method_options"])
+    schedule = make(CategorySchedule, {k: settings[k] for k in rules(CategorySchedule)})
+    train = Training(
+        torch.from_numpy(dataset.train.images),
+        torch.from_numpy(dataset.train.texts),
+        torch.from_numpy(noise.image_labels),
+        torch.from_numpy(noise.text_labels),
+        dataset.n_classes,
+    )
+    network = None
+    if isinstance(method, DeepMethod):
+        torch.manual_seed(settings["seed"])
+        network = method.build(
+            Shape(
+                dataset.image_dim,
+                dataset.text_dim,
+                dataset.n_classes,
+                hidden=schedule.hidden,
+                dim=schedule.dim,
+            )
+        )
+    trainer = CategoryTrainer(
+        method,
+        network,
+        train,
+        dataset.train.labels,
+        dataset.val,
+        schedule,
+        seed=settings["seed"],
+        device=device,
+        folder=folder,
+        identity={"fingerprint": fingerprint(settings), "noise": noise.checksum, "data": dataset.checksum},
+    )
+    return trainer, dataset, noise
+
+
+def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress: bool) -> CategoryRecord:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    trainer, dataset, noise = load_trainer(settings, folder, device)
+    if progress:
+        print(f"{folder.name}  [{settings['preset']}, {device}]\n{noise.describe()}")
+    curves = trainer.fit(progress)
+    last = trainer.evaluate(dataset.test)
+    trainer.load_best()
+    started = time.perf_counter()
+    test = trainer.evaluate(dataset.test)
+    test_seconds = time.perf_counter() - started
+    best = trainer.best["epoch"]
+    known = {"epoch", "lr", "steps", "seconds"}
+    given = {
+        "given_accuracy_image": float((noise.image_labels == noise.truth).mean()),
+        "given_accuracy_text": float((noise.text_labels == noise.truth).mean()),
+        "given_accuracy": 1 - noise.true_rate,
+    }
+    own = {k: v for k, v in curves[-1].items() if k not in known and not k.startswith(("val_", "loss_"))}
+    network = trainer.network
+    record = CategoryRecord(
+        name=folder.name,
+        settings={k: v for k, v in settings.items() if k != "out"},  # a place on one machine
+        data={
+            "name": dataset.name,
+            "checksum": dataset.checksum,
+            "train_pairs": len(dataset.train),
+            "val_pairs": len(dataset.val),
+            "test_pairs": len(dataset.test),
+            "classes": dataset.n_classes,
+        },
+        noise={
+            "protocol": noise.protocol,
+            "scope": noise.scope,
+            "rate": noise.rate,
+            "seed": noise.seed,
+            "true_rate": noise.true_rate,
+            "checksum": noise.checksum,
+            "description": noise.describe(),
+        },
+        metrics={
+            "val": {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")},
+            "test": test,
+            "last": last,
+        },
+        curves=curves,
+        diagnostics={**given, **own},
+        best_epoch=best,
+        cost={
+            "seconds": round(sum(row["seconds"] for row in curves), 2),
+            "test_seconds": round(test_seconds, 2),
+            "peak_memory_mb": round(peak_memory_mb(device), 1),
+            "parameters": sum(p.numel() for p in network.parameters()) if network is not None else 0,
+        },
+        environment=environment(device),
+        folder=str(folder),
+    )
+    record.save(folder / "record.json")
+    if progress:
+        print(record)
+    return record
+
+
+def open_run(
+    record: CategoryRecord, device: str = "cpu"
+) -> tuple[CategoryTrainer, data.CategoryData, LabelNoise]:
+    """Load data, noise and the selected weights of a finished run, to look at what it learned.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the run's folder, which holds its weights, is not there.
+    """
+    with torch.random.fork_rng(devices=[]):
+        trainer, dataset, noise = load_trainer(record.settings, Path(record.folder), choose_device(device))
+    trainer.load_best()
+    return trainer, dataset, noise

@@ -1,0 +1,98 @@
+"""Records of category retrieval: the same JSON as every run's, with mean average precision as its metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from nclib.records import RECORDED, Record
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FREE = ("out", "device", "threads")  # settings that do not decide the numbers
+
+
+@dataclass
+class CategoryRecord(Record):
+    """The record of one run of category retrieval.
+
+    ``metrics["val"]`` and ``metrics["test"]`` hold ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1] of the
+    selected epoch; ``metrics["last"]`` the test values of the last one.
+    """
+
+    def __str__(self) -> str:
+        test = self.metrics["test"]
+        return (
+            f"{self.name} [{self.settings['preset']}]: mAP {test['map_avg']:.3f}  "
+            f"(image to text {test['map_i2t']:.3f}, text to image {test['map_t2i']:.3f})"
+        )
+
+
+def collect(folder: str | Path) -> pd.DataFrame:
+    """Read every record of category retrieval below ``folder`` into a table, one row per run.
+
+    Columns: the settings, ``method_*`` for options of the method, test metrics, ``val_map_avg``, diagnostics
+    of the last epoch, cost, device.
+    """
+    import pandas as pd
+
+    rows = []
+    for record in _records(folder):
+        options = {f"method_{k}": v for k, v in record.settings.get("method_options", {}).items()}
+        plain = {k: v for k, v in record.settings.items() if not isinstance(v, dict)}
+        rows.append(
+            {
+                **plain,
+                **options,
+                **record.metrics["test"],
+                "val_map_avg": record.metrics["val"]["map_avg"],
+                **record.diagnostics,
+                **record.cost,
+                "best_epoch": record.best_epoch,
+                "device": record.environment["device"],
+                "name": record.name,
+                "path": str(Path(record.folder) / "record.json"),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _records(folder: str | Path) -> list[CategoryRecord]:
+    found = []
+    for path in sorted(Path(folder).rglob("*.json")):
+        try:
+            record = cast(CategoryRecord, CategoryRecord.load(path))
+        except ValueError:
+            continue  # another kind of result
+        if "map_avg" in record.metrics.get("test", {}):
+            found.append(record)
+    return found
+
+
+def recorded(**where: Any) -> pd.DataFrame:
+    """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
+
+    Parameters
+    ----------
+    **where
+        Column = value pairs that rows must satisfy, for example ``method="uot_rcl", noise_rate=0.6``.
+    """
+    table = collect(RECORDED)
+    for column, value in where.items():
+        if column not in table:
+            return table.iloc[:0]
+        table = table[table[column] == value]
+    return table.reset_index(drop=True)
+
+
+def recorded_run(method: str, **values: Any) -> CategoryRecord | None:
+    """Return the recorded run of the book with exactly the settings that a run would use, if any."""
+    from nclib.category._experiment import resolve
+
+    wanted = resolve(method, **values)
+    for record in _records(RECORDED):
+        if all(record.settings.get(k) == v for k, v in wanted.items() if k not in FREE):
+            return record
+    return None

@@ -1,0 +1,230 @@
+"""Bundled category data: scenes of emoji drawings about one topic, as fixed image and text features.
+
+Drawings, captions and fragments are those of the bundled set (:mod:`nclib.data.emoji`). The topic of a scene
+is the class of its main object; every other object is of the same class with a given probability, else any
+of the 200. So a picture, like an illustrated article, mostly shows things of its topic, and some others.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nclib.data.cache import cached
+from nclib.data.category import CategoryData, CategorySplit, category_datasets
+from nclib.data.files import checksum
+from nclib.data.registry import check_choice, check_count
+
+LABELS = ("class", "group", "subgroup")
+REGIONS = 8  # fragments of a picture: its objects first
+IMAGE_DIM, TEXT_DIM = 512, 100
+THRESHOLD = 0.5  # of the rectified random projections, in standard deviations of a whitened response
+TOPIC_STREAM, PROJECTION_SEED = 3, 20
+CHUNK = 50  # pictures per matrix product
+
+
+@category_datasets.register(
+    "emoji_category", summary="bundled: emoji scenes about one of ten topics, fixed image and text features"
+)
+def emoji_category(
+    *,
+    labels: str = "class",
+    topic: float = 0.5,
+    n_train: int = 2500,
+    n_val: int = 500,
+    n_test: int = 1000,
+    seed: int = 0,
+) -> CategoryData:
+    """Load the bundled category data, generating them the first time (a few seconds).
+
+    *Image features*: each of eight fragments of the picture (its objects and some others) gives 192 responses
+    to the shipped codebook of patches; 512 fixed random projections of them, rectified, are averaged over the
+    fragments and standardised over the training pictures. *Text features*: the five captions of a picture are
+    one document; its log word counts, weighted by inverse document frequency and of unit length, are taken to
+    the 100 leading directions of the training documents (latent semantic analysis).
+
+    Parameters
+    ----------
+    labels : {"class", "group", "subgroup"}
+        Topics: 10 classes, Unicode's 5 groups, or 43 subgroups.
+    topic : float in [0, 1]
+        Probability that a further object of a scene is of its topic.
+    n_train, n_val, n_test : int
+        Pairs per split.
+    seed : int
+        Another seed gives other scenes.
+
+    Returns
+    -------
+    CategoryData
+        With pictures and texts; ``split.details["scenes"]`` tells what is where.
+
+    Raises
+    ------
+    ValueError, TypeError
+        When an option is out of range; nothing is generated then.
+    OSError
+        When the cache folder cannot be written.
+    """
+    check_choice("labels", labels, LABELS)
+    if isinstance(topic, bool) or not isinstance(topic, (int, float)) or not 0 <= topic <= 1:
+        raise ValueError(f"topic must be a number in [0, 1], got {topic!r}")
+    options = {
+        "labels": labels,
+        "topic": float(topic),
+        "n_train": check_count("n_train", n_train, low=1),
+        "n_val": check_count("n_val", n_val, low=1),
+        "n_test": check_count("n_test", n_test, low=1),
+        "seed": check_count("seed", seed, low=0),
+    }
+    folder, facts = cached("emoji_category", _key(options), functools.partial(_generate, options=options))
+    return _open(folder, facts, labels)
+
+
+def _key(options: dict[str, Any]) -> str:
+    from nclib.data.emoji import assets, fragments
+    from nclib.data.emoji.generate import RECIPE
+
+    code = [Path(str(module.__file__)).read_bytes() for module in RECIPE] + [Path(__file__).read_bytes()]
+    shipped = [*assets.asset_bytes().values(), fragments.CODEBOOK.read_bytes()]
+    return checksum([json.dumps(options, sort_keys=True), *code, *shipped])
+
+
+def _generate(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
+    """Write features, labels, scenes and captions of all splits; return their checksum."""
+    from nclib.data.emoji import assets, grammar, render
+
+    names = assets.read_names()
+    lexicon = grammar.make_lexicon(names.names, names.keywords)
+    painter = render.Painter(assets.read_drawings())
+    class_of = names.labels[options["labels"]]
+    raw = {split: _split(split, options, class_of, lexicon, painter) for split in ("train", "val", "test")}
+    images = raw["train"]["images"].astype(np.float64)
+    mean, scale = images.mean(0), 1 / np.maximum(images.std(0), 1e-6)
+    to_topics = _latent_semantics(raw["train"]["counts"])
+    content: list[Any] = [json.dumps(options, sort_keys=True)]
+    for split, arrays in raw.items():
+        arrays["images"] = ((arrays["images"] - mean) * scale).astype(np.float32)
+        arrays["texts"] = to_topics(arrays.pop("counts"))
+        content += [split, *(arrays[key] for key in ("scenes", "tokens", "offsets", "labels"))]
+        for key, array in arrays.items():
+            np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
+    # What the features are made of: they themselves may differ in the last digit between machines.
+    return {"checksum": checksum(content), "options": options}
+
+
+def _split(
+    split: str, options: dict[str, Any], class_of: np.ndarray, lexicon: Any, painter: Any
+) -> dict[str, np.ndarray]:
+    from nclib.data.emoji import compose, fragments, grammar, render
+
+    n, seed = options[f"n_{split}"], options["seed"]
+    parts: dict[str, list[np.ndarray]] = {"images": [], "scenes": [], "tokens": [], "lengths": []}
+    for block, start in enumerate(range(0, n, compose.BLOCK)):
+        size = min(compose.BLOCK, n - start)
+        scenes = compose.compose(len(class_of), seed=seed, split=split, block=block, variant="standard")
+        rng = compose.stream(seed, split, block, TOPIC_STREAM)
+        scenes["concept"] = _on_topic(scenes, class_of, options["topic"], rng)
+        boxes = compose.draw_boxes(scenes, seed=seed, split=split, block=block)[:, :REGIONS]
+        pooled = []
+        for first in range(0, size, CHUNK):
+            rows = slice(first, min(first + CHUNK, size))
+            found = fragments.features(render.crop(painter.paint(scenes[rows]), boxes[rows]), boxes[rows])
+            pooled.append(_pool(found[..., : fragments.RESPONSES]))
+        tokens, lengths, _ = grammar.write_captions(scenes, lexicon, seed=seed, split=split, block=block)
+        lengths = lengths[: size * grammar.CAPTIONS_PER_IMAGE]
+        made = (np.concatenate(pooled), scenes[:size], tokens[: lengths.sum()], lengths)
+        for key, array in zip(parts, made, strict=True):
+            parts[key].append(array)
+    whole = {key: np.concatenate(arrays) for key, arrays in parts.items()}
+    lengths = whole.pop("lengths").reshape(n, -1).sum(1)
+    counts = np.zeros((n, lexicon.vocabulary.size))
+    np.add.at(counts, (np.repeat(np.arange(n), lengths), whole["tokens"]), 1.0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    labels = class_of[whole["scenes"]["concept"][:, 0]].astype(np.int64)
+    return {**whole, "counts": counts, "offsets": offsets, "labels": labels}
+
+
+def _on_topic(scenes: np.ndarray, class_of: np.ndarray, topic: float, rng: np.random.Generator) -> np.ndarray:
+    """Replace objects after the first by ones of the first's class, with probability ``topic``, (n, 4)."""
+    concept = scenes["concept"]
+    order = np.argsort(class_of, kind="stable")  # concepts by class
+    sizes = np.bincount(class_of)
+    first = np.cumsum(sizes) - sizes
+    theme = class_of[concept[:, :1]]  # (n, 1)
+    other = order[first[theme] + rng.integers(0, sizes[theme], concept.shape)]
+    replace = rng.random(concept.shape) < topic
+    replace[:, 0] = False
+    inside = np.arange(concept.shape[1]) < scenes["count"][:, None]
+    return np.where(replace, other, concept) * inside
+
+
+@functools.cache
+def _projection() -> np.ndarray:
+    from nclib.data.emoji.fragments import RESPONSES
+
+    rng = np.random.default_rng(PROJECTION_SEED)
+    return (rng.standard_normal((RESPONSES, IMAGE_DIM)) / np.sqrt(RESPONSES)).astype(np.float32)
+
+
+def _pool(responses: np.ndarray) -> np.ndarray:
+    """Rectified random projections, averaged over fragments: (n, R, 192) -> (n, 512)."""
+    return np.maximum(responses @ _projection() - THRESHOLD, 0).mean(1)
+
+
+def _latent_semantics(counts: np.ndarray) -> Any:
+    """Return the map from word counts, (n, words), to the leading directions of these documents."""
+    from nclib.data.vocabulary import SPECIAL
+
+    df = (counts > 0).sum(0)
+    idf = np.where(df > 0, np.log((1 + len(counts)) / (1 + df)), 0.0)
+    idf[: len(SPECIAL)] = 0.0
+
+    def weighted(x: np.ndarray) -> np.ndarray:
+        y = np.log1p(x) * idf
+        return y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1e-12)
+
+    x = weighted(counts)
+    axes = np.linalg.eigh(x.T @ x)[1][:, ::-1][:, :TEXT_DIM]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
+    return lambda c: (weighted(c) @ axes * np.sqrt(TEXT_DIM)).astype(np.float32)
+
+
+def _open(folder: Path, facts: dict[str, Any], labels: str) -> CategoryData:
+    from nclib.data.emoji import LICENCE, picture
+    from nclib.data.emoji.assets import read_names
+    from nclib.data.emoji.grammar import make_lexicon
+    from nclib.data.vocabulary import END
+
+    names = read_names()
+    vocabulary = make_lexicon(names.names, names.keywords).vocabulary
+
+    def split(name: str) -> CategorySplit:
+        images, texts, y, scenes, tokens, offsets = (
+            np.load(folder / f"{name}_{key}.npy", allow_pickle=False)
+            for key in ("images", "texts", "labels", "scenes", "tokens", "offsets")
+        )
+
+        def text(row: int) -> str:
+            words = tokens[offsets[row] : offsets[row + 1]]
+            captions = np.split(words, np.flatnonzero(words == END)[:-1] + 1)
+            return "; ".join(vocabulary.decode(caption) for caption in captions)
+
+        return CategorySplit(
+            name, images, texts, y, lambda row: picture(scenes[row : row + 1]), text, {"scenes": scenes}
+        )
+
+    return CategoryData(
+        name="emoji_category",
+        train=split("train"),
+        val=split("val"),
+        test=split("test"),
+        label_names=names.label_names[labels],
+        checksum=facts["checksum"],
+        licence=LICENCE,
+        details={"options": facts["options"], "concepts": names.names},
+    )
