@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nclib.models import ensemble as _ensemble
 from nclib.models import imram as _imram
+from nclib.models import omit as _omit
 from nclib.models import scan as _scan
 from nclib.models import vse as _vse
 from nclib.models import vse_inf as _vse_inf
@@ -21,4 +22,4 @@ __all__ = [
     "similarity_matrix",
 ]
 
-del _ensemble, _imram, _scan, _vse, _vse_inf
+del _ensemble, _imram, _omit, _scan, _vse, _vse_inf

@@ -1,0 +1,459 @@
+"""OMIT: image-text matching by optimal partial transport (Pan et al., arXiv 2603.14349), and its comparisons.
+
+A pair's score is the similarity that an entropic transport plan between regions and words collects. Partial
+matching adds one global vector to either side, the dustbins; what is moved to or from them does not count.
+The released code has transport with uniform weights only; dustbins and the other rows of Tables 3 to 5
+follow the paper's text. Choices that the paper leaves open are options, and stand in the docstrings.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nclib.batch import Tokens
+from nclib.models._omit_encodings import OMITCaptions, OMITImages
+from nclib.models._omit_matching import (
+    MARGINALS,
+    MATCHINGS,
+    Side,
+    add_dustbins,
+    attention,
+    attention_scores,
+    cosines,
+)
+from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
+from nclib.models.encoders import EPS, TextEncoder, l2, word_mask, xavier_linear
+from nclib.models.grouping import group_captions
+from nclib.models.omit_text import augment, fill_embedding
+from nclib.models.registry import MODELS, choice, positive, positive_integer
+from nclib.models.vse_inf import ResidualRegionEncoder
+
+MASK_RATIO = {"region": 0.4, "grid": 0.2}
+"""Share of the fragments of an image that training leaves out (Sec. 4.1)."""
+
+
+class AttentionPool(nn.Module):
+    """Mean of fragments under softmax weights from tanh(x W1^T) W2^T (PCME, arXiv 2101.05068, Sec. 3.2)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(dim, max(1, dim // 2), bias=False)
+        self.second = nn.Linear(max(1, dim // 2), 1, bias=False)
+        nn.init.xavier_uniform_(self.first.weight)
+        nn.init.xavier_uniform_(self.second.weight)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool (B, n, D) to (B, D); ``mask`` (B, n) is 1 at valid fragments."""
+        scores = self.second(torch.tanh(self.first(x))).squeeze(-1)  # (B, n)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -torch.inf)
+        return (scores.softmax(1)[..., None] * x).sum(1)
+
+
+def _identity(feature_dim: int, embed_dim: int) -> nn.Module:
+    if feature_dim != embed_dim:
+        raise ValueError(
+            f"image_encoder='identity' needs embed_dim = feature_dim, got {embed_dim} and {feature_dim}"
+        )
+    return nn.Identity()
+
+
+IMAGE_ENCODERS = {"mlp": ResidualRegionEncoder, "linear": xavier_linear, "identity": _identity}
+
+
+@MODELS.register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
+class OMIT(Matcher):
+    """Optimal partial transport between regions and words, or one of its comparisons.
+
+    In training a random part of the regions is left out, and words of captions are masked, replaced and
+    deleted at random.
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a fragment's feature, number of token ids, fragments per image (any number may be given
+        later). Fragments are detector regions or the cells of a feature grid, as given.
+    embed_dim, word_dim : int
+        Width of the common space and of a word embedding.
+    sim_dim : int
+        Not used; accepted so that all models are built by the same call.
+    matching : str
+        ``"partial_ot"`` (the paper's method); ``"ot"`` without dustbins; ``"full"``: dustbins count as
+        ordinary fragments; ``"prompt"``: dustbins are two learned vectors; ``"cam"``, ``"partial_cam"``:
+        cross attention of words over regions, without and with a dustbin; ``"vse"``: cosine of the mean
+        vectors; ``"pem"``: negative Wasserstein-2 distance of two diagonal Gaussians (Tables 3 and 4).
+    marginals : {"uni", "intra", "inter", "norm"}
+        Weights of the fragments in transport: uniform, by the cosine with the own or the other side's global
+        vector, or by their length before normalisation (Table 5).
+    lam : float
+        Weight lambda of the entropy (Eq. 2).
+    iterations : int
+        Row and column updates T of the scaling loop (Alg. A1).
+    sinkhorn : {"released", "log"}
+        The loop of the released code, which adds 1e-6 to every sum and thereby drops regions far from all
+        words, or exact scaling. Scores differ by up to 0.1 at the paper's lambda: do not mix them.
+    dustbin_mass : float or str
+        ``"uniform"``: a dustbin weighs as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1) (the paper
+        gives no masses); ``"half"``: 1/2 each; a number m: m / (1 + m) each.
+    tau : float
+        Temperature of ``marginals="intra"`` and ``"inter"`` (1 in the paper).
+    attention_tau : float
+        Temperature of cross attention (0.1 in the paper).
+    features : {"region", "grid"}
+        Kind of the fragments; decides the share left out in training, 0.4 or 0.2.
+    mask_ratio : float, optional
+        Another share, in [0, 1).
+    image_encoder : {"mlp", "linear", "identity"}
+        Linear map plus a two-layer network (the paper's), linear map, or the features as they are.
+    image_global : {"mean", "first"}
+        An image's global vector: the mean of its fragments, or its first fragment, which then is no local one
+        (the class token of a vision transformer).
+    text : {"bigru"}
+        Text encoder.
+    augment_captions : bool
+        Change captions at random in training.
+    word_vectors : str, optional
+        ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN where unknown; see
+        :func:`nclib.models.omit_text.read_word_vectors`.
+
+    Notes
+    -----
+    The plan is P = argmin <P, 1 - s> - lambda H(P) with marginals p and q (Eqs. 2 and 4), approximated by T
+    passes; the similarity is the sum of P_ij s_ij over local i and j (Eq. 5), not divided by the mass that
+    stays local.
+    """
+
+    settings: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        matching: str = "partial_ot",
+        marginals: str = "uni",
+        lam: float = 0.02,
+        iterations: int = 3,
+        sinkhorn: str = "released",
+        dustbin_mass: float | str = "uniform",
+        tau: float = 1.0,
+        attention_tau: float = 0.1,
+        features: str = "region",
+        mask_ratio: float | None = None,
+        image_encoder: str = "mlp",
+        image_global: str = "mean",
+        text: str = "bigru",
+        augment_captions: bool = True,
+        word_vectors: str | None = None,
+    ) -> None:
+        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        self.matching = choice("matching", matching, MATCHINGS)
+        self.marginals = choice("marginals", marginals, MARGINALS)
+        self.sinkhorn = choice("sinkhorn", sinkhorn, LOOPS)
+        self.image_global = choice("image_global", image_global, ("mean", "first"))
+        choice("text", text, ("bigru",))
+        positive(lam=lam, tau=tau, attention_tau=attention_tau)
+        positive_integer(iterations=iterations)
+        self.lam, self.iterations, self.tau, self.attention_tau = lam, iterations, tau, attention_tau
+        self.dustbin_mass = _dustbin_mass(dustbin_mass)
+        self.mask_ratio = MASK_RATIO[choice("features", features, MASK_RATIO)]
+        if mask_ratio is not None:
+            if isinstance(mask_ratio, bool) or not 0 <= mask_ratio < 1:
+                raise ValueError(f"mask_ratio must lie in [0, 1), got {mask_ratio!r}")
+            self.mask_ratio = mask_ratio
+        if not isinstance(augment_captions, bool):
+            raise TypeError(f"augment_captions must be True or False, got {augment_captions!r}")
+        self.augment_captions, self.embed_dim = augment_captions, embed_dim
+        self.image_encoder = IMAGE_ENCODERS[choice("image_encoder", image_encoder, IMAGE_ENCODERS)](
+            feature_dim, embed_dim
+        )
+        # one more id: the mask word of the augmentation
+        self.text_encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
+        nn.init.normal_(self.text_encoder.embedding.weight)
+        if word_vectors is not None:
+            fill_embedding(self.text_encoder.embedding, np.load(word_vectors, allow_pickle=False))
+        kind = MATCHINGS[matching]
+        self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
+        if matching == "pem":
+            self.image_pool, self.text_pool = AttentionPool(embed_dim), AttentionPool(embed_dim)
+        if kind.dustbin == "prompt":
+            self.image_prompt, self.text_prompt = (
+                nn.Parameter(torch.randn(embed_dim) * embed_dim**-0.5) for _ in range(2)
+            )
+
+    # -- encoding -------------------------------------------------------------------------------------------
+
+    def encode_images(self, images: Tensor) -> OMITImages:
+        """Encode fragments (B, K, feature_dim) as unit vectors (B, K, D) with a unit global vector (B, D)."""
+        images = self.check_images(images)
+        lead = int(self.image_global == "first")
+        if images.shape[1] <= lead:
+            raise ValueError("images have one fragment, but image_global='first' takes it as the global one")
+        if self.training and self.mask_ratio:
+            images = self._leave_out(images, lead)
+        x = self.image_encoder(images)
+        unit = l2(x)
+        norms = torch.linalg.vector_norm(x, dim=-1)[:, lead:]
+        regions = unit[:, lead:]
+        vectors = unit[:, 0] if lead else l2(regions.mean(1))
+        spread = l2(vectors + self.image_pool(regions)) if self.matching == "pem" else None
+        return OMITImages(vectors, regions, norms, spread)
+
+    def _leave_out(self, images: Tensor, lead: int) -> Tensor:
+        """Keep a random part of the fragments of every image, in random order, and the first ``lead``."""
+        n = images.shape[1] - lead
+        kept = max(1, int(n * (1 - self.mask_ratio) + 1e-9))
+        order = torch.rand(images.shape[0], n).argsort(1)[:, :kept] + lead
+        order = torch.cat([torch.arange(lead).expand(images.shape[0], lead), order], 1).to(images.device)
+        return images.gather(1, order[..., None].expand(-1, -1, images.shape[2]))
+
+    def encode_captions(self, tokens: Tokens) -> OMITCaptions:
+        """Encode captions as unit words (C, W, D), zero at padding, with a unit global vector (C, D)."""
+        tokens = self.check_tokens(tokens)
+        if self.training and self.augment_captions:
+            tokens = augment(tokens, mask_id=self.vocab_size, n_words=self.vocab_size)
+        x, _ = self.text_encoder(tokens)
+        mask = word_mask(tokens.lengths, x.shape[1], x)
+        absent = 1 - mask  # the length of a zero row has no second derivative
+        norms = torch.linalg.vector_norm(x + absent[..., None], dim=-1) * mask
+        words = x / (norms + absent + EPS)[..., None]
+        vectors = l2(words.sum(1) / mask.sum(1, keepdim=True))
+        spread = l2(vectors + self.text_pool(words, mask)) if self.matching == "pem" else None
+        return OMITCaptions(vectors, tokens.lengths, words, norms, spread)
+
+    def _sides(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Side, Side]:
+        regions, words = fragments(images, captions)
+        words = words.to(self.dtype)
+        mask = word_mask(captions.lengths, words.shape[1], words)
+        image = {"vectors": l2(images.vectors.to(self.dtype)), "regions": regions.to(self.dtype)}
+        caption = {
+            "vectors": l2(captions.vectors.to(self.dtype)),
+            "words": words * mask[..., None],
+            "mask": mask,
+        }
+        for side, encoding in ((image, images), (caption, captions)):
+            norms = getattr(encoding, "norms", None)
+            if norms is not None:
+                side["norms"] = norms.to(self.dtype)
+        return image, caption
+
+    # -- comparison -----------------------------------------------------------------------------------------
+
+    def similarity(
+        self,
+        images: ImageEncoding,
+        captions: CaptionEncoding,
+        *,
+        logits: bool = False,
+        chunk: int | None = None,
+    ) -> Tensor:
+        """Compare every image with every caption: (B, C).
+
+        ``logits`` changes nothing here: these scores do not saturate.
+        """
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            if MATCHINGS[self.matching].family == "vector":
+                return self._compare_vectors(images, captions)
+            image, caption = self._sides(images, captions)
+            n_images, n_regions = image["regions"].shape[:2]
+            training, lengths = torch.is_grad_enabled(), captions.lengths
+            word = self._bytes_per_word(
+                n_images * (n_regions + 1) * caption["words"].element_size(), training
+            )
+            again = training and word * (sum(lengths) + len(lengths)) > self.memory_budget
+            budget = self.memory_budget if training else min(self.memory_budget, 1 << 28)
+            # a group costs some fifty calls: as much as this many words of padding
+            groups = group_captions(
+                lengths,
+                group_cost=max(2.0, 3e4 / (n_images * n_regions)),
+                max_words=max(1, budget // word),
+                max_captions=chunk,
+            )
+            order = torch.tensor([row for group in groups for row in group.rows])
+            order = order.to(images.vectors.device, non_blocking=True)
+            parts = {
+                k: v.index_select(0, order).split([len(g.rows) for g in groups]) for k, v in caption.items()
+            }
+            columns = []
+            for i, group in enumerate(groups):
+                part = {k: v[i] if k == "vectors" else v[i][:, : group.width] for k, v in parts.items()}
+                if again:
+                    columns.append(
+                        checkpoint(self._block, image, part, use_reentrant=False, preserve_rng_state=False)
+                    )
+                else:
+                    columns.append(self._block(image, part))
+            back = torch.empty_like(order)
+            back[order] = torch.arange(len(order), device=order.device)
+            return torch.cat(columns, 1).index_select(1, back)
+
+    def _bytes_per_word(self, size: int, training: bool) -> int:
+        """Bytes that one word leaves in memory, from those of its cosines with all fragments."""
+        if MATCHINGS[self.matching].family == "attention":
+            return size * (8 if training else 5)
+        return size * (3 if training else 1)
+
+    def _block(self, image: Side, caption: Side, plain: bool = False) -> Tensor:
+        """Scores (B, C) of captions side by side."""
+        kind = MATCHINGS[self.matching]
+        if kind.family == "attention":
+            return attention_scores(image, caption, self.attention_tau, bool(kind.dustbin))
+        s, p, q = self._problem(image, caption)
+        return transport_scores(
+            s, p, q, lam=self.lam, iterations=self.iterations, loop=self.sinkhorn, skip=kind.skip, plain=plain
+        )
+
+    def _problem(self, image: Side, caption: Side) -> tuple[Tensor, Tensor, Tensor]:
+        """Cosines (B, n, m, C) and marginals of the transport, dustbins first if there are any."""
+        regions, words = image["regions"], caption["words"]
+        p, q = MARGINALS[self.marginals](image, caption, self.tau)
+        dustbin = MATCHINGS[self.matching].dustbin
+        if dustbin:
+            ends = [image["vectors"], caption["vectors"]]
+            if dustbin == "prompt":
+                prompts = (self.image_prompt, self.text_prompt)
+                ends = [l2(x).expand_as(end) for x, end in zip(prompts, ends, strict=True)]
+            regions, words = (
+                torch.cat([end[:, None], x], 1) for end, x in zip(ends, (regions, words), strict=True)
+            )
+            p, q = add_dustbins(p, q, caption["mask"], self.dustbin_mass)
+        return cosines(regions, words), p, q
+
+    def _compare_vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> Tensor:
+        v, t = self._vectors(images, captions)
+        product = v @ t.t()
+        if self.matching == "vse":
+            return product
+        square = (v * v).sum(1)[:, None] + (t * t).sum(1) - 2 * product
+        return -square.clamp_min(1e-12).sqrt()
+
+    def _vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
+        """What is compared: unit globals, for ``pem`` with the standard deviations less 1 beside them."""
+        v, t = l2(images.vectors.to(self.dtype)), l2(captions.vectors.to(self.dtype))
+        if self.matching == "vse":
+            return v, t
+        wide, long = getattr(images, "spread", None), getattr(captions, "spread", None)
+        if wide is None or long is None:
+            image, caption = self._sides(images, captions)
+            wide = l2(v + self.image_pool(image["regions"]))
+            long = l2(t + self.text_pool(caption["words"], caption["mask"]))
+        # less 1: the difference is the same, and small numbers do not cancel
+        return torch.cat([v, torch.expm1(wide)], 1), torch.cat([t, torch.expm1(long)], 1)
+
+    # -- given pairs and plans ------------------------------------------------------------------------------
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of the common space with ``matching="vse"``, else 1."""
+        return self.embed_dim if self.matching == "vse" else 1
+
+    def pair_vectors(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
+    ) -> Tensor:
+        """Return products of unit vectors with ``matching="vse"``, else the score as a vector of length 1."""
+        if self.matching == "vse":
+            return cosine_pairs(images, captions, paired)
+        return super().pair_vectors(images, captions, paired=paired)
+
+    def paired_similarity(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Compare image i with caption i only, (n,); ``logits`` changes nothing here."""
+        same_count(images, captions)
+        with torch.autocast(images.vectors.device.type, enabled=False):
+            if MATCHINGS[self.matching].family == "vector":
+                v, t = self._vectors(images, captions)
+                if self.matching == "vse":
+                    return (v * t).sum(1)
+                return -(v - t).square().sum(1).clamp_min(1e-12).sqrt()
+            sides = [{k: v[:, None] for k, v in side.items()} for side in self._sides(images, captions)]
+            scores: Tensor = torch.vmap(functools.partial(self._block, plain=True))(*sides)  # (n, 1, 1)
+            return scores.flatten()
+
+    @torch.no_grad()
+    def alignments(
+        self,
+        images: ImageEncoding,
+        captions: CaptionEncoding,
+        *,
+        lam: float | None = None,
+        iterations: int | None = None,
+        sinkhorn: str | None = None,
+    ) -> Tensor:
+        """Return how every pair is aligned, for figures and measurements.
+
+        Parameters
+        ----------
+        images, captions
+            Encodings of this model.
+        lam, iterations, sinkhorn
+            Other values than the model's, for transport.
+
+        Returns
+        -------
+        Tensor, (B, C, n, m)
+            The plans; for cross attention the shares divided by the number of words, so that a word's column
+            sums to what a plan with uniform weights gives it. Row 0 (and for transport column 0) belong to
+            the dustbin where the matching has one. 0 at padding.
+
+        Raises
+        ------
+        ValueError
+            When the matching compares vectors only.
+        """
+        kind = MATCHINGS[self.matching]
+        if kind.family == "vector":
+            raise ValueError(f"matching={self.matching!r} compares vectors; it aligns no fragments")
+        image, caption = self._sides(images, captions)
+        if kind.family == "attention":
+            share, _ = attention(image, caption, self.attention_tau, bool(kind.dustbin))
+            mask = caption["mask"].t()
+            return (share * (mask / mask.sum(0))).permute(0, 3, 1, 2)
+        epsilon = LOOPS[choice("sinkhorn", sinkhorn or self.sinkhorn, LOOPS)]
+        plans = transport_plans(
+            *self._problem(image, caption), lam or self.lam, iterations or self.iterations, epsilon
+        )
+        return plans.permute(0, 3, 1, 2)
+
+    def masses(self, images: ImageEncoding, captions: CaptionEncoding) -> dict[str, Tensor]:
+        """Return where the mass of every pair's plan lies, each (B, C); they sum to the plan's mass.
+
+        ``local``: between regions and words; ``to_words``: from the image's dustbin; ``to_regions``: to the
+        caption's dustbin; ``between``: from dustbin to dustbin.
+
+        Raises
+        ------
+        ValueError
+            When the matching is no transport with dustbins.
+        """
+        kind = MATCHINGS[self.matching]
+        if kind.family != "transport" or not kind.dustbin:
+            raise ValueError(f"matching={self.matching!r} is no transport with dustbins")
+        plans = self.alignments(images, captions)
+        parts = {
+            "local": plans[..., 1:, 1:],
+            "to_words": plans[..., :1, 1:],
+            "to_regions": plans[..., 1:, :1],
+        }
+        return {k: v.sum((-2, -1)) for k, v in parts.items()} | {"between": plans[..., 0, 0]}
+
+
+def _dustbin_mass(value: float | str) -> float | None:
+    """Mass m of a dustbin beside local mass 1; None when it goes with the number of fragments."""
+    if value == "uniform":
+        return None
+    mass = 1.0 if value == "half" else value
+    if isinstance(mass, bool) or not isinstance(mass, int | float) or not mass > 0:
+        raise ValueError(f"dustbin_mass must be 'uniform', 'half' or a positive number, got {value!r}")
+    return float(mass)

@@ -1,0 +1,118 @@
+"""What OMIT does to captions: random changes in training, and word vectors from a local file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.batch import Tokens
+from nclib.models.vse_inf import keep_rows
+
+MASKED, REPLACED, DELETED = 0.10, 0.02, 0.08
+"""Shares of tokens that become the mask word, become a random word, or vanish (Sec. 4.1)."""
+
+SHORTEST = 5
+"""Captions with fewer words, start and end not counted, are left alone (released code)."""
+
+
+def augment(tokens: Tokens, *, mask_id: int, n_words: int) -> Tokens:
+    """Mask, replace and delete words at random; the first and the last token stay.
+
+    Parameters
+    ----------
+    tokens : Tokens
+        Captions.
+    mask_id : int
+        Id of the mask word.
+    n_words : int
+        Random words are drawn from ids below this.
+
+    Returns
+    -------
+    Tokens
+        Captions of the same order, some shorter. Draws come from torch's global generator on the CPU.
+    """
+    lengths = torch.tensor(tokens.lengths)[:, None]
+    place = torch.arange(tokens.ids.shape[1])[None]
+    valid = place < lengths
+    free = (place > 0) & (place < lengths - 1) & (lengths - 2 >= SHORTEST)  # (C, W)
+    chance = torch.where(free, torch.rand(valid.shape), 1.0)
+    other = torch.randint(n_words, valid.shape)
+    device = tokens.ids.device
+    ids = tokens.ids.masked_fill((chance < MASKED).to(device), mask_id)
+    replaced = (chance >= MASKED) & (chance < MASKED + REPLACED)
+    ids = torch.where(replaced.to(device), other.to(device), ids)
+    keep = valid & ~((chance >= MASKED + REPLACED) & (chance < MASKED + REPLACED + DELETED))
+    return Tokens(*keep_rows(keep, ids))
+
+
+def read_word_vectors(path: str | Path, words: Sequence[str], dim: int) -> np.ndarray:
+    """Read the vectors of a vocabulary's words from a text file such as ``glove.840B.300d.txt``.
+
+    A word that the file does not have is looked up again without ``- . '`` and cut at a slash, as in OMIT's
+    code.
+
+    Parameters
+    ----------
+    path : str or Path
+        Text file; each line a word and ``dim`` numbers, separated by spaces.
+    words : sequence of str
+        The vocabulary's words, in the order of their ids.
+    dim : int
+        Numbers per word.
+
+    Returns
+    -------
+    ndarray, float32, (len(words), dim)
+        Rows of words that were not found are NaN.
+
+    Raises
+    ------
+    ValueError
+        When a line of a wanted word does not hold ``dim`` numbers.
+    """
+    wanted: dict[str, list[int]] = {}
+    plain: dict[str, list[int]] = {}
+    for i, word in enumerate(words):
+        wanted.setdefault(word, []).append(i)
+        short = word.replace("-", "").replace(".", "").replace("'", "").split("/")[0]
+        plain.setdefault(short, []).append(i)
+    found = np.full((len(words), dim), np.nan, np.float32)
+    second = found.copy()
+    with Path(path).open(encoding="utf8") as file:
+        for number, line in enumerate(file, 1):
+            word, _, rest = line.rstrip("\n").partition(" ")
+            if word not in wanted and word not in plain:
+                continue
+            values = np.array(rest.split(), np.float32)
+            if len(values) != dim:
+                raise ValueError(f"{path}, line {number}: {len(values)} numbers, dim={dim} are needed")
+            found[wanted.get(word, [])] = values
+            second[plain.get(word, [])] = values
+    missing = np.isnan(found[:, 0])
+    found[missing] = second[missing]
+    return found
+
+
+def fill_embedding(embedding: torch.nn.Embedding, vectors: np.ndarray) -> None:
+    """Copy word vectors into the first rows of an embedding; rows that are NaN keep what they have.
+
+    Raises
+    ------
+    ValueError
+        When the width differs or there are more vectors than rows.
+    """
+    rows, dim = embedding.weight.shape
+    if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
+        raise ValueError(
+            f"word_vectors must be (at most {rows}, {dim}): one row per word of the vocabulary and word_dim "
+            f"columns, got {vectors.shape}"
+        )
+    known = torch.from_numpy(~np.isnan(vectors).any(1))
+    with torch.no_grad():
+        target: Tensor = embedding.weight[: len(vectors)]
+        target[known] = torch.from_numpy(vectors.astype(np.float32))[known].to(target)
