@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -257,10 +257,10 @@ class CoTeaching(Method):
         )
 
 
-def mean_report(reports: list[dict[str, float]]) -> dict[str, float]:
+def mean_report(reports: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     """Return the mean of reports with the same names; None where one of them has None."""
     result: dict[str, Any] = {}
     for name in reports[0]:
         found = [report[name] for report in reports]
-        result[name] = None if any(value is None for value in found) else float(np.mean(found))
+        result[name] = None if None in found else float(np.mean(found))  # type: ignore[arg-type]
     return result

@@ -1,0 +1,224 @@
+"""A first-in-first-out memory of encoded pairs (REPAIR): what the network last saw of pairs it believes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def pooled(encoding: Any) -> Tensor:
+    """Return one unit vector per image or caption, without gradient: for distances only.
+
+    The mean of the regions or of the valid words where the model keeps them, its global vector otherwise; the
+    members of an ensemble stand side by side.
+
+    Parameters
+    ----------
+    encoding
+        What ``encode_images`` or ``encode_captions`` of a model gives.
+
+    Returns
+    -------
+    Tensor, float32, (B, D)
+    """
+    parts = getattr(encoding, "parts", None)
+    if parts is not None:
+        return F.normalize(torch.cat([pooled(part) for part in parts], dim=1), dim=1)
+    pieces = getattr(encoding, "regions", None)
+    pieces = getattr(encoding, "words", None) if pieces is None else pieces
+    # Words beyond a caption's length are zero, and the length itself does not survive the normalisation.
+    vectors = encoding.vectors if pieces is None else pieces.sum(1)
+    return F.normalize(vectors.detach().float(), dim=1)
+
+
+def _flatten(encoding: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the tensors and lengths of an encoding by name; nested encodings get dotted names."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(encoding):
+        value, name = getattr(encoding, field.name), prefix + field.name
+        if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            for i, part in enumerate(value):
+                flat |= _flatten(part, f"{name}.{i}.")
+        elif value is not None:
+            flat[name] = value
+    return flat
+
+
+def _rebuild(template: Any, flat: dict[str, Any], prefix: str = "") -> Any:
+    """Return an encoding built like ``template`` with the values of :func:`_flatten`."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(template):
+        value, name = getattr(template, field.name), prefix + field.name
+        if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            values[field.name] = tuple(_rebuild(p, flat, f"{name}.{i}.") for i, p in enumerate(value))
+        else:
+            values[field.name] = flat.get(name)
+    return type(template)(**values)
+
+
+class Rows:
+    """A fixed number of slots for the rows of one kind of encoding, whatever tensors it is made of.
+
+    Parameters
+    ----------
+    size : int
+        Number of slots.
+    dtype : torch.dtype
+        Number type in which the slots are kept.
+    """
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        self.size, self.dtype = size, dtype
+        self.tensors: dict[str, Tensor] = {}
+        self.lengths: dict[str, list[int]] = {}
+        self.template: Any = None  # shows how to build an encoding; made by the first write
+
+    def write(self, slots: list[int], encoding: Any) -> None:
+        """Put the rows of ``encoding`` into ``slots``, without gradient."""
+        self.template = encoding.select([]).detach() if self.template is None else self.template
+        for name, value in _flatten(encoding).items():
+            if isinstance(value, Tensor):
+                self._store(name, slots, value.detach())
+            else:
+                kept = self.lengths.setdefault(name, [0] * self.size)
+                for slot, length in zip(slots, value, strict=True):
+                    kept[slot] = int(length)
+
+    def _store(self, name: str, slots: list[int], rows: Tensor) -> None:
+        store = self.tensors.get(name)
+        if store is None:
+            store = rows.new_zeros(self.size, *rows.shape[1:], dtype=self.dtype)
+        if rows.ndim == 3 and rows.shape[1] != store.shape[1]:
+            width = max(rows.shape[1], store.shape[1])  # captions of another width: pad with zeros
+            store, rows = (F.pad(x, (0, 0, 0, width - x.shape[1])) for x in (store, rows))
+        index = torch.tensor(slots).to(store.device, non_blocking=True)
+        self.tensors[name] = store.index_copy_(0, index, rows.to(self.dtype))
+
+    def select(self, index: Tensor) -> Any:
+        """Return the slots ``index``, (n,), as an encoding in float32.
+
+        Only encodings with lengths wait for the device: captions are grouped by length on the host.
+        """
+        flat: dict[str, Any] = {name: x.index_select(0, index).float() for name, x in self.tensors.items()}
+        if self.lengths:
+            rows = index.tolist()
+            flat |= {name: tuple(kept[row] for row in rows) for name, kept in self.lengths.items()}
+        encoding = _rebuild(self.template, flat)
+        return encoding.select(slice(None)) if self.lengths else encoding  # cut to the longest caption
+
+    def state(self) -> dict[str, Any]:
+        """Return the slots as tensors and plain data."""
+        return {"tensors": dict(self.tensors), "lengths": dict(self.lengths)}
+
+    def load_state(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore what :meth:`state` returned."""
+        self.tensors = {name: x.to(device, copy=True) for name, x in state["tensors"].items()}
+        self.lengths = {name: list(kept) for name, kept in state["lengths"].items()}
+
+
+class FeatureBank:
+    """Memory of the last ``size`` encoded pairs of one network; the oldest leave first.
+
+    It keeps what the network's similarity needs (regions and words, or global vectors), the pooled unit
+    vectors for distances, and which training pair each entry came from.
+
+    Parameters
+    ----------
+    size : int >= 1
+        M, the number of pairs.
+    precision : {"fp32", "fp16", "bf16"}
+        Number type of the kept encodings. Pooled vectors stay in float32, for the ranks' sake.
+    """
+
+    def __init__(self, size: int, precision: str = "fp32") -> None:
+        self.size, self.count, self._next = size, 0, 0
+        self._images, self._captions = (Rows(size, PRECISION[precision]) for _ in range(2))
+        self._pooled: tuple[Tensor, Tensor] | None = None
+        self._pairs = torch.zeros(size, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def push(self, images: Any, captions: Any, index: Tensor) -> None:
+        """Append pairs; of more than ``size`` only the last ones remain.
+
+        Parameters
+        ----------
+        images, captions
+            Encodings of B pairs.
+        index : Tensor, int64, (B,), on the host
+            Positions of the pairs in the training set.
+        """
+        if len(index) > self.size:
+            rest = slice(len(index) - self.size, None)
+            images, captions, index = images.select(rest), captions.select(rest), index[rest]
+        slots = [(self._next + i) % self.size for i in range(len(index))]
+        self._images.write(slots, images)
+        self._captions.write(slots, captions)
+        u, t = pooled(images), pooled(captions)
+        if self._pooled is None:
+            self._pooled = u.new_zeros(self.size, u.shape[1]), t.new_zeros(self.size, t.shape[1])
+        place = torch.tensor(slots)
+        self._pairs[place] = index
+        place = place.to(u.device, non_blocking=True)
+        for store, rows in zip(self._pooled, (u, t), strict=True):
+            store.index_copy_(0, place, rows)
+        self._next = (self._next + len(index)) % self.size
+        self.count = min(self.count + len(index), self.size)
+
+    def features(self) -> tuple[Tensor, Tensor]:
+        """Return the pooled unit vectors of images and captions, (len, D) each.
+
+        Raises
+        ------
+        RuntimeError
+            When nothing has been pushed yet.
+        """
+        if self._pooled is None:
+            raise RuntimeError("the bank is empty; push encoded pairs first")
+        u, t = self._pooled
+        return u[: self.count], t[: self.count]
+
+    def images(self, index: Tensor) -> Any:
+        """Return the images of entries ``index``, (n,), as an encoding of the model that made them."""
+        return self._images.select(index)
+
+    def captions(self, index: Tensor) -> Any:
+        """Return the captions of entries ``index``, (n,)."""
+        return self._captions.select(index)
+
+    def pairs(self, device: torch.device) -> Tensor:
+        """Return the training pair of each entry, int64, (len,)."""
+        return self._pairs[: self.count].to(device, non_blocking=True)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the bank holds on its device."""
+        kept = [*self._images.tensors.values(), *self._captions.tensors.values(), *(self._pooled or ())]
+        return sum(x.nbytes for x in kept)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything :meth:`load_state` needs (tensors and plain data)."""
+        return {
+            "count": self.count,
+            "next": self._next,
+            "pairs": self._pairs,
+            "pooled": self._pooled,
+            "images": self._images.state(),
+            "captions": self._captions.state(),
+        }
+
+    def load_state(self, state: dict[str, Any], device: torch.device) -> None:
+        """Restore what :meth:`state` returned, on ``device``."""
+        self.count, self._next, self._pairs = state["count"], state["next"], state["pairs"]
+        if state["pooled"] is not None:
+            u, t = (x.to(device, copy=True) for x in state["pooled"])
+            self._pooled = u, t
+        self._images.load_state(state["images"], device)
+        self._captions.load_state(state["captions"], device)

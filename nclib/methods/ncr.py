@@ -1,0 +1,133 @@
+r"""NCR: learning with noisy correspondence (Huang, Niu, Liu, Ding, Xiao, Wu, Peng; NeurIPS 2021).
+
+Two networks divide the pairs by a Gaussian mixture on their losses and train on each other's division. No
+label is believed outright: the correspondence of a pair is its posterior mixed with the networks' own
+prediction, and it decides how wide the margin of the triplet loss is for this pair.
+
+Symbols: :math:`S` similarities (images in rows), :math:`\ell` per-pair loss, :math:`w` posterior of the
+clean component, :math:`P` predicted correspondence, :math:`\hat y` rectified label, :math:`\hat\alpha` soft
+margin, :math:`\alpha` margin, :math:`m` base of the soft margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nclib import losses
+from nclib._options import option
+from nclib.methods._base import Batch, Loop, Steps, Terms
+from nclib.methods._coteaching import CoTeaching
+from nclib.methods._registry import METHODS
+
+SURE = 10  # one pair in so many of a batch sets the scale of the predictions
+
+
+@dataclass(frozen=True)
+class NCROptions:
+    """Options of NCR; the defaults are those of the paper."""
+
+    margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
+    m: float = option(10.0, above=1, help="base of the exponential soft margin")
+    soft_margin: str = option(
+        "exponential",
+        choices=(*losses.SOFT_MARGIN, "none"),
+        help="from label to margin; 'none' gives every pair the full margin, as the first released code did",
+    )
+    threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
+
+
+def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
+    r"""Let a network judge the given pairs of a batch by how far they stand above the others (Sec. 3.2).
+
+    :math:`\tilde p_i = \mathrm{clip}(\alpha - \ell_i / 2, 0, \alpha)` with the mean triplet loss
+    :math:`\ell`, divided by the mean of the :math:`\lfloor B/10 \rfloor + 1` largest of the batch and clipped
+    to [0, 1].
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    margin : float, > 0
+        :math:`\alpha`, in units of the similarity.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, 1]
+        P; all 0 when no pair of the batch stands above the others.
+    """
+    p = (margin - losses.triplet(S, margin, "mean") / 2).clamp(0, margin)  # (B,)
+    scale = p.topk(len(p) // SURE + 1).values.mean()
+    return (p / scale.clamp_min(torch.finfo(p.dtype).tiny)).clamp(0, 1)
+
+
+def rectified_label(w: Tensor, P: Tensor) -> Tensor:
+    r"""Label of a clean pair, :math:`\hat y = w + (1 - w) P`, per pair.
+
+    Parameters
+    ----------
+    w : Tensor, (B,), in [0, 1]
+        Posterior of the clean component, from the other network.
+    P : Tensor, (B,), in [0, 1]
+        Prediction of the network that is trained.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, 1]
+    """
+    return w + (1 - w) * P
+
+
+@METHODS.register(
+    "ncr",
+    summary="two networks, Gaussian-mixture split exchanged, rectified labels as soft margins",
+    paper="Huang et al., NeurIPS 2021",
+)
+class NCR(CoTeaching):
+    """The algorithm of the paper; ``options`` is an :class:`NCROptions`."""
+
+    Options = NCROptions
+    settings: ClassVar = {
+        "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 30},
+        "coco": {"warmup_epochs": 10, "epochs": 20, "decay_every": 10},
+        "cc152k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30},
+    }
+
+    # -- warm-up: all pairs, the mean over all negatives ------------------------------------------------
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
+
+    # -- co-division (Sec. 3.1): each network trains on what the other one calls clean -------------------
+
+    def begin_epoch(self, loop: Loop) -> Steps:
+        return self.exchanged_steps(loop, self.divide_pairs(loop), noisy=self.noisy_now(loop))
+
+    # -- co-rectification (Sec. 3.2) and the robust loss (Sec. 3.3) --------------------------------------
+
+    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Iterator[Terms]:
+        clean, noisy = item
+        # Both labels come from the weights before the clean step.
+        y_clean = rectified_label(self.given(loop, clean), self._predict(loop, clean, loop.active))
+        if noisy is not None:
+            y_noisy = (self._predict(loop, noisy, 0) + self._predict(loop, noisy, 1)) / 2
+        yield {"clean": self._robust_loss(loop, clean, y_clean)}
+        if noisy is not None:
+            yield {"noisy": self._robust_loss(loop, noisy, y_noisy)}  # a step of its own
+
+    def _predict(self, loop: Loop, batch: Batch, network: int) -> Tensor:
+        with loop.evaluating():
+            return predicted_correspondence(loop.similarity(batch, network), self.options.margin)
+
+    def _robust_loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
+        return losses.soft_margin_triplet(loop.similarity(batch), self._margins(y)).sum()
+
+    def _margins(self, y: Tensor) -> Tensor:
+        o = self.options
+        if o.soft_margin == "none":
+            return torch.full_like(y, o.margin)
+        return losses.soft_margins(y, o.margin, o.m, o.soft_margin)

@@ -1,0 +1,284 @@
+r"""REPAIR: rank correlation and noisy pair half-replacing with memory (Zheng, Hong, Gao, Sang; 2024).
+
+The frame is NCR's: two networks, divisions exchanged, soft margins. Two things are new, and both read a
+memory bank of pairs that are believed to be matched. A pair's soft label is the rank correlation of its
+image's and its caption's distances to the bank, so the similarity network does not label for itself. And a
+pair that both networks call mismatched is not thrown away: one half of it is replaced by a fitting feature of
+the bank.
+
+Symbols: :math:`f, g` encoded image and caption, :math:`D` distances to the bank, :math:`corre` rank
+correlation, :math:`\mu, \gamma` anchors, :math:`y^*` soft label, :math:`w` posterior of the clean component,
+:math:`\eta` threshold of replacing, :math:`K` candidates, :math:`M` entries of the bank, :math:`\tau` weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nclib import losses
+from nclib._options import option
+from nclib.methods._bank import PRECISION, FeatureBank, pooled
+from nclib.methods._base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods._coteaching import CoTeaching, mean_report
+from nclib.methods._encoding import compare, encode, part_of
+from nclib.methods._registry import METHODS
+from nclib.methods._replacing import ReplaceLog
+from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank_correspondence, rank_labels
+
+
+class Variant(NamedTuple):
+    """A row of the ablation: soft labels of clean pairs, and what happens to noisy ones."""
+
+    soft: bool
+    noisy: str
+
+
+VARIANTS = {
+    "rc+npr": Variant(soft=True, noisy="replace"),
+    "rc+drop": Variant(soft=True, noisy="drop"),
+    "hard+drop": Variant(soft=False, noisy="drop"),
+    "hard": Variant(soft=False, noisy="keep"),
+}
+"""Table III. ``hard``: labels 1 and 0, margins alpha and 0; ``drop``: noisy pairs are not trained on."""
+
+REPLACE_IMAGE = {"random": 0.5, "image": 1.0, "text": 0.0}
+"""Probability that the image of a pair is replaced, rather than the caption."""
+
+
+@dataclass(frozen=True)
+class REPAIROptions:
+    """Options of REPAIR; the defaults are those of the paper."""
+
+    bank_size: int = option(4096, low=2, help="pairs M that each network's bank holds")
+    bank_precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the bank")
+    eta: float = option(0.25, low=0, high=1, help="both posteriors below it: one half is replaced")
+    K: int = option(32, low=1, help="nearest entries that are candidates for the replaced half")
+    tau: float = option(0.15, low=0, help="weight of the loss on noisy pairs")
+    replace: str = option("random", choices=tuple(REPLACE_IMAGE), help="which half is replaced")
+    variant: str = option("rc+npr", choices=tuple(VARIANTS), help="row of the ablation")
+    labels_at: str = option(
+        "epoch",
+        choices=("epoch", "batch"),
+        help="soft labels for all pairs at the start of an epoch, made for the other network; or per batch "
+        "with the network's own bank (Algorithm 1)",
+    )
+    margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
+    m: float = option(10.0, above=1, help="base of the exponential soft margin")
+    threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
+
+
+def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tensor], K: int) -> Tensor:
+    r"""Choose the entry whose other half replaces the wrong half of each pair (Eqs. 10 and 11).
+
+    To replace an image: among the K entries whose captions are nearest to the pair's own caption, the one
+    whose image the network finds most similar to that caption. To replace a caption: the same with the roles
+    exchanged.
+
+    Parameters
+    ----------
+    query : Tensor, (n, D)
+        Pooled features of the halves that stay.
+    bank : Tensor, (M, D)
+        Pooled features of the bank, same modality.
+    score : callable
+        ``score(candidates)``, from entries (n, K') to the similarity of their other halves with the halves
+        that stay, (n, K').
+    K : int >= 1
+        Number of candidates; all entries when the bank holds fewer.
+
+    Returns
+    -------
+    Tensor of int64, (n,)
+        Positions in the bank.
+    """
+    candidates = nearest_entries(bank_distances(query, bank), K)  # (n, K')
+    best = score(candidates).argmax(1, keepdim=True)
+    return candidates.gather(1, best)[:, 0]
+
+
+@METHODS.register(
+    "repair",
+    summary="co-teaching with a memory bank: rank-correlation labels, half-replaced noisy pairs",
+    paper="Zheng et al., arXiv 2403.08224",
+)
+class REPAIR(CoTeaching):
+    """Algorithm 1 of the paper; ``options`` is a :class:`REPAIROptions`."""
+
+    Options = REPAIROptions
+    settings: ClassVar = {
+        "quick": {"bank_size": 1024},
+        "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 30},
+        "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30},
+        "cc152k": {"warmup_epochs": 10, "epochs": 20, "decay_every": 10},
+    }
+    banks: list[FeatureBank]
+
+    # -- warm-up: all pairs, the mean over all negatives ------------------------------------------------
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
+
+    # -- before an epoch: divide, and label all pairs with both banks (Sec. III-B) -----------------------
+
+    def begin_epoch(self, loop: Loop) -> Steps:
+        variant = VARIANTS[self.options.variant]
+        division = self.divide_pairs(loop)
+        if loop.active == 0:
+            self.log = ReplaceLog()
+            if variant.soft:
+                self._fill_banks(loop)
+                self._label_all(loop)
+        self.turn = 0
+        return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop) and variant.noisy != "drop")
+
+    def _fill_banks(self, loop: Loop) -> None:
+        """Start each bank with random pairs that its network trains on, once per run."""
+        if hasattr(self, "banks"):
+            return
+        o = self.options
+        self.banks = [FeatureBank(o.bank_size, o.bank_precision) for _ in loop.networks]
+        for k, bank in enumerate(self.banks):
+            clean = self.divisions[1 - k].clean
+            order = torch.randperm(len(clean), generator=loop.generator(f"bank {k}"))[: o.bank_size]
+            with loop.evaluating():
+                for index in clean[order].split(loop.batch_size):
+                    batch = loop.batch(index)
+                    bank.push(*encode(loop, batch, k), batch.index)
+
+    def _label_all(self, loop: Loop) -> None:
+        """Rank correlation of every pair with each network's bank, (N, 2), and the anchors of Eq. 9."""
+
+        def correlation(batch: Batch) -> Tensor:
+            found = [self._correspondence(k, *encode(loop, batch, k)) for k in range(len(self.banks))]
+            return torch.stack([each.correlation for each in found], dim=1)  # (B, 2)
+
+        self.correlation = loop.each_pair(correlation)
+        self.anchors = [rank_anchors(corre) for corre in self.correlation.unbind(1)]
+        labels = [rank_labels(c, *a) for c, a in zip(self.correlation.unbind(1), self.anchors, strict=True)]
+        self.labels = torch.stack(labels, dim=1)  # y*, (N, 2)
+
+    def _correspondence(self, network: int, images: Any, captions: Any, anchors: Any = (None, None)) -> Any:
+        """Eqs. 6-9 for encoded pairs with the bank of ``network``."""
+        mu, gamma = anchors
+        bank = self.banks[network]
+        if not len(bank):  # no pair was called clean yet: nothing to compare with
+            zero = torch.zeros(len(images), 1, device=pooled(images).device)
+            return rank_correspondence(zero, zero, zero[:0], zero[:0], mu=mu, gamma=gamma)
+        return rank_correspondence(pooled(images), pooled(captions), *bank.features(), mu=mu, gamma=gamma)
+
+    # -- one iteration (Algorithm 1) --------------------------------------------------------------------
+
+    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Terms:
+        clean, noisy = item
+        variant = VARIANTS[self.options.variant]
+        self.turn += 1
+        if not variant.soft:
+            return self._hard_step(loop, clean, noisy)
+        k = loop.active
+        images, captions = encode(loop, clean, k)
+        S = compare(loop, k, images, captions)
+        if self.options.labels_at == "batch":
+            found = self._correspondence(k, images, captions)
+            y, anchors = found.label, (found.mu, found.gamma)
+        else:
+            y = self.labels[clean.index, 1 - k].to(loop.device, non_blocking=True)
+            anchors = self.anchors[k]
+        terms = {"clean": losses.soft_margin_triplet(S, self._margins(y)).sum()}
+        self.banks[k].push(images.detach(), captions.detach(), clean.index)
+        if noisy is not None:
+            terms |= self._replaced(loop, noisy, anchors)
+        return terms
+
+    def _margins(self, y: Tensor) -> Tensor:
+        return losses.soft_margins(y, self.options.margin, self.options.m)
+
+    def _hard_step(self, loop: Loop, clean: Batch, noisy: Batch | None) -> Terms:
+        """Ablation: every clean pair has label 1, every noisy one label 0."""
+        terms = {"clean": losses.triplet(loop.similarity(clean), self.options.margin).sum()}
+        if noisy is not None:
+            terms["noisy"] = self.options.tau * losses.triplet(loop.similarity(noisy), 0.0).sum()
+        return terms
+
+    # -- noisy pair half-replacing (Sec. III-C) -----------------------------------------------------------
+
+    def _replaced(self, loop: Loop, noisy: Batch, anchors: Any) -> Terms:
+        """Train on the pairs that both networks call mismatched, one half of each from the bank."""
+        o, k = self.options, loop.active
+        w = torch.stack([division.p_clean[noisy.index] for division in self.divisions])  # (2, B)
+        selected = (w < o.eta).all(0).nonzero()[:, 0]
+        if len(selected) < 2:
+            return {}
+        pairs = part_of(noisy, selected)
+        images, captions = encode(loop, pairs, k)
+        draw = torch.rand(len(pairs), generator=loop.generator(f"replace {self.turn}"))
+        is_image = draw < REPLACE_IMAGE[o.replace]
+        wrong_image, wrong_caption = is_image.nonzero()[:, 0], (~is_image).nonzero()[:, 0]
+        bank, parts = self.banks[k], []
+        if len(wrong_image):
+            right = captions.select(wrong_image)
+            entry = self._choose(loop, right, is_image=True)
+            parts.append((bank.images(entry), right, entry))
+        if len(wrong_caption):
+            right = images.select(wrong_caption)
+            entry = self._choose(loop, right, is_image=False)
+            parts.append((right, bank.captions(entry), entry))
+        new_images = type(images).concat([part[0] for part in parts])
+        new_captions = type(captions).concat([part[1] for part in parts])
+        entry = torch.cat([part[2] for part in parts])
+
+        y = self._correspondence(k, new_images, new_captions, anchors).label
+        S = compare(loop, k, new_images, new_captions)
+        same = entry[:, None] == entry[None]  # halves of one entry belong together: no negatives
+        order = torch.cat([wrong_image, wrong_caption])
+        self.log.add(pairs.index[order], is_image[order], bank.pairs(loop.device)[entry], y)
+        return {"noisy": o.tau * losses.soft_margin_triplet(S, self._margins(y), ignore=same).sum()}
+
+    def _choose(self, loop: Loop, half: Any, *, is_image: bool) -> Tensor:
+        """Return the entries that replace the image (or else the caption) beside each ``half`` that stays."""
+        bank, net, kept = self.banks[loop.active], loop.networks[loop.active], half.detach()
+
+        def score(candidates: Tensor) -> Tensor:
+            n, K = candidates.shape
+            own = kept.select(torch.arange(n).repeat_interleave(K))
+            entries = candidates.flatten()
+            pairs = (bank.images(entries), own) if is_image else (own, bank.captions(entries))
+            return net.paired_similarity(*pairs, logits=True).view(n, K)  # the order, without saturation
+
+        with loop.evaluating():
+            u, t = bank.features()
+            return half_replacement(pooled(kept), t if is_image else u, score, self.options.K)
+
+    # -- what the figures and the record look at --------------------------------------------------------
+
+    def end_epoch(self, loop: Loop) -> None:
+        super().end_epoch(loop)
+        if loop.active == 1 and VARIANTS[self.options.variant].soft:
+            for k, end in enumerate(("", "_b")):
+                loop.keep(**{f"correlation{end}": self.correlation[:, k], f"label{end}": self.labels[:, k]})
+            loop.keep(**self.log.arrays())
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        report = super().diagnostics(truth)
+        if not VARIANTS[self.options.variant].soft:
+            return report
+        found = [{"rc_auc": auc(corre, truth.matched)} for corre in self.correlation.unbind(1)]
+        report |= mean_report(found)
+        report["bank_mb"] = sum(bank.nbytes for bank in self.banks) / 1e6
+        return report | self.log.report(truth)
+
+    # -- exact resume -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {"banks": [bank.state() for bank in getattr(self, "banks", [])]}
+
+    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+        if state.get("banks"):
+            o = self.options
+            self.banks = [FeatureBank(o.bank_size, o.bank_precision) for _ in state["banks"]]
+            for bank, saved in zip(self.banks, state["banks"], strict=True):
+                bank.load_state(saved, loop.device)
