@@ -205,6 +205,15 @@ def test_published_settings(dataset, warmup, epochs, decay, lr, high):
     assert [published_warmup(dataset, r) for r in (0, 0.2, 0.4, 0.6, 0.8)] == [warmup] * 3 + [high] * 2
 
 
+def test_hardness_reaches_its_floor_within_warm_up():
+    """On Flickr30K (145,000 pairs) at low rates, and in the quick preset on the bundled data (12,500 pairs)."""
+    paper = resolve("decl", dataset="f30k", preset="paper", data_options={"root": "x"})
+    for s, n_pairs in ((paper, 145_000), (resolve("decl"), 12_500)):
+        o = s["method_options"]
+        steps = s["warmup_epochs"] * math.ceil(n_pairs / s["batch_size"])
+        assert hardness(steps, s["batch_size"], o["eta"], o["mu"]) == o["mu"]
+
+
 # ------------------------------------------------------------------------------------------------ one step
 
 
