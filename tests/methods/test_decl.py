@@ -206,7 +206,7 @@ def test_published_settings(dataset, warmup, epochs, decay, lr, high):
 
 
 def test_hardness_reaches_its_floor_within_warm_up():
-    """On Flickr30K (145,000 pairs) at low rates, and in the quick preset on the bundled data (12,500 pairs)."""
+    """On Flickr30K (145,000 pairs) at low rates, and in quick runs on the bundled data (12,500 pairs)."""
     paper = resolve("decl", dataset="f30k", preset="paper", data_options={"root": "x"})
     for s, n_pairs in ((paper, 145_000), (resolve("decl"), 12_500)):
         o = s["method_options"]
