@@ -1,0 +1,141 @@
+r"""BiCro: bi-directional cross-modal similarity consistency (Yang et al., CVPR 2023).
+
+Two networks divide the pairs for each other by a beta mixture on their losses. The few most reliable pairs of
+a clean batch are *anchors*. If a picture is close to an anchor's picture, its caption should be as close to
+that anchor's caption, and the other way round: the agreement of the two closenesses is the pair's soft label,
+and the label its margin in the triplet loss.
+
+Symbols: :math:`\ell` per-pair loss, :math:`w` P(clean), :math:`u, t` global vectors of picture and caption,
+:math:`\mathcal A` anchors, :math:`R^I, R^T` ratio of closenesses seen from the picture and from the caption,
+:math:`\hat y` soft label, :math:`\hat\alpha` its margin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from nclib import losses
+from nclib._options import option
+from nclib.methods._anchors import (
+    LabelLog,
+    by_reliability,
+    clean_labels,
+    consistency,
+    global_vectors,
+    n_anchors,
+    noisy_labels,
+    small_loss,
+)
+from nclib.methods._base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods._beta import FixedStartBetas
+from nclib.methods._coteaching import CoTeaching, Division, divide, mean_report
+from nclib.methods._margins import SOFT_TRIPLET
+from nclib.methods._registry import METHODS
+from nclib.models import Matcher
+from nclib.noise import GaussianMixture1d
+
+MIXTURES: dict[str, Callable[[], Any]] = {"beta": FixedStartBetas, "gaussian": GaussianMixture1d.published}
+
+
+@dataclass(frozen=True)
+class BiCroOptions:
+    """Options of BiCro; the defaults are those of the published scripts."""
+
+    margin: float = option(0.2, above=0, help="margin alpha of a pair whose label is 1")
+    base: float = option(10.0, above=1, help="base m of the soft margin alpha (m^y - 1) / (m - 1)")
+    keep_ratio: float = option(0.3, above=0, high=1, help="share of a warm-up batch that counts: least loss")
+    split: str = option("beta", choices=tuple(MIXTURES), help="mixture on the losses that divides the pairs")
+    threshold: float = option(0.5, low=0, high=0.999, help="a pair is clean when P(clean) exceeds it")
+    label_threshold: float = option(0.5, low=0, high=1, help="soft labels up to it become 0")
+    metric: str = option("cosine", choices=("cosine", "euclidean"), help="closeness to the anchors")
+    margin_of: str = option(
+        "pair",
+        choices=tuple(SOFT_TRIPLET),
+        help="whose margin; released: the negative caption's, as released",
+    )
+    compat_scatter: bool = option(
+        False, help="give the clean labels to the wrong pairs of the batch, as the released code does"
+    )
+
+
+@METHODS.register(
+    "bicro",
+    summary="co-teaching; soft labels from the agreement of closeness to anchors in both modalities",
+    paper="Yang et al., CVPR 2023",
+)
+class BiCro(CoTeaching):
+    """Algorithm of the paper; ``options`` is a :class:`BiCroOptions`."""
+
+    Options = BiCroOptions
+    settings = {  # noqa: RUF012
+        "quick": {"keep_ratio": 0.5},
+        "f30k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+        "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+        "cc152k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+    }
+
+    # -- warm-up: all pairs, but only the small losses of a batch count ---------------------------------
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        ell = losses.triplet(loop.similarity(batch), self.options.margin, "mean")
+        return {"warmup": small_loss(ell, self.options.keep_ratio).sum()}
+
+    # -- division by the peer: beta mixture on the losses -----------------------------------------------
+
+    def posterior(self, loop: Loop, network: int, values: Tensor) -> Division:
+        return divide(values, MIXTURES[self.options.split](), self.options.threshold)
+
+    def begin_epoch(self, loop: Loop) -> Steps:
+        division = self.divide_pairs(loop)
+        if loop.active == 0:
+            self.logs = [LabelLog(), LabelLog()]
+        return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop))
+
+    # -- one iteration: labels from the peer, then the noisy batch, then the clean one -------------------
+
+    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Iterator[Terms]:
+        clean, noisy = item
+        y_clean, y_noisy = self.labels(loop, clean, noisy)
+        if noisy is not None and y_noisy is not None:
+            yield {"noisy": self._loss(loop, noisy, y_noisy)}
+        yield {"clean": self._loss(loop, clean, y_clean)}
+
+    def labels(self, loop: Loop, clean: Batch, noisy: Batch | None) -> tuple[Tensor, Tensor | None]:
+        """Label a clean and a noisy batch by the peer of the active network, with the same anchors."""
+        o, log = self.options, self.logs[loop.active]
+        peer: Matcher = loop.networks[1 - loop.active]
+        with loop.evaluating():
+            images, captions = peer.encode_images(clean.images), peer.encode_captions(clean.captions)
+            S = peer.similarity(images, captions).float()
+            u, t = global_vectors(images, captions)
+            order = by_reliability(S, o.margin, "order" if o.compat_scatter else "gap")
+            anchors = order[-n_anchors(len(order)) :]
+            known = u[anchors], t[anchors]
+            ratios = consistency(u, t, *known, o.metric)
+            y_clean = clean_labels(*ratios, order, o.label_threshold, compat_scatter=o.compat_scatter)
+            log.clean.append((clean.index, y_clean))
+            log.anchors.append((clean.index, anchors))
+            if noisy is None:
+                return y_clean, None
+            u, t = global_vectors(peer.encode_images(noisy.images), peer.encode_captions(noisy.captions))
+            y_noisy = noisy_labels(*consistency(u, t, *known, o.metric), o.label_threshold)
+            log.noisy.append((noisy.index, y_noisy))
+            return y_clean, y_noisy
+
+    def _loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
+        o = self.options
+        margins = losses.soft_margins(y.float(), o.margin, o.base)
+        return SOFT_TRIPLET[o.margin_of](loop.similarity(batch), margins).sum()
+
+    # -- what the figures and the record look at --------------------------------------------------------
+
+    def end_epoch(self, loop: Loop) -> None:
+        super().end_epoch(loop)
+        loop.keep(**self.logs[loop.active].arrays(loop.n_pairs, "" if loop.active == 0 else "_b"))
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        return super().diagnostics(truth) | mean_report([log.report(truth) for log in self.logs])

@@ -1,0 +1,394 @@
+"""BiCro against worked numbers, its soft labels by a plain loop, and its corner cases."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nclib
+from nclib import losses, methods, models
+from nclib.experiment import load_trainer, resolve, run_name
+from nclib.methods import Truth
+from nclib.methods._anchors import (
+    LabelLog,
+    by_reliability,
+    clean_labels,
+    consistency,
+    global_vectors,
+    n_anchors,
+    noisy_labels,
+    small_loss,
+)
+from nclib.methods._beta import Betas, FixedStartBetas, beta_moments
+from nclib.methods._margins import SOFT_TRIPLET
+from nclib.training import epoch_arrays
+
+
+def tensor(rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+S = tensor(
+    [[0.70, 0.10, 0.20, 0.05], [0.15, 0.30, 0.25, 0.20], [0.10, 0.20, 0.55, 0.12], [0.30, 0.10, 0.05, 0.42]]
+)
+U = tensor([[1, 0.1], [0.2, 1], [0.9, 0.5], [0.4, 0.8]])
+T = tensor([[0.9, 0.2], [1, 0.3], [0.8, 0.6], [0.1, 1]])
+NCR_S = tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]]
+)
+LOSSES = np.array([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
+INTENDED = [0.996169, 0.844982, 1.0, 0.909923]
+
+
+def close(found, expected, tolerance=1e-6):
+    assert torch.as_tensor(found).flatten().tolist() == pytest.approx(expected, abs=tolerance)
+
+
+# -- worked numbers -------------------------------------------------------------------------------------
+
+
+def test_labels_of_noisy_pairs():
+    anchors = tensor([[1, 0.2], [0.3, 1]]), tensor([[0.9, 0.4], [0.1, 1]])
+    u, t = tensor([[0.8, 0.5], [0.2, 0.9], [1, -0.1]]), tensor([[0.7, 0.6], [1, 0.3], [0.2, 0.8]])
+    r_image, r_text = consistency(u, t, *anchors)
+    close(r_image, [0.976353, 0.382241, 0.643844])
+    close(r_text, [0.976353, 0.407433, 0.192645])
+    close(noisy_labels(r_image, r_text, 0.5), [0.976353, 0, 0])
+    # three pairs have one anchor; as an order whose last is out of the way, only the mapping is seen
+    r = torch.cat([r_image, tensor([1.0])]), torch.cat([r_text, tensor([1.0])])
+    close(clean_labels(*r, torch.tensor([0, 1, 2, 3])), [0.988177, 0.697419, 0.709122, 1.0])
+
+
+def test_beta_mixture_of_the_division():
+    x = (LOSSES - LOSSES.min()) / (LOSSES.max() - LOSSES.min())
+    mixture = FixedStartBetas().fit(x)
+    close(mixture.fitted.a, [0.327703, 0.845661])
+    close(mixture.fitted.b, [1.4384, 0.398659], 1e-5)
+    close(mixture.fitted.weights, [0.587133, 0.412867])
+    expected = [
+        0.994335,
+        0.910593,
+        0.859179,
+        0.833163,
+        0.789195,
+        0.760008,
+        0.706306,
+        0.433679,
+        0.340717,
+        0.260499,
+    ]
+    posterior = mixture.predict_proba(x)
+    close(posterior[:, 0], [*expected, 0.102761, 0.000103166])
+    assert np.array_equal(posterior.sum(1), np.ones(12))
+
+
+def test_clean_labels_and_the_released_defect():
+    assert n_anchors(4) == 1
+    assert n_anchors(128) == 13
+    close(torch.clamp(0.2 - losses.triplet(S, 0.2, "mean") / 2, 0, 0.2), [0.2, 0.15, 0.2, 0.19])
+    order = by_reliability(S, 0.2, "order")
+    assert order.tolist() == [1, 3, 0, 2]
+    ratios = consistency(U, T, U[order[-1:]], T[order[-1:]])
+    close(clean_labels(*ratios, order), INTENDED)
+    close(clean_labels(*ratios, order, compat_scatter=True), [1.0, 0.996169, 1.0, 0.844982])
+    margins = losses.soft_margins(tensor(INTENDED))
+    assert SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.154958, abs=1e-6)
+    assert SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.261340, abs=1e-6)
+
+
+def test_tied_scores_prefer_the_larger_gap_then_the_earlier_pair():
+    assert by_reliability(S, 0.2).tolist() == [1, 3, 2, 0]  # 0 and 2 tie; 0.70 - 0.20 > 0.55 - 0.20
+    same = torch.eye(5, dtype=torch.float64)
+    assert by_reliability(same, 0.2).tolist() == [4, 3, 2, 1, 0]
+
+
+def test_warm_up_keeps_the_small_losses():
+    ell = losses.triplet(S, 0.2, "mean")
+    close(ell, [0, 0.1, 0, 0.02])
+    assert small_loss(ell, 0.5).sum().item() == 0
+    assert small_loss(losses.triplet(NCR_S, 0.2, "mean"), 0.75).sum().item() == pytest.approx(0.0175)
+    assert len(small_loss(ell, 0.1)) == 1  # never none
+    assert len(small_loss(torch.rand(10), 0.3)) == 3
+    assert len(small_loss(ell, 1.0)) == 4
+
+
+# -- against plain definitions --------------------------------------------------------------------------
+
+
+def naive_ratio(x, y, if_both_zero):
+    if x == 0 or y == 0:
+        return if_both_zero if x == y == 0 else 0.0
+    return x / y if x / y < 1 else y / x
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_consistency_equals_a_plain_loop(metric):
+    g = torch.Generator().manual_seed(3)
+    u, t = torch.randn(9, 4, generator=g).double(), torch.randn(9, 6, generator=g).double()
+    u[8], t[8] = u[0], t[1]  # the nearest anchor by picture is another than by caption
+    rows = [0, 1, 5]
+    cosine = torch.nn.functional.cosine_similarity
+    for i in range(9):
+        if metric == "cosine":
+            image = [cosine(u[i], u[c], dim=0).item() for c in rows]
+            text = [cosine(t[i], t[c], dim=0).item() for c in rows]
+            k, m, both = int(np.argmax(image)), int(np.argmax(text)), 0.0
+        else:
+            image = [(u[i] - u[c]).norm().item() for c in rows]
+            text = [(t[i] - t[c]).norm().item() for c in rows]
+            k, m, both = int(np.argmin(image)), int(np.argmin(text)), 1.0
+        r_image, r_text = consistency(u[i : i + 1], t[i : i + 1], u[rows], t[rows], metric)
+        assert r_image.item() == pytest.approx(naive_ratio(image[k], text[k], both), abs=1e-9)
+        assert r_text.item() == pytest.approx(naive_ratio(text[m], image[m], both), abs=1e-9)
+
+
+def test_ratios_at_zero_and_at_opposite_signs():
+    anchor = tensor([[1.0, 0.0]])
+    close(torch.stack(consistency(tensor([[1.0, 0]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
+    close(torch.stack(consistency(tensor([[0.0, 1]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
+    below = consistency(tensor([[1.0, 0]]), tensor([[-1.0, 1]]), anchor, anchor)
+    assert max(r.item() for r in below) < 0
+    assert noisy_labels(*below, 0.0).item() == 0
+    near, far = tensor([[1.0, 0]]), tensor([[3.0, 0]])
+    close(torch.stack(consistency(near, near, anchor, anchor, "euclidean")), [1.0, 1.0])
+    close(torch.stack(consistency(near, far, anchor, anchor, "euclidean")), [0.0, 0.0])
+
+
+@given(st.integers(2, 40), st.integers(0, 10**6), st.sampled_from(["cosine", "euclidean"]))
+@settings(max_examples=30, deadline=None)
+def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed, metric):
+    g = torch.Generator().manual_seed(seed)
+    scores, u, t = (
+        torch.rand(B, B, generator=g),
+        torch.randn(B, 3, generator=g),
+        torch.randn(B, 3, generator=g),
+    )
+    order = by_reliability(scores)
+    assert sorted(order.tolist()) == list(range(B))
+    anchors = order[-n_anchors(B) :]
+    ratios = consistency(u, t, u[anchors], t[anchors], metric)
+    assert all(float(r.max()) <= 1 for r in ratios)
+    for compat in (False, True):
+        y = clean_labels(*ratios, order, 0.5, compat_scatter=compat)
+        assert torch.equal(y[anchors], torch.ones(len(anchors)))
+        assert 0 <= float(y.min()) <= float(y.max()) <= 1
+        assert not ((y > 0) & (y <= 0.5)).any()
+
+
+def test_mixture_calls_the_lower_mean_clean_and_knows_the_ends():
+    g = np.random.default_rng(0)
+    x = np.concatenate([[0.0, 1.0], g.beta(2, 12, 300), g.beta(9, 3, 200)])
+    p = FixedStartBetas().fit(x).predict_proba(x)[:, 0]
+    assert p[0] > 0.9
+    assert p[1] < 0.1
+    assert np.isfinite(p).all()
+    assert np.mean((p > 0.5) == (np.arange(502) < 302)) > 0.95
+    mixture = FixedStartBetas().fit(x)
+    grid = np.linspace(1e-4, 1 - 1e-4, 20_001)
+    area = np.trapezoid(mixture.component_pdf(grid).sum(1), grid)
+    assert area == pytest.approx(1, abs=2e-2)
+    only = np.full(50, 0.3)
+    assert np.isfinite(FixedStartBetas().fit(only).predict_proba(only)).all()
+
+
+def test_moments_and_likelihood_of_the_fit():
+    assert beta_moments(np.array([0.1, 0.2, 0.25, 0.4])) == pytest.approx((3.43267, 11.0207), rel=1e-5)
+    from scipy.stats import beta
+
+    x = np.random.default_rng(1).beta(2, 5, 400)
+    start = Betas.start((1, 2), (2, 1))
+    mixed = 0.5 * beta.pdf(x, 1, 2) + 0.5 * beta.pdf(x, 2, 1)
+    assert start.density(x).sum(0) == pytest.approx(mixed)
+    fitted = start.fit(x, rounds=3)
+    assert len(fitted.log_likelihood) == 4
+    assert fitted.log_likelihood[0] == pytest.approx(np.log(mixed).sum())
+
+
+def test_global_vectors_are_means_of_fragments():
+    split = nclib.data.load("planted", n_train=8).train
+    images, tokens = split.features(np.arange(4)), split.captions.batch(np.arange(4))
+    for name in ("vse", "saf", "sgraf"):
+        network = models.build(
+            name,
+            feature_dim=images.shape[2],
+            vocab_size=500,
+            n_regions=images.shape[1],
+            embed_dim=8,
+            sim_dim=4,
+        ).eval()
+        i, c = network.encode_images(images), network.encode_captions(tokens)
+        u, t = global_vectors(i, c)
+        assert u.shape == t.shape == (4, 16 if name == "sgraf" else 8)
+        if name == "saf":
+            assert torch.allclose(u[2], i.regions[2].mean(0))
+            assert torch.allclose(t[2], c.words[2, : c.lengths[2]].mean(0))
+
+
+def test_report_of_the_labels():
+    log = LabelLog()
+    assert log.report(Truth(np.array([True, False])))["label_auc"] is None
+    log.clean = [(torch.tensor([0, 3]), torch.tensor([1.0, 0.6]))]
+    log.anchors = [(torch.tensor([0, 3]), torch.tensor([0]))]
+    log.noisy = [(torch.tensor([1, 2]), torch.tensor([0.0, 0.8])), (torch.tensor([4]), torch.tensor([0.9]))]
+    report = log.report(Truth(np.array([True, False, True, False, False])))
+    assert report["label_auc"] == 0.5  # 0.8 beats 0.0 and loses to 0.9
+    assert report["label_matched"] == pytest.approx(0.8)
+    assert report["label_mismatched"] == pytest.approx(0.45)
+    assert report["clean_label_auc"] == 1
+    assert report["anchor_precision"] == 1
+
+
+# -- runs -----------------------------------------------------------------------------------------------
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def run(out, **values):
+    return nclib.run("bicro", **{**TINY, **values}, out=str(out), progress=False)
+
+
+def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
+    values = resolve("bicro", **TINY, out=str(tmp_path))
+    trainer, _ = load_trainer(values, tmp_path, torch.device("cpu"))
+    trainer.epoch, trainer.active = 2, 1
+    method = trainer.method
+    method.logs = [LabelLog(), LabelLog()]
+    clean, noisy = trainer.batch(torch.arange(16)), trainer.batch(torch.arange(16, 30))
+    peer = trainer.networks[0].eval()
+    u, t = global_vectors(peer.encode_images(clean.images), peer.encode_captions(clean.captions))
+    scores = trainer.similarity(clean, 0)
+    trainer.networks[0].train()
+    order = by_reliability(scores, 0.2)
+    ratios = consistency(u, t, u[order[-2:]], t[order[-2:]])
+    steps = method.step(trainer, (clean, noisy))
+    first = next(steps)
+    assert set(first) == {"noisy"}
+    assert torch.allclose(method.logs[1].clean[0][1], clean_labels(*ratios, order))
+    assert not method.logs[0].clean
+    before = [p.clone() for p in trainer.networks[1].parameters()]
+    trainer._minimise(first)
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.networks[1].parameters(), strict=True))
+    second = next(steps)
+    margins = losses.soft_margins(method.logs[1].clean[0][1])
+    expected = losses.soft_margin_triplet(trainer.similarity(clean, 1), margins).sum()
+    assert second["clean"].item() == pytest.approx(expected.item())  # with the weights of after the first
+    assert list(steps) == []
+    assert all(network.training for network in trainer.networks)
+
+
+def test_noisy_pairs_train_in_the_second_half_only_and_labels_are_reported(tmp_path):
+    record = run(tmp_path, epochs=2)
+    first, second = record.curves[1:]
+    assert "loss_noisy" not in first
+    assert first["label_auc"] is None
+    assert "loss_noisy" in second
+    for name in ("auc", "label_matched", "label_mismatched", "clean_label_matched", "anchor_precision"):
+        assert 0 <= second[name] <= 1
+    kept = epoch_arrays(record.folder)[3]
+    for end in ("", "_b"):
+        clean = kept["p_matched_b" if end == "" else "p_matched"] > 0.5  # the peer divides
+        assert not (np.isfinite(kept["label_clean" + end]) & ~clean).any()
+        assert not (np.isfinite(kept["label_noisy" + end]) & clean).any()
+        assert np.nanmax(kept["label_clean" + end]) == 1
+        assert (kept["label_clean" + end][kept["anchor" + end]] == 1).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"metric": "euclidean"}, {"compat_scatter": True}, {"margin_of": "released"}, {"split": "gaussian"},
+        {"keep_ratio": 1.0}, {"label_threshold": 0.9}, {"base": 2.0, "margin": 0.1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, epochs=1, warmup_epochs=0, **options)
+    assert math.isfinite(record.metrics["test"]["rsum"])
+    assert record.curves[-1]["loss_clean"] >= 0
+
+
+@pytest.mark.parametrize("mrate", [0.0, 0.9])
+def test_extreme_rates(mrate, tmp_path):
+    record = run(tmp_path, mrate=mrate, epochs=1)
+    assert record.curves[-1]["called_matched"] >= 1
+    assert record.metrics["single"]["rsum"] > 0
+
+
+def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(FixedStartBetas, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
+    with pytest.warns(UserWarning, match="0 of 200 pairs are called clean"):
+        record = run(tmp_path, epochs=1)
+    assert record.curves[-1]["steps"] == 0
+    assert record.curves[-1]["anchor_precision"] is None
+
+
+def test_division_that_finds_everything_leaves_one_in_a_hundred(tmp_path, monkeypatch):
+    monkeypatch.setattr(FixedStartBetas, "predict_proba", lambda _, x: np.stack([1 - x / 100, x / 100], 1))
+    record = run(tmp_path, epochs=1)
+    kept = epoch_arrays(record.folder)[2]
+    assert np.isfinite(kept["label_noisy"]).sum() == 3
+
+
+def test_fewer_clean_pairs_than_a_batch_still_train(tmp_path, monkeypatch):
+    def few(_, x):
+        p = np.zeros(len(x))
+        p[np.argsort(np.asarray(x))[:7]] = 1
+        return np.stack([p, 1 - p], 1)
+
+    monkeypatch.setattr(FixedStartBetas, "predict_proba", few)
+    record = run(tmp_path, epochs=1)
+    assert record.curves[-1]["steps"] == 2  # one batch of seven for each network
+    assert np.isfinite(epoch_arrays(record.folder)[2]["label_clean"]).sum() == 7
+
+
+@pytest.mark.parametrize("model", models.available())
+def test_every_model_trains(model, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 16, "n_val": 8, "n_test": 8})
+    assert record.metrics["test"]["rsum"] > 0
+
+
+def test_resumed_equals_never_stopped(tmp_path):
+    whole = run(tmp_path / "whole", model="saf")
+    values = resolve("bicro", **{**TINY, "model": "saf"}, out=str(tmp_path / "parts"))
+    for stop in (1, 2):
+        trainer, _ = load_trainer(values, tmp_path / "parts" / run_name(values), torch.device("cpu"))
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = run(tmp_path / "parts", model="saf")
+
+    def numbers(record):
+        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+        return json.dumps([record.metrics, curves], sort_keys=True)
+
+    assert numbers(resumed) == numbers(whole)
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="metric='l1': must be one of 'cosine', 'euclidean'"):
+        methods.build("bicro", metric="l1")
+    with pytest.raises(ValueError, match="keep_ratio=0: must be a number, above 0"):
+        methods.build("bicro", keep_ratio=0)
