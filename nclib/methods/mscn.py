@@ -1,0 +1,299 @@
+r"""MSCN: noisy correspondence learning with meta similarity correction (Han, Miao, Zheng, Luo; CVPR 2023).
+
+The last layer of the similarity model becomes a small meta-network. Some pairs are *known* to be matched;
+with random mismatches they form a meta set, on which the meta-network learns to score so that the model, one
+step further, tells matches from mismatches. A beta mixture on the scores, started at those of the meta set,
+divides the training pairs. Those called mismatched are dropped; the others get a margin from their own score.
+
+Symbols: :math:`\phi` model, :math:`z` similarity vector of a pair, :math:`V(z; \Theta)` meta-network,
+:math:`S = \sigma(V(z))`, :math:`s_i = S_{ii}` without gradient, :math:`\mathcal M^+, \mathcal M^-` known
+matches and mismatches, :math:`\eta` learning rate, :math:`\hat\alpha` margin.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nclib import losses
+from nclib._options import option
+from nclib.methods._base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods._beta import Betas, beta_moments
+from nclib.methods._coteaching import GRID, CoTeaching, Division, mean_report
+from nclib.methods._margins import SOFT_TRIPLET
+from nclib.methods._meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
+from nclib.methods._registry import METHODS
+from nclib.models import Matcher
+from nclib.noise.division import auc
+
+EDGE = 1e-3  # a score of 0 or 1 has no place in a beta distribution: it becomes 0.001 or 0.999
+ROUNDS, GAIN = 10, 1e-2  # M-steps of the mixture, and the gain in log-likelihood below which they end
+
+
+@dataclass(frozen=True)
+class MSCNOptions:
+    """Options of MSCN; the defaults are those of the released code."""
+
+    margin: float = option(0.2, above=0, help="margin alpha of a pair whose score is 1")
+    threshold: float = option(0.5, low=0, high=0.999, help="a pair is kept when P(matched) exceeds it")
+    meta_lr: float = option(17e-6, above=0, help="learning rate of the meta-network after warm-up")
+    train_batch: int = option(0, low=0, help="pairs in a training batch; 0: half of batch_size, as released")
+    lookahead_every: int = option(1, low=1, help="the meta-network learns in every so many-th step")
+    lookahead: str = option(
+        "exact",
+        choices=tuple(LOOK_AHEAD),
+        help="derivative through the step: by differentiating it, or by a difference (faster)",
+    )
+    margin_of: str = option(
+        "pair",
+        choices=tuple(SOFT_TRIPLET),
+        help="whose margin; released: the negative caption's, as released",
+    )
+
+
+def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
+    r"""Margins :math:`\alpha s^2 / (s^2 + (1 - s)^2)` from the pairs' own scores.
+
+    Parameters
+    ----------
+    s : Tensor, (B,), in [0, 1]
+        Scores of the given pairs; no gradient flows through the margins.
+    margin : float
+        alpha.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, margin]
+    """
+    s = s.detach()
+    return margin * s**2 / (s**2 + (1 - s) ** 2)
+
+
+def inside(scores: Tensor | np.ndarray) -> np.ndarray:
+    """Return scores as float64 within (0, 1): those at or beyond the ends become 0.001 and 0.999."""
+    x = torch.as_tensor(scores).detach().to("cpu", torch.float64, copy=True).numpy()
+    x[x >= 1] = 1 - EDGE
+    x[x <= 0] = EDGE
+    return x
+
+
+def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[Betas, np.ndarray]:
+    """Fit the beta mixture of the training scores, started at those of the meta set.
+
+    Parameters
+    ----------
+    scores : Tensor, (N,), in [0, 1]
+        Scores of the training pairs, as they are: no scaling.
+    mismatched, matched : Tensor, (n,) and (m,), in [0, 1]
+        Scores of the known mismatches and of the known matches.
+
+    Returns
+    -------
+    mixture : Betas
+        Component 0 was started at the mismatches, component 1 at the matches, and they keep their places.
+    p_matched : ndarray, (N,)
+        Posterior of component 1.
+    """
+    start = Betas.start(beta_moments(inside(mismatched)), beta_moments(inside(matched)))
+    x = inside(scores)
+    mixture = start.fit(x, rounds=ROUNDS, gain=GAIN)
+    return mixture, mixture.posterior(x)[1]
+
+
+@METHODS.register(
+    "mscn",
+    summary="meta-network as score, learned on known matches through a look-ahead; mismatches dropped",
+    paper="Han et al., CVPR 2023",
+)
+class MSCN(CoTeaching):
+    """Algorithm of the paper; ``options`` is a :class:`MSCNOptions`.
+
+    Needs pairs that are known to be matched, two for every hundred training pairs: more than the other
+    methods get. They come out of the validation split.
+    """
+
+    Options = MSCNOptions
+    clean_share = 0.02
+    divide_at = "network"
+    settings = {  # noqa: RUF012
+        "quick": {"meta_lr": 17e-5, "lookahead": "difference", "lookahead_every": 2},
+        "f30k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+        "coco": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+        "cc152k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
+    }
+
+    def prepare(self, network: Matcher) -> MetaMatcher:
+        return MetaMatcher(network)
+
+    # -- warm-up: model and meta-network together, mean over negatives -----------------------------------
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        self._check(loop)
+        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
+
+    @staticmethod
+    def _check(loop: Loop) -> None:
+        if loop.n_held_out < 2:
+            raise ValueError(
+                f"MSCN needs pairs that are known to be matched; {loop.n_held_out} could be taken out of the "
+                "validation split; give it more validation pictures"
+            )
+
+    # -- once, after warm-up: all optimisers anew, the meta-network gets one of its own -------------------
+
+    def begin_training(self, loop: Loop) -> None:
+        self._check(loop)
+        loop.reset_optimizers()
+        self._make_optimizers(loop)
+
+    def _make_optimizers(self, loop: Loop) -> None:
+        self.meta_optimizers = [
+            torch.optim.Adam(self._network(loop, k).meta.parameters(), lr=self.options.meta_lr)
+            for k in range(self.n_networks)
+        ]
+
+    @staticmethod
+    def _network(loop: Loop, k: int | None = None) -> MetaMatcher:
+        return cast(MetaMatcher, loop.networks[loop.active if k is None else k])
+
+    # -- purification by the peer: beta mixture on the scores, started at the meta set --------------------
+
+    def begin_epoch(self, loop: Loop) -> Steps:
+        if loop.active == 0:
+            self.found: list[dict[str, Any]] = [{}, {}]
+            self.meta_loss: list[list[Tensor]] = [[], []]
+        self.meta_pairs = MetaPairs(loop)
+        kept = self.divide_pairs(loop).clean
+        # The loop's optimiser steps the model alone: the meta-network is held fixed there.
+        self._network(loop).meta.requires_grad_(False)
+        for group in self.meta_optimizers[loop.active].param_groups:
+            group["lr"] = self.options.meta_lr * loop.lr_scale
+        B = self.options.train_batch or max(2, loop.batch_size // 2)
+        chunks = (
+            kept[torch.randperm(len(kept), generator=loop.generator("kept"))].split(B) if len(kept) else ()
+        )
+        chunks = [index for index in chunks if len(index) > 1]
+        if not chunks:
+            warnings.warn(
+                f"epoch {loop.epoch}: {len(kept)} of {loop.n_pairs} pairs are kept and do not fill a batch; "
+                f"network {loop.active} does not train in this epoch",
+                stacklevel=2,
+            )
+        meta = self.meta_pairs.batches(B)
+        return Steps(((turn, loop.batch(index), meta) for turn, index in enumerate(chunks)), len(chunks))
+
+    def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
+        def scores(batch: Batch) -> Tensor:
+            found = [self._network(loop, k)(batch.images, batch.captions, paired=True) for k in networks]
+            return torch.stack(found, dim=1)  # (B, networks)
+
+        return loop.each_pair(scores)
+
+    def posterior(self, loop: Loop, network: int, values: Tensor) -> Division:
+        with loop.evaluating():
+            matched, mismatched = self.meta_pairs.scores(self._network(loop, network))
+        mixture, p = purify(values, mismatched, matched)
+        self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means}
+        at = np.linspace(EDGE, 1 - EDGE, GRID)
+        density = torch.from_numpy(np.stack([at, *mixture.density(at)[::-1]], axis=1))
+        p_matched = torch.from_numpy(p)
+        return Division(
+            torch.from_numpy(inside(values)), p_matched, p_matched > self.options.threshold, density
+        )
+
+    # -- one iteration: the meta-network looks one step ahead, then the model takes its step --------------
+
+    def step(self, loop: Loop, item: tuple[int, Batch, Iterator[tuple[Batch, Tensor, Tensor]]]) -> Terms:
+        turn, batch, meta = item
+        if turn % self.options.lookahead_every == 0:
+            self.meta_step(loop, batch, *next(meta))
+        return {"triplet": self._loss(loop.similarity(batch))}
+
+    def _loss(self, S: Tensor) -> Tensor:
+        margins = score_margins(S.diagonal(), self.options.margin)
+        return SOFT_TRIPLET[self.options.margin_of](S, margins).sum()
+
+    def meta_step(self, loop: Loop, batch: Batch, pairs: Batch, label: Tensor, weight: Tensor) -> None:
+        """Adam step of the meta-network on the meta loss after one plain gradient step of the model.
+
+        Parameters
+        ----------
+        loop : Loop
+            The training loop.
+        batch : Batch
+            Training batch of the look-ahead.
+        pairs : Batch
+            Meta pairs, known matches and mismatches.
+        label, weight : Tensor, (B,)
+            1 for matches and 0 for mismatches; 0 for drawn mismatches that are none, else 1.
+        """
+        network, optimizer = self._network(loop), self.meta_optimizers[loop.active]
+
+        def train_vectors(net: MetaMatcher, tensors: Tensors) -> Tensor:
+            inputs, how = (batch.images, batch.captions), {"scored": False}
+            return torch.func.functional_call(net, tensors, inputs, how)
+
+        def meta_vectors(net: MetaMatcher, tensors: Tensors) -> Tensor:
+            inputs, how = (pairs.images, pairs.captions), {"scored": False, "paired": True}
+            return torch.func.functional_call(net, tensors, inputs, how)
+
+        def meta_loss(logits: Tensor) -> Tensor:
+            each = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
+            return (each * weight).sum() / weight.sum()
+
+        draw = loop.generator(f"look-ahead {int(batch.index[0])}")
+        gradients, loss = LOOK_AHEAD[self.options.lookahead](
+            network,
+            train_vectors,
+            lambda logits: self._loss(torch.sigmoid(logits)),
+            meta_vectors,
+            meta_loss,
+            lr=loop.lr,
+            seed=int(torch.randint(2**62, (), generator=draw)),
+        )
+        for value, gradient in zip(network.meta.parameters(), gradients, strict=True):
+            value.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        self.meta_loss[loop.active].append(loss)
+
+    # -- what the figures and the record look at --------------------------------------------------------
+
+    def end_epoch(self, loop: Loop) -> None:
+        super().end_epoch(loop)
+        for k, end in enumerate(("", "_b")):
+            loop.keep(**{f"meta_{name}{end}": value for name, value in self.found[k].items()})
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        return super().diagnostics(truth) | mean_report([self._report(k) for k in range(self.n_networks)])
+
+    def _report(self, k: int) -> dict[str, Any]:
+        """Return the meta loss, how well scores divide the meta set, and whether the components crossed."""
+        found, loss = self.found[k], self.meta_loss[k]
+        score = torch.cat([found["matched"], found["mismatched"]])
+        known = np.arange(len(score)) < len(found["matched"])
+        return {
+            "meta_loss": float(torch.stack(loss).mean()) if loss else None,
+            "meta_auc": auc(score, known),
+            "components_crossed": float(found["means"][0] > found["means"][1]),
+        }
+
+    # -- exact resume -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        if not hasattr(self, "meta_optimizers"):
+            return {}
+        return {"meta_optimizers": [optimizer.state_dict() for optimizer in self.meta_optimizers]}
+
+    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+        if state:
+            self._make_optimizers(loop)
+            for optimizer, saved in zip(self.meta_optimizers, state["meta_optimizers"], strict=True):
+                optimizer.load_state_dict(saved)

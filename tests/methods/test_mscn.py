@@ -1,0 +1,455 @@
+"""MSCN against worked numbers; its look-ahead against a plain finite difference; its corner cases."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import losses, methods, models
+from nclib.experiment import load_trainer, resolve, run_name
+from nclib.methods._beta import Betas, beta_moments
+from nclib.methods._margins import SOFT_TRIPLET
+from nclib.methods._meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
+from nclib.methods.mscn import MSCN, inside, purify, score_margins
+from nclib.models import similarity_matrix
+from nclib.training import epoch_arrays
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+NEGATIVE, POSITIVE = np.array([0.05, 0.1, 0.15, 0.3]), np.array([0.6, 0.75, 0.85, 0.9])
+SCORES = torch.tensor([0.08, 0.12, 0.2, 0.35, 0.55, 0.7, 0.8, 0.95], dtype=torch.float64)
+
+
+# -- worked numbers -------------------------------------------------------------------------------------
+
+
+def test_margins_and_losses():
+    s = S.diagonal()
+    assert (score_margins(s, 1.0)).tolist() == pytest.approx([0.95403, 0.224771, 0.90932, 0.579491], abs=1e-6)
+    margins = score_margins(s)
+    assert margins.tolist() == pytest.approx([0.190806, 0.0449541, 0.181864, 0.115898], abs=1e-6)
+    assert SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.269908, abs=1e-6)
+    assert SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.406818, abs=1e-6)
+    assert losses.triplet(S, 0.2, "mean").sum().item() == pytest.approx(0.2525)
+    ends = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
+    assert score_margins(ends).tolist() == pytest.approx([0, 0.1, 0.2])
+    assert not score_margins(ends).requires_grad
+
+
+def test_beta_mixture_started_at_the_meta_set():
+    assert beta_moments(NEGATIVE) == pytest.approx((2.03571, 11.5357), rel=1e-5)
+    assert beta_moments(POSITIVE) == pytest.approx((9.52143, 2.76429), rel=1e-5)
+    mixture, p = purify(SCORES, torch.from_numpy(NEGATIVE), torch.from_numpy(POSITIVE))
+    path = [-0.160801, 0.756542, 0.790769, 0.802135, 0.812707, 0.823784, 0.834685, 0.844861, 0.854082]
+    assert mixture.log_likelihood == pytest.approx(path, abs=1e-6)
+    assert mixture.a == pytest.approx([2.24123, 3.6672], abs=1e-5)
+    assert mixture.b == pytest.approx([10.3796, 1.44939], abs=1e-4)
+    assert mixture.weights == pytest.approx([0.459946, 0.540054], abs=1e-6)
+    expected = [0.00283991, 0.00749502, 0.0353512, 0.342049, 0.963533, 0.999282, 0.999984, 1]
+    assert p == pytest.approx(expected, rel=1e-4)
+
+
+def test_fit_stops_after_ten_steps_and_agrees_with_the_library_density():
+    x = np.random.default_rng(0).beta(1.2, 1.1, 5000)
+    fitted = Betas.start((1, 9), (9, 1)).fit(x, rounds=10, gain=1e-2)
+    assert len(fitted.log_likelihood) == 11
+    from scipy.stats import beta
+
+    total = sum(w * beta.pdf(x, a, b) for w, a, b in zip(fitted.weights, fitted.a, fitted.b, strict=True))
+    assert fitted.log_likelihood[-1] == pytest.approx(np.log(total).sum())
+
+
+def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
+    x = inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
+    assert x.tolist() == [0.001, 0.25, 0.999, 0.001, 0.999]
+    _, p = purify(torch.tensor([0.0, 1.0, 0.4, 0.6]), torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
+    assert np.isfinite(p).all()
+    assert p[0] < 0.5 < p[1]
+    _, p = purify(torch.full((9,), 0.5), torch.full((3,), 0.5), torch.full((3,), 0.5))
+    assert np.isfinite(p).all()  # a collapsed network
+
+
+def test_the_components_keep_their_places_when_they_cross():
+    high, low = torch.from_numpy(POSITIVE), torch.from_numpy(NEGATIVE)
+    mixture, p = purify(SCORES, high, low)  # known mismatches score higher
+    assert mixture.means[0] > mixture.means[1]
+    assert p[0] > 0.5 > p[-1]
+
+
+def test_the_look_ahead_takes_a_plain_gradient_step():
+    phi = {"w": torch.tensor(1.5, dtype=torch.float64), "unused": torch.tensor(2.0)}
+    stepped = sgd_step(phi, (torch.tensor(-3.0, dtype=torch.float64), None), 2e-4)
+    assert stepped["w"].item() == pytest.approx(1.5006, abs=1e-12)  # Adam's first step would give 1.5002
+    assert stepped["unused"] is phi["unused"]
+
+
+# -- the gradient through the step ------------------------------------------------------------------------
+
+
+def small_network(name, dtype=torch.float64):
+    torch.manual_seed(1)
+    split = nclib.data.load("planted", n_train=12).train
+    images, tokens = split.features(np.arange(6)), split.captions.batch(np.arange(0, 30, 5))
+    sizes = {"embed_dim": 6, "sim_dim": 5, "word_dim": 4}
+    shape = {"feature_dim": images.shape[2], "vocab_size": 500, "n_regions": images.shape[1]}
+    network = MetaMatcher(models.build(name, **shape, **sizes)).to(dtype)
+    return network, images.to(dtype), tokens
+
+
+def problem(network, images, tokens):
+    label = torch.tensor([1.0, 0, 1, 0, 1, 1], dtype=images.dtype)
+    flipped = images.roll(1, 0)
+
+    def train_vectors(net, tensors):
+        return torch.func.functional_call(net, tensors, (images, tokens), {"scored": False})
+
+    def meta_vectors(net, tensors):
+        inputs, how = (flipped, tokens), {"scored": False, "paired": True}
+        return torch.func.functional_call(net, tensors, inputs, how)
+
+    def train_loss(logits):
+        scores = torch.sigmoid(logits)
+        return losses.soft_margin_triplet(scores, score_margins(scores.diagonal(), 0.4)).sum()
+
+    def meta_loss(logits):
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, label)
+
+    return train_vectors, train_loss, meta_vectors, meta_loss
+
+
+@pytest.mark.parametrize("name", ["vse", "saf", "sgr"])
+def test_exact_gradient_equals_a_finite_difference_of_the_whole_look_ahead(name):
+    network, images, tokens = small_network(name)
+    train_vectors, train_loss, meta_vectors, meta_loss = problem(network, images, tokens)
+    network.train()
+    lr = 0.5  # large, so that the term through the step matters
+    steps = (network, train_vectors, train_loss, meta_vectors, meta_loss)
+    found, loss = LOOK_AHEAD["exact"](*steps, lr=lr, seed=7)
+    first = network.meta.layers[0].weight
+
+    def value(shift):
+        with torch.no_grad():
+            first.add_(shift)
+        result = LOOK_AHEAD["exact"](*steps, lr=lr, seed=7)[1].item()
+        with torch.no_grad():
+            first.sub_(shift)
+        return result
+
+    assert value(torch.zeros_like(first)) == pytest.approx(loss.item(), abs=1e-14)
+    flat = found[0].abs().flatten()
+    for k in flat.topk(3).indices.tolist():
+        shift = torch.zeros_like(first)
+        shift.view(-1)[k] = 1e-6
+        slope = (value(shift) - value(-shift)) / 2e-6
+        assert found[0].flatten()[k].item() == pytest.approx(slope, rel=1e-4, abs=1e-9)
+    still, _ = LOOK_AHEAD["exact"](*steps, lr=1e-12, seed=7)
+    assert not torch.allclose(still[0], found[0], rtol=1e-3)  # the step is felt
+
+
+@pytest.mark.parametrize("name", models.available())
+def test_difference_gradient_equals_the_exact_one_and_leaves_no_trace(name):
+    network, images, tokens = small_network(name)
+    network.train()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    drawn = torch.get_rng_state()
+    steps = (network, *problem(network, images, tokens))
+    exact, loss = LOOK_AHEAD["exact"](*steps, lr=0.5, seed=3)
+    quick, same = LOOK_AHEAD["difference"](*steps, lr=0.5, seed=3)
+    assert loss.item() == pytest.approx(same.item(), abs=1e-12)
+    largest = max(float(g.abs().max()) for g in exact)
+    for a, b in zip(exact, quick, strict=True):
+        assert torch.allclose(a, b, atol=1e-5 * largest)
+    assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(p.grad is None for p in network.parameters())
+
+
+def test_difference_gradient_in_single_precision():
+    network, images, tokens = small_network("saf", torch.float32)
+    network.train()
+    steps = (network, *problem(network, images, tokens))
+    exact, _ = LOOK_AHEAD["exact"](*steps, lr=0.5, seed=3)
+    quick, _ = LOOK_AHEAD["difference"](*steps, lr=0.5, seed=3)
+    a, b = (torch.cat([g.flatten() for g in gradient]) for gradient in (exact, quick))
+    assert float((a - b).norm() / a.norm()) < 5e-3
+
+
+# -- the wrapped model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", models.available())
+def test_the_wrapped_model_is_a_model(name):
+    network, images, tokens = small_network(name, torch.float32)
+    network.eval()
+    assert network.pair_dim == network.model.pair_dim
+    assert network.needs_regions == network.model.needs_regions
+    assert network.score_range == (0, 1)
+    i, c = network.encode_images(images), network.encode_captions(tokens)
+    scores = network(images, tokens)
+    assert scores.shape == (6, 6)
+    assert torch.allclose(scores, torch.sigmoid(network(images, tokens, logits=True)))
+    assert torch.allclose(scores, network.similarity(i, c, chunk=2), atol=1e-6)
+    assert torch.allclose(scores.diagonal(), network.paired_similarity(i, c), atol=1e-6)
+    assert torch.allclose(scores.diagonal(), network(images, tokens, paired=True), atol=1e-6)
+    network.memory_budget = 1
+    assert network.model.memory_budget == 1
+    with torch.no_grad():
+        assert network._chunk(6) == 1
+        assert torch.allclose(scores, network.similarity(i, c), atol=1e-6)
+    other, *_ = small_network(name, torch.float32)
+    torch.nn.init.zeros_(other.meta.layers[0].weight)
+    other.load_state_dict(network.state_dict())
+    assert torch.allclose(other.eval()(images, tokens), network(images, tokens), atol=1e-6)
+
+
+def test_hidden_width_follows_the_model_and_a_split_is_scored():
+    network = MetaMatcher(models.build("saf", feature_dim=68, vocab_size=9, embed_dim=8, sim_dim=256))
+    assert network.meta.layers[0].out_features == 64
+    split = nclib.data.load("planted", n_train=12).train
+    network, *_ = small_network("saf", torch.float32)
+    S = similarity_matrix(network, split, batch_size=7)
+    assert S.shape == (12, 60)
+    assert 0 < float(S.min()) <= float(S.max()) < 1
+
+
+# -- runs -------------------------------------------------------------------------------------------------
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def run(out, **values):
+    return nclib.run("mscn", **{**TINY, **values}, out=str(out), progress=False)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    values = resolve("mscn", **TINY, lookahead_every=1, out=str(tmp_path))
+    trainer, _ = load_trainer(values, tmp_path, torch.device("cpu"))
+    trainer.epoch = 1
+    trainer.method.begin_training(trainer)
+    trainer.method.meta_loss, trainer.method.found = [[], []], [{}, {}]
+    return trainer
+
+
+def test_meta_pairs_are_known_matches_and_mismatches(trainer):
+    pairs = MetaPairs(trainer)
+    assert pairs.n == trainer.n_held_out == 5
+    assert len(pairs.caption_of.unique()) == 5
+    pairs.image_of[2] = pairs.caption_of[2]  # a draw that hits the caption's own picture
+    batch, label, weight = pairs.load(torch.tensor([7, 1, 8, 9, 0]))
+    assert label.tolist() == [1, 1, 0, 0, 0]
+    assert weight.tolist() == [1, 1, 0, 1, 1]
+    assert torch.equal(batch.images[:2], trainer.held_out(torch.tensor([1, 0])).images)
+    wrong = trainer.batch(pairs.image_of[torch.tensor([2, 3, 4])])
+    assert torch.equal(batch.images[2:], wrong.images)
+    own = trainer.batch(pairs.caption_of[torch.tensor([2, 3, 4])])
+    assert batch.captions.lengths[2:] == own.captions.lengths
+    matched, mismatched = pairs.scores(trainer.networks[0])
+    assert (len(matched), len(mismatched)) == (5, 4)
+    batches = pairs.batches(4)
+    sizes = [len(next(batches)[0]) for _ in range(6)]
+    assert sizes == [4, 4, 2, 4, 4, 2]  # without end
+    again = MetaPairs(trainer)
+    trainer.epoch = 2
+    assert not torch.equal(MetaPairs(trainer).caption_of, again.caption_of)
+
+
+def test_joined_batches_are_padded_to_the_longer(trainer):
+    a, b = trainer.batch(torch.tensor([0, 1])), trainer.batch(torch.tensor([2]))
+    both = join(a, b)
+    assert both.captions.lengths == (*a.captions.lengths, *b.captions.lengths)
+    assert len(both) == 3
+    width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])
+    assert both.captions.ids.shape == (3, width)
+    network = trainer.networks[0].eval()
+    alone = network(b.images, b.captions, paired=True)
+    assert torch.allclose(network(both.images, both.captions, paired=True)[2], alone[0], atol=1e-6)
+
+
+def test_meta_step_moves_the_meta_network_and_the_main_step_the_model(trainer):
+    method, network = trainer.method, trainer.networks[0]
+    network.meta.requires_grad_(False)
+    batch, pairs = trainer.batch(torch.arange(8)), MetaPairs(trainer)
+    old = {k: v.clone() for k, v in network.state_dict().items()}
+    method.meta_step(trainer, batch, *next(pairs.batches(8)))
+    moved = {k for k, v in network.state_dict().items() if not torch.equal(v, old[k])}
+    assert moved == {k for k in old if k.startswith("meta.")}
+    assert len(method.meta_loss[0]) == 1
+    old = {k: v.clone() for k, v in network.state_dict().items()}
+    trainer._minimise(method.step(trainer, (1, batch, iter([next(pairs.batches(8))]))))
+    moved = {k for k, v in network.state_dict().items() if not torch.equal(v, old[k])}
+    assert any(k.startswith("meta.") for k in moved)  # every step looks ahead
+    assert any(k.startswith("model.") for k in moved)
+    method.options = type(method.options)(lookahead_every=2)
+    trainer._minimise(method.step(trainer, (1, batch, iter([]))))  # an odd step does not
+    S = trainer.similarity(batch)
+    expected = losses.soft_margin_triplet(S, score_margins(S.diagonal())).sum()
+    assert method._loss(S).item() == pytest.approx(expected.item())
+
+
+def test_the_meta_network_learns_from_the_meta_set(trainer):
+    method, network = trainer.method, trainer.networks[0]
+    method.meta_optimizers[0].param_groups[0]["lr"] = 1e-2
+    network.meta.requires_grad_(False)
+    pairs, batch = MetaPairs(trainer), trainer.batch(torch.arange(8))
+    for _ in range(60):
+        method.meta_step(trainer, batch, *pairs.load(torch.arange(10)))
+    first, last = method.meta_loss[0][0].item(), method.meta_loss[0][-1].item()
+    assert last < 0.8 * first
+
+
+def test_optimisers_start_anew_after_warm_up_with_a_second_one_for_the_meta_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
+    record = run(tmp_path, epochs=2, decay_every=1, meta_lr=1e-3)
+    saved = nclib.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
+    steps = [int(s["step"]) for s in saved["optimizers"][0]["state"].values()]
+    per_epoch = record.curves[1]["steps"] // 2
+    assert max(steps) < sum(row["steps"] for row in record.curves[:3])  # warm-up is forgotten
+    assert per_epoch > 0
+    meta = saved["method"]["meta_optimizers"]
+    assert len(meta) == 2
+    assert meta[0]["param_groups"][0]["lr"] == pytest.approx(1e-4)  # decays with the main rate
+    assert len(saved["optimizers"][0]["state"]) < len(saved["networks"][0])  # the meta-network is not in it
+
+
+def test_training_batches_are_half_of_those_in_warm_up(trainer):
+    sizes = []
+    trainer.method.divide_pairs = lambda loop: _Kept(torch.arange(21))
+    for _, batch, _ in trainer.method.begin_epoch(trainer):
+        sizes.append(len(batch))
+    assert sizes == [8, 8, 5]
+    trainer.method.options = type(trainer.method.options)(train_batch=10)
+    assert [len(batch) for _, batch, _ in trainer.method.begin_epoch(trainer)] == [10, 10]  # 1 is left out
+
+
+class _Kept:
+    def __init__(self, clean):
+        self.clean = clean
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+def test_record_says_what_the_detector_sees(tmp_path):
+    record = run(tmp_path, epochs=1)
+    last = record.curves[-1]
+    for name in ("auc", "meta_auc", "components_crossed"):
+        assert 0 <= last[name] <= 1
+    kept = epoch_arrays(record.folder)[2]
+    assert kept["loss"].shape == kept["p_matched_b"].shape == (200,)
+    assert kept["density"].shape == (200, 3)
+    assert len(kept["meta_matched"]) == len(kept["meta_mismatched_b"]) == 5
+    assert kept["meta_means"].shape == (2,)
+
+
+def forced(p):
+    def posterior(self, loop, network, values):
+        result = _original(self, loop, network, values)
+        p_clean = p(result.values)
+        return result._replace(p_clean=p_clean, is_clean=p_clean > self.options.threshold)
+
+    return posterior
+
+
+_original = MSCN.posterior
+
+
+def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(MSCN, "posterior", forced(torch.zeros_like))
+    with pytest.warns(UserWarning, match="0 of 200 pairs are kept and do not fill a batch"):
+        record = run(tmp_path, epochs=1)
+    assert record.curves[-1]["steps"] == 0
+    assert record.curves[-1]["meta_loss"] is None
+
+
+@pytest.mark.parametrize(("n", "steps"), [(200, 50), (3, 2), (2, 2)])
+def test_division_that_finds_everything_or_fewer_than_a_batch(n, steps, tmp_path, monkeypatch):
+    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < n).double()))
+    record = run(tmp_path, epochs=1)
+    assert record.curves[-1]["steps"] == steps
+    assert record.curves[-1]["meta_loss"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize("mrate", [0.0, 0.9])
+def test_extreme_rates(mrate, tmp_path):
+    record = run(tmp_path, mrate=mrate, epochs=1)
+    assert record.metrics["test"]["rsum"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lookahead": "exact", "lookahead_every": 3}, {"lookahead": "difference"}, {"margin_of": "released"},
+        {"train_batch": 16, "margin": 0.3}, {"threshold": 0.1, "precision": "bf16"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, model="saf", epochs=1, **options)
+    assert math.isfinite(record.metrics["test"]["rsum"])
+    assert "auc" in record.curves[-1]
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize("model", models.available())
+def test_every_model_trains(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
+    record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 20, "n_val": 8, "n_test": 8})
+    assert record.curves[-1]["loss_triplet"] >= 0
+    assert record.curves[-1]["meta_loss"] > 0
+
+
+def test_resumed_equals_never_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
+    whole = run(tmp_path / "whole", model="saf", meta_lr=1e-3)
+    values = resolve("mscn", **{**TINY, "model": "saf"}, meta_lr=1e-3, out=str(tmp_path / "parts"))
+    for stop in (1, 2):
+        trainer, _ = load_trainer(values, tmp_path / "parts" / run_name(values), torch.device("cpu"))
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = run(tmp_path / "parts", model="saf", meta_lr=1e-3)
+
+    def numbers(record):
+        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+        saved = nclib.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
+        tensors = {f"{i}{k}": v for i, n in enumerate(saved["networks"]) for k, v in n.items()}
+        return json.dumps([record.metrics, curves, nclib.checkpoint.digest(tensors)], sort_keys=True)
+
+    assert numbers(resumed) == numbers(whole)
+
+
+def test_too_little_validation_is_told_before_training(trainer):
+    trainer.n_held_out = 1
+    for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):
+        with pytest.raises(ValueError, match="needs pairs that are known to be matched; 1 could be taken"):
+            start(trainer)
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="lookahead='third': must be one of 'exact', 'difference'"):
+        methods.build("mscn", lookahead="third")
+    assert isinstance(
+        methods.build("mscn").prepare(models.build("vse", feature_dim=3, vocab_size=4)), MetaMatcher
+    )
