@@ -204,4 +204,5 @@ def _describe(array: Any) -> str:
 
 
 from nclib.data.category import emoji as _emoji  # noqa: E402, F401  (each registers itself)
+from nclib.data.category import planted as _planted  # noqa: E402, F401
 from nclib.data.category import published as _published  # noqa: E402, F401
