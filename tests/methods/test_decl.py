@@ -294,8 +294,10 @@ def test_a_last_batch_without_enough_negatives_is_left_out_of_training_only(tmp_
 
 
 def test_a_batch_size_below_mu_still_trains(tmp_path):
-    record = nclib.run("decl", **{**TINY, "model": "vse", "batch_size": 3, "epochs": 1}, out=str(tmp_path))
-    assert [row["steps"] for row in record.curves] == [107, 106]
+    small = {"n_train": 16, "n_val": 20, "n_test": 20}  # 80 pairs: the last batch has two
+    values = {**TINY, "model": "vse", "batch_size": 3, "epochs": 1, "data_options": small}
+    record = nclib.run("decl", **values, out=str(tmp_path))
+    assert [row["steps"] for row in record.curves] == [27, 26]
 
 
 @pytest.mark.parametrize("mrate", [0.0, 0.9])

@@ -231,7 +231,7 @@ def test_quick_runs_are_as_long_as_those_of_the_others_and_lower_the_rate_at_the
         *({"loss": name} for name in (*COMPLEMENTARY, "infonce", "triplet")),
         {"ratio": 0.5}, {"judge": False}, {"warmup_epochs": 1}, {"mrate": 0.0}, {"mrate": 0.9},
         {"batch_size": 29},  # a last batch of one is left out
-        {"batch_size": 2}, {"batch_size": 320},
+        {"batch_size": 2, "data_options": {"n_train": 16, "n_val": 20, "n_test": 20}}, {"batch_size": 320},
     ],
     ids=str,
 )  # fmt: skip
