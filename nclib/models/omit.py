@@ -29,14 +29,17 @@ from nclib.models._omit_matching import (
 )
 from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
-from nclib.models.encoders import EPS, TextEncoder, l2, word_mask, xavier_linear
+from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
 from nclib.models.grouping import group_captions
-from nclib.models.omit_text import augment, fill_embedding
+from nclib.models.omit_text import SHORTEST, augment, bert_with_mask, gru_with_mask
 from nclib.models.registry import MODELS, choice, positive, positive_integer
 from nclib.models.vse_inf import ResidualRegionEncoder
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""
+
+TEXTS = {"bigru": 0, "bert": 1}
+"""Text encoders, and how many leading tokens are the global vector instead of a word."""
 
 
 class AttentionPool(nn.Module):
@@ -115,8 +118,14 @@ class OMIT(Matcher):
     image_global : {"mean", "first"}
         An image's global vector: the mean of its fragments, or its first fragment, which then is no local one
         (the class token of a vision transformer).
-    text : {"bigru"}
-        Text encoder.
+    text : {"bigru", "bert"}
+        Text encoder: a bidirectional GRU, whose captions have the mean of their words as global vector, or a
+        transformer in the layout of BERT, whose first token is the global vector and no word.
+    text_folder, text_words : str
+        For ``text="bert"``: local folder with ``config.json``, ``model.safetensors`` and ``vocab.txt``, and
+        the data's vocabulary file; see :class:`nclib.models.text_transformer.TransformerTextEncoder`.
+    finetune : bool
+        Train the transformer too; otherwise only the linear map after it.
     augment_captions : bool
         Change captions at random in training.
     word_vectors : str, optional
@@ -154,6 +163,9 @@ class OMIT(Matcher):
         image_encoder: str = "mlp",
         image_global: str = "mean",
         text: str = "bigru",
+        text_folder: str = "",
+        text_words: str = "",
+        finetune: bool = False,
         augment_captions: bool = True,
         word_vectors: str | None = None,
     ) -> None:
@@ -162,7 +174,7 @@ class OMIT(Matcher):
         self.marginals = choice("marginals", marginals, MARGINALS)
         self.sinkhorn = choice("sinkhorn", sinkhorn, LOOPS)
         self.image_global = choice("image_global", image_global, ("mean", "first"))
-        choice("text", text, ("bigru",))
+        self.text_lead = TEXTS[choice("text", text, TEXTS)]
         positive(lam=lam, tau=tau, attention_tau=attention_tau)
         positive_integer(iterations=iterations)
         self.lam, self.iterations, self.tau, self.attention_tau = lam, iterations, tau, attention_tau
@@ -178,11 +190,12 @@ class OMIT(Matcher):
         self.image_encoder = IMAGE_ENCODERS[choice("image_encoder", image_encoder, IMAGE_ENCODERS)](
             feature_dim, embed_dim
         )
-        # one more id: the mask word of the augmentation
-        self.text_encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
-        nn.init.normal_(self.text_encoder.embedding.weight)
-        if word_vectors is not None:
-            fill_embedding(self.text_encoder.embedding, np.load(word_vectors, allow_pickle=False))
+        if text == "bert":
+            self.text_encoder: nn.Module = bert_with_mask(
+                vocab_size, embed_dim, folder=text_folder, words_file=text_words, finetune=finetune
+            )
+        else:
+            self.text_encoder = gru_with_mask(vocab_size, word_dim, embed_dim, word_vectors)
         kind = MATCHINGS[matching]
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
@@ -221,16 +234,21 @@ class OMIT(Matcher):
     def encode_captions(self, tokens: Tokens) -> OMITCaptions:
         """Encode captions as unit words (C, W, D), zero at padding, with a unit global vector (C, D)."""
         tokens = self.check_tokens(tokens)
+        if min(tokens.lengths) <= self.text_lead:
+            raise ValueError("tokens has a caption of one token, but the first is the global vector here")
         if self.training and self.augment_captions:
-            tokens = augment(tokens, mask_id=self.vocab_size, n_words=self.vocab_size)
+            shortest = 1 if self.text_lead else SHORTEST
+            tokens = augment(tokens, mask_id=self.vocab_size, n_words=self.vocab_size, shortest=shortest)
         x, _ = self.text_encoder(tokens)
-        mask = word_mask(tokens.lengths, x.shape[1], x)
+        lengths = tuple(n - self.text_lead for n in tokens.lengths)
+        first, x = l2(x[:, 0]), x[:, self.text_lead :]
+        mask = word_mask(lengths, x.shape[1], x)
         absent = 1 - mask  # the length of a zero row has no second derivative
         norms = torch.linalg.vector_norm(x + absent[..., None], dim=-1) * mask
         words = x / (norms + absent + EPS)[..., None]
-        vectors = l2(words.sum(1) / mask.sum(1, keepdim=True))
+        vectors = first if self.text_lead else l2(words.sum(1) / mask.sum(1, keepdim=True))
         spread = l2(vectors + self.text_pool(words, mask)) if self.matching == "pem" else None
-        return OMITCaptions(vectors, tokens.lengths, words, norms, spread)
+        return OMITCaptions(vectors, lengths, words, norms, spread)
 
     def _sides(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Side, Side]:
         regions, words = fragments(images, captions)

@@ -10,16 +10,56 @@ import torch
 from torch import Tensor
 
 from nclib.batch import Tokens
+from nclib.models.encoders import TextEncoder
+from nclib.models.text_transformer import TransformerTextEncoder
 from nclib.models.vse_inf import keep_rows
 
 MASKED, REPLACED, DELETED = 0.10, 0.02, 0.08
 """Shares of tokens that become the mask word, become a random word, or vanish (Sec. 4.1)."""
 
 SHORTEST = 5
-"""Captions with fewer words, start and end not counted, are left alone (released code)."""
+"""Captions with fewer words, start and end not counted, are left alone before a GRU (released code)."""
 
 
-def augment(tokens: Tokens, *, mask_id: int, n_words: int) -> Tokens:
+def gru_with_mask(
+    vocab_size: int, word_dim: int, embed_dim: int, word_vectors: str | None = None
+) -> TextEncoder:
+    """Return a bidirectional GRU whose id ``vocab_size`` is the mask word.
+
+    Embeddings start from a normal distribution, or from the rows of a ``.npy`` file; all of them train (the
+    released code means to freeze them and does not).
+    """
+    encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
+    torch.nn.init.normal_(encoder.embedding.weight)
+    if word_vectors is not None:
+        fill_embedding(encoder.embedding, np.load(word_vectors, allow_pickle=False))
+    return encoder
+
+
+def bert_with_mask(
+    vocab_size: int, embed_dim: int, *, folder: str, words_file: str = "", finetune: bool = False
+) -> TransformerTextEncoder:
+    """Return a transformer text encoder whose id ``vocab_size`` is the mask word.
+
+    The mask word is [MASK] of the folder's ``vocab.txt``; where the data's ids are the transformer's, id 3
+    (``<unk>``) takes its place.
+    """
+    encoder = TransformerTextEncoder(
+        vocab_size, embed_dim, folder=folder, words_file=words_file, unit=False, finetune=finetune
+    )
+    piece = 3
+    if words_file:
+        pieces = (Path(folder) / "vocab.txt").read_text(encoding="utf8").splitlines()
+        if "[MASK]" not in pieces:
+            raise ValueError(f"{Path(folder) / 'vocab.txt'} lacks [MASK]")
+        piece = pieces.index("[MASK]")
+    row = torch.full_like(encoder.pieces[:1], -1)
+    row[0, 0] = piece
+    encoder.pieces = torch.cat([encoder.pieces, row])
+    return encoder
+
+
+def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORTEST) -> Tokens:
     """Mask, replace and delete words at random; the first and the last token stay.
 
     Parameters
@@ -30,6 +70,8 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int) -> Tokens:
         Id of the mask word.
     n_words : int
         Random words are drawn from ids below this.
+    shortest : int
+        Captions with fewer words, start and end not counted, stay as they are.
 
     Returns
     -------
@@ -39,7 +81,7 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int) -> Tokens:
     lengths = torch.tensor(tokens.lengths)[:, None]
     place = torch.arange(tokens.ids.shape[1])[None]
     valid = place < lengths
-    free = (place > 0) & (place < lengths - 1) & (lengths - 2 >= SHORTEST)  # (C, W)
+    free = (place > 0) & (place < lengths - 1) & (lengths - 2 >= shortest)  # (C, W)
     chance = torch.where(free, torch.rand(valid.shape), 1.0)
     other = torch.randint(n_words, valid.shape)
     device = tokens.ids.device

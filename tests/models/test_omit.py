@@ -1,7 +1,9 @@
 """OMIT: known values of every matching type and weight, invariances, accounting of mass, training."""
 
+import numpy as np
 import pytest
 import torch
+from local_weights import PIECES, WORDS, bert_folder, words_file
 from toy import fill, regions, words
 
 import nclib.ot
@@ -10,6 +12,7 @@ from nclib.models import build
 from nclib.models._omit_matching import MARGINALS, MATCHINGS
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.encoders import word_mask
+from nclib.models.omit_text import augment, read_word_vectors
 
 TRANSPORT = [name for name, kind in MATCHINGS.items() if kind.family == "transport"]
 
@@ -365,3 +368,78 @@ def test_shares_of_attention_are_comparable_with_a_plan():
         torch.testing.assert_close(share.sum((-2, -1)), torch.ones(2, 2).double())
         assert share.shape[2] == 3 + (matching == "partial_cam")
         assert (share[:, 0, :, 2] == 0).all()
+
+
+def test_words_through_a_transformer(tmp_path):
+    bert_folder(tmp_path)
+    options = {
+        "text": "bert",
+        "text_folder": str(tmp_path),
+        "text_words": words_file(tmp_path / "words.json"),
+    }
+    options |= {"vocab_size": len(WORDS)}
+    ids = torch.tensor([[1, 4, 6, 8, 2], [1, 9, 2, 0, 0]])
+    tokens = Tokens(ids, (5, 3))
+    net = model(**options)
+    t = net.encode_captions(tokens)
+    states, _ = net.text_encoder(tokens)
+    unit = states / states.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(t.vectors, unit[:, 0])  # [CLS] is the global vector and no word
+    assert t.lengths == (4, 2)
+    torch.testing.assert_close(t.words[0], unit[0, 1:])  # [SEP] is a word
+    torch.testing.assert_close(t.words[1, :2], unit[1, 1:3])
+    assert (t.words[1, 2:] == 0).all()
+    assert int(net.text_encoder.pieces[len(WORDS), 0]) == PIECES.index("[MASK]")
+    many = Tokens(ids.repeat(50, 1), (5, 3) * 50)
+    scores = net.train()(torch.randn(4, 3, 4), many)  # masked and deleted words included
+    scores.sum().backward()
+    assert net.text_encoder.fc.weight.grad.abs().sum() > 0
+    assert all(p.grad is None for p in net.text_encoder.transformer.parameters())
+    tuned = model(**options, finetune=True).train()
+    tuned(torch.randn(4, 3, 4), many).sum().backward()
+    assert tuned.text_encoder.transformer.words.weight.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="caption of one token"):
+        net.encode_captions(Tokens(torch.ones(1, 1, dtype=torch.long), (1,)))
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        model(**options | {"text_folder": str(tmp_path / "none")})
+    bert_folder(tmp_path, pieces=[p for p in PIECES if p != "[MASK]"])
+    with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
+        model(**options)
+
+
+def test_word_vectors_from_a_file(tmp_path):
+    path = tmp_path / "vectors.txt"
+    path.write_text("red 1 2\nteapot 3 4\nnt 5 6\nunused 7 8\nsalt 9 10\n")
+    words = ["<pad>", "red", "tea-pot", "n't", "zebra", "salt/pepper"]
+    found = read_word_vectors(path, words, 2)
+    assert np.isnan(found[[0, 4]]).all()
+    assert found[[1, 2, 3, 5]].tolist() == [[1, 2], [3, 4], [5, 6], [9, 10]]
+    np.save(tmp_path / "vectors.npy", found)
+    options = {"vocab_size": 6, "word_dim": 2, "word_vectors": str(tmp_path / "vectors.npy")}
+    weight = model(**options).text_encoder.embedding.weight
+    assert weight.shape == (7, 2)
+    assert weight[[1, 2, 3, 5]].tolist() == [[1, 2], [3, 4], [5, 6], [9, 10]]
+    assert weight.isfinite().all()
+    assert weight.requires_grad
+    with pytest.raises(ValueError, match=r"word_vectors must be \(at most 7, 3\)"):
+        model(**options | {"word_dim": 3})
+    path.write_text("red 1 2 3\n")
+    with pytest.raises(ValueError, match="line 1: 3 numbers, dim=2"):
+        read_word_vectors(path, words, 2)
+
+
+def test_captions_are_changed_at_the_published_rates():
+    torch.manual_seed(0)
+    ids = torch.arange(20).repeat(4000, 1) % 9 + 4
+    ids[:, 0], ids[:, -1] = 1, 2
+    changed = augment(Tokens(ids, (20,) * 4000), mask_id=99, n_words=50)
+    n = 4000 * 18
+    deleted = sum(20 - length for length in changed.lengths) / n
+    valid = torch.arange(changed.ids.shape[1]) < torch.tensor(changed.lengths)[:, None]
+    masked = int(((changed.ids == 99) & valid).sum()) / n
+    strange = int(((changed.ids != 99) & (changed.ids > 12) & valid).sum()) / n
+    assert (deleted, masked) == (pytest.approx(0.08, abs=0.004), pytest.approx(0.10, abs=0.004))
+    assert strange == pytest.approx(0.02 * 37 / 50, abs=0.002)
+    assert (changed.ids[:, 0] == 1).all()
+    ends = changed.ids.gather(1, torch.tensor(changed.lengths)[:, None] - 1)
+    assert (ends == 2).all()
