@@ -101,16 +101,14 @@ def complementary(
         raise ValueError(f"loss must be one of {', '.join(map(repr, COMPLEMENTARY))}, got {loss!r}")
     if not 0 < q <= 1:
         raise ValueError(f"q must lie in (0, 1], got {q}")
-    f = COMPLEMENTARY[loss]
-    total = S.new_zeros(())
-    for direction, log_p in enumerate(
-        losses._log_probabilities(S, tau)
-    ):  # p^v, then p^t: (B, B), queries in rows
+    f, per_direction = COMPLEMENTARY[loss], []
+    for direction, log_p in enumerate(losses._log_probabilities(S, tau)):  # p^v, then p^t, queries in rows
+        values = f(log_p.exp(), losses._complement(log_p), q)  # (B, B)
         out = torch.eye(len(S), dtype=torch.bool, device=S.device)
         if negatives is not None:
             out = out | ~negatives[direction]
-        total = total + f(log_p.exp(), losses._complement(log_p), q).masked_fill(out, 0.0).sum(1)
-    return total
+        per_direction.append(values.masked_fill(out, 0.0).sum(1))  # (B,)
+    return per_direction[0] + per_direction[1]
 
 
 def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:

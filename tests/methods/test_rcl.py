@@ -222,6 +222,12 @@ def test_quick_runs_are_as_long_as_those_of_the_others_and_lower_the_rate_at_the
     assert own["decay_every"] == other["warmup_epochs"] + other["decay_every"]
 
 
+def test_half_precision_is_raised_and_other_types_are_refused():
+    assert complementary(S.to(torch.bfloat16)).dtype == torch.float32
+    with pytest.raises(TypeError, match=r"S must be a torch\.Tensor"):
+        complementary(S.numpy())
+
+
 # ---------------------------------------------------------------------------------------------- whole runs
 
 
