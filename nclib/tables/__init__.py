@@ -1,0 +1,28 @@
+"""The papers' tables beside what this project measured, and the ledger of their claims.
+
+Printed values come from ``nclib/paper_results`` and are never mixed with measured ones: a cell gets a second
+line once a run on the paper's own data is recorded, and runs on bundled data stand in tables of their own.
+"""
+
+from __future__ import annotations
+
+from nclib.tables._compare import Difference, mean_text, paired
+from nclib.tables._layouts import LAYOUTS, PAPERS, Layout
+from nclib.tables._printed import paper_table
+from nclib.tables._runs import Recorded, protocol_line, recorded
+from nclib.tables._sheets import bundled_sheet, printed_sheet
+
+__all__ = [
+    "LAYOUTS",
+    "PAPERS",
+    "Difference",
+    "Layout",
+    "Recorded",
+    "bundled_sheet",
+    "mean_text",
+    "paired",
+    "paper_table",
+    "printed_sheet",
+    "protocol_line",
+    "recorded",
+]

@@ -1,0 +1,157 @@
+"""A table as a page shows it: headings, a line on how it was made, footnotes, and its file to download."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+
+@dataclass(frozen=True)
+class View:
+    """One cell of a shown table.
+
+    Parameters
+    ----------
+    text : str
+        What stands in it.
+    marks : tuple of str
+        Footnotes it points to.
+    own : str
+        Second line: what was measured here.
+    kind : str
+        CSS class.
+    """
+
+    text: str
+    marks: tuple[str, ...] = ()
+    own: str = ""
+    kind: str = "nc-value"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A shown table; a notebook displays it as HTML.
+
+    Parameters
+    ----------
+    slug : str
+        Identifier in the page, and name of the file to download.
+    title : str
+        Heading of the table.
+    kind : {"printed", "measured", "ledger"}
+        Where the numbers come from; shown as a label and a colour.
+    lines : sequence of str
+        How the numbers were made.
+    names : tuple of str
+        Names of the row headings.
+    columns : sequence of tuple of str
+        Column headings, outermost first.
+    rows : sequence of (row headings, cells)
+    notes : mapping of str to str
+        Footnotes by mark.
+    file : str
+        Content of the file to download (CSV).
+    """
+
+    slug: str
+    title: str
+    kind: str
+    lines: Sequence[str]
+    names: Sequence[str]
+    columns: Sequence[tuple[str, ...]]
+    rows: Sequence[tuple[Sequence[View], Sequence[View]]]
+    notes: dict[str, str] = field(default_factory=dict)
+    file: str = ""
+
+    def _repr_html_(self) -> str:
+        marks = {name: str(i + 1) for i, name in enumerate(self.notes)}
+        body = "".join(self._row(heads, cells, marks) for heads, cells in self.rows)
+        return (
+            f'<figure class="nc-sheet nc-{self.kind}" id="{self.slug}">'
+            f'<figcaption id="{self.slug}-name"><span class="nc-kind">{KINDS[self.kind]}</span> '
+            f"<strong>{_e(self.title)}</strong>{''.join(f'<br>{_e(line)}' for line in self.lines if line)}"
+            f"{self._link()}</figcaption>"
+            f'<div class="nc-scroll" tabindex="0" role="region" aria-labelledby="{self.slug}-name">'
+            f'<table class="dataframe nc-table"><thead>{self._head()}</thead>'
+            f"<tbody>{body}</tbody></table></div>"
+            f"{self._notes(marks)}</figure>"
+        )
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/html": self._repr_html_(), "text/plain": f"{self.title}: {len(self.rows)} rows"}
+
+    def _link(self) -> str:
+        if not self.file:
+            return ""
+        data = base64.b64encode(self.file.encode()).decode()
+        href = f"data:text/csv;charset=utf-8;base64,{data}"
+        return f' <a class="nc-csv" download="{self.slug}.csv" href="{href}">CSV</a>'
+
+    def _head(self) -> str:
+        """Headings of several levels; equal neighbours under equal parents become one."""
+        depth, lines = len(self.columns[0]), []
+        for level in range(depth):
+            cells = []
+            if level == 0:
+                for name in self.names:
+                    cells.append(f'<th scope="col" rowspan="{depth}" data-sort>{_e(name)}</th>')
+            last = level == depth - 1
+            place = len(self.names)
+            for key, group in groupby(self.columns, key=lambda c, level=level: c[: level + 1]):  # type: ignore[misc]
+                width = len(list(group))
+                sort = " data-sort" if last else ""
+                for _ in range(width if last else 1):
+                    span = f' colspan="{width}"' if width > 1 and not last else ""
+                    scope = "col" if last else "colgroup"
+                    cells.append(f'<th scope="{scope}"{span}{sort}>{_e(key[-1])}</th>')
+                place += width
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        return "".join(lines)
+
+    def _row(self, heads: Sequence[View], cells: Sequence[View], marks: dict[str, str]) -> str:
+        first = "".join(f'<th scope="row">{self._view(h, marks)}</th>' for h in heads)
+        rest = "".join(f'<td class="{c.kind}">{self._view(c, marks)}</td>' for c in cells)
+        return f"<tr>{first}{rest}</tr>"
+
+    def _view(self, view: View, marks: dict[str, str]) -> str:
+        links = ",".join(
+            f'<a href="#{self.slug}-{_id(m)}" title="{_e(self.notes[m])}">{marks[m]}</a>' for m in view.marks
+        )
+        own = f'<span class="nc-own">{_e(view.own)}</span>' if view.own else ""
+        return f'<span class="nc-v">{_e(view.text)}</span>{f"<sup>{links}</sup>" if links else ""}{own}'
+
+    def _notes(self, marks: dict[str, str]) -> str:
+        if not marks:
+            return ""
+        items = "".join(
+            f'<li id="{self.slug}-{_id(name)}" value="{number}">{_e(self.notes[name])}</li>'
+            for name, number in marks.items()
+        )
+        word = "note" if len(marks) == 1 else "notes"
+        summary = f"<summary>{len(marks)} {word}</summary>"
+        return f'<details class="nc-notes">{summary}<ol>{items}</ol></details>'
+
+
+KINDS = {"printed": "printed", "measured": "measured here", "ledger": "claims"}
+
+
+def _e(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+def _id(mark: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in mark)
+
+
+def csv_text(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write rows as CSV with a header line."""
+    target = io.StringIO()
+    writer = csv.writer(target, lineterminator="\n")
+    writer.writerow(list(names))
+    writer.writerows(rows)
+    return target.getvalue()
