@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nclib._options import Rule, make, option, plain_values, problems, rules
@@ -23,7 +24,9 @@ from nclib.data import category as data
 from nclib.experiment import _as_plain, cpu_threads, fingerprint
 from nclib.presets import PRESETS
 from nclib.records import environment, peak_memory_mb
-from nclib.training import choose_device
+from nclib.training import choose_device, epoch_arrays
+
+LARGEST_CONFUSION = 50  # classes up to which a record holds the matrix of corrected labels
 
 
 @dataclass(frozen=True)
@@ -284,6 +287,7 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
         "given_accuracy": 1 - noise.true_rate,
     }
     own = {k: v for k, v in curves[-1].items() if k not in known and not k.startswith(("val_", "loss_"))}
+    own |= corrected_confusion(folder, noise.truth, best)
     network = trainer.network
     record = CategoryRecord(
         name=folder.name,
@@ -326,6 +330,36 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     if progress:
         print(record)
     return record
+
+
+def corrected_confusion(folder: Path, truth: np.ndarray, epoch: int) -> dict[str, Any]:
+    """Return where the mass of every true class went, for methods that keep corrected labels.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run.
+    truth : ndarray, int64, (N,)
+        True classes.
+    epoch : int
+        The epoch to look at, from 1; the nearest with corrected labels is taken.
+
+    Returns
+    -------
+    dict
+        ``confusion``: K rows of K shares, true classes in rows, rows sum to 1, or 0;
+        ``confusion_epoch``. Empty when no labels were corrected, or for more than 50 classes.
+    """
+    kept = {e: x["corrected"] for e, x in epoch_arrays(folder).items() if "corrected" in x}
+    if not kept or next(iter(kept.values())).shape[1] > LARGEST_CONFUSION:
+        return {}
+    nearest = min(kept, key=lambda e: abs(e - epoch))
+    corrected = kept[nearest].astype(np.float64)
+    k = corrected.shape[1]
+    mass = np.zeros((k, k))
+    np.add.at(mass, truth, corrected)
+    share = mass / np.maximum(mass.sum(1, keepdims=True), 1e-12)
+    return {"confusion": share.round(4).tolist(), "confusion_epoch": nearest}
 
 
 def open_run(

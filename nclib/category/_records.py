@@ -48,7 +48,7 @@ def collect(folder: str | Path) -> pd.DataFrame:
                 **options,
                 **record.metrics["test"],
                 "val_map_avg": record.metrics["val"]["map_avg"],
-                **record.diagnostics,
+                **{k: v for k, v in record.diagnostics.items() if not isinstance(v, list)},
                 **record.cost,
                 "best_epoch": record.best_epoch,
                 "device": record.environment["device"],

@@ -223,6 +223,11 @@ def test_transported_mass_grows_with_the_epochs(tmp_path):
     assert corrected.shape == (90, 4)
     assert corrected.sum(1).max() <= 1 + 1e-2
     assert corrected.sum() / 90 == pytest.approx(0.8, abs=1e-2)
+    confusion = np.array(record.diagnostics["confusion"])
+    truth = data.load(TINY["dataset"], **TINY["data_options"]).train.labels
+    chosen = kept[int(record.diagnostics["confusion_epoch"])]["corrected"].astype(float)
+    by_hand = np.array([chosen[truth == k].sum(0) for k in range(4)])
+    assert np.allclose(confusion, by_hand / by_hand.sum(1, keepdims=True), atol=1e-3)
 
 
 def test_correction_beats_the_given_labels_on_clean_clusters(tmp_path):
