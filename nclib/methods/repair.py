@@ -137,13 +137,14 @@ class REPAIR(CoTeaching):
         return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop) and variant.noisy != "drop")
 
     def _fill_banks(self, loop: Loop) -> None:
-        """Start each bank with random pairs that its network trains on, once per run."""
-        if hasattr(self, "banks"):
-            return
+        """Start each bank that is still empty with random pairs that its network trains on."""
         o = self.options
-        self.banks = [FeatureBank(o.bank_size, o.bank_precision) for _ in loop.networks]
+        if not hasattr(self, "banks"):
+            self.banks = [FeatureBank(o.bank_size, o.bank_precision) for _ in loop.networks]
         for k, bank in enumerate(self.banks):
             clean = self.divisions[1 - k].clean
+            if len(bank) or not len(clean):
+                continue
             order = torch.randperm(len(clean), generator=loop.generator(f"bank {k}"))[: o.bank_size]
             with loop.evaluating():
                 for index in clean[order].split(loop.batch_size):

@@ -1,0 +1,421 @@
+"""REPAIR: the bank, half-replacing against worked numbers and a plain loop, labels, resume, corner cases."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import checkpoint, losses, methods, models
+from nclib.batch import Tokens
+from nclib.experiment import load_trainer, resolve, run_name
+from nclib.methods import Truth
+from nclib.methods._bank import FeatureBank, pooled
+from nclib.methods._replacing import ReplaceLog
+from nclib.methods.repair import VARIANTS, half_replacement
+from nclib.models import CaptionEncoding, ImageEncoding
+from nclib.noise import rank_correlation, rank_correspondence, rank_labels
+from nclib.training import epoch_arrays
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.5,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 1,
+    "bank_size": 64,
+    "K": 5,
+    "progress": False,
+    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
+    "model_options": {"embed_dim": 16, "word_dim": 8},
+}
+SMALL = {"embed_dim": 16, "sim_dim": 8, "word_dim": 8}
+
+BANK_IMAGES = torch.tensor([[1, 0], [0.8, 0.6], [0, 1], [0.6, 0.8], [-0.6, 0.8]])
+BANK_TEXTS = torch.tensor([[0.9, 0.1], [0.5, 0.7], [0.1, 0.9], [0.85, 0.4], [-0.8, 0.5]])
+QUERY = torch.tensor([[0.7, 0.5]])
+
+
+def run(out, **values):
+    return nclib.run("repair", **{**TINY, **values}, out=str(out))
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_margins_of_the_labels():
+    y = rank_labels(torch.tensor([-0.2, 0.05, 0.1, 0.3, 0.45, 0.5, 0.6, 0.62, 0.7, 0.8]), -0.2, 0.8)
+    expected = [0, 0.0034396, 0.00741159, 0.030475, 0.0589276, 0.0714881, 0.102743, 0.110147, 0.144421, 0.2]
+    assert methods.build("repair")._margins(y).tolist() == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+def test_worked_half_replacement():
+    scores = torch.tensor([0.30, 0.55, 0.95, 0.62, 0.10])
+    entry = half_replacement(QUERY, BANK_TEXTS, lambda candidates: scores[candidates], 3)
+    assert entry.tolist() == [3]  # entry 2 scores best, but its caption is too far
+    assert half_replacement(QUERY, BANK_TEXTS, lambda candidates: scores[candidates], 9).tolist() == [2]
+    new = rank_correspondence(BANK_IMAGES[entry], QUERY, BANK_IMAGES, BANK_TEXTS)
+    assert new.correlation.item() == pytest.approx(0.9, abs=1e-6)
+
+
+def test_half_replacement_equals_a_plain_loop():
+    g = torch.Generator().manual_seed(0)
+    query, bank = torch.randn(20, 6, generator=g), torch.randn(50, 6, generator=g)
+    other, kept = torch.randn(50, 4, generator=g), torch.randn(20, 4, generator=g)
+    table = kept @ other.T  # (20, 50)
+    found = half_replacement(query, bank, lambda c: table.gather(1, c), 7)
+    for i in range(20):
+        near = sorted(range(50), key=lambda j: float((query[i] - bank[j]).norm()))[:7]
+        assert int(found[i]) == max(near, key=lambda j: float(table[i, j]))
+
+
+# ------------------------------------------------------------------------------------------------ the bank
+
+
+def encodings(n, width, seed, start=0):
+    g = torch.Generator().manual_seed(seed)
+    images = ImageEncoding(torch.randn(n, 4, generator=g), torch.randn(n, 3, 4, generator=g))
+    lengths = tuple(int(v) for v in torch.randint(1, width + 1, (n,), generator=g))
+    words = torch.randn(n, width, 4, generator=g)
+    for row, length in enumerate(lengths):
+        words[row, length:] = 0
+    captions = CaptionEncoding(torch.randn(n, 4, generator=g), lengths, words)
+    return images, captions, torch.arange(start, start + n)
+
+
+def test_bank_is_a_queue():
+    bank, pushed = FeatureBank(10), []
+    for turn, (n, width) in enumerate([(4, 5), (3, 2), (6, 7), (1, 1), (5, 3)]):
+        images, captions, index = encodings(n, width, turn, 100 * turn)
+        bank.push(images, captions, index)
+        pushed += [(int(index[i]), images.select([i]), captions.select([i])) for i in range(n)]
+        kept = {pair: (image, caption) for pair, image, caption in pushed[-10:]}
+        assert len(bank) == len(kept)
+        pairs = bank.pairs(torch.device("cpu"))
+        assert sorted(pairs.tolist()) == sorted(kept)  # the oldest left
+        for slot in range(len(bank)):
+            image, caption = kept[int(pairs[slot])]
+            at = torch.tensor([slot])
+            assert torch.equal(bank.images(at).regions, image.regions)
+            assert torch.equal(bank.images(at).vectors, image.vectors)
+            found = bank.captions(at)
+            assert found.lengths == caption.lengths
+            assert torch.equal(found.words, caption.words)  # cut to its length, whatever was there before
+            assert torch.allclose(bank.features()[0][slot], pooled(image)[0])
+            assert torch.allclose(bank.features()[1][slot], pooled(caption)[0])
+
+
+def test_more_than_fits_leaves_the_last():
+    bank = FeatureBank(4)
+    bank.push(*encodings(11, 3, 0))
+    assert sorted(bank.pairs(torch.device("cpu")).tolist()) == [7, 8, 9, 10]
+
+
+def test_pooled_is_the_unit_mean_of_regions_and_of_valid_words():
+    images, captions, _ = encodings(6, 5, 3)
+    u, t = pooled(images), pooled(captions)
+    for i in range(6):
+        mean = images.regions[i].mean(0)
+        assert torch.allclose(u[i], mean / mean.norm())
+        mean = captions.words[i, : captions.lengths[i]].mean(0)
+        assert torch.allclose(t[i], mean / mean.norm())
+    plain = ImageEncoding(images.vectors)
+    assert torch.allclose(pooled(plain), torch.nn.functional.normalize(images.vectors, dim=1))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_half_precision_halves_the_fragments(precision):
+    full, half = FeatureBank(10), FeatureBank(10, precision)
+    pairs = encodings(6, 5, 0)
+    full.push(*pairs)
+    half.push(*pairs)
+    of_pooled = 2 * 10 * 4 * 4
+    assert half.nbytes - of_pooled == (full.nbytes - of_pooled) / 2
+    assert full.nbytes == 4 * 10 * (4 + 3 * 4 + 4 + 5 * 4) + of_pooled
+    every = torch.arange(6)
+    assert half.images(every).regions.dtype == torch.float32
+    assert torch.allclose(half.images(every).regions, full.images(every).regions, atol=2e-2)
+    assert torch.equal(half.features()[0], full.features()[0])  # ranks are not to suffer
+
+
+def test_bank_state_survives_a_checkpoint(tmp_path):
+    first, second = FeatureBank(8, "bf16"), FeatureBank(8, "bf16")
+    for turn in range(3):
+        first.push(*encodings(5, 4, turn))
+    checkpoint.save(tmp_path / "bank.safetensors", first.state())
+    second.load_state(checkpoint.load(tmp_path / "bank.safetensors"), torch.device("cpu"))
+    for bank in (first, second):
+        bank.push(*encodings(2, 6, 9))  # goes on where it was
+    every = torch.arange(8)
+    assert torch.equal(first.captions(every).words, second.captions(every).words)
+    assert first.captions(every).lengths == second.captions(every).lengths
+    assert torch.equal(first.images(every).regions, second.images(every).regions)
+    assert all(torch.equal(a, b) for a, b in zip(first.features(), second.features(), strict=True))
+    assert first.nbytes == second.nbytes
+
+
+def test_empty_bank_says_so():
+    with pytest.raises(RuntimeError, match="bank is empty"):
+        FeatureBank(3).features()
+
+
+@pytest.mark.parametrize("name", models.available())
+def test_bank_gives_back_what_every_model_compares(name):
+    torch.manual_seed(0)
+    net = models.build(name, feature_dim=6, vocab_size=30, n_regions=4, **SMALL).eval()
+    ids = torch.randint(1, 30, (9, 7))
+    lengths = (7, 3, 5, 1, 2, 7, 4, 6, 3)
+    for row, length in enumerate(lengths):
+        ids[row, length:] = 0
+    with torch.no_grad():
+        images, captions = net.encode_images(torch.randn(9, 4, 6)), net.encode_captions(Tokens(ids, lengths))
+        bank = FeatureBank(20)
+        bank.push(images.select(range(4)), captions.select(range(4)), torch.arange(4))
+        bank.push(images.select(range(4, 9)), captions.select(range(4, 9)), torch.arange(4, 9))
+        index = torch.tensor([8, 0, 3, 3, 5])
+        found = net.similarity(bank.images(index), bank.captions(index))
+        expected = net.similarity(images.select(index), captions.select(index))
+        assert torch.allclose(found, expected, atol=1e-6)
+        paired = net.paired_similarity(bank.images(index), bank.captions(index))
+        assert torch.allclose(paired, found.diagonal(), atol=1e-5)
+    u, t = bank.features()
+    assert torch.allclose(u.norm(dim=1), torch.ones(9), atol=1e-5)
+    assert len(u) == len(t) == 9
+
+
+# ------------------------------------------------------------------------------------------- steps and labels
+
+
+def started(tmp_path, **values):
+    """A trainer at its first training epoch, divided and labelled."""
+    settings = resolve("repair", **{**{k: v for k, v in TINY.items() if k != "progress"}, **values})
+    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer.epoch = 1
+    trainer.method.begin_training(trainer)
+    steps = trainer.method.begin_epoch(trainer)
+    return trainer, trainer.method, steps
+
+
+def test_bank_starts_with_clean_pairs_of_the_peers_division(tmp_path):
+    trainer, method, _ = started(tmp_path)
+    for k in (0, 1):
+        clean = set(method.divisions[1 - k].clean.tolist())
+        pairs = method.banks[k].pairs(trainer.device).tolist()
+        assert len(pairs) == min(64, len(clean))
+        assert set(pairs) <= clean
+
+
+def test_labels_are_those_of_the_whole_set(tmp_path):
+    trainer, method, _ = started(tmp_path)
+    every = trainer.batch(torch.arange(trainer.n_pairs))
+    for k in (0, 1):
+        with trainer.evaluating():
+            u = pooled(trainer.networks[k].encode_images(every.images))
+            t = pooled(trainer.networks[k].encode_captions(every.captions))
+        bank_u, bank_t = method.banks[k].features()
+        corre = rank_correlation(torch.cdist(u, bank_u), torch.cdist(t, bank_t))
+        assert torch.allclose(method.correlation[:, k], corre, atol=2e-3)  # a near tie may fall otherwise
+        gamma = corre.sort(descending=True).values[: (160 + 9) // 10].mean()
+        mu = corre.sort().values[: (160 + 99) // 100].mean()
+        assert method.anchors[k][0].item() == pytest.approx(mu.item(), abs=2e-3)
+        assert method.anchors[k][1].item() == pytest.approx(gamma.item(), abs=2e-3)
+        assert torch.equal(method.labels[:, k], rank_labels(method.correlation[:, k], *method.anchors[k]))
+
+
+@pytest.mark.parametrize("active", [0, 1])
+def test_clean_loss_uses_the_peers_labels_and_feeds_the_own_bank(active, tmp_path):
+    trainer, method, steps = started(tmp_path)
+    if active:
+        trainer.active = 1
+        steps = method.begin_epoch(trainer)
+    clean, _ = next(iter(steps))
+    y = method.labels[clean.index, 1 - active]
+    expected = losses.soft_margin_triplet(trainer.similarity(clean), losses.soft_margins(y)).sum()
+    before = [bank.state()["next"] for bank in method.banks]
+    terms = method.step(trainer, (clean, None))
+    assert set(terms) == {"clean"}
+    assert terms["clean"].item() == pytest.approx(expected.item(), rel=1e-5)
+    after = [bank.state()["next"] for bank in method.banks]
+    assert after[active] == (before[active] + len(clean)) % 64
+    assert after[1 - active] == before[1 - active]
+    slot = before[active]
+    assert int(method.banks[active].pairs(trainer.device)[slot]) == int(clean.index[0])
+
+
+@pytest.mark.parametrize("replace", ["random", "image", "text"])
+def test_noisy_loss_equals_a_plain_loop(replace, tmp_path):
+    trainer, method, _ = started(tmp_path, replace=replace, eta=0.9)
+    method.divisions = [d._replace(p_clean=d.p_clean * 0 + 0.1) for d in method.divisions]
+    net, bank = trainer.networks[0], method.banks[0]
+    noisy = trainer.batch(torch.arange(40, 56))
+    method.turn = 7
+    terms = method._replaced(trainer, noisy, method.anchors[0])
+    log = method.log.arrays()
+    assert sorted(log["replaced_pair"].tolist()) == list(range(40, 56))
+    shares = {"random": 0.5, "image": 1.0, "text": 0.0}
+    draw = torch.rand(16, generator=trainer.generator("replace 7")) < shares[replace]
+    with trainer.evaluating():
+        images, captions = net.encode_images(noisy.images), net.encode_captions(noisy.captions)
+        u, t = bank.features()
+        rows = []  # (image vector, caption vector, entry), the replaced images first
+        for i in [*draw.nonzero()[:, 0].tolist(), *(~draw).nonzero()[:, 0].tolist()]:
+            own = pooled(captions)[i] if draw[i] else pooled(images)[i]
+            distance = (own - (t if draw[i] else u)).norm(dim=1)
+            near = distance.argsort(stable=True)[:5]
+            if draw[i]:
+                score = bank.images(near).vectors @ captions.vectors[i]
+                entry = int(near[score.argmax()])
+                rows.append((bank.images(torch.tensor([entry])).vectors[0], captions.vectors[i], entry))
+            else:
+                score = bank.captions(near).vectors @ images.vectors[i]
+                entry = int(near[score.argmax()])
+                rows.append((images.vectors[i], bank.captions(torch.tensor([entry])).vectors[0], entry))
+            assert entry == int(
+                (bank.pairs(trainer.device) == log["replaced_by"][len(rows) - 1]).nonzero()[0]
+            )
+    v, c, entries = (list(part) for part in zip(*rows, strict=True))
+    v, c = torch.stack(v), torch.stack(c)
+    corre = rank_correlation(torch.cdist(v, u), torch.cdist(c, t))
+    y = rank_labels(corre, *method.anchors[0])
+    assert torch.allclose(log["replaced_label"], y, atol=5e-3)
+    margin = losses.soft_margins(log["replaced_label"])
+    scores, total = v @ c.T, 0.0
+    for i in range(16):
+        others = [j for j in range(16) if entries[j] != entries[i]]
+        for costs in ([scores[i, j] for j in others], [scores[j, i] for j in others]):
+            total += max([0.0, *(float(margin[i] + s - scores[i, i]) for s in costs)])
+    assert terms["noisy"].item() == pytest.approx(0.15 * total, rel=1e-4)
+
+
+def test_gradient_reaches_the_live_halves_only_through_the_network(tmp_path):
+    trainer, method, _ = started(tmp_path, eta=0.9)
+    method.divisions = [d._replace(p_clean=d.p_clean * 0 + 0.1) for d in method.divisions]
+    method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])["noisy"].backward()
+    assert all(p.grad is None for p in trainer.networks[1].parameters())
+    assert any(p.grad is not None for p in trainer.networks[0].parameters())
+    bank = method.banks[0]
+    assert not any(x.requires_grad for x in (*bank.features(), bank.images(torch.arange(3)).vectors))
+
+
+@pytest.mark.parametrize(("low", "selected"), [((0.1, 0.1), 16), ((0.1, 0.3), 0), ((0.25, 0.1), 0)])
+def test_both_posteriors_must_be_below_eta(low, selected, tmp_path):
+    trainer, method, _ = started(tmp_path)
+    method.divisions = [
+        d._replace(p_clean=torch.full_like(d.p_clean, p)) for d, p in zip(method.divisions, low, strict=True)
+    ]
+    terms = method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])
+    assert method.log.report(Truth(np.zeros(160, bool)))["replaced"] == selected
+    assert bool(terms) == bool(selected)
+
+
+def test_one_selected_pair_is_too_few(tmp_path):
+    trainer, method, _ = started(tmp_path)
+    for d in method.divisions:
+        d.p_clean.fill_(0.9)[3] = 0.0
+    assert method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0]) == {}
+
+
+# --------------------------------------------------------------------------------------------- in real runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bank_precision": "bf16", "precision": "bf16", "replace": "image"},
+        {"labels_at": "batch", "replace": "text", "bank_size": 2},
+        {"bank_size": 5000, "bank_precision": "fp16", "K": 500, "eta": 1.0},
+        {"K": 1, "tau": 0.0, "m": 3.0},
+        {"eta": 0.0, "warmup_epochs": 0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, **options)
+    assert record.metrics["test"]["rsum"] > 0
+    assert record.diagnostics["bank_mb"] > 0
+    assert 0 <= record.diagnostics["rc_auc"] <= 1
+    assert (record.diagnostics["replaced"] == 0) == (options.get("eta") == 0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_row_of_the_ablation_trains(variant, tmp_path):
+    record = run(tmp_path, variant=variant)
+    assert ("loss_noisy" in record.curves[-1]) == (variant in ("rc+npr", "hard"))
+    assert ("rc_auc" in record.diagnostics) == variant.startswith("rc")
+    kept = epoch_arrays(record.folder)[2]
+    assert ("label" in kept) == variant.startswith("rc")
+    assert ("replaced_pair" in kept) == (variant == "rc+npr")
+
+
+def test_record_holds_what_replacing_did(tmp_path):
+    record = run(tmp_path, eta=0.6)
+    trainer, _ = nclib.open_run(record)
+    truth, kept = trainer.pairs.truth(), epoch_arrays(record.folder)[2]
+    found = record.diagnostics
+    assert found["replaced"] == len(kept["replaced_pair"]) > 0
+    assert found["replaced_precision"] == pytest.approx(1 - truth.matched[kept["replaced_pair"]].mean())
+    pair, by, image = kept["replaced_pair"], kept["replaced_by"], kept["replaced_image"]
+    relevance = truth.relevance(torch.arange(160), torch.arange(160)).numpy()
+    new = relevance[np.where(image, by, pair), np.where(image, pair, by)]
+    assert found["new_relevance"] == pytest.approx(new.mean(), rel=1e-6)
+    assert found["old_relevance"] == pytest.approx(relevance[pair, pair].mean(), rel=1e-6)
+    auc = [nclib.noise.auc(kept[name], truth.matched) for name in ("correlation", "correlation_b")]
+    assert found["rc_auc"] == pytest.approx(np.mean(auc))
+
+
+def test_log_without_known_content_counts_only():
+    log = ReplaceLog()
+    assert log.report(Truth(np.ones(4, bool))) == {"replaced": 0}
+    assert log.arrays() == {}
+    log.add(torch.tensor([0, 2]), torch.tensor([True, False]), torch.tensor([1, 1]), torch.tensor([0.5, 1.0]))
+    report = log.report(Truth(np.array([True, True, False, False])))
+    assert report == {"replaced": 2, "replaced_precision": 0.5, "replaced_label": 0.75}
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+@pytest.mark.parametrize("model", ["saf"])
+def test_resume_at_every_epoch_equals_never_having_stopped(model, tmp_path):
+    given = {
+        **TINY,
+        "model": model,
+        "model_options": SMALL,
+        "epochs": 3,
+        "eta": 0.6,
+        "bank_precision": "bf16",
+    }
+    del given["progress"]
+    whole = nclib.run("repair", **given, out=str(tmp_path / "a"), progress=False)
+    settings = resolve("repair", **given, out=str(tmp_path / "b"))
+    folder = Path(settings["out"]) / run_name(settings)
+    for stop in (1, 2):
+        trainer, _ = load_trainer(settings, folder, torch.device("cpu"))
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = nclib.run("repair", **given, out=str(tmp_path / "b"), progress=False)
+    assert whole.diagnostics["replaced"] > 0
+    assert comparable(resumed) == comparable(whole)
+    kept, again = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
+    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
+
+
+def test_settings_of_the_paper():
+    for dataset, values in {"f30k": (5, 40, 30), "coco": (10, 40, 30), "cc152k": (10, 20, 10)}.items():
+        found = resolve("repair", dataset=dataset, preset="paper", data_options={"root": "x"})
+        assert (found["warmup_epochs"], found["epochs"], found["decay_every"]) == values
+        o = found["method_options"]
+        assert (o["bank_size"], o["eta"], o["K"], o["tau"], o["threshold"]) == (4096, 0.25, 32, 0.15, 0.5)

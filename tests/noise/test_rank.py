@@ -1,0 +1,259 @@
+"""Rank correlation against worked numbers, naive loops, SciPy, and its own corner cases."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
+from scipy.stats import rankdata, spearmanr
+
+from nclib import noise
+from nclib.noise import (
+    bank_distances,
+    max_ranks,
+    nearest_entries,
+    rank_anchors,
+    rank_correlation,
+    rank_correspondence,
+    rank_labels,
+)
+
+D_IMAGE = torch.tensor([0.9, 0.4, 0.7, 0.4, 1.2, 0.3])
+D_TEXT = torch.tensor([0.8, 0.5, 0.6, 0.7, 1.1, 0.2])
+
+
+def features(n, m, d=16, seed=0, dtype=torch.float32):
+    g = torch.Generator().manual_seed(seed)
+    draw = [torch.randn(k, d, generator=g, dtype=torch.float64) for k in (n, n, m, m)]
+    draw[3] = draw[3] + draw[2]  # the bank's halves agree in part
+    return [torch.nn.functional.normalize(x, dim=1).to(dtype) for x in draw]
+
+
+def naive(images, texts, u, t):
+    """Eqs. 6-8 in float64, one pair at a time."""
+    images, texts, u, t = (x.double().numpy() for x in (images, texts, u, t))
+    rows = zip(cdist(images, u), cdist(texts, t), strict=True)
+    return np.array([np.corrcoef(rankdata(a, "max"), rankdata(b, "max"))[0, 1] for a, b in rows])
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_ranks_and_correlation():
+    assert max_ranks(D_IMAGE).tolist() == [5, 3, 4, 3, 6, 1]
+    assert max_ranks(D_TEXT).tolist() == [5, 2, 3, 4, 6, 1]
+    assert rank_correlation(D_IMAGE, D_TEXT).item() == pytest.approx(0.915702, abs=1e-6)
+    # the usual coefficient, with mean ranks, would differ
+    assert spearmanr(D_IMAGE, D_TEXT).statistic == pytest.approx(0.898645, abs=1e-6)
+
+
+def test_worked_correlation_without_a_tie():
+    d = D_IMAGE.clone()
+    d[1] = 0.45
+    assert max_ranks(d).tolist() == [5, 3, 4, 2, 6, 1]
+    assert rank_correlation(d, D_TEXT).item() == pytest.approx(0.828571, abs=1e-6)
+    assert spearmanr(d, D_TEXT).statistic == pytest.approx(0.828571, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("corre", "mu", "gamma", "labels"),
+    [
+        (
+            [-0.2, 0.05, 0.1, 0.3, 0.45, 0.5, 0.6, 0.62, 0.7, 0.8], -0.2, 0.8,
+            [0, 0.0625, 0.125, 0.375, 0.5625, 0.625, 0.75, 0.775, 0.875, 1],
+        ),
+        (
+            [0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.75, 0.8, 0.9], 0.1, 0.85,
+            [0, 0.0666667, 0.133333, 0.266667, 0.4, 0.533333, 0.6, 0.666667, 0.8, 0.866667, 0.933333, 1],
+        ),
+    ],
+)  # fmt: skip
+def test_worked_labels(corre, mu, gamma, labels):
+    r = torch.tensor(corre)
+    low, high = rank_anchors(r)
+    assert [low.item(), high.item()] == pytest.approx([mu, gamma], abs=1e-6)
+    assert rank_labels(r, low, high).tolist() == pytest.approx(labels, abs=1e-6)
+
+
+def test_worked_candidates():
+    texts = torch.tensor([[0.9, 0.1], [0.5, 0.7], [0.1, 0.9], [0.85, 0.4], [-0.8, 0.5]])
+    d = bank_distances(torch.tensor([[0.7, 0.5]]), texts)
+    assert d[0].tolist() == pytest.approx([0.447214, 0.282843, 0.72111, 0.180278, 1.5], abs=1e-5)
+    assert nearest_entries(d, 3)[0].tolist() == [3, 1, 0]
+
+
+# --------------------------------------------------------------------------------------------- against loops
+
+
+@pytest.mark.parametrize("m", [2, 3, 50, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batch_equals_a_loop(m, dtype):
+    data = features(20, m, dtype=dtype)
+    found = rank_correspondence(*data).correlation
+    assert found.dtype == dtype
+    assert np.abs(found.numpy() - naive(*data)).max() < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_entries_tie_exactly(dtype):
+    images, texts, u, t = features(40, 120, d=200, dtype=dtype)
+    g = torch.Generator().manual_seed(1)
+    pick, other = (torch.randint(0, 120, (300,), generator=g) for _ in range(2))
+    u, t = u[pick], t[other]  # many entries stand several times, other ones in each modality
+    found = rank_correspondence(images, texts, u, t).correlation.numpy()
+    assert np.abs(found - naive(images, texts, u, t)).max() < 1e-6
+    d = bank_distances(images, u)
+    same = pick[:, None] == pick[None]
+    assert bool((d[:, :, None] == d[:, None, :])[:, same].all())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4).flatmap(
+        lambda b: st.integers(2, 12).flatmap(
+            lambda m: st.tuples(*[st.lists(st.integers(0, 5), min_size=b * m, max_size=b * m)] * 2).map(
+                lambda lists: [np.array(x, dtype=np.float64).reshape(b, m) for x in lists]
+            )
+        )
+    )
+)
+def test_any_ties_equal_the_definition(pair):
+    a, b = (torch.from_numpy(x) for x in pair)
+    ranks = [(x[:, None, :] <= x[:, :, None]).sum(-1) for x in (a, b)]  # Eq. 7, literally
+    assert torch.equal(max_ranks(a), ranks[0])
+    found = rank_correlation(a, b)
+    for r, x, y in zip(found, *ranks, strict=True):
+        if len(x.unique()) == 1 or len(y.unique()) == 1:
+            assert r == 0
+        else:
+            assert r.item() == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-12)
+
+
+def test_more_dimensions_and_one_row():
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(3, 4, 9, generator=g) for _ in range(2))
+    whole = rank_correlation(a, b)
+    assert whole.shape == (3, 4)
+    assert torch.equal(whole[1, 2], rank_correlation(a[1, 2], b[1, 2]))
+
+
+def test_perfect_agreement_and_reversal():
+    d = torch.rand(5, 30, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(rank_correlation(d, 3 * d + 1), torch.ones(5))
+    assert torch.equal(rank_correlation(d, -d), -torch.ones(5))
+
+
+def test_half_precision_is_raised():
+    images, texts, u, t = features(6, 40)
+    low = rank_correspondence(images.bfloat16(), texts.bfloat16(), u.bfloat16(), t.bfloat16())
+    exact = naive(*(x.bfloat16() for x in (images, texts, u, t)))
+    assert low.correlation.dtype == torch.float32
+    assert np.abs(low.correlation.numpy() - exact).max() < 1e-3
+
+
+def test_no_gradient_is_kept():
+    data = [x.requires_grad_() for x in features(4, 10)]
+    assert not rank_correspondence(*data).label.requires_grad
+
+
+# ------------------------------------------------------------------------------------------------- labels
+
+
+def test_counts_of_the_anchors_are_rounded_up():
+    r = torch.arange(1, 202, dtype=torch.float64)
+    mu, gamma = rank_anchors(r[torch.randperm(201, generator=torch.Generator().manual_seed(0))])
+    assert mu.item() == pytest.approx(2.0)  # three of 201
+    assert gamma.item() == pytest.approx(np.mean(np.arange(181, 202)))  # 21 of 201
+
+
+def test_label_when_nothing_lies_between_the_anchors():
+    r = torch.tensor([-0.5, -0.1, 0.2, 0.4])
+    assert rank_labels(r, 0.3, 0.3).tolist() == [0, 0, 0, 1]
+    assert rank_labels(r, 0.9, 0.1).tolist() == [0, 0, 1, 1]
+    same = torch.full((7,), 0.25)
+    assert rank_labels(same, *rank_anchors(same)).tolist() == [0] * 7
+
+
+def test_negative_mu_counts_as_zero():
+    assert rank_labels(torch.tensor([-0.1, 0.0, 0.2, 0.4]), -0.4, 0.4).tolist() == pytest.approx(
+        [0, 0, 0.5, 1]
+    )
+
+
+def test_given_anchors_are_used():
+    data = features(8, 30)
+    found = rank_correspondence(*data, mu=0.0, gamma=0.5)
+    assert torch.allclose(found.label, (found.correlation / 0.5).clamp(0, 1))
+    assert (found.mu.item(), found.gamma.item()) == (0.0, 0.5)
+
+
+def test_estimator_has_the_common_interface():
+    r = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.75, 0.8, 0.9])
+    p = noise.build("rank").fit(r).predict_proba(r)
+    assert p.shape == (12, 2)
+    assert p[:, 0] == pytest.approx(rank_labels(torch.from_numpy(r), 0.1, 0.85).numpy())
+    assert p.sum(1) == pytest.approx(np.ones(12))
+    with pytest.raises(RuntimeError, match="call fit"):
+        noise.build("rank").predict_proba(r)
+
+
+# --------------------------------------------------------------------------------------------- corner cases
+
+
+@pytest.mark.parametrize("m", [0, 1])
+def test_a_bank_without_a_ranking_says_nothing(m):
+    found = rank_correspondence(*features(5, m))
+    assert found.correlation.tolist() == [0.0] * 5
+    assert found.label.tolist() == [0.0] * 5
+
+
+def test_constant_distances_give_zero():
+    assert rank_correlation(torch.ones(2, 6), torch.rand(2, 6)).tolist() == [0, 0]
+
+
+def test_nearest_entries_break_ties_by_position_and_take_what_there_is():
+    d = torch.tensor([[0.5, 0.1, 0.5, 0.1, 0.0]])
+    assert nearest_entries(d, 3)[0].tolist() == [4, 1, 3]
+    assert nearest_entries(d, 4)[0].tolist() == [4, 1, 3, 0]
+    assert nearest_entries(d, 99)[0].tolist() == [4, 1, 3, 0, 2]
+
+
+def test_own_entry_is_at_distance_zero_and_first():
+    _, _, u, _ = features(1, 50, d=64)
+    d = bank_distances(u[:5], u)
+    assert nearest_entries(d, 1)[:, 0].tolist() == [0, 1, 2, 3, 4]
+    assert d.diagonal()[:5].max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: max_ranks(torch.arange(3)), TypeError, "floating"),
+        (lambda: max_ranks([1.0, 2.0]), TypeError, "torch.Tensor"),
+        (lambda: max_ranks(torch.tensor([0.0, math.nan])), ValueError, "NaN or infinite"),
+        (lambda: rank_correlation(torch.rand(3), torch.rand(4)), ValueError, r"must both be \(\.\.\., M\)"),
+        (
+            lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(5, 16)),
+            ValueError,
+            "4 and 5 in the bank",
+        ),
+        (lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(4, 9)), ValueError, r"\(M, D\)"),
+        (
+            lambda: bank_distances(torch.rand(2, 3), torch.full((2, 3), math.inf)),
+            ValueError,
+            "bank holds NaN",
+        ),
+        (lambda: rank_anchors(torch.zeros(0)), ValueError, "non-empty"),
+        (lambda: nearest_entries(torch.rand(2, 3), 0), ValueError, "k at least 1"),
+    ],
+)
+def test_bad_input_is_named(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_large_finite_values_pass_the_check():
+    assert max_ranks(torch.tensor([3e38, 3e38, -3e38])).tolist() == [3, 3, 1]
