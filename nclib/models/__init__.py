@@ -5,6 +5,8 @@ from __future__ import annotations
 from nclib.models import ensemble as _ensemble
 from nclib.models import imram as _imram
 from nclib.models import omit as _omit
+from nclib.models import pcme as _pcme
+from nclib.models import pvse as _pvse
 from nclib.models import scan as _scan
 from nclib.models import vse as _vse
 from nclib.models import vse_inf as _vse_inf
@@ -22,4 +24,4 @@ __all__ = [
     "similarity_matrix",
 ]
 
-del _ensemble, _imram, _omit, _scan, _vse, _vse_inf
+del _ensemble, _imram, _omit, _pcme, _pvse, _scan, _vse, _vse_inf

@@ -199,8 +199,8 @@ class Matcher(nn.Module, ABC):
         if self.needs_regions is not None and images.shape[1] != self.needs_regions:
             raise ValueError(
                 f"images have {images.shape[1]} regions, but the model was built with "
-                f"n_regions={self.needs_regions} and normalises each region slot by its own statistics; "
-                "build it with the data's n_regions"
+                f"n_regions={self.needs_regions} and takes no other number: it has statistics of each region "
+                "slot, or reads pictures; build it with the data's n_regions"
             )
         return images.to(self.dtype)
 
@@ -329,6 +329,23 @@ class Matcher(nn.Module, ABC):
         """
         same_count(images, captions)
         return self.similarity(images, captions, logits=logits).diagonal()
+
+    def extra_terms(self, images: Any, captions: Any) -> dict[str, Tensor]:
+        """Return loss terms that belong to the model, by name: those that look at encodings, not at scores.
+
+        Most models have none. A training loop that reproduces a model's own paper adds them to its loss.
+
+        Parameters
+        ----------
+        images, captions
+            Encodings of this model, of one batch.
+
+        Returns
+        -------
+        dict of str to Tensor
+            Weighted scalars.
+        """
+        return {}
 
     def forward(self, images: Tensor, tokens: Tokens, *, logits: bool = False) -> Tensor:
         """Return the similarity of all images (rows) and all captions (columns)."""

@@ -54,42 +54,21 @@ class SGRAF(Matcher):
     ----------
     feature_dim, vocab_size, n_regions : int
         Width of a region feature, number of token ids, regions per image.
-    embed_dim, sim_dim, word_dim : int
-        Width of the common space, of a similarity vector, of a word embedding.
-    dropout : float
-        Dropout on word embeddings and in the two global poolings while training.
-    temperature : float
-        Inverse temperature of the words' attention over regions.
     steps : int
         Steps of graph reasoning of the SGR part.
+    **common
+        Sizes and options of both; see :class:`~nclib.models.sgraf.SimilarityNodes`.
     """
 
+    common_of = SAF
+
     def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        dropout: float = 0.4,
-        temperature: float = 9.0,
-        steps: int = 3,
+        self, *, feature_dim: int, vocab_size: int, n_regions: int = 12, steps: int = 3, **common: Any
     ) -> None:
         super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        common: dict[str, Any] = {
-            "feature_dim": feature_dim,
-            "vocab_size": vocab_size,
-            "n_regions": n_regions,
-            "embed_dim": embed_dim,
-            "sim_dim": sim_dim,
-            "word_dim": word_dim,
-            "dropout": dropout,
-            "temperature": temperature,
-        }
-        self.sgr = SGR(**common, steps=steps)
-        self.saf = SAF(**common)
+        sizes = {"feature_dim": feature_dim, "vocab_size": vocab_size, "n_regions": n_regions}
+        self.sgr = SGR(**sizes, steps=steps, **common)
+        self.saf = SAF(**sizes, **common)
 
     @property
     def members(self) -> tuple[Matcher, Matcher]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.cross import attention, context_cosine, gram, mean, raw_scores
-from nclib.models.encoders import RegionEncoder, TextEncoder, l2
+from nclib.models.encoders import l2
 from nclib.models.pairwise import FragmentMatcher
 from nclib.models.registry import MODELS, choice, positive, positive_integer
 
@@ -92,12 +92,6 @@ class IMRAM(FragmentMatcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (any number may be given later).
-    embed_dim, word_dim : int
-        Width of the common space and of a word embedding.
-    sim_dim : int
-        Not used; accepted so that all models are built by the same call.
     branch : {"full", "text", "image"}
         Words query regions ("text"), regions query words ("image"), or the sum of both.
     steps : int
@@ -106,45 +100,27 @@ class IMRAM(FragmentMatcher):
         Attention temperature; 9 for Flickr30K, 11 for COCO in the published code.
     normalise : bool
         Scale updated queries to unit length (off in the published settings).
-    dropout : float
-        Dropout on the word embeddings while training.
+    **common
+        Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
     def __init__(
         self,
         *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
         branch: str = "full",
         steps: int = 3,
         temperature: float = 9.0,
         normalise: bool = False,
-        dropout: float = 0.0,
+        **common: Any,
     ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        super().__init__(**common)
         positive_integer(steps=steps)
         positive(temperature=temperature)
         self.branch = choice("branch", branch, BRANCHES)
         self.steps, self.temperature, self.normalise = steps, temperature, normalise
         reach = float(steps * len(BRANCHES[branch]))
         self.score_range = (-reach, reach)
-        self.image_encoder = RegionEncoder(feature_dim, embed_dim)
-        self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout)
-        self.memory = nn.ModuleDict({side: MemoryUnit(embed_dim) for side in BRANCHES[branch]})
-
-    def encode_images(self, images: Tensor) -> ImageEncoding:
-        """Encode region features (B, R, feature_dim) as unit regions (B, R, D)."""
-        regions = self.image_encoder(self.check_images(images))
-        return ImageEncoding(regions.mean(1), regions)
-
-    def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
-        """Encode captions as unit words (C, W, D)."""
-        words, last = self.text_encoder(self.check_tokens(tokens))
-        return CaptionEncoding(last, tokens.lengths, words)
+        self.memory = nn.ModuleDict({side: MemoryUnit(self.embed_dim) for side in BRANCHES[branch]})
 
     def _side(self, side: str, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
         """Scores (B, n) of one branch."""

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, same_count
+from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
 from nclib.models.encoders import word_mask
 from nclib.models.grouping import group_captions
+from nclib.models.region_words import RegionWordMatcher
 
 
 def padded_with_ones(words: Tensor, mask: Tensor) -> Tensor:
@@ -21,7 +22,7 @@ def padded_with_ones(words: Tensor, mask: Tensor) -> Tensor:
     return words.masked_fill(mask[..., None] == 0, 1.0)
 
 
-class FragmentMatcher(Matcher):
+class FragmentMatcher(RegionWordMatcher):
     """A model that compares regions with words; subclasses give :meth:`_pairs` for captions side by side.
 
     Captions are cut into groups that fit the memory budget. If all groups of a training step together do not

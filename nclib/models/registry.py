@@ -33,6 +33,22 @@ def positive_integer(**values: int) -> None:
             raise ValueError(f"{name} must be a positive integer, got {value!r}")
 
 
+def parameters_of(model: type) -> dict[str, inspect.Parameter]:
+    """Return what a model's constructor takes, with what it passes on as ``**common``.
+
+    That goes to its base, or to the class that it names as ``common_of``.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for cls in (model, *inspect.getmro(getattr(model, "common_of", model))):
+        if "__init__" not in cls.__dict__:
+            continue
+        taken = inspect.signature(cls).parameters.values()
+        found = {p.name: p for p in taken if p.kind is p.KEYWORD_ONLY} | found
+        if not any(p.kind is p.VAR_KEYWORD for p in taken):
+            break
+    return found
+
+
 def build(
     name: str,
     *,
@@ -87,7 +103,7 @@ def build(
         "word_dim": word_dim,
     }
     positive_integer(**sizes)
-    own = [key for key in inspect.signature(factory).parameters if key not in sizes]
+    own = [key for key in parameters_of(factory) if key not in sizes]
     unknown = [key for key in options if key not in own]
     if unknown:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}. Its options: {', '.join(own)}.")

@@ -17,11 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from nclib.batch import Tokens
 from nclib.models.alignment import pair_nodes, plain_nodes
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, same_count
+from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
 from nclib.models.encoders import (
     EPS,
-    RegionEncoder,
-    TextEncoder,
     TextGlobal,
     VisualGlobal,
     l2,
@@ -30,6 +28,7 @@ from nclib.models.encoders import (
 )
 from nclib.models.grouping import Group, group_captions
 from nclib.models.reasoning import reason_over_pairs
+from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import MODELS, positive, positive_integer
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
@@ -145,7 +144,7 @@ class AttentionFiltration(nn.Module):
         return mean, variance
 
 
-class SimilarityNodes(Matcher):
+class SimilarityNodes(RegionWordMatcher):
     """What SGR and SAF share: encoders, global vectors, similarity nodes and the final score.
 
     Attribute ``group_cost`` overrides the fixed cost of a group of captions, in nodes of one caption: 0 gives
@@ -153,15 +152,13 @@ class SimilarityNodes(Matcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (fixed by the batch norm over
-        region slots).
-    embed_dim, sim_dim, word_dim : int
-        Width of the common space, of a similarity vector, of a word embedding.
     dropout : float
         Dropout on word embeddings and in the two global poolings while training.
     temperature : float
         Inverse temperature of the words' attention over regions.
+    **common
+        Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`. The number of regions
+        is fixed by the batch norm over region slots.
     """
 
     _vectors_per_node: int  # similarity vectors that one node leaves in memory, for the memory budget
@@ -169,24 +166,17 @@ class SimilarityNodes(Matcher):
     def __init__(
         self,
         *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int,
-        embed_dim: int,
-        sim_dim: int,
-        word_dim: int,
-        dropout: float,
-        temperature: float,
+        dropout: float = 0.4,
+        temperature: float = 9.0,
+        **common: Any,
     ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        super().__init__(dropout=dropout, **common)
         positive(temperature=temperature)
-        self.needs_regions = n_regions
+        self.needs_regions = self.n_regions
         self.temperature = float(temperature)
         self.group_cost: float | None = None
-        self.sim_dim = sim_dim
-        self.image_encoder = RegionEncoder(feature_dim, embed_dim)
-        self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout)
-        self.image_global = VisualGlobal(embed_dim, n_regions, dropout=dropout)
+        embed_dim, sim_dim = self.embed_dim, self.sim_dim
+        self.image_global = VisualGlobal(embed_dim, self.n_slots, dropout=dropout)
         self.text_global = TextGlobal(embed_dim, dropout=dropout)
         self.local_similarity = xavier_linear(embed_dim, sim_dim)
         self.global_similarity = xavier_linear(embed_dim, sim_dim)
@@ -194,12 +184,12 @@ class SimilarityNodes(Matcher):
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Encode region features (B, R, feature_dim) as unit regions (B, R, D) and global vectors (B, D)."""
-        regions = self.image_encoder(self.check_images(images))
+        regions = self.encode_regions(images)
         return ImageEncoding(self.image_global(regions), regions)
 
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Encode captions as unit words (C, W, D) and global vectors (C, D)."""
-        words, _ = self.text_encoder(self.check_tokens(tokens))
+        words, _ = self.encode_words(tokens)
         return CaptionEncoding(self.text_global(words, tokens.lengths), tokens.lengths, words)
 
     def similarity(
@@ -353,17 +343,10 @@ class SGR(SimilarityNodes):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (fixed by the batch norm over
-        region slots).
-    embed_dim, sim_dim, word_dim : int
-        Width of the common space, of a similarity vector, of a word embedding.
-    dropout : float
-        Dropout on word embeddings and in the two global poolings while training.
-    temperature : float
-        Inverse temperature of the words' attention over regions.
     steps : int
         Steps of graph reasoning.
+    **common
+        Sizes, encoders, ``dropout`` and ``temperature``; see :class:`SimilarityNodes`.
     """
 
     _vectors_per_node = 10
@@ -371,28 +354,12 @@ class SGR(SimilarityNodes):
     def __init__(
         self,
         *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        dropout: float = 0.4,
-        temperature: float = 9.0,
         steps: int = 3,
+        **common: Any,
     ) -> None:
-        super().__init__(
-            feature_dim=feature_dim,
-            vocab_size=vocab_size,
-            n_regions=n_regions,
-            embed_dim=embed_dim,
-            sim_dim=sim_dim,
-            word_dim=word_dim,
-            dropout=dropout,
-            temperature=temperature,
-        )
+        super().__init__(**common)
         positive_integer(steps=steps)
-        self.graph = GraphReasoning(sim_dim, steps)
+        self.graph = GraphReasoning(self.sim_dim, steps)
 
     def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
         n_images, n, size = nodes.shape[:3]
@@ -410,42 +377,18 @@ class SAF(SimilarityNodes):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (fixed by the batch norm over
-        region slots).
-    embed_dim, sim_dim, word_dim : int
-        Width of the common space, of a similarity vector, of a word embedding.
-    dropout : float
-        Dropout on word embeddings and in the two global poolings while training.
-    temperature : float
-        Inverse temperature of the words' attention over regions.
+    **common
+        Sizes, encoders, ``dropout`` and ``temperature``; see :class:`SimilarityNodes`.
     """
 
     _vectors_per_node = 4
 
     def __init__(
         self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        dropout: float = 0.4,
-        temperature: float = 9.0,
+        **common: Any,
     ) -> None:
-        super().__init__(
-            feature_dim=feature_dim,
-            vocab_size=vocab_size,
-            n_regions=n_regions,
-            embed_dim=embed_dim,
-            sim_dim=sim_dim,
-            word_dim=word_dim,
-            dropout=dropout,
-            temperature=temperature,
-        )
-        self.filtration = AttentionFiltration(sim_dim)
+        super().__init__(**common)
+        self.filtration = AttentionFiltration(self.sim_dim)
 
     def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
         return self.filtration(nodes, mask)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nclib.batch import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs
-from nclib.models.encoders import TextEncoder, l2, xavier_linear
+from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.cosine import CosineMatcher
+from nclib.models.encoders import l2, xavier_linear
 from nclib.models.registry import MODELS, positive_integer
 
 UNKNOWN = 3
@@ -101,7 +103,7 @@ def not_all_dropped(keep: Tensor) -> Tensor:
 
 
 @MODELS.register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
-class VSEInfinity(Matcher):
+class VSEInfinity(CosineMatcher):
     """Residual region encoder and BiGRU, each pooled by its own GPO; cosine.
 
     In training, fragments are dropped so that the pooling meets sets of many sizes: each region with
@@ -110,48 +112,38 @@ class VSEInfinity(Matcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (any number may be given later).
-    embed_dim, word_dim : int
-        Width of the common space and of a word embedding.
-    sim_dim : int
-        Not used; accepted so that all models are built by the same call.
     pool_dim : int
         Width of the position codes and states of the GPO; even.
     drop : float
         Probability of dropping a fragment in training, in [0, 1).
+    **common
+        Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
-
-    score_range = (-1.0, 1.0)
 
     def __init__(
         self,
         *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
         pool_dim: int = 32,
         drop: float = 0.2,
+        **common: Any,
     ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        self.embed_dim = embed_dim
+        super().__init__(**common)
+        self.text_encoder.unit = False
         positive_integer(pool_dim=pool_dim)
         if pool_dim % 2:
             raise ValueError(f"pool_dim must be even (sine and cosine), got {pool_dim}")
         if not 0 <= drop < 1:
             raise ValueError(f"drop must lie in [0, 1), got {drop!r}")
         self.drop = drop
-        self.image_encoder = ResidualRegionEncoder(feature_dim, embed_dim)
         self.image_pool = GPO(pool_dim, pool_dim)
-        self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, unit=False)
         self.text_pool = GPO(pool_dim, pool_dim)
+
+    def _region_encoder(self, width: int) -> ResidualRegionEncoder:
+        return ResidualRegionEncoder(width, self.embed_dim)
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features (B, R, feature_dim) to unit vectors (B, D)."""
-        regions = self.image_encoder(self.check_images(images))
+        regions = self.encode_regions(images)
         sizes = (regions.shape[1],) * regions.shape[0]
         if self.training and self.drop:
             keep = not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop)
@@ -163,7 +155,7 @@ class VSEInfinity(Matcher):
         tokens = self.check_tokens(tokens)
         if self.training and self.drop:
             tokens = self._thin(tokens)
-        words, _ = self.text_encoder(tokens)
+        words, _ = self.encode_words(tokens)
         return CaptionEncoding(l2(self.text_pool(words, tokens.lengths)), tokens.lengths)
 
     def _thin(self, tokens: Tokens) -> Tokens:
@@ -177,34 +169,3 @@ class VSEInfinity(Matcher):
         valid = torch.arange(ids.shape[1])[None] < torch.tensor(tokens.lengths)[:, None]
         keep = not_all_dropped(valid & ~((chance >= 0.6) & (chance < 1)))
         return Tokens(*keep_rows(keep, ids))
-
-    def similarity(
-        self,
-        images: ImageEncoding,
-        captions: CaptionEncoding,
-        *,
-        logits: bool = False,
-        chunk: int | None = None,
-    ) -> Tensor:
-        """Return the cosine of every image and every caption, (B, C) in [-1, 1].
-
-        ``logits`` and ``chunk`` change nothing here.
-        """
-        return images.vectors @ captions.vectors.t()
-
-    @property
-    def pair_dim(self) -> int:
-        """Width of the common space."""
-        return self.embed_dim
-
-    def pair_vectors(
-        self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
-    ) -> Tensor:
-        """Return elementwise products of the unit vectors, (B, C, D) or (B, D); they sum to the cosine."""
-        return cosine_pairs(images, captions, paired)
-
-    def paired_similarity(
-        self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
-    ) -> Tensor:
-        """Return the cosine of image i and caption i, (n,)."""
-        return cosine_pairs(images, captions, True).sum(-1)

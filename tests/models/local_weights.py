@@ -65,3 +65,42 @@ def words_file(path, words=WORDS):
     """Write a vocabulary file as the field's loaders read it."""
     path.write_text(json.dumps({"word2idx": {word: i for i, word in enumerate(words)}}))
     return str(path)
+
+
+def resnet_state(blocks=(1, 1, 1, 1), *, bottleneck=False, width=4, groups=1, seed=0):
+    """Weights under torchvision's names of a residual network; batch norms with statistics that matter."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+
+    def convolution(name, n_out, n_in, size):
+        scale = (n_in * size * size) ** -0.5
+        state[f"{name}.weight"] = scale * torch.randn(n_out, n_in, size, size, generator=generator)
+
+    def norm(name, n):
+        for key in ("weight", "bias", "running_mean"):
+            state[f"{name}.{key}"] = 0.3 * torch.randn(n, generator=generator) + (key == "weight")
+        state[f"{name}.running_var"] = 0.5 + torch.rand(n, generator=generator)
+        state[f"{name}.num_batches_tracked"] = torch.tensor(7)
+
+    convolution("conv1", width, 3, 7)
+    norm("bn1", width)
+    n_in, grow = width, 4 if bottleneck else 1
+    for stage, n_blocks in enumerate(blocks, start=1):
+        inner = width * 2 ** (stage - 1)
+        for i in range(n_blocks):
+            name = f"layer{stage}.{i}"
+            if bottleneck:
+                convolution(f"{name}.conv1", inner, n_in, 1)
+                convolution(f"{name}.conv2", inner, inner // groups, 3)
+                convolution(f"{name}.conv3", inner * grow, inner, 1)
+            else:
+                convolution(f"{name}.conv1", inner, n_in, 3)
+                convolution(f"{name}.conv2", inner, inner, 3)
+            for k in range(1, 4 if bottleneck else 3):
+                norm(f"{name}.bn{k}", inner * grow if k == 3 else inner)
+            if i == 0 and (stage > 1 or n_in != inner * grow):
+                convolution(f"{name}.downsample.0", inner * grow, n_in, 1)
+                norm(f"{name}.downsample.1", inner * grow)
+            n_in = inner * grow
+    state["fc.weight"], state["fc.bias"] = torch.zeros(10, n_in), torch.zeros(10)
+    return state

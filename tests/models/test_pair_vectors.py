@@ -119,6 +119,7 @@ def test_pairs_need_equal_counts(name):
 
 def look_ahead(model, meta, images, tokens, rate=0.5):
     """A gradient step of the model on all pairs, then the loss of given pairs under the new weights."""
+    torch.manual_seed(1)  # models that drop fragments at random drop the same ones every time
     weights = dict(model.named_parameters())
     state = {key: value.clone() for key, value in model.named_buffers()}
 
@@ -152,7 +153,7 @@ def test_a_gradient_step_can_be_differentiated(name, budget):
     loss = look_ahead(model, meta, images, tokens)
     grads = torch.autograd.grad(loss, [meta, *parameters.values()], allow_unused=True)
     assert all(grad is None or bool(grad.isfinite().all()) for grad in grads)
-    step = 1e-5
+    step = 1e-7  # small, so that no ReLU switches in between
     tensors = [meta, *parameters.values()]
     direction = [torch.randn_like(tensor) for tensor in tensors]
     values = []
@@ -164,4 +165,4 @@ def test_a_gradient_step_can_be_differentiated(name, budget):
             values.append(look_ahead(model, meta, images, tokens).detach())
     numeric = (values[0] - values[1]) / (2 * step)
     exact = sum((grad * part).sum() for grad, part in zip(grads, direction, strict=True) if grad is not None)
-    torch.testing.assert_close(exact, numeric, rtol=2e-5, atol=1e-8)
+    torch.testing.assert_close(exact, numeric, rtol=1e-4, atol=1e-6)

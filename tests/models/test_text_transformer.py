@@ -8,6 +8,7 @@ from local_weights import PIECES, WORDS, bert_folder, bert_state, words_file
 from safetensors.torch import save_file
 
 from nclib.batch import Tokens
+from nclib.models import build
 from nclib.models.text_transformer import TransformerTextEncoder, piece_table, word_pieces
 
 
@@ -117,6 +118,29 @@ def test_older_names_are_read(tmp_path):
     }
     save_file(older, tmp_path / "model.safetensors")
     assert torch.equal(encoder(tmp_path)(Tokens(IDS, (5, 6, 3)))[0], wanted)
+
+
+@pytest.mark.parametrize("name", ["vse", "vse_inf", "scan", "imram", "sgr", "sgraf"])
+def test_models_read_words_through_it(tmp_path, name):
+    bert_folder(tmp_path)
+    model = build(
+        name,
+        feature_dim=6,
+        vocab_size=len(WORDS),
+        n_regions=4,
+        embed_dim=8,
+        sim_dim=4,
+        text="transformer",
+        text_folder=str(tmp_path),
+        text_words=words_file(tmp_path / "words.json"),
+    )
+    images = torch.randn(2, 4, 6)
+    scores = model(images, Tokens(IDS, (5, 6, 3)))
+    scores.sum().backward()
+    assert scores.shape == (2, 3)
+    assert any("fc" in key and p.grad is not None for key, p in model.named_parameters() if "text_enc" in key)
+    again = model.eval()(images, Tokens(torch.cat([IDS, IDS[:, :1]], 1), (5, 6, 3)))
+    torch.testing.assert_close(again, model(images, Tokens(IDS, (5, 6, 3))))
 
 
 def test_pieces_of_words():

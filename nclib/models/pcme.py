@@ -1,0 +1,185 @@
+"""PCME: images and captions as Gaussians, scored by a match probability (CVPR 2021, arXiv 2101.05068)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.batch import Tokens
+from nclib.models.base import Matcher, same_count
+from nclib.models.encoders import word_mask, xavier_linear
+from nclib.models.pvse import FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
+from nclib.models.registry import MODELS, choice, positive, positive_integer
+
+COMPARES = ("probability", "dot")
+FIXED_DRAWS = 2101
+"""Seed of the draws used in evaluation: every sample gets the same, so that scores do not change from call to
+call or with the batch."""
+
+
+@MODELS.register("pcme", summary="Gaussian embeddings, match probability of samples", paper="CVPR 2021")
+class PCME(Matcher):
+    """Each sample is a diagonal Gaussian; a pair's score is the mean match probability of sampled points.
+
+    Means are residual-pooled unit vectors as in PVSE; log deviations come from an attention of their own. Two
+    points match with probability sigmoid(2 (b - a d)), d their distance, a and b learned.
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image (any number may be given later).
+    embed_dim, word_dim : int
+        Width of the common space (even) and of a word embedding.
+    sim_dim : int
+        Not used; accepted so that all models are built by the same call.
+    n_samples : int
+        Points J drawn from each Gaussian.
+    compare : {"probability", "dot"}
+        Mean match probability (the default of the paper's tables), or the sum of all inner products.
+    sigma : float
+        Deviation that the untrained Gaussians have, about. The published code starts near 1: then all
+        probabilities are zero in float32, and only its loss in log space starts.
+    slope, shift : float
+        First values of a and b.
+    kl : float
+        Weight of the term of :meth:`extra_terms`.
+    sentence : {"last_token", "final"}
+        Which states of the BiGRUs are read; see :class:`~nclib.models.pvse.SentenceEncoder`.
+    """
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        n_samples: int = 7,
+        compare: str = "probability",
+        sigma: float = 0.01,
+        slope: float = 15.0,
+        shift: float = 15.0,
+        kl: float = 1e-5,
+        sentence: str = "last_token",
+    ) -> None:
+        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        positive_integer(n_samples=n_samples)
+        positive(sigma=sigma, slope=slope)
+        self.compare = choice("compare", compare, COMPARES)
+        self.score_range = (0.0, 1.0) if compare == "probability" else (-torch.inf, torch.inf)
+        self.n_samples, self.kl = n_samples, kl
+        self.image_fc = nn.Linear(feature_dim, embed_dim)
+        self.image_pool = ResidualPooling(feature_dim, embed_dim)
+        self.image_spread = FragmentAttention(feature_dim)
+        self.image_spread_fc = xavier_linear(feature_dim, embed_dim)
+        self.image_spread_global = xavier_linear(feature_dim, embed_dim)
+        self.embedding = nn.Embedding(vocab_size, word_dim)
+        self.sentence = SentenceEncoder(word_dim, embed_dim, sentence)
+        self.text_pool = ResidualPooling(word_dim, embed_dim)
+        self.text_spread = FragmentAttention(word_dim)
+        self.text_spread_fc = xavier_linear(word_dim, embed_dim)
+        self.text_spread_sentence = SentenceEncoder(word_dim, embed_dim, sentence)
+        for layer in (self.image_spread_fc, self.text_spread_fc):
+            nn.init.constant_(layer.bias, float(torch.tensor(sigma).log()))
+        self.slope = nn.Parameter(torch.tensor(float(slope)))
+        self.shift = nn.Parameter(torch.tensor(float(shift)))
+        generator = torch.Generator().manual_seed(FIXED_DRAWS)
+        self.draws: Tensor
+        draws = torch.randn(2, n_samples, embed_dim, generator=generator)
+        self.register_buffer("draws", draws, persistent=False)
+
+    def encode_images(self, images: Tensor) -> SetEncoding:
+        """Encode region features (B, R, feature_dim) as means, log deviations and samples (B, J, D)."""
+        images = self.check_images(images)
+        whole = images.mean(1)
+        mean, _ = self.image_pool(self.image_fc(whole), images)
+        spread = self.image_spread_fc(self.image_spread(images).squeeze(1)) + self.image_spread_global(whole)
+        return self.sample(F.normalize(mean.squeeze(1), dim=-1), spread, 0)
+
+    def encode_captions(self, tokens: Tokens) -> SetEncoding:
+        """Encode captions as means, log deviations and samples (C, J, D)."""
+        tokens = self.check_tokens(tokens)
+        words = self.embedding(tokens.ids[:, : max(tokens.lengths)])  # (C, W, word_dim)
+        mask = word_mask(tokens.lengths, words.shape[1], words)
+        mean, _ = self.text_pool(self.sentence(words, tokens.lengths), words, mask)
+        spread = self.text_spread_fc(self.text_spread(words, mask).squeeze(1))
+        spread = spread + self.text_spread_sentence(words, tokens.lengths)
+        return self.sample(F.normalize(mean.squeeze(1), dim=-1), spread, 1)
+
+    def sample(self, mean: Tensor, log_sigma: Tensor, side: int) -> SetEncoding:
+        """Draw points mean + sigma * eps, (B, J, D): anew in training, else with the fixed eps of a side."""
+        shape = (len(mean), self.n_samples, mean.shape[1])
+        if self.training:
+            draws = torch.randn(shape).to(mean.device, mean.dtype, non_blocking=True)
+        else:
+            draws = self.draws[side].to(mean.dtype).expand(shape)
+        points = mean[:, None] + log_sigma.exp()[:, None] * draws
+        return SetEncoding(mean, points, (log_sigma,))
+
+    def similarity(
+        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
+    ) -> Tensor:
+        """Return match probabilities (B, C) or their logits; with ``compare="dot"`` sums of products."""
+        x = images.members
+        if self.compare == "dot":
+            return x.sum(1) @ captions.members.sum(1).t()
+        n_images, j, _ = x.shape
+        size = chunk or max(1, self.memory_budget // (8 * n_images * j * j * x.element_size()))
+        with torch.autocast(x.device.type, enabled=False):  # a difference of large products
+            flat, columns = x.to(self.dtype).flatten(0, 1), []
+            for part in captions.members.to(self.dtype).split(size):
+                y = part.flatten(0, 1)
+                square = flat.square().sum(1)[:, None] + y.square().sum(1) - 2 * flat @ y.t()  # (B J, n J)
+                columns.append(self._scores(square.view(n_images, j, len(part), -1).transpose(1, 2), logits))
+            return torch.cat(columns, 1)
+
+    def _scores(self, square: Tensor, logits: bool) -> Tensor:
+        """Scores from squared distances (..., J, J)."""
+        distance = (square.clamp_min(0) + 1e-6).sqrt()
+        t = 2 * (self.shift - self.slope * distance).flatten(-2)
+        if logits:  # log p - log (1 - p), exact where p rounds to 0 or 1
+            return torch.logsumexp(F.logsigmoid(t), -1) - torch.logsumexp(F.logsigmoid(-t), -1)
+        return torch.sigmoid(t).mean(-1)
+
+    def paired_similarity(
+        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Return the score of image i and caption i, (n,)."""
+        same_count(images, captions)
+        x, y = images.members.to(self.dtype), captions.members.to(self.dtype)
+        if self.compare == "dot":
+            return (x.sum(1) * y.sum(1)).sum(1)
+        return self._scores((x[:, :, None] - y[:, None]).square().sum(-1), logits)
+
+    def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
+        """Return the weighted divergence of the Gaussians from the standard one, summed over samples.
+
+        As in the published code: the mean of the drawn points stands for the mean, and log sigma for the log
+        *variance*.
+        """
+        return {"kl": self.kl * (_divergence(images) + _divergence(captions))}
+
+
+def _divergence(encoding: SetEncoding) -> Tensor:
+    (s,) = encoding.parts
+    return -0.5 * (1 + s - encoding.members.mean(1).square() - s.exp()).sum()
+
+
+def soft_contrastive(logits: Tensor) -> Tensor:
+    """Return PCME's own loss of each pair: -log p on the diagonal, -log (1 - p) elsewhere.
+
+    Parameters
+    ----------
+    logits : Tensor, (B, B)
+        ``similarity(..., logits=True)`` of a batch.
+
+    Returns
+    -------
+    Tensor, (B, B)
+        The published total is the sum over all pairs, taken twice (once for each direction).
+    """
+    sign = 1 - 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
+    return F.softplus(sign * logits)

@@ -1,0 +1,247 @@
+"""PVSE: several embeddings per image and caption, the best pair counts (CVPR 2019, arXiv 1906.04402)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from nclib.batch import Tokens
+from nclib.models.base import Index, Matcher, same_count
+from nclib.models.encoders import l2, word_mask, xavier_linear
+from nclib.models.registry import MODELS, choice, positive_integer
+
+SENTENCES = ("last_token", "final")
+
+
+@dataclass(frozen=True)
+class SetEncoding:
+    """Several vectors per sample.
+
+    Parameters
+    ----------
+    vectors : Tensor, (B, D)
+        One global vector per sample.
+    members : Tensor, (B, K, D)
+        Its embeddings or samples.
+    parts : tuple of Tensor, each (B, ...)
+        What the model's own loss terms look at.
+    """
+
+    vectors: Tensor
+    members: Tensor
+    parts: tuple[Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return self.vectors.shape[0]
+
+    def select(self, index: Index) -> SetEncoding:
+        """Return the rows ``index`` (integers, a boolean mask or a slice)."""
+        rows = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index)]
+        rows = rows.to(self.vectors.device, non_blocking=True)
+        return SetEncoding(self.vectors[rows], self.members[rows], tuple(p[rows] for p in self.parts))
+
+    def detach(self) -> SetEncoding:
+        """Return the same values without a gradient."""
+        parts = tuple(p.detach() for p in self.parts)
+        return SetEncoding(self.vectors.detach(), self.members.detach(), parts)
+
+    @staticmethod
+    def concat(encodings: Sequence[SetEncoding]) -> SetEncoding:
+        """Return all rows of ``encodings``, in order."""
+        parts = zip(*(e.parts for e in encodings), strict=True)
+        return SetEncoding(
+            torch.cat([e.vectors for e in encodings]),
+            torch.cat([e.members for e in encodings]),
+            tuple(torch.cat(part) for part in parts),
+        )
+
+
+class FragmentAttention(nn.Module):
+    """Weighted means of fragments, the weights of each head a softmax of W_2 tanh(W_1 x)."""
+
+    def __init__(self, dim: int, heads: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Linear(dim, max(1, dim // 2), bias=False)
+        self.second = nn.Linear(max(1, dim // 2), heads, bias=False)
+        nn.init.xavier_uniform_(self.first.weight)
+        nn.init.xavier_uniform_(self.second.weight)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool (B, n, d) to (B, heads, d); ``mask`` (B, n) is 1 at valid fragments."""
+        logits = self.second(torch.tanh(self.first(x)))  # (B, n, heads)
+        if mask is not None:
+            logits = logits.masked_fill(mask[..., None] == 0, -math.inf)
+        return torch.softmax(logits, 1).transpose(1, 2) @ x
+
+
+class ResidualPooling(nn.Module):
+    """Global vector plus attended fragments, once per head (PVSE's PIE block).
+
+    rho_h = Dropout(sigmoid(W r_h + b)), r_h the fragments pooled by head h, and z_h = LayerNorm(g + rho_h).
+    """
+
+    def __init__(self, fragment_dim: int, dim: int, heads: int = 1, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.attention = FragmentAttention(fragment_dim, heads)
+        self.fc = xavier_linear(fragment_dim, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, vectors: Tensor, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return z and rho, (B, heads, D) each, from global vectors (B, D) and fragments (B, n, d)."""
+        residual = self.dropout(torch.sigmoid(self.fc(self.attention(x, mask))))
+        return self.norm(vectors[:, None] + residual), residual
+
+
+class SentenceEncoder(nn.Module):
+    """BiGRU with half the width per direction; the sentence vector joins both directions.
+
+    Parameters
+    ----------
+    word_dim, embed_dim : int
+        Width of a word vector and of the sentence vector (even).
+    sentence : {"last_token", "final"}
+        ``"last_token"`` is the published code's: both directions' output at the last token, where the
+        backward one has read one token only. ``"final"`` takes each direction's last state.
+    """
+
+    def __init__(self, word_dim: int, embed_dim: int, sentence: str) -> None:
+        super().__init__()
+        if embed_dim % 2:
+            raise ValueError(f"embed_dim must be even (two directions side by side), got {embed_dim}")
+        self.sentence = choice("sentence", sentence, SENTENCES)
+        self.gru = nn.GRU(word_dim, embed_dim // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, words: Tensor, lengths: tuple[int, ...]) -> Tensor:
+        """Map word vectors (C, W, word_dim) to sentence vectors (C, embed_dim)."""
+        counts = torch.tensor(lengths)
+        states, final = self.gru(pack_padded_sequence(words, counts, batch_first=True, enforce_sorted=False))
+        if self.sentence == "final":
+            return final.transpose(0, 1).flatten(1)
+        padded, _ = pad_packed_sequence(states, batch_first=True)  # (C, W, D)
+        last = (counts - 1).to(padded.device, non_blocking=True)
+        return padded.gather(1, last[:, None, None].expand(-1, 1, padded.shape[2])).squeeze(1)
+
+
+@MODELS.register("pvse", summary="several embeddings per sample, the best pair counts", paper="CVPR 2019")
+class PVSE(Matcher):
+    """Each image and caption is a set of unit embeddings; the score is the largest cosine of the two sets.
+
+    An embedding adds what one attention head found in the fragments (regions; word vectors) to the global
+    vector (mean region under a linear map; BiGRU). The paper's grid cells of a network are regions here.
+
+    Parameters
+    ----------
+    feature_dim, vocab_size, n_regions : int
+        Width of a region feature, number of token ids, regions per image (any number may be given later).
+    embed_dim, word_dim : int
+        Width of the common space (even) and of a word embedding.
+    sim_dim : int
+        Not used; accepted so that all models are built by the same call.
+    n_embeds : int
+        Embeddings per sample.
+    dropout : float
+        Dropout on the image's global vector and on the residuals while training.
+    sentence : {"last_token", "final"}
+        Which states of the BiGRU are the sentence vector; see :class:`SentenceEncoder`.
+    diversity, mmd : float
+        Weights of the paper's two further terms in :meth:`extra_terms`.
+    """
+
+    score_range = (-1.0, 1.0)
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        n_embeds: int = 2,
+        dropout: float = 0.0,
+        sentence: str = "last_token",
+        diversity: float = 0.1,
+        mmd: float = 0.01,
+    ) -> None:
+        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
+        positive_integer(n_embeds=n_embeds)
+        self.diversity, self.mmd = diversity, mmd
+        self.image_fc = nn.Linear(feature_dim, embed_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.image_pool = ResidualPooling(feature_dim, embed_dim, n_embeds, dropout=dropout)
+        self.embedding = nn.Embedding(vocab_size, word_dim)
+        self.sentence = SentenceEncoder(word_dim, embed_dim, sentence)
+        self.text_pool = ResidualPooling(word_dim, embed_dim, n_embeds, dropout=dropout)
+
+    def encode_images(self, images: Tensor) -> SetEncoding:
+        """Encode region features (B, R, feature_dim) as unit embeddings (B, K, D)."""
+        images = self.check_images(images)
+        whole = self.dropout(self.image_fc(images.mean(1)))  # (B, D)
+        return self._encoding(*self.image_pool(whole, images))
+
+    def encode_captions(self, tokens: Tokens) -> SetEncoding:
+        """Encode captions as unit embeddings (C, K, D)."""
+        tokens = self.check_tokens(tokens)
+        words = self.embedding(tokens.ids[:, : max(tokens.lengths)])  # (C, W, word_dim)
+        mask = word_mask(tokens.lengths, words.shape[1], words)
+        return self._encoding(*self.text_pool(self.sentence(words, tokens.lengths), words, mask))
+
+    @staticmethod
+    def _encoding(embeddings: Tensor, residuals: Tensor) -> SetEncoding:
+        unit = nn.functional.normalize(embeddings, dim=-1)
+        return SetEncoding(unit.mean(1), unit, (residuals,))
+
+    def similarity(
+        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
+    ) -> Tensor:
+        """Return the largest cosine of the embeddings of each pair, (B, C); ``logits`` changes nothing."""
+        n_images, k, _ = images.members.shape
+        cell = n_images * k * k * images.members.element_size()
+        size = chunk or max(1, self.memory_budget // (2 * cell))
+        flat = images.members.flatten(0, 1)
+        return torch.cat(
+            [
+                (flat @ part.flatten(0, 1).t()).view(n_images, k, len(part), -1).amax((1, 3))
+                for part in captions.members.split(size)
+            ],
+            1,
+        )
+
+    def paired_similarity(
+        self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False
+    ) -> Tensor:
+        """Return the largest cosine of the embeddings of image i and caption i, (n,)."""
+        same_count(images, captions)
+        return (images.members @ captions.members.transpose(1, 2)).amax((1, 2))
+
+    def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
+        """Return weighted terms on the diversity of residuals and on the distance of the two modalities.
+
+        Diversity: mean length of a sample's Gram matrix of unit residuals off its diagonal, over K^2. MMD:
+        maximum mean discrepancy of all embeddings of images and of captions under exp(-distance / 2), the
+        distance unsquared as in the published code.
+        """
+        x, y = images.members.flatten(0, 1), captions.members.flatten(0, 1)
+        discrepancy = _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)
+        alike = _alike(images.parts[0]) + _alike(captions.parts[0])
+        return {"diversity": self.diversity * alike, "mmd": self.mmd * discrepancy}
+
+
+def _alike(residuals: Tensor) -> Tensor:
+    """Mean length of the off-diagonal Gram matrix of unit residuals (B, K, D), over K^2."""
+    unit, k = l2(residuals), residuals.shape[1]
+    gram = unit @ unit.transpose(1, 2)
+    gram = gram * (1 - torch.eye(k, dtype=gram.dtype, device=gram.device))
+    return torch.linalg.vector_norm(gram.flatten(1), dim=1).mean() / k**2
+
+
+def _kernel_mean(x: Tensor, y: Tensor) -> Tensor:
+    distance = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.exp(-0.5 * distance).mean()

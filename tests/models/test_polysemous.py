@@ -1,0 +1,270 @@
+"""PVSE and PCME: worked numbers, one pair at a time, their own loss terms."""
+
+import math
+
+import pytest
+import torch
+from toy import fill, regions, words
+
+from nclib import losses
+from nclib.batch import Tokens
+from nclib.models import build
+from nclib.models.pcme import PCME, soft_contrastive
+from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
+
+SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
+IMAGE_GLOBALS = torch.tensor([[0.2, -0.1, 0.4], [-0.3, 0.5, 0.1]], dtype=torch.float64)
+TEXT_GLOBALS = torch.tensor([[0.1, 0.3, -0.2], [0.4, 0.0, 0.2]], dtype=torch.float64)
+
+
+def close(got, wanted, rtol=4e-6, atol=1e-6):
+    torch.testing.assert_close(got, torch.tensor(wanted, dtype=got.dtype), rtol=rtol, atol=atol)
+
+
+def worked_pvse():
+    """Encodings of the worked example: one block with given weights for both modalities."""
+    block = ResidualPooling(4, 3, 2).double()
+    with torch.no_grad():
+        block.attention.first.weight.copy_(fill((2, 4), 1, 0.5))
+        block.attention.second.weight.copy_(fill((2, 2), 2, 0.5))
+        block.fc.weight.copy_(fill((3, 4), 3, 0.5))
+        block.fc.bias.copy_(fill((3,), 4, 0.5))
+        block.norm.weight.copy_(1 + fill((3,), 5, 0.2))
+        block.norm.bias.copy_(fill((3,), 6, 0.5))
+    padded, lengths = words()
+    mask = (torch.arange(3) < torch.tensor(lengths)[:, None]).double()
+    return block(IMAGE_GLOBALS, regions()), block(TEXT_GLOBALS, padded, mask), block
+
+
+def test_worked_embeddings_and_losses_of_pvse():
+    image, text, block = worked_pvse()
+    close(
+        image[0],
+        [
+            [[-0.189448, -0.771539, 1.86430], [-0.211696, -0.756453, 1.87921]],
+            [[-1.27359, 1.28348, 1.02076], [-1.27300, 1.28806, 1.01444]],
+        ],
+    )
+    close(
+        text[0],
+        [
+            [[-0.285360, 1.73383, -0.974400], [-0.293209, 1.73758, -0.967274]],
+            [[0.310798, -0.983636, 1.37784], [0.253215, -0.972477, 1.44960]],
+        ],
+    )
+    padded, _ = words()
+    share = torch.softmax(block.attention.second(torch.tanh(block.attention.first(padded[0, :2]))), 0)
+    close(share, [[0.491976, 0.515162], [0.508024, 0.484838]])
+    model = build("pvse", **SIZES).double()
+    images, captions = model._encoding(*image), model._encoding(*text)
+    scores = model.similarity(images, captions)
+    close(scores, [[-0.749838, 0.952537], [0.390671, -0.0248320]])
+    ranking = losses.triplet(scores, 0.1, "hardest").mean()
+    terms = model.extra_terms(images, captions)
+    close(ranking, 2.31788)
+    close(terms["diversity"] / 0.1, 0.707018)
+    close(terms["mmd"] / 0.01, 0.310784)
+    close(ranking + sum(terms.values()), 2.39169)
+
+
+def test_one_embedding_has_no_diversity_term():
+    model = build("pvse", **SIZES, n_embeds=1)
+    model(torch.randn(3, 4, 6), Tokens(torch.ones(3, 2, dtype=torch.long), (2, 2, 1)))
+    images = model.encode_images(torch.randn(3, 4, 6))
+    terms = model.extra_terms(images, images)
+    sum(terms.values()).backward()
+    assert terms["diversity"] == 0
+    assert abs(terms["mmd"].item()) < 1e-7
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
+def worked_pcme(**options):
+    model = build("pcme", **SIZES | {"embed_dim": 4}, n_samples=2, **options).double()
+    unit = torch.nn.functional.normalize
+    spread = [
+        torch.tensor([[-2, -1.5, -1], [-1, -2, -1.5]], dtype=torch.float64),
+        torch.tensor([[-1.5, -1, -2], [-2, -2, -1]], dtype=torch.float64),
+    ]
+    draws = [
+        [[[0.5, -1, 0.2], [-0.3, 0.8, 1.1]], [[1, 0, -0.5], [0.4, -0.6, 0.9]]],
+        [[[-0.7, 0.3, 0.1], [0.6, -0.2, -1]], [[0, 0.5, 0.5], [-1.1, 0.2, 0.3]]],
+    ]
+    encodings = []
+    for mean, s, eps in zip((IMAGE_GLOBALS, TEXT_GLOBALS), spread, draws, strict=True):
+        mean = unit(mean, dim=-1)
+        points = mean[:, None] + s.exp()[:, None] * torch.tensor(eps, dtype=torch.float64)
+        encodings.append(SetEncoding(mean, points, (s,)))
+    return model, *encodings
+
+
+def test_worked_probabilities_and_losses_of_pcme():
+    model, images, captions = worked_pcme()
+    close(
+        images.members,
+        [
+            [[0.504103, -0.441348, 0.946447], [0.395835, -0.0397138, 1.27754]],
+            [[-0.139213, 0.845154, 0.0574658], [-0.359941, 0.763953, 0.369848]],
+        ],
+    )
+    scores = model.similarity(images, captions)
+    close(scores, [[3.92736e-14, 0.998021], [0.573750, 3.68634e-05]], rtol=1e-5, atol=0)
+    logits = model.similarity(images, captions, logits=True)
+    torch.testing.assert_close(torch.sigmoid(logits), scores, rtol=1e-9, atol=0)
+    pairs = soft_contrastive(logits)
+    close(pairs.diagonal().sum(), 41.0765)
+    close(pairs.sum() - pairs.diagonal().sum(), 7.07783)
+    kl = model.extra_terms(images, captions)["kl"] / model.kl
+    close(kl, 6.84520)
+    close(2 * pairs.sum() + 1e-5 * kl, 96.3088)
+    for paired, every in (
+        (model.paired_similarity(images, captions), scores),
+        (model.paired_similarity(images, captions, logits=True), logits),
+    ):
+        torch.testing.assert_close(paired, every.diagonal(), rtol=1e-9, atol=0)
+
+
+def test_worked_inner_products_of_pcme():
+    model, images, captions = worked_pcme(compare="dot")
+    scores = model.similarity(images, captions)
+    close(scores, [[-2.97658, 4.07403], [1.87497, -0.158206]])
+    torch.testing.assert_close(model.paired_similarity(images, captions), scores.diagonal())
+
+
+# one sample and one pair at a time
+
+
+def pooled(block, vector, x):
+    share = torch.softmax(
+        torch.tanh(x @ block.attention.first.weight.t()) @ block.attention.second.weight.t(), 0
+    )
+    residual = torch.sigmoid(torch.stack([block.fc((weight[:, None] * x).sum(0)) for weight in share.t()]))
+    z = vector + residual
+    z = (z - z.mean(1, keepdim=True)) / (z.var(1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    return z * block.norm.weight + block.norm.bias
+
+
+def sentence_vector(layer, x):
+    states, _ = layer.gru(x[None])
+    if layer.sentence == "last_token":
+        return states[0, -1]
+    half = states.shape[2] // 2
+    return torch.cat([states[0, -1, :half], states[0, 0, half:]])
+
+
+def pvse_pair(model, image, ids):
+    x = model.embedding(ids)
+    a = pooled(model.image_pool, model.image_fc(image.mean(0)), image)
+    b = pooled(model.text_pool, sentence_vector(model.sentence, x), x)
+    return max(torch.cosine_similarity(u, v, dim=0) for u in a for v in b)
+
+
+def attended(layer, x):
+    share = torch.softmax(layer.second(torch.tanh(layer.first(x))), 0)
+    return (share * x).sum(0)
+
+
+def pcme_pair(model, image, ids):
+    x = model.embedding(ids)
+    a = pooled(model.image_pool, model.image_fc(image.mean(0)), image)[0]
+    b = pooled(model.text_pool, sentence_vector(model.sentence, x), x)[0]
+    spread_a = model.image_spread_fc(attended(model.image_spread, image))
+    spread_a = spread_a + model.image_spread_global(image.mean(0))
+    spread_b = model.text_spread_fc(attended(model.text_spread, x))
+    spread_b = spread_b + sentence_vector(model.text_spread_sentence, x)
+    total = 0.0
+    for eps in model.draws[0].double():
+        for other in model.draws[1].double():
+            gap = a / a.norm() + spread_a.exp() * eps - b / b.norm() - spread_b.exp() * other
+            t = model.shift - model.slope * (gap.square().sum() + 1e-6).sqrt()
+            total = total + torch.exp(t) / (torch.exp(t) + torch.exp(-t))
+    return total / model.n_samples**2
+
+
+CASES = [("pvse", {"n_embeds": 3}), ("pvse", {"sentence": "final"})]
+CASES += [("pcme", {"n_samples": 3, "sigma": 0.1}), ("pcme", {"sentence": "final", "slope": 2.0})]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+@pytest.mark.parametrize(("chunk", "budget"), [(None, 4 << 30), (2, 4 << 30), (None, 1)])
+def test_batch_equals_one_pair_at_a_time(name, options, chunk, budget):
+    torch.manual_seed(0)
+    model = build(name, **SIZES, **options).double().eval()
+    model.memory_budget = budget
+    lengths = (3, 1, 5, 2)
+    ids, images = torch.randint(1, 20, (4, 5)), torch.randn(3, 4, 6, dtype=torch.float64)
+    pull = torch.randn(3, 4, dtype=torch.float64)
+    pair = {"pvse": pvse_pair, "pcme": pcme_pair}[name]
+    results = []
+    for batched in (True, False):
+        model.zero_grad()
+        if batched:
+            scores = model.similarity(
+                model.encode_images(images), model.encode_captions(Tokens(ids, lengths)), chunk=chunk
+            )
+        else:
+            rows = [[pair(model, v, t[:n]) for t, n in zip(ids, lengths, strict=True)] for v in images]
+            scores = torch.stack([torch.stack(row) for row in rows])
+        (scores * pull).sum().backward()
+        results.append(
+            (scores, {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None})
+        )
+    (got, grads), (wanted, wanted_grads) = results
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+    for key, grad in grads.items():
+        torch.testing.assert_close(grad, wanted_grads[key], rtol=1e-7, atol=1e-11, msg=key)
+
+
+@pytest.mark.parametrize("name", ["pvse", "pcme"])
+def test_selected_and_joined_encodings_score_alike(name):
+    torch.manual_seed(0)
+    model = build(name, **SIZES).eval()
+    encoded = model.encode_images(torch.randn(4, 4, 6))
+    captions = model.encode_captions(Tokens(torch.randint(1, 20, (5, 3)), (3, 1, 2, 3, 3)))
+    scores = model.similarity(encoded, captions)
+    mask = torch.tensor([True, False, False, True])
+    for some, rows in ((mask, [0, 3]), ([2, 2, 0], [2, 2, 0]), (slice(1, 3), [1, 2])):
+        part = model.similarity(encoded.select(some), captions.select([4, 1]))
+        torch.testing.assert_close(part, scores[rows][:, [4, 1]])
+    joined = SetEncoding.concat([captions.select([3]), captions.select([0, 1]).detach()])
+    assert len(joined) == 3
+    torch.testing.assert_close(model.similarity(encoded, joined), scores[:, [3, 0, 1]])
+
+
+def test_points_are_drawn_anew_in_training_only():
+    torch.manual_seed(0)
+    model = build("pcme", **SIZES, sigma=0.5)
+    images = torch.randn(2, 4, 6)
+    first, second = model.encode_images(images), model.encode_images(images)
+    assert not torch.equal(first.members, second.members)
+    model.eval()
+    state = torch.get_rng_state()
+    first, second = model.encode_images(images), model.encode_images(images[1:])
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(first.members[1:], second.members)
+    middle, spread = first.members.mean(1) - first.vectors, first.parts[0].exp()
+    torch.testing.assert_close(middle, spread * model.draws[0].mean(0))
+    assert isinstance(model, PCME)
+
+
+def test_the_logit_separates_where_probabilities_round():
+    model = build("pcme", **SIZES, slope=100.0)
+    near, far = torch.zeros(1, 7, 8), torch.ones(1, 7, 8)
+    a, b, c = (SetEncoding(x[:, 0], x) for x in (near, far, 2 * far))
+    assert model.similarity(a, b).item() == model.similarity(a, c).item() == 0.0
+    one, two = (model.similarity(a, other, logits=True).item() for other in (b, c))
+    assert one == pytest.approx(2 * (15 - 100 * math.sqrt(8)), rel=1e-4)
+    assert two < one
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="embed_dim must be even"):
+        build("pvse", **SIZES | {"embed_dim": 7})
+    with pytest.raises(ValueError, match="n_embeds must be a positive integer, got 0"):
+        PVSE(feature_dim=6, vocab_size=9, n_embeds=0)
+    with pytest.raises(ValueError, match="compare must be one of 'dot', 'probability', got 'cosine'"):
+        build("pcme", **SIZES, compare="cosine")
+    with pytest.raises(ValueError, match="sigma must be a positive number"):
+        build("pcme", **SIZES, sigma=0.0)
+    with pytest.raises(ValueError, match="sentence must be one of 'final', 'last_token', got 'mean'"):
+        SentenceEncoder(4, 4, "mean")
+    assert FragmentAttention(1).first.weight.shape == (1, 1)
