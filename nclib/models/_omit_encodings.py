@@ -1,14 +1,17 @@
-"""Encodings of OMIT: fragments of unit length with what their normalisation took away."""
+"""Encodings of OMIT, fragments of unit length with what their normalisation took away, and small parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from nclib.models.base import CaptionEncoding, ImageEncoding, Index, _host_rows, _join, _take
+from nclib.models.encoders import xavier_linear
+from nclib.models.vse_inf import ResidualRegionEncoder
 
 
 @dataclass(frozen=True)
@@ -85,3 +88,32 @@ class OMITCaptions(CaptionEncoding):
         padded = [None if x is None else F.pad(x, (0, width - x.shape[1])) for x in norms]
         spread = _join([getattr(p, "spread", None) for p in parts])
         return OMITCaptions(whole.vectors, whole.lengths, whole.words, _join(padded), spread)
+
+
+class AttentionPool(nn.Module):
+    """Mean of fragments under softmax weights from tanh(x W1^T) W2^T (PCME, arXiv 2101.05068, Sec. 3.2)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(dim, max(1, dim // 2), bias=False)
+        self.second = nn.Linear(max(1, dim // 2), 1, bias=False)
+        nn.init.xavier_uniform_(self.first.weight)
+        nn.init.xavier_uniform_(self.second.weight)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool (B, n, D) to (B, D); ``mask`` (B, n) is 1 at valid fragments."""
+        scores = self.second(torch.tanh(self.first(x))).squeeze(-1)  # (B, n)
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -torch.inf)
+        return (scores.softmax(1)[..., None] * x).sum(1)
+
+
+def _identity(feature_dim: int, embed_dim: int) -> nn.Module:
+    if feature_dim != embed_dim:
+        raise ValueError(
+            f"image_encoder='identity' needs embed_dim = feature_dim, got {embed_dim} and {feature_dim}"
+        )
+    return nn.Identity()
+
+
+IMAGE_ENCODERS = {"mlp": ResidualRegionEncoder, "linear": xavier_linear, "identity": _identity}

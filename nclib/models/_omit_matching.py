@@ -2,7 +2,8 @@
 
 Everywhere the captions stand last: cosines are (B, n, m, C), images, regions, words, captions. A side of a
 comparison is a dict of tensors: ``regions`` (B, K, D) or ``words`` (C, W, D) of unit length, their
-``vectors`` (B, D) or (C, D), unit globals; for captions ``mask`` (C, W), 1 at words; ``norms`` where known.
+``vectors`` (B, D) or (C, D), unit globals; ``keys`` (B, n, D) or ``queries`` (C, m, D), the same fragments
+after the dustbin if there is one; for captions ``mask`` (C, W), 1 at words; ``norms`` where known.
 """
 
 from __future__ import annotations
@@ -130,15 +131,9 @@ MATCHINGS = {
 }
 
 
-def attention(images: Side, captions: Side, tau: float, dustbin: bool) -> tuple[Tensor, Tensor]:
-    """Shares and cosines (B, K or K + 1, W, C) of the regions for every word (Eq. 11).
-
-    With ``dustbin`` the image's global vector is one more region, the first.
-    """
-    keys = images["regions"]
-    if dustbin:
-        keys = torch.cat([images["vectors"][:, None], keys], 1)
-    s = cosines(keys, captions["words"])
+def attention(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """Shares and cosines (B, n, W, C) of an image's keys, its dustbin included, for every word (Eq. 11)."""
+    s = cosines(images["keys"], captions["queries"])
     return (s / tau).softmax(1), s
 
 
@@ -149,10 +144,8 @@ def attention_scores(images: Side, captions: Side, tau: float, dustbin: bool) ->
     if it were missing from both, the cosine, blind to scale, would not notice it. The means themselves are
     not formed: their lengths follow from the Gram matrix of the regions.
     """
-    keys = images["regions"]
-    if dustbin:
-        keys = torch.cat([images["vectors"][:, None], keys], 1)
-    share, s = attention(images, captions, tau, dustbin)
+    keys = images["keys"]
+    share, s = attention(images, captions, tau)
     collected = (share * s)[:, int(dustbin) :].sum(1)  # (B, W, C)
     flat = share.flatten(2)
     square = (flat * (keys @ keys.transpose(1, 2) @ flat)).sum(1).reshape(collected.shape)

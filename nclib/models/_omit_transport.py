@@ -19,6 +19,8 @@ from nclib.ot.small import DEEPEST, FAR, RELEASED_EPSILON, _step_back
 BLOCK_ENTRIES = 256 * 36 * 32
 #: The constant in the sums of each loop: the one of OMIT's released code, and none.
 LOOPS = {"released": RELEASED_EPSILON, "log": 0.0}
+#: Lowest exponents of a kernel that is not shifted: no result is subnormal, which is slow on a CPU.
+DIRECT = {torch.float32: -80.0, torch.float64: -600.0}
 
 
 def transport_scores(
@@ -48,14 +50,25 @@ def transport_scores(
     Tensor, (B, C)
         Differentiable, also twice.
     """
-    if plain:
-        return _plain_scores(s, p, q, lam, iterations, LOOPS[loop], skip)
-    scores: Tensor = _TransportScores.apply(s, p, q, lam, iterations, LOOPS[loop], skip)
-    return scores
+    form = _precision(s.dtype, lam, loop)
+    sides = s.to(form), p.to(form), q.to(form)
+    run = _plain_scores if plain else _TransportScores.apply
+    scores: Tensor = run(*sides, lam, iterations, LOOPS[loop], skip)
+    return scores.to(s.dtype)
 
 
-def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float) -> Tensor:
+def _precision(dtype: torch.dtype, lam: float, loop: str) -> torch.dtype:
+    """Number type of the scaling: with a small lambda the released constant leaves the range of float32."""
+    return torch.float64 if loop == "released" and not _is_direct(dtype, lam, RELEASED_EPSILON) else dtype
+
+
+def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, loop: str) -> Tensor:
     """Plans (B, n, m, C) by ordinary operations; the arguments are those of :func:`transport_scores`."""
+    form = _precision(s.dtype, lam, loop)
+    return _plain_plans(s.to(form), p.to(form), q.to(form), lam, iterations, LOOPS[loop]).to(s.dtype)
+
+
+def _plain_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float) -> Tensor:
     valid = q > 0
     x = torch.where(valid.unsqueeze(1), s / lam, -FAR)
     with torch.no_grad():
@@ -78,7 +91,7 @@ def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int
 def _plain_scores(
     s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float, skip: int
 ) -> Tensor:
-    plan = transport_plans(s, p, q, lam, iterations, epsilon)
+    plan = _plain_plans(s, p, q, lam, iterations, epsilon)
     return (plan * s)[:, skip:, skip:].sum((1, 2))
 
 
@@ -101,22 +114,48 @@ def _reach(top: Tensor, lam: float) -> Tensor:
     return (1 / lam - top).clamp_max(80.0 if top.dtype == torch.float32 else 650.0).exp()
 
 
-def _padding(q: Tensor) -> Tensor:
+def _is_direct(dtype: torch.dtype, lam: float, epsilon: float) -> bool:
+    """Whether exp(s / lambda) of cosines can be taken as it is, and no scaling leaves the type's range."""
+    return (1 if epsilon else 2) / lam <= -DIRECT[dtype]
+
+
+def _padding(q: Tensor, direct: bool) -> Tensor:
     """What is added to the exponents: far below everything where a word is padding, (B or 1, 1, m, C)."""
-    return (q > 0).to(q.dtype).sub_(1).mul_(FAR).unsqueeze(1)
+    far = DIRECT[q.dtype] if direct else -FAR
+    return (q > 0).to(q.dtype).sub_(1).mul_(-far).unsqueeze(1)
 
 
-def _kernel(s: Tensor, padding: Tensor, lam: float, epsilon: float, out: Tensor) -> Tensor:
-    """Write the kernel of similarities (b, n, m, C) into ``out``; return the first v, (b, m, C)."""
+def _kernel(
+    s: Tensor, padding: Tensor, lam: float, epsilon: float, direct: bool, out: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Write the kernel of similarities (b, n, m, C) into ``out``.
+
+    Returns
+    -------
+    start : Tensor, (b or 1, m, C)
+        The first v.
+    rows : Tensor, (b, n, C)
+        Sums of the kernel times the first v.
+    scale : Tensor, (b, 1, C), or None
+        What the released loop multiplies the kernel with: its total, with the constant, comes to 1.
+    """
     torch.add(padding, s, alpha=1 / lam, out=out)
-    shift, columns, start = _shifts(out, padding.squeeze(1) == 0, epsilon)
-    out.sub_(shift)
-    if columns is not None:
-        out.sub_(columns)
-    out.clamp_min_(DEEPEST[s.dtype]).exp_()
-    if epsilon:
-        out.div_(out.sum((1, 2), keepdim=True).add_(_reach(shift, lam), alpha=epsilon))
-    return start
+    valid = padding.squeeze(1) == 0
+    if direct:
+        start, reach = valid.to(s.dtype), s.new_tensor(1 / lam).exp()
+        out.exp_()
+    else:
+        shift, columns, start = _shifts(out, valid, epsilon)
+        reach = _reach(shift, lam).squeeze(1) if epsilon else shift
+        out.sub_(shift)
+        if columns is not None:
+            out.sub_(columns)
+        out.clamp_min_(DEEPEST[s.dtype]).exp_()
+    plain = epsilon or direct  # then the first v is 1, and the kernel next to nothing at padding
+    rows = out.sum(2) if plain else (out * start.unsqueeze(1)).sum(2)
+    if not epsilon:
+        return start, rows, None
+    return start, rows, (rows.sum(1, keepdim=True) + epsilon * reach).reciprocal_()
 
 
 def _over_words(k: Tensor, v: Tensor, out: Tensor) -> Tensor:
@@ -129,11 +168,14 @@ def _over_regions(k: Tensor, u: Tensor, out: Tensor) -> Tensor:
     return torch.mul(k, u.unsqueeze(2), out=out).sum(1)
 
 
-def _update(old: Tensor, weight: Tensor, sums: Tensor, epsilon: float) -> Tensor:
+def _update(old: Tensor | None, weight: Tensor, sums: Tensor, scale: Tensor | None, epsilon: float) -> Tensor:
     """One scaling: the vector that gives the sums their weights, or nearly so with the constant."""
-    if epsilon:
-        return old * weight / sums.mul_(old).add_(epsilon)
-    return weight / sums.clamp_min_(torch.finfo(sums.dtype).tiny)
+    if scale is None:
+        return weight / sums.clamp_min_(torch.finfo(sums.dtype).tiny)
+    sums = sums.mul_(scale)
+    if old is None:
+        return weight / sums.add_(epsilon)
+    return old * weight / sums.mul_(old).add_(epsilon)
 
 
 class _TransportScores(torch.autograd.Function):
@@ -152,22 +194,26 @@ class _TransportScores(torch.autograd.Function):
         us = s.new_empty(iterations if keep else 0, n_images, n, n_captions)
         vs = s.new_empty(iterations if keep else 0, n_images, m, n_captions)
         scores = s.new_empty(n_images, n_captions)
-        padding = _padding(q)
+        direct = _is_direct(s.dtype, lam, epsilon)
+        padding = _padding(q, direct)
         buffers = s.new_empty(2, block, n, m, n_captions)
         for i in range(0, n_images, block):
             part = slice(i, i + block)
             pk, qk, sk = pe[part], qe[part], s[part]
             k, out = buffers[:, : len(sk)].unbind()
-            v = _kernel(sk, padding if len(padding) == 1 else padding[part], lam, epsilon, k)
-            u = torch.ones_like(pk)
+            far = padding if len(padding) == 1 else padding[part]
+            v, rows, scale = _kernel(sk, far, lam, epsilon, direct, k)
+            u = None
             for t in range(iterations):
-                u = _update(u, pk, _over_words(k, v, out), epsilon)
-                v = _update(v, qk, _over_regions(k, u, out), epsilon)
+                if t:
+                    rows = _over_words(k, v, out)
+                u = _update(u, pk, rows, scale, epsilon)
+                v = _update(v, qk, _over_regions(k, u, out), scale, epsilon)
                 if keep:
                     us[t, part], vs[t, part] = u, v
-            torch.mul(k, sk, out=out)
-            collected = out[:, skip:, skip:].mul_(v[:, None, skip:]).sum(2)  # (b, n - skip, C)
-            scores[part] = (collected * u[:, skip:]).sum(1)
+            # out still holds the kernel times u
+            collected = out[:, skip:, skip:].mul_(sk[:, skip:, skip:]).sum(1).mul_(v[:, skip:])
+            scores[part] = collected.sum(1) if scale is None else collected.sum(1).mul_(scale[:, 0])
         if keep:
             ctx.save_for_backward(s, p, q, us, vs)
             ctx.settings = (lam, iterations, epsilon, skip, block)
@@ -187,14 +233,18 @@ class _TransportScores(torch.autograd.Function):
         n_images, n, m, n_captions = s.shape
         pe, qe = p.expand(n_images, n, n_captions), q.expand(n_images, m, n_captions)
         ds, dp, dq = torch.empty_like(s), pe.new_zeros(pe.shape), qe.new_zeros(qe.shape)
-        padding = _padding(q)
+        direct = _is_direct(s.dtype, lam, epsilon)
+        padding = _padding(q, direct)
         buffers = s.new_empty(3, block, n, m, n_captions)
         for i in range(0, n_images, block):
             part = slice(i, i + block)
             pk, qk, sk, grad = pe[part], qe[part], s[part], grads[0][part].unsqueeze(1)
             k, pull, out = buffers[:, : len(sk)].unbind()
             sums = ds[part]
-            start = _kernel(sk, padding if len(padding) == 1 else padding[part], lam, epsilon, k)
+            far = padding if len(padding) == 1 else padding[part]
+            start, _, scale = _kernel(sk, far, lam, epsilon, direct, k)
+            if scale is not None:
+                k.mul_(scale.unsqueeze(2))
             ones = torch.ones_like(pk)
             # score = sum of u k s v over the entries that count
             u, v = grad * us[-1, part], vs[-1, part].clone()

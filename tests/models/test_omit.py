@@ -142,6 +142,7 @@ def test_known_marginals():
     close(p[..., 0], [[0.303860, 0.303860, 0.392281], [0.274348, 0.354182, 0.371469]])
     close(q[0].t(), [[0.414214, 0.585786, 0.0], [0.334462, 0.299152, 0.366385]])
     net = model(matching="ot", lam=0.05, marginals="norm").double()
+    image["keys"], caption["queries"] = image["regions"], caption["words"]  # no dustbins here
     scores = net._block(image, caption)
     close(scores, [[0.464281, 0.614575], [0.648078, 0.796265]])
     with pytest.raises(ValueError, match="marginals='norm' needs the lengths"):
