@@ -168,22 +168,20 @@ class LabelLog:
     def __init__(self) -> None:
         self.clean: list[tuple[Tensor, Tensor]] = []  # pairs, their labels
         self.noisy: list[tuple[Tensor, Tensor]] = []
-        self.anchors: list[tuple[Tensor, Tensor]] = []  # pairs of a batch, which of them are anchors
+        self.anchors: list[tuple[Tensor, Tensor]] = []  # pairs, 1 where they are anchors
 
     def arrays(self, n_pairs: int, suffix: str = "") -> dict[str, Tensor]:
         """Return ``label_clean``, ``label_noisy`` (NaN where none) and ``anchor`` (bool), (n_pairs,) each."""
         result = {}
-        for name, parts in (("label_clean", self.clean), ("label_noisy", self.noisy)):
-            y = torch.full((n_pairs,), torch.nan)
+        kinds = (("label_clean", self.clean), ("label_noisy", self.noisy), ("anchor", self.anchors))
+        for name, parts in kinds:
+            values = torch.full((n_pairs,), torch.nan)
             if parts:
-                y[torch.cat([pairs for pairs, _ in parts])] = (
-                    torch.cat([labels for _, labels in parts]).float().cpu()
-                )
-            result[name + suffix] = y
-        chosen = torch.zeros(n_pairs, dtype=torch.bool)
-        for pairs, rows in self.anchors:
-            chosen[pairs[rows.cpu()]] = True
-        return result | {"anchor" + suffix: chosen}
+                pairs, found = (torch.cat(part) for part in zip(*parts, strict=True))
+                values[pairs] = found.float().cpu()
+            result[name + suffix] = values
+        result["anchor" + suffix] = result["anchor" + suffix] == 1
+        return result
 
     def report(self, truth: Truth) -> dict[str, Any]:
         """Return how the soft labels relate to the truth: their AUC, and their mean for either kind of pair.

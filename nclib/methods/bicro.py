@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from nclib import losses
@@ -71,7 +72,7 @@ class BiCro(CoTeaching):
     """Algorithm of the paper; ``options`` is a :class:`BiCroOptions`."""
 
     Options = BiCroOptions
-    settings = {  # noqa: RUF012
+    settings: ClassVar = {
         "quick": {"keep_ratio": 0.5},
         "f30k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
@@ -118,7 +119,7 @@ class BiCro(CoTeaching):
             ratios = consistency(u, t, *known, o.metric)
             y_clean = clean_labels(*ratios, order, o.label_threshold, compat_scatter=o.compat_scatter)
             log.clean.append((clean.index, y_clean))
-            log.anchors.append((clean.index, anchors))
+            log.anchors.append((clean.index, torch.zeros_like(y_clean).index_fill(0, anchors, 1.0)))
             if noisy is None:
                 return y_clean, None
             u, t = global_vectors(peer.encode_images(noisy.images), peer.encode_captions(noisy.captions))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -122,8 +122,10 @@ class MSCN(CoTeaching):
     Options = MSCNOptions
     clean_share = 0.02
     divide_at = "network"
-    settings = {  # noqa: RUF012
-        "quick": {"meta_lr": 17e-5, "lookahead": "difference", "lookahead_every": 2},
+    settings: ClassVar = {
+        # The model's rate is ten times the published one, so the meta-network's is as well. Looking ahead
+        # takes about 70 % of a step; in every fourth step it costs less than the steps themselves.
+        "quick": {"meta_lr": 17e-5, "lookahead_every": 4},
         "f30k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "coco": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "cc152k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
@@ -246,7 +248,7 @@ class MSCN(CoTeaching):
 
         def meta_loss(logits: Tensor) -> Tensor:
             each = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
-            return (each * weight).sum() / weight.sum()
+            return (each * weight).sum() / weight.sum().clamp_min(1)
 
         draw = loop.generator(f"look-ahead {int(batch.index[0])}")
         gradients, loss = LOOK_AHEAD[self.options.lookahead](

@@ -233,7 +233,7 @@ def test_report_of_the_labels():
     log = LabelLog()
     assert log.report(Truth(np.array([True, False])))["label_auc"] is None
     log.clean = [(torch.tensor([0, 3]), torch.tensor([1.0, 0.6]))]
-    log.anchors = [(torch.tensor([0, 3]), torch.tensor([0]))]
+    log.anchors = [(torch.tensor([0, 3]), torch.tensor([1.0, 0.0]))]
     log.noisy = [(torch.tensor([1, 2]), torch.tensor([0.0, 0.8])), (torch.tensor([4]), torch.tensor([0.9]))]
     report = log.report(Truth(np.array([True, False, True, False, False])))
     assert report["label_auc"] == 0.5  # 0.8 beats 0.0 and loses to 0.9
