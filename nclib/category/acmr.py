@@ -148,8 +148,9 @@ class ACMR(DeepMethod):
     """ACMR as its paper describes it; ``options`` is an :class:`ACMROptions`."""
 
     Options = ACMROptions
+    drop_last = True  # as in the published scripts; the triplet loss sums over the batch
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "quick": {"batch_size": 64},
+        "quick": {"batch_size": 64, "emb": 64},  # the width of the other methods' spaces
         "wikipedia": {"batch_size": 64, "epochs": 50},
         "nuswide": {"batch_size": 64, "epochs": 50, "widths": "nuswide"},
         "xmedianet": {"batch_size": 64, "epochs": 50, "widths": "nuswide"},
