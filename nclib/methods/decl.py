@@ -236,8 +236,6 @@ class DECL(Method):
     Options = DECLOptions
     # For rates above 0.4 the paper warms up for 2 (Flickr30K) or 1 (MS-COCO) epochs: published_warmup.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        # Small batches, few steps: the hardness reaches mu within warm-up, as in the published runs.
-        "quick": {"eta": 0.1},
         "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 20, "lr": 2e-4},
         "coco": {"warmup_epochs": 2, "epochs": 20, "decay_every": 10, "lr": 5e-4},
         "cc152k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 20, "lr": 2e-4},
