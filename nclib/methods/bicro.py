@@ -73,8 +73,8 @@ class BiCro(CoTeaching):
 
     Options = BiCroOptions
     settings: ClassVar = {
-        # Five epochs in all, as elsewhere. Selecting small losses slows the start, so warm-up takes three of
-        # them and keeps half of a batch, the released program's default.
+        # Five epochs in all, as elsewhere; three of them warm up, so that the first division meets networks
+        # that have learned something. Half of a batch counts there, the released program's default.
         "quick": {"warmup_epochs": 3, "epochs": 2, "decay_every": 1, "keep_ratio": 0.5},
         "f30k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
