@@ -7,7 +7,9 @@ line once a run on the paper's own data is recorded, and runs on bundled data st
 from __future__ import annotations
 
 from nclib.tables._compare import Difference, mean_text, paired
+from nclib.tables._evidence import VERDICTS, Finding
 from nclib.tables._layouts import LAYOUTS, PAPERS, Layout
+from nclib.tables._ledger import counts, decide, ledger, ledger_sheet
 from nclib.tables._printed import paper_table
 from nclib.tables._runs import Recorded, protocol_line, recorded
 from nclib.tables._sheets import bundled_sheet, printed_sheet
@@ -15,10 +17,16 @@ from nclib.tables._sheets import bundled_sheet, printed_sheet
 __all__ = [
     "LAYOUTS",
     "PAPERS",
+    "VERDICTS",
     "Difference",
+    "Finding",
     "Layout",
     "Recorded",
     "bundled_sheet",
+    "counts",
+    "decide",
+    "ledger",
+    "ledger_sheet",
     "mean_text",
     "paired",
     "paper_table",

@@ -25,12 +25,15 @@ class View:
         Second line: what was measured here.
     kind : str
         CSS class.
+    link : str
+        Page that the text leads to.
     """
 
     text: str
     marks: tuple[str, ...] = ()
     own: str = ""
     kind: str = "nc-value"
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ class Sheet:
             f'<a href="#{self.slug}-{_id(m)}" title="{_e(self.notes[m])}">{marks[m]}</a>' for m in view.marks
         )
         own = f'<span class="nc-own">{_e(view.own)}</span>' if view.own else ""
-        return f'<span class="nc-v">{_e(view.text)}</span>{f"<sup>{links}</sup>" if links else ""}{own}'
+        text = f'<a href="{_e(view.link)}">{_e(view.text)}</a>' if view.link else _e(view.text)
+        return f'<span class="nc-v">{text}</span>{f"<sup>{links}</sup>" if links else ""}{own}'
 
     def _notes(self, marks: dict[str, str]) -> str:
         if not marks:

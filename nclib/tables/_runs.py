@@ -93,6 +93,7 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
             k: record.data.get(k)
             for k in ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
         },
+        **_directions(record.metrics["test"]),
         "seconds": record.cost.get("seconds"),
         "test_seconds": record.cost.get("test_seconds"),
         "true_rate": record.noise.get("true_rate"),
@@ -105,6 +106,12 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         "name": record.name,
         "path": str(path),
     }
+
+
+def _directions(test: dict[str, float]) -> dict[str, float]:
+    """Sums of the three recalls per direction."""
+    names = {d: [f"{d}_r{k}" for k in (1, 5, 10)] for d in ("i2t", "t2i")}
+    return {f"{d}_sum": sum(test[k] for k in keys) for d, keys in names.items() if set(keys) <= test.keys()}
 
 
 def variant(values: Mapping[str, Any]) -> str:
