@@ -12,6 +12,17 @@ from torch import Tensor
 PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
+def _fragments(encoding: Any) -> Tensor | None:
+    pieces: Tensor | None = getattr(encoding, "regions", None)
+    return getattr(encoding, "words", None) if pieces is None else pieces
+
+
+def _ensemble(encoding: Any) -> tuple[Any, ...]:
+    """Return the members' encodings of an ensemble, else nothing."""
+    parts = getattr(encoding, "parts", ())
+    return parts if parts and dataclasses.is_dataclass(parts[0]) else ()
+
+
 def pooled(encoding: Any) -> Tensor:
     """Return one unit vector per image or caption, without gradient: for distances only.
 
@@ -27,26 +38,29 @@ def pooled(encoding: Any) -> Tensor:
     -------
     Tensor, float32, (B, D)
     """
-    parts = getattr(encoding, "parts", None)
-    if parts is not None:
-        return F.normalize(torch.cat([pooled(part) for part in parts], dim=1), dim=1)
-    pieces = getattr(encoding, "regions", None)
-    pieces = getattr(encoding, "words", None) if pieces is None else pieces
+    members = _ensemble(encoding)
+    if members:
+        return F.normalize(torch.cat([pooled(member) for member in members], dim=1), dim=1)
+    pieces = _fragments(encoding)
     # Words beyond a caption's length are zero, and the length itself does not survive the normalisation.
     vectors = encoding.vectors if pieces is None else pieces.sum(1)
     return F.normalize(vectors.detach().float(), dim=1)
 
 
+def _nested(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and not isinstance(value[0], int)
+
+
 def _flatten(encoding: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the tensors and lengths of an encoding by name; nested encodings get dotted names."""
+    """Return the tensors and lengths of an encoding by name; what is nested gets dotted names."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(encoding):
         value, name = getattr(encoding, field.name), prefix + field.name
-        if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            for i, part in enumerate(value):
-                flat |= _flatten(part, f"{name}.{i}.")
-        elif value is not None:
-            flat[name] = value
+        if not _nested(value):
+            flat |= {} if value is None else {name: value}
+            continue
+        for i, part in enumerate(value):
+            flat |= {f"{name}.{i}": part} if isinstance(part, Tensor) else _flatten(part, f"{name}.{i}.")
     return flat
 
 
@@ -55,11 +69,19 @@ def _rebuild(template: Any, flat: dict[str, Any], prefix: str = "") -> Any:
     values: dict[str, Any] = {}
     for field in dataclasses.fields(template):
         value, name = getattr(template, field.name), prefix + field.name
-        if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
-            values[field.name] = tuple(_rebuild(p, flat, f"{name}.{i}.") for i, p in enumerate(value))
-        else:
-            values[field.name] = flat.get(name)
-    return type(template)(**values)
+        if not _nested(value):
+            values[field.name] = flat.get(name, value)
+            continue
+        values[field.name] = tuple(
+            flat[f"{name}.{i}"] if isinstance(part, Tensor) else _rebuild(part, flat, f"{name}.{i}.")
+            for i, part in enumerate(value)
+        )
+    return dataclasses.replace(template, **values)
+
+
+def _widen(x: Tensor, width: int) -> Tensor:
+    """Pad axis 1 with zeros: captions of another batch may be longer."""
+    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]))
 
 
 class Rows:
@@ -81,7 +103,8 @@ class Rows:
 
     def write(self, slots: list[int], encoding: Any) -> None:
         """Put the rows of ``encoding`` into ``slots``, without gradient."""
-        self.template = encoding.select([]).detach() if self.template is None else self.template
+        if self.template is None:  # one row shows all there is to know
+            self.template = encoding.select(slice(0, 1)).detach()
         for name, value in _flatten(encoding).items():
             if isinstance(value, Tensor):
                 self._store(name, slots, value.detach())
@@ -93,19 +116,20 @@ class Rows:
     def _store(self, name: str, slots: list[int], rows: Tensor) -> None:
         store = self.tensors.get(name)
         if store is None:
-            store = rows.new_zeros(self.size, *rows.shape[1:], dtype=self.dtype)
-        if rows.ndim == 3 and rows.shape[1] != store.shape[1]:
-            width = max(rows.shape[1], store.shape[1])  # captions of another width: pad with zeros
-            store, rows = (F.pad(x, (0, 0, 0, width - x.shape[1])) for x in (store, rows))
+            dtype = self.dtype if rows.is_floating_point() else rows.dtype
+            store = rows.new_zeros(self.size, *rows.shape[1:], dtype=dtype)
+        if rows.ndim > 1 and rows.shape[1] != store.shape[1]:
+            store, rows = (_widen(x, max(rows.shape[1], store.shape[1])) for x in (store, rows))
         index = torch.tensor(slots).to(store.device, non_blocking=True)
-        self.tensors[name] = store.index_copy_(0, index, rows.to(self.dtype))
+        self.tensors[name] = store.index_copy_(0, index, rows.to(store.dtype))
 
     def select(self, index: Tensor) -> Any:
         """Return the slots ``index``, (n,), as an encoding in float32.
 
         Only encodings with lengths wait for the device: captions are grouped by length on the host.
         """
-        flat: dict[str, Any] = {name: x.index_select(0, index).float() for name, x in self.tensors.items()}
+        rows_of = {name: x.index_select(0, index) for name, x in self.tensors.items()}
+        flat: dict[str, Any] = {n: x.float() if x.is_floating_point() else x for n, x in rows_of.items()}
         if self.lengths:
             rows = index.tolist()
             flat |= {name: tuple(kept[row] for row in rows) for name, kept in self.lengths.items()}
@@ -125,21 +149,21 @@ class Rows:
 class FeatureBank:
     """Memory of the last ``size`` encoded pairs of one network; the oldest leave first.
 
-    It keeps what the network's similarity needs (regions and words, or global vectors), the pooled unit
-    vectors for distances, and which training pair each entry came from.
+    It keeps what the network's similarity needs (regions and words, or global vectors), for models with
+    fragments also the pooled unit vectors for distances, and which training pair each entry came from.
 
     Parameters
     ----------
     size : int >= 1
         M, the number of pairs.
     precision : {"fp32", "fp16", "bf16"}
-        Number type of the kept encodings. Pooled vectors stay in float32, for the ranks' sake.
+        Number type of the kept encodings. The pooled vectors of fragments stay in float32, for the ranks.
     """
 
     def __init__(self, size: int, precision: str = "fp32") -> None:
         self.size, self.count, self._next = size, 0, 0
         self._images, self._captions = (Rows(size, PRECISION[precision]) for _ in range(2))
-        self._pooled: tuple[Tensor, Tensor] | None = None
+        self._pooled: dict[str, Tensor] = {}
         self._pairs = torch.zeros(size, dtype=torch.int64)
 
     def __len__(self) -> int:
@@ -161,14 +185,14 @@ class FeatureBank:
         slots = [(self._next + i) % self.size for i in range(len(index))]
         self._images.write(slots, images)
         self._captions.write(slots, captions)
-        u, t = pooled(images), pooled(captions)
-        if self._pooled is None:
-            self._pooled = u.new_zeros(self.size, u.shape[1]), t.new_zeros(self.size, t.shape[1])
         place = torch.tensor(slots)
         self._pairs[place] = index
-        place = place.to(u.device, non_blocking=True)
-        for store, rows in zip(self._pooled, (u, t), strict=True):
-            store.index_copy_(0, place, rows)
+        for name, encoding in (("images", images), ("captions", captions)):
+            if not _ensemble(encoding) and _fragments(encoding) is None:
+                continue  # the kept vectors are all there is to compare
+            rows = pooled(encoding)
+            store = self._pooled.setdefault(name, rows.new_zeros(self.size, rows.shape[1]))
+            store.index_copy_(0, place.to(rows.device, non_blocking=True), rows)
         self._next = (self._next + len(index)) % self.size
         self.count = min(self.count + len(index), self.size)
 
@@ -180,10 +204,14 @@ class FeatureBank:
         RuntimeError
             When nothing has been pushed yet.
         """
-        if self._pooled is None:
+        if not self.count:
             raise RuntimeError("the bank is empty; push encoded pairs first")
-        u, t = self._pooled
-        return u[: self.count], t[: self.count]
+        return self._unit("images", self._images), self._unit("captions", self._captions)
+
+    def _unit(self, name: str, rows: Rows) -> Tensor:
+        if name in self._pooled:
+            return self._pooled[name][: self.count]
+        return F.normalize(rows.tensors["vectors"][: self.count].float(), dim=1)
 
     def images(self, index: Tensor) -> Any:
         """Return the images of entries ``index``, (n,), as an encoding of the model that made them."""
@@ -200,7 +228,7 @@ class FeatureBank:
     @property
     def nbytes(self) -> int:
         """Bytes that the bank holds on its device."""
-        kept = [*self._images.tensors.values(), *self._captions.tensors.values(), *(self._pooled or ())]
+        kept = [*self._images.tensors.values(), *self._captions.tensors.values(), *self._pooled.values()]
         return sum(x.nbytes for x in kept)
 
     def state(self) -> dict[str, Any]:
@@ -209,7 +237,7 @@ class FeatureBank:
             "count": self.count,
             "next": self._next,
             "pairs": self._pairs,
-            "pooled": self._pooled,
+            "pooled": dict(self._pooled),
             "images": self._images.state(),
             "captions": self._captions.state(),
         }
@@ -217,8 +245,6 @@ class FeatureBank:
     def load_state(self, state: dict[str, Any], device: torch.device) -> None:
         """Restore what :meth:`state` returned, on ``device``."""
         self.count, self._next, self._pairs = state["count"], state["next"], state["pairs"]
-        if state["pooled"] is not None:
-            u, t = (x.to(device, copy=True) for x in state["pooled"])
-            self._pooled = u, t
+        self._pooled = {name: x.to(device, copy=True) for name, x in state["pooled"].items()}
         self._images.load_state(state["images"], device)
         self._captions.load_state(state["captions"], device)

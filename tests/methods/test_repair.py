@@ -126,6 +126,16 @@ def test_pooled_is_the_unit_mean_of_regions_and_of_valid_words():
     assert torch.allclose(pooled(plain), torch.nn.functional.normalize(images.vectors, dim=1))
 
 
+def test_global_vectors_are_kept_once():
+    bank = FeatureBank(10)
+    images, captions, index = encodings(6, 5, 0)
+    bank.push(ImageEncoding(images.vectors), CaptionEncoding(captions.vectors, captions.lengths), index)
+    assert bank.nbytes == 2 * 10 * 4 * 4
+    u, t = bank.features()
+    assert torch.equal(u, torch.nn.functional.normalize(images.vectors, dim=1))
+    assert torch.equal(t, torch.nn.functional.normalize(captions.vectors, dim=1))
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_halves_the_fragments(precision):
     full, half = FeatureBank(10), FeatureBank(10, precision)
