@@ -6,7 +6,7 @@
 Rank correlation: 128 pairs, 4,096 entries, 1,024 numbers per feature, both modalities; the loop takes one
 pair at a time and calls SciPy, its distances by subtraction or by ``cdist``. Times are medians of the CPU
 time of the process on one thread, the candidates taking turns. ``error`` is the largest difference from
-Eqs. 6-8 in float64; SciPy's coefficient takes the mean rank of ties, so with ties its own difference is larger.
+Eqs. 6-8 in float64. SciPy takes the mean rank of ties, so with ties its own difference is larger.
 
 Step: clean and noisy step of NCR, and the step of REPAIR with and without replaced halves, on planted pairs
 of 36 regions, half of which are called noisy (paper, Table VI). ``over_ncr`` is the ratio; ``bank_mb`` is
