@@ -186,5 +186,11 @@ def relation_cost(r_images: Tensor, r_texts: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B)."""
     rows = max(1, ENTRIES // max(1, r_texts.numel()))
     h_images, h_texts = entropy(r_images), entropy(r_texts)
-    mixed = [entropy((part[:, None] + r_texts) / 2) for part in r_images.split(rows)]  # (rows, B)
+    mixed = [_mixture_entropy(part, r_texts) for part in r_images.split(rows)]  # (rows, B)
     return (torch.cat(mixed) - (h_images[:, None] + h_texts) / 2).clamp_min(0)
+
+
+def _mixture_entropy(a: Tensor, b: Tensor) -> Tensor:
+    """Entropy of the mean of every row of ``a`` and every row of ``b``; half the time of :func:`entropy`."""
+    m = (a[:, None] + b).mul_(0.5).clamp_min_(torch.finfo(a.dtype).tiny)  # (rows, B, |G|)
+    return m.log().mul_(m).sum(-1).neg_()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from nclib._options import rules
 from nclib.records import RECORDED, Record
 
 if TYPE_CHECKING:
@@ -34,12 +36,13 @@ def collect(folder: str | Path) -> pd.DataFrame:
     """Read every record of category retrieval below ``folder`` into a table, one row per run.
 
     Columns: the settings, ``method_*`` for options of the method, test metrics, ``val_map_avg``, diagnostics
-    of the last epoch, cost, device.
+    of the last epoch, cost, device, and ``variant``: the settings that differ from the preset, such as
+    ``lam=0.1``, or ``default``.
     """
     import pandas as pd
 
     rows = []
-    for record in _records(folder):
+    for path, record in _records(folder):
         options = {f"method_{k}": v for k, v in record.settings.get("method_options", {}).items()}
         plain = {k: v for k, v in record.settings.items() if not isinstance(v, dict)}
         rows.append(
@@ -53,13 +56,26 @@ def collect(folder: str | Path) -> pd.DataFrame:
                 "best_epoch": record.best_epoch,
                 "device": record.environment["device"],
                 "name": record.name,
-                "path": str(Path(record.folder) / "record.json"),
+                "variant": variant(record.settings),
+                "path": str(path),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _records(folder: str | Path) -> list[CategoryRecord]:
+def variant(settings: Mapping[str, Any]) -> str:
+    """Return what differs from the preset in words: ``name=value`` of each, or ``default``."""
+    from nclib.category._experiment import resolve
+    from nclib.category._training import CategorySchedule
+
+    names = ("dataset", "preset", "data_options")
+    usual = resolve(settings["method"], **{k: settings[k] for k in names})
+    flat, expected = ({**s, **s["method_options"]} for s in (settings, usual))
+    decisive = [*rules(CategorySchedule), *usual["method_options"]]
+    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"
+
+
+def _records(folder: str | Path) -> list[tuple[Path, CategoryRecord]]:
     found = []
     for path in sorted(Path(folder).rglob("*.json")):
         try:
@@ -67,7 +83,7 @@ def _records(folder: str | Path) -> list[CategoryRecord]:
         except ValueError:
             continue  # another kind of result
         if "map_avg" in record.metrics.get("test", {}):
-            found.append(record)
+            found.append((path, record))
     return found
 
 
@@ -92,7 +108,7 @@ def recorded_run(method: str, **values: Any) -> CategoryRecord | None:
     from nclib.category._experiment import resolve
 
     wanted = resolve(method, **values)
-    for record in _records(RECORDED):
+    for _, record in _records(RECORDED):
         if all(record.settings.get(k) == v for k, v in wanted.items() if k not in FREE):
             return record
     return None

@@ -118,7 +118,7 @@ class CategoryTrainer:
         if isinstance(method, DeepMethod):
             self.train, self.network = train.to(device), network.to(device)
             self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-                method.parameters(self.network, schedule.lr), lr=schedule.lr, betas=BETAS
+                method.parameters(self.network, schedule.lr), lr=schedule.lr, betas=BETAS, fused=True
             )
             self._rates = [group["lr"] for group in self.optimizer.param_groups]
 

@@ -334,6 +334,8 @@ def test_records_are_collected(tmp_path):
     assert list(table["seed"]) == [0, 1]
     assert {"map_i2t", "map_t2i", "map_avg", "val_map_avg", "given_accuracy", "method_beta"} <= set(table)
     assert (table["method"] == "mrl").all()
+    assert (table["variant"] == "batch_size=32 epochs=4 lr=0.001 hidden=16 dim=8").all()
+    assert all(Path(p).is_file() for p in table["path"])
     assert category.recorded(method="no such method").empty
 
 

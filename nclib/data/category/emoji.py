@@ -33,10 +33,10 @@ CHUNK = 50  # pictures per matrix product
 def emoji_category(
     *,
     labels: str = "class",
-    topic: float = 0.5,
-    n_train: int = 2500,
-    n_val: int = 500,
-    n_test: int = 1000,
+    topic: float = 0.75,
+    n_train: int = 1500,
+    n_val: int = 300,
+    n_test: int = 700,
     seed: int = 0,
 ) -> CategoryData:
     """Load the bundled category data, generating them the first time (a few seconds).
