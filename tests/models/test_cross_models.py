@@ -4,11 +4,12 @@ import math
 
 import pytest
 import torch
+from cross_reference import loop_scores
 from toy import fill, regions, words
 
 from nclib.batch import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
-from nclib.models.cross import attention, context_cosine, gram, raw_scores
+from nclib.models.cross import attention, context_cosine, gram, raw_scores, word_attention
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 5, "word_dim": 3}
 
@@ -66,6 +67,26 @@ def test_worked_attention_is_scaled_over_words_not_regions():
     close(cosine[0, 1], [0.986631, 0.441490, 0.508815])
     wrong = torch.tensor([[0.730401, 0.673015], [0.816951, 0.799469]], dtype=torch.float64)
     assert (toy_scores(scan("t2i", "mean")) - wrong).abs().max() > 0.1
+
+
+def test_maps_are_the_attention_of_one_pair_at_a_time():
+    padded, lengths = words()
+    images = ImageEncoding(regions().mean(1), regions())
+    captions = CaptionEncoding(padded.mean(1), lengths, padded)
+    maps = word_attention(images, captions, 9.0)
+    assert maps.shape == (2, 2, 3, 3)
+    close(
+        maps[0, 1],
+        [
+            [0.0667492, 0.000166352, 0.933084],
+            [0.673764, 0.325394, 0.000841641],
+            [0.0124535, 0.963509, 0.0240373],
+        ],
+    )
+    close(maps[1, 0, :2].sum(-1), [1.0, 1.0])
+    assert bool((maps[:, 0, 2] == 0).all())
+    with pytest.raises(ValueError, match="regions or words are missing"):
+        word_attention(ImageEncoding(regions().mean(1)), captions)
 
 
 def imram(branch, normalise):
@@ -201,6 +222,15 @@ def test_batch_equals_one_pair_at_a_time(name, options, chunk, budget):
         torch.testing.assert_close(grad, wanted_grads[key], rtol=1e-8, atol=1e-12, msg=key)
     low, high = model.score_range
     assert bool((got >= low).all() and (got <= high).all())
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_the_loop_over_captions_of_the_benchmark_agrees(name, options):
+    torch.manual_seed(0)
+    model = build(name, **SIZES, **options).double()
+    images = torch.randn(3, 4, 6, dtype=torch.float64)
+    tokens = Tokens(torch.randint(1, 20, (4, 5)), (3, 1, 5, 2))
+    torch.testing.assert_close(loop_scores(model, images, tokens), model(images, tokens), rtol=0, atol=1e-13)
 
 
 def test_a_context_of_length_zero_gives_finite_gradients():
