@@ -206,7 +206,8 @@ class CategoryTrainer:
         result = self.evaluate(self.val)
         row = {"epoch": self.epoch + 1, **row, **{f"val_{k}": v for k, v in result.items()}}
         if result["map_avg"] > self.best["map_avg"]:
-            self.best = {"map_avg": result["map_avg"], "epoch": self.epoch + 1, "state": self._weights()}
+            self.best = {"map_avg": result["map_avg"], "epoch": self.epoch + 1}
+            checkpoint.save(self._best_file(), {**self.identity, "state": self._weights()})
         row["seconds"] = round(time.perf_counter() - started, 3)
         self.history.append(row)
         self._save()
@@ -252,20 +253,25 @@ class CategoryTrainer:
         ValueError
             When the folder's checkpoint belongs to other settings, data or code.
         """
-        if "state" not in self.best:
+        if self.best["epoch"] < 0:
             self.best = self._read()["best"]
+        state = checkpoint.load(self._best_file())["state"]
         if isinstance(self.method, Projector):
-            self.method.load_state(self.best["state"])
+            self.method.load_state(state)
         else:
-            self.network.load_state_dict(self.best["state"])
+            self.network.load_state_dict(state)
             self.network.eval()
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
+    # Weights of the selected epoch lie in a file of their own, named by the epoch that the checkpoint names:
+    # a third less to hold in memory and to write. The old one goes when the checkpoint no longer names it.
+
+    def _best_file(self) -> Path:
+        return self.folder / f"best-{self.best['epoch']:03d}.safetensors"
+
     def _weights(self) -> dict[str, Any]:
-        if isinstance(self.method, Projector):
-            return self.method.state()
-        return {k: v.clone() for k, v in self.network.state_dict().items()}
+        return self.method.state() if isinstance(self.method, Projector) else self.network.state_dict()
 
     def _save(self) -> None:
         if self._arrays:
@@ -281,13 +287,17 @@ class CategoryTrainer:
                 "optimizer": self.optimizer.state_dict(),
                 "method": self.method.state(),
             }
+            self.optimizer.zero_grad(set_to_none=True)  # room for the copy that is written
         checkpoint.save(self.folder / "checkpoint.safetensors", content)
+        for path in self.folder.glob("best-*.safetensors"):
+            if path != self._best_file():
+                path.unlink(missing_ok=True)
 
     def _resume(self) -> None:
         saved = self._read()
         self.history, self.best = saved["history"], saved["best"]
         if isinstance(self.method, Projector):
-            self.method.load_state(self.best["state"])
+            self.load_best()
         else:
             self.network.load_state_dict(saved["network"])
             self.optimizer.load_state_dict(saved["optimizer"])
