@@ -2,10 +2,13 @@
 
     python book/bench/similarity.py --out similarity.json           # small and mid sizes, a few minutes
     python book/bench/similarity.py --out similarity.json --full    # and batch 128, 36 x 2048, 1024-d
+    python book/bench/similarity.py --models scan imram --sizes small --truth
 
 A step is encoding, similarity and backward pass. The candidates take turns in one process; times are medians
 of the process's CPU time. Peak memory is the growth of the resident set of a fresh process during one step.
-The loop is the reference of the tests (tests/models/sgraf_reference.py).
+The loops are the references of the tests (tests/models/sgraf_reference.py and cross_reference.py). Models
+whose published code has no loop over captions are timed alone. With ``--truth`` both candidates are also
+compared with the loop in float64: where their errors are alike, their difference is rounding.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]
 
+from cross_reference import loop_scores  # noqa: E402
 from sgraf_reference import loop_similarity  # noqa: E402
 
 from nclib.batch import Tokens  # noqa: E402
-from nclib.models import build  # noqa: E402
+from nclib.models import available, build  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,20 @@ SIZES = {
 }
 
 
+# Without dropout, so that all candidates see the same weights and inputs.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "vse_inf": {"drop": 0.0},
+    "omit": {"mask_ratio": 0.0, "augment_captions": False},
+    **{name: {"dropout": 0.0} for name in ("sgr", "saf", "sgraf")},
+}
+
+
 def problem(name: str, size: Size) -> tuple[Any, torch.Tensor, Tokens, torch.Tensor]:
     """A model without dropout, a batch of region features and captions, and a gradient for its scores."""
     torch.manual_seed(0)
     keys = ("n_regions", "feature_dim", "embed_dim", "sim_dim", "word_dim")
-    model = build(name, vocab_size=2000, dropout=0.0, **{key: getattr(size, key) for key in keys})
+    sizes = {key: getattr(size, key) for key in keys}
+    model = build(name, vocab_size=2000, **sizes, **OPTIONS.get(name, {}))
     batch, (low, high) = size.batch, size.words
     lengths = tuple(int(n) for n in np.random.default_rng(0).integers(low, high + 1, batch))
     ids = torch.zeros(batch, max(lengths), dtype=torch.long)
@@ -75,15 +88,30 @@ def problem(name: str, size: Size) -> tuple[Any, torch.Tensor, Tokens, torch.Ten
     return model, images, Tokens(ids, lengths), torch.randn(batch, batch)
 
 
-def loop(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+def node_loop(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
     return loop_similarity(model, images, tokens)[0]
+
+
+def ensemble_loop(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
+    return torch.stack([node_loop(member, images, tokens) for member in model.members]).mean(0)
+
+
+LOOPS = {
+    "sgr": node_loop,
+    "saf": node_loop,
+    "sgraf": ensemble_loop,
+    "scan": loop_scores,
+    "imram": loop_scores,
+}
 
 
 def ours(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
     return model(images, tokens)
 
 
-CANDIDATES = {"loop": loop, "nclib": ours}
+def candidates(name: str) -> dict[str, Any]:
+    """What takes turns for a model: the loop, where there is one, and nclib."""
+    return {"loop": LOOPS[name], "nclib": ours} if name in LOOPS else {"nclib": ours}
 
 
 def step(
@@ -108,41 +136,67 @@ def resident() -> int:
 def growth(name: str, size_name: str, candidate: str) -> int:
     """Growth of the peak resident set during one step, in bytes; call in a fresh process."""
     model, images, tokens, pull = problem(name, SIZES[size_name])
-    step(CANDIDATES[candidate], *problem(name, SIZES["tiny"]))  # libraries warm up outside the measurement
+    one = candidates(name)[candidate]
+    step(one, *problem(name, SIZES["tiny"]))  # libraries warm up outside the measurement
     before = resident()
-    step(CANDIDATES[candidate], model, images, tokens, pull)
+    step(one, model, images, tokens, pull)
     return max(resident() - before, 4096)  # a tiny step may reuse pages; a page is the least
 
 
-def compare(name: str, size_name: str) -> dict[str, Any]:
-    """Times, memory and differences of both candidates."""
-    size = SIZES[size_name]
+def region_gradients(model: Any) -> torch.Tensor:
+    """Gradients of the maps that all regions go through first."""
+    names = [name for name, _ in model.named_parameters() if name.endswith("image_encoder.fc.weight")]
+    return torch.stack([model.get_parameter(name).grad.clone() for name in names])
+
+
+def errors(name: str, size: Size) -> dict[str, float]:
+    """Largest differences of both candidates' scores from the loop in float64."""
+    model, images, tokens, _ = problem(name, size)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    found = {}
+    with torch.no_grad():
+        for key, candidate in candidates(name).items():
+            model.load_state_dict(state)
+            found[key] = candidate(model, images, tokens)
+        model.load_state_dict(state)
+        truth = LOOPS[name](model.double(), images.double(), tokens)
+    return {key: float((scores - truth).abs().max()) for key, scores in found.items()}
+
+
+def compare(name: str, size_name: str, truth: bool = False) -> dict[str, Any]:
+    """Times, memory and differences of the candidates."""
+    size, compared = SIZES[size_name], candidates(name)
     model, images, tokens, pull = problem(name, size)
-    seconds: dict[str, dict[str, list[float]]] = {c: {"step": [], "forward": []} for c in CANDIDATES}
+    seconds: dict[str, dict[str, list[float]]] = {c: {"step": [], "forward": []} for c in compared}
     scores, gradients = {}, {}
     for _turn in range(size.turns):
-        for key, candidate in CANDIDATES.items():
+        for key, candidate in compared.items():
             start = time.process_time()
             scores[key] = step(candidate, model, images, tokens, pull)
             seconds[key]["step"].append(time.process_time() - start)
-            gradients[key] = model.image_encoder.fc.weight.grad.clone()
+            if len(compared) > 1:
+                gradients[key] = region_gradients(model)
             with torch.no_grad():
                 start = time.process_time()
                 candidate(model, images, tokens)
                 seconds[key]["forward"].append(time.process_time() - start)
     row: dict[str, Any] = {"model": name, "size": size_name, "turns": size.turns}
-    for key in CANDIDATES:
+    for key in compared:
         row[key] = {part: statistics.median(values) for part, values in seconds[key].items()}
         command = [sys.executable, __file__, "--growth", name, size_name, key]
         row[key]["peak_bytes"] = int(
             subprocess.run(command, check=True, capture_output=True, text=True).stdout
         )
+    if len(compared) == 1:
+        return row
     for part in ("step", "forward"):
         row[f"{part}_ratio"] = row["loop"][part] / row["nclib"][part]
     row["memory_ratio"] = row["nclib"]["peak_bytes"] / row["loop"]["peak_bytes"]
     row["score_difference"] = float((scores["loop"] - scores["nclib"]).abs().max())
     gap = (gradients["loop"] - gradients["nclib"]).abs().max() / gradients["loop"].abs().max()
     row["gradient_difference"] = float(gap)
+    if truth:
+        row["error"] = errors(name, size)
     return row
 
 
@@ -175,19 +229,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     )
     lines = [head]
     for row in rows:
-        old, new = row["loop"], row["nclib"]
+        old, new = row.get("loop"), row["nclib"]
         lines.append(
             (
                 row["model"],
                 row["size"],
-                f"{old['step']:.3f}",
+                f"{old['step']:.3f}" if old else "",
                 f"{new['step']:.3f}",
-                f"{row['step_ratio']:.2f}",
-                f"{row['forward_ratio']:.2f}",
-                f"{old['peak_bytes'] / 2**20:.0f}",
+                f"{row['step_ratio']:.2f}" if old else "",
+                f"{row['forward_ratio']:.2f}" if old else f"{new['forward']:.3f} s",
+                f"{old['peak_bytes'] / 2**20:.0f}" if old else "",
                 f"{new['peak_bytes'] / 2**20:.0f}",
-                f"{row['memory_ratio']:.2f}",
-                f"{row['score_difference']:.0e}",
+                f"{row['memory_ratio']:.2f}" if old else "",
+                f"{row['score_difference']:.0e}" if old else "",
             )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
@@ -202,6 +256,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--full", action="store_true", help="also batch 128 at full size (minutes, 8 GB)")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), help="only these sizes")
+    names = list(available())
+    parser.add_argument("--models", nargs="+", choices=names, default=names, help="only these models")
+    parser.add_argument("--truth", action="store_true", help="also errors against the loop in float64")
     parser.add_argument("--growth", nargs=3, metavar=("MODEL", "SIZE", "CANDIDATE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -211,8 +268,8 @@ def main() -> None:
     sizes = options.sizes or ["quick", "small", "mid"] + ["full"] * options.full
     rows = []
     for size in sizes:
-        for name in ("sgr", "saf"):
-            rows.append(compare(name, size))
+        for name in options.models:
+            rows.append(compare(name, size, options.truth))
             print(table(rows[-1:]), flush=True)
     print(
         "\nCPU seconds of a training step, ratio loop / nclib of step and forward, peak memory\n"

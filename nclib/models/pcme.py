@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -83,12 +85,12 @@ class PCME(Matcher):
         self.text_spread_fc = xavier_linear(word_dim, embed_dim)
         self.text_spread_sentence = SentenceEncoder(word_dim, embed_dim, sentence)
         for layer in (self.image_spread_fc, self.text_spread_fc):
-            nn.init.constant_(layer.bias, float(torch.tensor(sigma).log()))
+            nn.init.constant_(layer.bias, math.log(sigma))
         self.slope = nn.Parameter(torch.tensor(float(slope)))
         self.shift = nn.Parameter(torch.tensor(float(shift)))
-        generator = torch.Generator().manual_seed(FIXED_DRAWS)
+        generator = torch.Generator("cpu").manual_seed(FIXED_DRAWS)
         self.draws: Tensor
-        draws = torch.randn(2, n_samples, embed_dim, generator=generator)
+        draws = torch.randn(2, n_samples, embed_dim, generator=generator, device="cpu")
         self.register_buffer("draws", draws, persistent=False)
 
     def encode_images(self, images: Tensor) -> SetEncoding:
