@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from nclib.tables._compare import Difference, mean_text, paired
 from nclib.tables._evidence import VERDICTS, Finding
+from nclib.tables._figures import (
+    best_other_differences,
+    gains_figure,
+    gains_over,
+    rates_figure,
+    rows_figure,
+    verdicts_figure,
+)
 from nclib.tables._layouts import LAYOUTS, PAPERS, Layout
 from nclib.tables._ledger import counts, decide, ledger, ledger_sheet
 from nclib.tables._printed import paper_table
 from nclib.tables._runs import Recorded, protocol_line, recorded
-from nclib.tables._sheets import bundled_sheet, printed_sheet
+from nclib.tables._sheets import bundled_sheet, errata_sheet, printed_sheet, show
 
 __all__ = [
     "LAYOUTS",
@@ -22,9 +30,13 @@ __all__ = [
     "Finding",
     "Layout",
     "Recorded",
+    "best_other_differences",
     "bundled_sheet",
     "counts",
     "decide",
+    "errata_sheet",
+    "gains_figure",
+    "gains_over",
     "ledger",
     "ledger_sheet",
     "mean_text",
@@ -32,5 +44,9 @@ __all__ = [
     "paper_table",
     "printed_sheet",
     "protocol_line",
+    "rates_figure",
     "recorded",
+    "rows_figure",
+    "show",
+    "verdicts_figure",
 ]

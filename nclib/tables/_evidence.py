@@ -166,14 +166,15 @@ def best_other(
 def verdict_of(differences: Sequence[Difference], want: str = "above") -> str:
     """Return the verdict on "every difference is above (below) zero".
 
-    *Holds* when every interval lies on the claimed side of zero; *does not hold* when none does and some mean
-    lies on the other side; *partly* otherwise. Comparisons of a single seed decide nothing.
+    *Holds* when every interval lies on the claimed side of zero; *does not hold* when none does and some
+    interval lies on the other side; *partly* otherwise: under some conditions only, or too close to call.
+    Comparisons of a single seed decide nothing.
     """
     counted = [d for d in differences if d.n > 1]
     if not counted:
         return UNTESTED
     right = [d for d in counted if d.sign == want]
-    wrong = [d for d in counted if (d.mean <= 0 if want == "above" else d.mean >= 0)]
+    wrong = [d for d in counted if d.sign not in (want, "open")]
     if len(right) == len(counted):
         return HOLDS
     return FAILS if wrong and not right else PARTLY
@@ -230,6 +231,8 @@ def conclude(
     if said == UNTESTED or not counted:
         single = "; ".join(str(d) for d in differences[:SHOWN])
         return no_record(missing, f"One seed only: {single}." if single else "")
+    if all(d.sign == "open" for d in counted) and said == PARTLY:
+        lead = f"Too close to call. {lead[:1].upper()}{lead[1:]}" if lead else "Too close to call"
     shown = "; ".join(str(d) for d in counted[:SHOWN])
     more = f"; and {len(counted) - SHOWN} more" if len(counted) > SHOWN else ""
     n = min(d.n for d in counted)
@@ -248,7 +251,7 @@ def data_of(table: pd.DataFrame) -> str:
         return ""
     pairs = table[["dataset", "preset"]].drop_duplicates()
     kind = "on bundled data" if set(pairs["dataset"]) <= {"emoji", "emoji_category"} else "on"
-    return f"{kind} {', '.join(f'{d}, {p}' for d, p in pairs.itertuples(index=False))}"
+    return f"{kind} {'; '.join(f'{d}, {p}' for d, p in pairs.itertuples(index=False))}"
 
 
 def usual(runs: Recorded) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import torch
@@ -46,7 +47,7 @@ def sparser_plans() -> Finding:
     cost = 1 - similarities()
     steps = (0.5, 0.2, 0.1, 0.05, 0.02)
     values = [entropy(sinkhorn(cost, reg=lam, max_iter=5000).plan) for lam in steps]
-    falls = [(b < a).double().mean().item() for a, b in zip(values, values[1:], strict=False)]
+    falls = [(b < a).double().mean().item() for a, b in itertools.pairwise(values)]
     shown = ", ".join(f"{lam:g}: {v.mean():.3f}" for lam, v in zip(steps, values, strict=True))
     verdict = HOLDS if min(falls) == 1 else PARTLY if min(falls) > 0.5 else FAILS
     share = f"it falls from one lambda to the next in {100 * min(falls):.0f} % of the plans or more"
@@ -121,7 +122,7 @@ def exact_limit() -> Finding:
     steps = (0.1, 0.02, 0.005)
     gaps = [((sinkhorn(cost, reg=r, max_iter=50000).plan * cost).sum((1, 2)) - true).abs() for r in steps]
     shown = ", ".join(f"{r:g}: {g.max():.2g}" for r, g in zip(steps, gaps, strict=True))
-    closer = all(bool((b <= a + 1e-12).all()) for a, b in zip(gaps, gaps[1:], strict=False))
+    closer = all(bool((b <= a + 1e-12).all()) for a, b in itertools.pairwise(gaps))
     verdict = HOLDS if closer and float(gaps[-1].max()) < 1e-3 else PARTLY if closer else FAILS
     said = f"Largest difference of cost between entropic plan and linear program, by lambda: {shown}."
     return Finding(verdict, said, PROBLEMS, DATA, "holds: it shrinks for every pair and ends below 0.001")

@@ -195,20 +195,17 @@ def measured(layout: Layout, cell: Cell, runs: Recorded) -> tuple[float, ...]:
     run = wanted(layout, row)
     if run is None or DATASETS.get(row["dataset"]) not in runs.datasets:
         return ()
-    where: dict[str, Any] = {
-        "dataset": DATASETS[row["dataset"]],
-        "method": run.method,
-        "preset": "paper",
-        "variant": run.variant,
-    }
+    found = runs.paper_sized.get((DATASETS[row["dataset"]], run.method, run.variant))
+    if found is None:
+        return ()
     if layout.file == "category_map":
-        table = select(runs.category, **where, noise_rate=float(row["noise_rate"]))
+        table = select(found, noise_rate=float(row["noise_rate"]))
         return _values(table, f"map_{row['direction']}")
     if "grid" in row.get("features", "") or row["metric"] == "time_s":
         return ()
     group, size = TESTED[row["protocol"]]
     rate = {"mrate": float(row["noise_rate"])} if row["noise_rate"] else {"mrate": 0.0}
-    table = select(runs.retrieval, **where, model=run.model, **rate, test_images=size)
+    table = select(found, model=run.model, **rate, test_images=size)
     if rate["mrate"] > 0 and layout.noise:
         table = select(table, protocol=layout.noise)
     return _values(table, group + row["metric"])

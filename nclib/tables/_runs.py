@@ -38,6 +38,13 @@ class Recorded:
         """Names of the data that runs were recorded on."""
         return frozenset(self.retrieval.get("dataset", ())) | frozenset(self.category.get("dataset", ()))
 
+    @functools.cached_property
+    def paper_sized(self) -> dict[tuple[str, str, str], pd.DataFrame]:
+        """Runs of the preset ``paper`` by data, method and variant."""
+        keys = ["dataset", "method", "variant"]
+        tables = [select(t, preset="paper") for t in (self.retrieval, self.category)]
+        return {tuple(k): part for t in tables if len(t) for k, part in t.groupby(keys)}
+
     def __len__(self) -> int:
         return len(self.retrieval) + len(self.category)
 

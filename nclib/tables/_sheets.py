@@ -300,3 +300,61 @@ def _category_rows(
         rows=rows,
         file=csv_text(["run", "printed rows", *head, "n", *(f"mean - {name} {m}" for m in marks)], lines),
     )
+
+
+# -- both ---------------------------------------------------------------------------------------------------
+
+
+def show(paper: str, table: str, runs: Recorded, *, dataset: str = "", preset: str = "quick") -> None:
+    """Display a printed table and, below it, the nearest measured one, as :func:`bundled_sheet` makes it."""
+    from IPython.display import display
+
+    for sheet in (
+        printed_sheet(paper, table, runs),
+        bundled_sheet(paper, table, runs, dataset=dataset, preset=preset),
+    ):
+        if sheet is not None:
+            display(sheet)
+
+
+def errata_sheet(paper: str = "") -> Sheet:
+    """Return the list of odd values, disagreements and gaps in the papers as printed.
+
+    Parameters
+    ----------
+    paper : str
+        Entries that concern this paper; all when empty.
+    """
+    from nclib.records import printed
+
+    rows, lines = [], []
+    found = printed("anomalies")
+    names = [str(c) for c in found.columns]
+    for row in found.to_dict("records"):
+        if paper and paper not in row["paper"] and row["paper"] != "all":
+            continue
+        where = ", ".join(row[k] for k in ("dataset", "noise_rate", "method", "metric") if row[k])
+        table = row["table"] if row["table"] != "all" else "all tables"
+        what = row["observed"] + (f"; against: {row['other']}" if row["other"] else "")
+        why = "; ".join(p for p in (row["explanation"], row["note"]) if p)
+        views = [
+            View(f"{row['paper']}, {table}", own=where, kind="nc-text"),
+            View(row["kind"].replace("_", " "), kind="nc-text"),
+            View(what, own=row["difference"], kind="nc-text"),
+            View(why, own=_EXPLAINED.get(row["explained_by_papers"], ""), kind="nc-text nc-soft"),
+        ]
+        rows.append(([View(row["id"])], views))
+        lines.append([row[n] for n in names])
+    return Sheet(
+        slug=f"errata-{paper.lower() or 'all'}",
+        title=f"Odd values and gaps: {paper}" if paper else "Odd values and gaps, all papers",
+        kind="ledger",
+        lines=[f"{len(rows)} entries."],
+        names=("no.",),
+        columns=[("where",), ("kind",), ("what is printed",), ("explanation",)],
+        rows=rows,
+        file=csv_text(names, lines),
+    )
+
+
+_EXPLAINED = {"no": "the papers do not explain it", "partly": "partly explained", "yes": "explained"}
