@@ -1,15 +1,18 @@
 """Many small problems, a few scaling passes each: regions against words, forward and backward.
 
 A plan of T passes (rows first) is differentiated through all of them, in one autograd node. It keeps the
-kernel and the T pairs of scaling vectors; the backward pass runs the vector recursions in reverse, so that
-nothing of the size of the plan is stored per pass. Work goes in chunks that stay in the cache.
+similarities and the T pairs of scaling vectors; the backward pass computes the kernel again and runs the
+vector recursions in reverse, so that nothing of the size of the plan is stored. Work goes in chunks that
+stay in the cache.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +28,8 @@ DEEPEST = {torch.float32: -86.0, torch.float64: -700.0}
 FAR = 1e6
 #: Widest range of float32 similarities, in units of the regularisation, that is not computed in float64.
 SAFE_RANGE = 80.0
+#: Widest range of similarities, in units of the regularisation, for one maximum for all problems.
+SPAN = {torch.float32: 75.0, torch.float64: 600.0}
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def scaling_plan(
     OMIT (arXiv 2603.14349), Algorithm A1 and released code. The memory that grows with ``passes`` is
     ``n + m`` numbers per problem and pass.
     """
-    check_cost(similarity, mask)
+    low, high = _range(similarity, mask)
     reg = check_reg(reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
@@ -96,10 +101,9 @@ def scaling_plan(
         uniform = weights(None, None, similarity, mask, valid_only=True)
         p, q = (uniform[0] if p is None else p), (uniform[1] if q is None else q)
     given, dtype = similarity, similarity.dtype
-    if dtype == torch.float32 and loop == "log":
-        low, high = similarity.detach().aminmax()
-        if not bool(high - low <= SAFE_RANGE * reg):  # a word could underflow in the rows of every region
-            similarity = similarity.double()
+    if dtype == torch.float32 and not _fits(low, high, reg, LOOPS[loop]):
+        similarity = similarity.double()
+    top = high if (high - low) / reg <= SPAN[similarity.dtype] else None
     sides = []
     for name, weight, size in (("p", p, n), ("q", q, m)):
         try:
@@ -108,41 +112,141 @@ def scaling_plan(
             raise ValueError(f"{name} of shape {tuple(weight.shape)} does not fit {(*batch, size)}") from None
         sides.append(weight.reshape(-1, size))
     allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
-    plan = _ScalingPlan.apply(similarity.reshape(-1, n, m), *sides, allowed, reg, passes, LOOPS[loop])
+    plan = _ScalingPlan.apply(similarity.reshape(-1, n, m), *sides, allowed, reg, passes, LOOPS[loop], top)
     return plan.reshape(given.shape).to(dtype)
 
 
-def _times(kernel: Tensor, v: Tensor, out: Tensor) -> Tensor:
-    """``kernel @ v`` as a product and a sum: several times quicker than small batched products on a CPU."""
-    return torch.mul(kernel, v.unsqueeze(-2), out=out).sum(-1)
+def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
+    """Smallest and largest similarity, after all checks; one pass when nothing is wrong."""
+    simple = mask is None and isinstance(similarity, Tensor) and similarity.dtype in DEEPEST
+    if not simple or similarity.ndim < 2 or 0 in similarity.shape:
+        check_cost(similarity, mask)
+    low, high = (float(x) for x in similarity.detach().aminmax())
+    if simple and not math.isfinite(high - low):
+        check_cost(similarity, mask)
+    return low, high
 
 
-def _turned(kernel: Tensor, u: Tensor, out: Tensor) -> Tensor:
+def _fits(low: float, high: float, reg: float, loop: _Loop) -> bool:
+    """Whether float32 holds the scalings of words far from all regions, or the constant beside the kernel."""
+    if loop.epsilon:
+        return high - low <= SPAN[torch.float32] * reg and 1 - high <= SAFE_RANGE * reg
+    return high - low <= SAFE_RANGE * reg
+
+
+def _times(kernel: Tensor, v: Tensor) -> Tensor:
+    """``kernel @ v``; NumPy calls the products of small matrices with a third of the overhead."""
+    if kernel.device.type == "cpu":
+        return torch.from_numpy(np.matmul(kernel.numpy(), v.unsqueeze(-1).numpy())[..., 0])
+    return (kernel * v.unsqueeze(-2)).sum(-1)
+
+
+def _turned(kernel: Tensor, u: Tensor) -> Tensor:
     """``kernel.mT @ u``."""
-    return torch.mul(kernel, u.unsqueeze(-1), out=out).sum(-2)
+    if kernel.device.type == "cpu":
+        return torch.from_numpy(np.matmul(u.unsqueeze(-2).numpy(), kernel.numpy())[..., 0, :])
+    return (kernel * u.unsqueeze(-1)).sum(-2)
 
 
 def _kernel(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, reg: float, loop: _Loop, out: Tensor
+    s: Tensor,
+    p: Tensor,
+    q: Tensor,
+    mask: Tensor | None,
+    reg: float,
+    loop: _Loop,
+    top: float | None,
+    out: Tensor,
 ) -> Tensor:
-    """Kernel divided as the loop wants it; forbidden entries 0, padding negligible (its scalings are 0)."""
-    # padding far below everything: arithmetic with float masks, boolean ones are 20 times slower
-    torch.add((q > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-2), s, alpha=1 / reg, out=out)
-    if mask is not None:
-        out.copy_(torch.where(mask, out, -FAR))
-    if loop.total:
-        out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
-        top = out.amax((-2, -1), keepdim=True)
+    """Kernel divided as the loop wants it, forbidden entries 0; padding, where the scalings are 0, anything.
+
+    With ``top`` exponents are taken below this one similarity, else below the largest of a problem or row.
+    """
+    if top is not None:
+        torch.add(s.new_tensor(-top / reg), s, alpha=1 / reg, out=out)
+        reach = s.new_tensor((1 - top) / reg)
     else:
-        top = out.amax(-1, keepdim=True)
-    out.sub_(top).clamp_min_(DEEPEST[s.dtype]).exp_()
+        # padding far below everything: arithmetic with float masks, boolean ones are 20 times slower
+        torch.add((q > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-2), s, alpha=1 / reg, out=out)
+        if mask is not None:
+            out.copy_(torch.where(mask, out, -FAR))
+        if loop.total:
+            out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
+        highest = out.amax((-2, -1) if loop.total else -1, keepdim=True)
+        reach = 1 / reg - highest
+        out.sub_(highest).clamp_min_(DEEPEST[s.dtype])
+    _exp(out)
     if mask is not None:
         out.mul_(mask.to(s.dtype))
     if loop.total:
         # (k / (sum k + eps)) with k = exp((s - 1) / reg), written so that nothing underflows
-        extra = (1 / reg - top).clamp_max(80.0 if s.dtype == torch.float32 else 650.0).exp_()
-        out.div_(out.sum((-2, -1), keepdim=True) + loop.epsilon * extra)
+        rows = _times(out, (q > 0).to(s.dtype)).mul_(p > 0)
+        extra = reach.clamp_max(80.0 if s.dtype == torch.float32 else 650.0).exp_()
+        out.mul_((rows.sum(-1)[:, None, None] + loop.epsilon * extra).reciprocal_())
     return out
+
+
+def _exp(x: Tensor) -> None:
+    """Exponential in place; NumPy's is twice as quick."""
+    if x.device.type == "cpu":
+        array = x.numpy()
+        np.exp(array, out=array)
+    else:
+        x.exp_()
+
+
+def _scale(
+    k: Tensor, p: Tensor, q: Tensor, passes: int, epsilon: float, us: Tensor | None, vs: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Scaling vectors after the passes; all of them into ``us`` and ``vs`` if given."""
+    if k.device.type == "cpu":
+        return _scale_on_cpu(k, p, q, passes, epsilon, us, vs)
+    tiny = torch.finfo(k.dtype).tiny
+    u, v = torch.ones_like(p), (q > 0).to(q.dtype)
+    for t in range(passes):
+        if epsilon:
+            u = u * p / (u * _times(k, v)).add_(epsilon)
+            v = v * q / (v * _turned(k, u)).add_(epsilon)
+        else:
+            u = p / _times(k, v).clamp_min_(tiny)
+            v = q / _turned(k, u).clamp_min_(tiny)
+        if us is not None and vs is not None:
+            us[t], vs[t] = u, v
+    return u, v
+
+
+def _scale_on_cpu(
+    k: Tensor, p: Tensor, q: Tensor, passes: int, epsilon: float, us: Tensor | None, vs: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The same with NumPy, on the same memory."""
+    kernel, rows, columns = k.numpy(), p.numpy(), q.numpy()
+    tiny = np.finfo(kernel.dtype).tiny
+    u = np.ones_like(rows) if us is None else us[0].numpy()
+    v = (columns > 0).astype(columns.dtype)
+    u[...] = 1
+    for t in range(passes):
+        new_u, new_v = (u, v) if us is None or vs is None else (us[t].numpy(), vs[t].numpy())
+        sums = np.matmul(kernel, v[..., None])[..., 0]
+        if epsilon:
+            sums *= u
+            sums += epsilon
+            np.multiply(u, rows, out=new_u)
+            np.divide(new_u, sums, out=new_u)
+        else:
+            np.maximum(sums, tiny, out=sums)
+            np.divide(rows, sums, out=new_u)
+        u = new_u
+        sums = np.matmul(u[..., None, :], kernel)[..., 0, :]
+        if epsilon:
+            sums *= v
+            sums += epsilon
+            np.multiply(v, columns, out=new_v)
+            np.divide(new_v, sums, out=new_v)
+        else:
+            np.maximum(sums, tiny, out=sums)
+            np.divide(columns, sums, out=new_v)
+        v = new_v
+    return torch.from_numpy(u), torch.from_numpy(v)
 
 
 class _ScalingPlan(torch.autograd.Function):
@@ -158,53 +262,42 @@ class _ScalingPlan(torch.autograd.Function):
         reg: float,
         passes: int,
         loop: _Loop,
+        top: float | None,
     ) -> Tensor:
         keep = any(ctx.needs_input_grad[:3])
-        tiny = torch.finfo(s.dtype).tiny
         count, n, m = s.shape
         chunk = max(1, CHUNK_ENTRIES // (n * m)) if s.device.type == "cpu" else count
         plan = torch.empty_like(s, memory_format=torch.contiguous_format)
-        kernels = torch.empty_like(plan) if keep else plan.new_empty(0)
-        us = s.new_empty(passes if keep else 0, count, n)
-        vs = s.new_empty(passes if keep else 0, count, m)
-        scratch = torch.empty_like(plan[:chunk])
+        us = s.new_empty(passes, count, n) if keep else None
+        vs = s.new_empty(passes, count, m) if keep else None
         for i in range(0, count, chunk):
             part = slice(i, i + chunk)
-            pk, qk, block = p[part], q[part], plan[part]
-            target = kernels[part] if keep else scratch[: len(block)]
-            k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, loop, target)
-            u, v = torch.ones_like(pk), (qk > 0).to(qk.dtype)
-            for t in range(passes):
-                if loop.epsilon:
-                    u = u * pk / (u * _times(k, v, block)).add_(loop.epsilon)
-                    v = v * qk / (v * _turned(k, u, block)).add_(loop.epsilon)
-                else:
-                    u = pk / _times(k, v, block).clamp_min_(tiny)
-                    v = qk / _turned(k, u, block).clamp_min_(tiny)
-                if keep:
-                    us[t, part], vs[t, part] = u, v
-            torch.mul(k, u.unsqueeze(-1), out=block).mul_(v.unsqueeze(-2))
+            pk, qk = p[part], q[part]
+            k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, loop, top, plan[part])
+            stores = (None, None) if us is None or vs is None else (us[:, part], vs[:, part])
+            u, v = _scale(k, pk, qk, passes, loop.epsilon, *stores)
+            k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
         if keep:
-            ctx.save_for_backward(kernels, us, vs, p, q)
-            ctx.settings = (reg, passes, loop, chunk)
+            ctx.save_for_backward(s, p, q, mask, us, vs)
+            ctx.settings = (reg, passes, loop, top, chunk)
         return plan
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        kernels, us, vs, p, q = ctx.saved_tensors
-        reg, passes, loop, chunk = ctx.settings
+        s, p, q, mask, us, vs = ctx.saved_tensors
+        reg, passes, loop, top, chunk = ctx.settings
         plan_grad = grads[0]
-        ds = torch.empty_like(kernels)
+        ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         dp, dq = torch.zeros_like(p), torch.zeros_like(q)
-        scratch = torch.empty_like(kernels[:chunk])
-        for i in range(0, len(kernels), chunk):
+        scratch = torch.empty_like(ds[:chunk])
+        for i in range(0, len(s), chunk):
             part = slice(i, i + chunk)
-            k, g, pk, qk = kernels[part], ds[part], p[part], q[part]
-            out = scratch[: len(k)]
+            g, pk, qk = ds[part], p[part], q[part]
+            allowed = None if mask is None else mask[part]
+            k = _kernel(s[part], pk, qk, allowed, reg, loop, top, scratch[: len(g)])
             u, v = us[-1, part], vs[-1, part]
             torch.mul(plan_grad[part], k, out=g)
-            du, dv = _times(g, v, out), _turned(g, u, out)
-            g.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))  # kernel gradient times kernel, last product
+            du, dv = _times(g, v), _turned(g, u)
             left, right = [], []
             for t in range(passes - 1, -1, -1):
                 u = us[t, part]
@@ -214,22 +307,23 @@ class _ScalingPlan(torch.autograd.Function):
                 dsum, dq_t, dv0 = _step_back(dv, vs[t, part], v0, qk, loop.epsilon)
                 left.append(u)
                 right.append(dsum)
-                du = du + _times(k, dsum, out)
+                du = du + _times(k, dsum)
                 # u = u0 p / (u0 t + eps) with t = K v0
                 dsum, dp_t, du0 = _step_back(du, u, u0, pk, loop.epsilon)
                 left.append(dsum)
                 right.append(v0)
-                dv = dv0 + _turned(k, dsum, out) if t else dv0
+                dv = dv0 + _turned(k, dsum) if t else dv0
                 du = du0
                 dp[part] += dp_t
                 dq[part] += dq_t
-            # all outer products of the passes in one batched product
-            g.add_(torch.bmm(torch.stack(left, 2), torch.stack(right, 1)).mul_(k))
+            # kernel gradient times kernel: of the last product, and all outer products of the passes at once
+            g.mul_(us[-1, part].unsqueeze(-1)).mul_(v.unsqueeze(-2))
+            g.addcmul_(torch.bmm(torch.stack(left, 2), torch.stack(right, 1)), k)
             if loop.total:  # the kernel was divided by its total
                 g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
             g.mul_(1 / reg)
         needs = ctx.needs_input_grad
-        return (ds, dp if needs[1] else None, dq if needs[2] else None, None, None, None, None)
+        return (ds, dp if needs[1] else None, dq if needs[2] else None, *(None,) * 5)
 
 
 def _step_back(

@@ -155,3 +155,32 @@ def test_bad_arguments_are_refused_by_name():
     ):
         with pytest.raises(ValueError, match=text):
             nclib.ot.scaling_plan(s, **({"reg": 0.1} | options))
+
+
+@pytest.mark.parametrize("loop", ["log", "released"])
+@pytest.mark.parametrize(("reg", "scale"), [(0.02, 0.4), (0.02, 2.0), (0.005, 0.4), (0.005, 2.0)])
+def test_released_constant_keeps_its_weight_in_float32(loop, reg, scale):
+    s, mask, weight = ragged(5, 40, 20, 12)
+    s = scale * s / 0.8
+    fine, rough = s.clone().requires_grad_(), s.float().requires_grad_()
+    a = nclib.ot.scaling_plan(fine, reg=reg, mask=mask, loop=loop)
+    b = nclib.ot.scaling_plan(rough, reg=reg, mask=mask, loop=loop)
+    torch.testing.assert_close(a, naive(s, mask, reg, 3, loop), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(b.double(), a, rtol=0, atol=2e-6)
+    (a * weight).sum().backward()
+    (b * weight.float()).sum().backward()
+    assert rough.grad.isfinite().all()
+    assert (fine.grad - rough.grad.double()).abs().max() <= 2e-4 * fine.grad.abs().max() + 1e-6
+
+
+def test_stored_tensors_do_not_grow_with_the_plans():
+    sizes = []
+    for passes in (3, 30):
+        s = torch.rand(4, 6, 5, requires_grad=True)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, kept=kept: kept.append(x.numel()) or x, lambda x: x
+        ):
+            nclib.ot.scaling_plan(s, reg=0.1, passes=passes)
+        sizes.append(sum(kept))
+    assert sizes[1] - sizes[0] == 27 * 4 * (6 + 5)
