@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from nclib import losses
 from nclib.methods._base import Truth
+from nclib.models.ensemble import JointEncoding
 from nclib.noise.division import auc
 
 ANCHOR_SHARE = 10  # one pair in so many of a clean batch, and one more, is an anchor
@@ -149,17 +150,16 @@ def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
 
     Models without fragments give their global vectors; the members of an ensemble stand side by side.
     """
-    us, ts = [], []
-    for i, c in zip(
-        getattr(images, "parts", (images,)), getattr(captions, "parts", (captions,)), strict=True
-    ):
-        us.append(i.vectors if i.regions is None else i.regions.mean(1))
-        if c.words is None:
-            ts.append(c.vectors)
-        else:  # padding is zero
-            count = torch.tensor(c.lengths, dtype=c.words.dtype).to(c.words.device, non_blocking=True)
-            ts.append(c.words.sum(1) / count[:, None])
-    return torch.cat(us, 1), torch.cat(ts, 1)
+    if isinstance(images, JointEncoding):
+        members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]
+        u, t = (torch.cat(parts, dim=1) for parts in zip(*members, strict=True))
+        return u, t
+    regions, words = getattr(images, "regions", None), getattr(captions, "words", None)
+    u = images.vectors if regions is None else regions.mean(1)
+    if words is None:
+        return u, captions.vectors
+    count = torch.tensor(captions.lengths, dtype=words.dtype).to(words.device, non_blocking=True)
+    return u, words.sum(1) / count[:, None]  # padding is zero
 
 
 class LabelLog:
