@@ -359,7 +359,7 @@ def test_fewer_clean_pairs_than_a_batch_still_train(tmp_path, monkeypatch):
 def test_every_model_trains(model, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 16, "n_val": 8, "n_test": 8})
+        record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 8, "n_val": 8, "n_test": 8})
     assert record.metrics["test"]["rsum"] > 0
 
 
