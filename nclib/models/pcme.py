@@ -40,10 +40,11 @@ class PCME(Matcher):
     compare : {"probability", "dot"}
         Mean match probability (the default of the paper's tables), or the sum of all inner products.
     sigma : float
-        Deviation that the untrained Gaussians have, about. The published code starts near 1: then all
-        probabilities are zero in float32, and only its loss in log space starts.
+        Deviation that the untrained Gaussians have, about; 1 in the published code.
     slope, shift : float
-        First values of a and b.
+        First values of a and b; 15 both in the published code. From its start all probabilities of untrained
+        pairs are next to zero, which only its own loss in log space can leave (:func:`soft_contrastive`).
+        These values give a ranking loss on the probabilities something to rank.
     kl : float
         Weight of the term of :meth:`extra_terms`.
     sentence : {"last_token", "final"}
@@ -62,8 +63,8 @@ class PCME(Matcher):
         n_samples: int = 7,
         compare: str = "probability",
         sigma: float = 0.01,
-        slope: float = 15.0,
-        shift: float = 15.0,
+        slope: float = 2.5,
+        shift: float = 3.0,
         kl: float = 1e-5,
         sentence: str = "last_token",
     ) -> None:

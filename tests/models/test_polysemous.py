@@ -79,7 +79,7 @@ def test_one_embedding_has_no_diversity_term():
 
 
 def worked_pcme(**options):
-    model = build("pcme", **SIZES | {"embed_dim": 4}, n_samples=2, **options).double()
+    model = build("pcme", **SIZES | {"embed_dim": 4}, n_samples=2, slope=15.0, shift=15.0, **options).double()
     unit = torch.nn.functional.normalize
     spread = [
         torch.tensor([[-2, -1.5, -1], [-1, -2, -1.5]], dtype=torch.float64),
@@ -247,7 +247,7 @@ def test_points_are_drawn_anew_in_training_only():
 
 
 def test_the_logit_separates_where_probabilities_round():
-    model = build("pcme", **SIZES, slope=100.0)
+    model = build("pcme", **SIZES, slope=100.0, shift=15.0)
     near, far = torch.zeros(1, 7, 8), torch.ones(1, 7, 8)
     a, b, c = (SetEncoding(x[:, 0], x) for x in (near, far, 2 * far))
     assert model.similarity(a, b).item() == model.similarity(a, c).item() == 0.0
