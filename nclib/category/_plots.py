@@ -162,22 +162,25 @@ def retrieved_texts(
     names : sequence of str
         Names of the classes.
     """
-    figure, axes = _grid(len(queries), 2, 8.6, 1.75 * len(queries))
+    figure, axes = _grid(1, 1, 8.6, 1.75 * len(queries))
     figure.set_layout_engine("none")
+    axes[0, 0].remove()
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
-        picture, text = axes[k]
         bottom, height = 1 - (k + 1) / len(queries), 0.9 / len(queries)
-        picture.set_position((0.0, bottom + 0.02, 0.17, height - 0.04))
-        text.set_position((0.2, bottom, 0.8, height))
+        picture = figure.add_axes((0.0, bottom + 0.02, 0.17, height - 0.04))
         _show(picture, split, query, names[split.labels[query]])
-        text.axis("off")
         for j, row in enumerate(rows):
             good = split.labels[row] == split.labels[query]
             words = textwrap.shorten(split.text(row), 92, placeholder=" …")
-            text.text(
-                0, 0.93 - j * 0.93 / len(rows), f"{'✓' if good else '✗'} {words}", va="top", fontsize=8.5,
-                color=MATCHED if good else MISMATCHED, transform=text.transAxes, family="DejaVu Sans",
-            )  # fmt: skip
+            figure.text(
+                0.2,
+                bottom + height * (0.93 - j * 0.93 / len(rows)),
+                f"{'✓' if good else '✗'} {words}",
+                va="top",
+                fontsize=8.5,
+                color=MATCHED if good else MISMATCHED,
+                family="DejaVu Sans",
+            )
     return figure
 
 
