@@ -14,7 +14,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test lint bench clean distclean
+.PHONY: help env data book live notebooks notebooks-check html test lint record bench clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ html: env ## build and check the pages from the stored outputs; runs no notebook
 
 test: env ## run the tests
 	@"$(PY)" -m pytest tests
+
+record: env ## make the recorded runs of a grid that are missing: make record GRID=robust
+	@"$(PY)" book/_ext/grid.py "$(GRID)"
 
 bench: env ## measure the speed of the central computations
 	@for file in book/bench/*.py; do echo "$$file"; "$(PY)" "$$file" || exit 1; done
