@@ -11,7 +11,7 @@ from nclib.models import scan as _scan
 from nclib.models import vse as _vse
 from nclib.models import vse_inf as _vse_inf
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
-from nclib.models.registry import available, build, settings
+from nclib.models.registry import available, build, options, settings
 from nclib.models.scoring import similarity_matrix
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Matcher",
     "available",
     "build",
+    "options",
     "settings",
     "similarity_matrix",
 ]

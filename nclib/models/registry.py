@@ -10,6 +10,9 @@ from nclib._registry import Catalogue, Registry
 
 MODELS: Registry[Any] = Registry("model")
 
+SIZES = ("feature_dim", "vocab_size", "n_regions", "embed_dim", "sim_dim", "word_dim")
+"""What :func:`build` passes to every model."""
+
 
 def choice(name: str, value: str, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of ``allowed``, else raise a ValueError that lists them."""
@@ -43,7 +46,7 @@ def parameters_of(model: type) -> dict[str, inspect.Parameter]:
         if "__init__" not in cls.__dict__:
             continue
         taken = inspect.signature(cls).parameters.values()
-        found = {p.name: p for p in taken if p.kind is p.KEYWORD_ONLY} | found
+        found |= {p.name: p for p in taken if p.kind is p.KEYWORD_ONLY and p.name not in found}
         if not any(p.kind is p.VAR_KEYWORD for p in taken):
             break
     return found
@@ -58,7 +61,7 @@ def build(
     embed_dim: int = 1024,
     sim_dim: int = 256,
     word_dim: int = 300,
-    **options: Any,
+    **own_options: Any,
 ) -> Any:
     """Build a model by name.
 
@@ -74,8 +77,8 @@ def build(
         Regions per image.
     embed_dim, sim_dim, word_dim : int
         Width of the common space, of a similarity vector, of a word embedding.
-    **options
-        The model's own options, such as ``dropout``.
+    **own_options
+        The model's own options, such as ``dropout``; see :func:`options`.
 
     Returns
     -------
@@ -103,16 +106,33 @@ def build(
         "word_dim": word_dim,
     }
     positive_integer(**sizes)
-    own = [key for key in parameters_of(factory) if key not in sizes]
-    unknown = [key for key in options if key not in own]
+    own = list(options(name))
+    unknown = [key for key in own_options if key not in own]
     if unknown:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}. Its options: {', '.join(own)}.")
-    return factory(**sizes, **options)
+    return factory(**sizes, **own_options)
 
 
 def available() -> Catalogue:
     """Return the models that :func:`build` knows, with a line on each."""
     return MODELS.catalogue()
+
+
+def options(name: str) -> Catalogue:
+    """Return the options of a model and their defaults, without the sizes that all models take.
+
+    Raises
+    ------
+    ValueError
+        For an unknown model.
+
+    Examples
+    --------
+    >>> options("sgr")["steps"]
+    '3'
+    """
+    found = parameters_of(MODELS[name].factory)
+    return Catalogue({k: repr(p.default) for k, p in found.items() if k not in SIZES})
 
 
 def settings(name: str, key: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import torch
 from toy import fill
 
 from nclib.batch import Tokens
-from nclib.models import available, build
+from nclib.models import available, build, options
 from nclib.models.encoders import RegionEncoder, TextEncoder
 
 SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "sim_dim": 4, "word_dim": 3}
@@ -128,6 +128,14 @@ def test_wrong_options_are_named():
         build("saf", feature_dim=4, vocab_size=4, temperature=-1)
     with pytest.raises(ValueError, match="dropout"):
         build("saf", feature_dim=4, vocab_size=4, dropout=1.5)
+
+
+def test_options_include_those_of_the_bases():
+    assert list(options("sgr"))[:3] == ["steps", "dropout", "temperature"]
+    assert options("sgraf")["temperature"] == "9.0"
+    assert options("scan")["direction"] == "'t2i'"
+    assert {"text_folder", "image_file"} <= set(options("vse_inf"))
+    assert all("feature_dim" not in options(name) for name in available())
 
 
 def test_catalogue_names_every_model():
