@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib.ot.small import DEEPEST, FAR, RELEASED_EPSILON, _step_back
+from nclib.ot.small import DEEPEST, FAR, RELEASED_EPSILON, _exp, _step_back
 
 #: Entries of a block on a CPU: about 1 MB in float32.
 BLOCK_ENTRIES = 256 * 36 * 32
@@ -143,14 +143,14 @@ def _kernel(
     valid = padding.squeeze(1) == 0
     if direct:
         start, reach = valid.to(s.dtype), s.new_tensor(1 / lam).exp()
-        out.exp_()
     else:
         shift, columns, start = _shifts(out, valid, epsilon)
         reach = _reach(shift, lam).squeeze(1) if epsilon else shift
         out.sub_(shift)
         if columns is not None:
             out.sub_(columns)
-        out.clamp_min_(DEEPEST[s.dtype]).exp_()
+        out.clamp_min_(DEEPEST[s.dtype])
+    _exp(out)
     plain = epsilon or direct  # then the first v is 1, and the kernel next to nothing at padding
     rows = out.sum(2) if plain else (out * start.unsqueeze(1)).sum(2)
     if not epsilon:
