@@ -38,7 +38,7 @@ def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure,
 
 
 def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> Figure:
-    """Draw validation mAP by epoch, both directions apart, one column per panel.
+    """Draw validation mAP by epoch, both directions apart: a column per panel, or side by side for one.
 
     Parameters
     ----------
@@ -47,7 +47,11 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _grid(2, len(panels), max(4.2, 2.5 * len(panels)), 2 * height * 0.8)
+    alone = len(panels) == 1
+    figure, axes = (
+        _grid(1, 2, 8.4, height) if alone else _grid(2, len(panels), 2.5 * len(panels), 1.6 * height)
+    )
+    axes = axes.T if alone else axes  # (direction, panel)
     for column, (title, runs) in enumerate(panels.items()):
         for row, (key, direction) in enumerate(DIRECTIONS.items()):
             axis = axes[row, column]
@@ -57,7 +61,7 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
                 axis.plot(x, y, color=colour, lw=1.8, label=label)
                 axis.plot(x[-1:], y[-1:], MARKS[k % len(MARKS)], color=colour, ms=5)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
-            axis.set(xlabel="epoch" if row else "", title="" if row else title)
+            axis.set(xlabel="epoch" if row or alone else "", title="" if row else title)
             if column == 0:
                 axis.set_ylabel(f"mAP, {direction}")
             else:
@@ -101,7 +105,7 @@ def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figu
     image = None
     for axis, (title, matrix) in zip(axes[0], matrices.items(), strict=True):
         image = axis.imshow(matrix, cmap="cividis", vmin=0, vmax=1)
-        axis.set(title=title, xlabel="corrected class")
+        axis.set(title=title, xlabel="class by label")
         axis.set_xticks(range(len(names)), range(1, len(names) + 1), fontsize=7)
         axis.set_yticks(range(len(names)), [""] * len(names))
         axis.grid(False)
