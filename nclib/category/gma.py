@@ -39,7 +39,7 @@ class GMAOptions:
     """Options of GMA; ``alpha=10`` is the authors' default, under which the two spaces are hardly tied."""
 
     alpha: float = option(0.0, low=0, help="weight alpha of the tie between the views; 0: on validation")
-    dim: int = option(0, low=0, help="dimension; 0: number of classes - 1")
+    components: int = option(0, low=0, help="dimension; 0: number of classes - 1")
     energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
     ridge: float = option(1e-6, above=0, help="ridge kappa on the within-class scatter")
 
@@ -71,7 +71,7 @@ class GMA(LinearProjector):
         zero = b1.new_zeros(len(b1), len(b2))
         b = ridged(blocks([[b1, zero], [zero.T, gamma * b2]]), o.ridge)
         tie = z1.T @ z2  # (r_v, r_t)
-        dim = o.dim or max(n_classes - 1, 1)
+        dim = o.components or max(n_classes - 1, 1)
 
         def use(alpha: float) -> None:
             vectors = leading(blocks([[a1, alpha * tie], [alpha * tie.T, a2]]), b, dim)

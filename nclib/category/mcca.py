@@ -24,7 +24,7 @@ from nclib.category._registry import METHODS
 class MCCAOptions:
     """Options of MCCA."""
 
-    dim: int = option(0, low=0, help="dimension d; 0: chosen on validation")
+    components: int = option(0, low=0, help="dimension d; 0: chosen on validation")
     energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
     ridge: float = option(0.1, low=0, help="added to the variances, in units of their mean per view")
 
@@ -57,6 +57,6 @@ class MCCA(LinearProjector):
 
         def use(d: int) -> None:
             means = (pair[0].mean, pair[1].mean)
-            self.use(means, (weights[0][:, :d].clone(), weights[1][:, :d].clone()), dim=d)
+            self.use(means, (weights[0][:, :d].clone(), weights[1][:, :d].clone()), components=d)
 
-        choose(dimensions(self.options.dim, weights[0].shape[1], train.n_classes), use, validate)
+        choose(dimensions(self.options.components, weights[0].shape[1], train.n_classes), use, validate)

@@ -33,7 +33,7 @@ SINGULAR = 1e-6  # epsilon of the view consistency, in units of the mean varianc
 class MvDAOptions:
     """Options of MvDA."""
 
-    dim: int = option(0, low=0, help="dimension; 0: number of classes - 1")
+    components: int = option(0, low=0, help="dimension; 0, and at most: number of classes - 1")
     energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
     ridge: float = option(1e-4, low=0, help="ridge kappa, in units of the mean diagonal of D")
     beta: float = option(0.0, low=0, help="weight of the view consistency; above 0 it is MvDA-VC")
@@ -86,5 +86,6 @@ class MvDA(LinearProjector):
         if o.beta:
             within = within + o.beta * consistency(pair)
         within = ridged(within, o.ridge * float(within.trace()) / len(within))
-        vectors = leading(between, within, o.dim or max(train.n_classes - 1, 1))
+        most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
+        vectors = leading(between, within, min(o.components or most, most))
         self.use((v.mean, t.mean), split(vectors, pair))

@@ -23,7 +23,7 @@ from nclib.category._registry import METHODS
 class PLSOptions:
     """Options of PLS."""
 
-    dim: int = option(0, low=0, help="dimension d; 0: chosen on validation")
+    components: int = option(0, low=0, help="dimension d; 0: chosen on validation")
     scale: bool = option(True, help="divide every feature by its standard deviation first")
 
 
@@ -58,12 +58,12 @@ class PLS(LinearProjector):
         o = self.options
         v, v_mean, v_spread = _standardised(train.images, o.scale)
         t, t_mean, t_spread = _standardised(train.texts, o.scale)
-        tried = dimensions(o.dim, min(len(train), v.shape[1], t.shape[1]), train.n_classes)
+        tried = dimensions(o.components, min(len(train), v.shape[1], t.shape[1]), train.n_classes)
         found = PLSSVD(max(tried), scale=False, copy=False).fit(v.numpy(), t.numpy())
         left = torch.from_numpy(found.x_weights_).double() / v_spread[:, None]
         right = torch.from_numpy(found.y_weights_).double() / t_spread[:, None]
 
         def use(d: int) -> None:
-            self.use((v_mean, t_mean), (left[:, :d].clone(), right[:, :d].clone()), dim=d)
+            self.use((v_mean, t_mean), (left[:, :d].clone(), right[:, :d].clone()), components=d)
 
         choose(tried, use, validate)

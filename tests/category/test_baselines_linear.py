@@ -99,7 +99,7 @@ def test_choice_takes_the_first_best_and_leaves_it_in_use():
 
 def test_pls_is_the_decomposition_of_the_cross_covariance():
     train = pairs()
-    method, _ = fitted("pls", train, dim=5)
+    method, _ = fitted("pls", train, components=5)
     views = []
     for x in (train.images, train.texts):
         x = x.double()
@@ -120,7 +120,7 @@ def test_pls_is_the_decomposition_of_the_cross_covariance():
 def test_pls_with_a_constant_feature():
     train = pairs()
     train.images[:, 3] = 1e6
-    method, _ = fitted("pls", train, dim=3)
+    method, _ = fitted("pls", train, components=3)
     assert torch.isfinite(method.project_images(train.images)).all()
     assert not method.state()["image_weight"][3].abs().max() > 1e-6
 
@@ -316,3 +316,20 @@ def test_unfitted_and_misfit_projections_are_refused():
         fitted("pls", pairs())[0].project_texts(torch.ones(2, 3))
     with pytest.raises(ValueError, match="energy=0"):
         category.build("gma", energy=0)
+
+
+@pytest.mark.parametrize("name", category.available())
+def test_no_option_has_the_name_of_a_setting_of_the_schedule(name):
+    # Such an option would be set by every preset.
+    from nclib._options import rules
+    from nclib.category._experiment import CategoryOptions
+    from nclib.category._training import CategorySchedule
+
+    own = set(rules(category.options(name)))
+    assert not own & (set(rules(CategorySchedule)) | set(rules(CategoryOptions)))
+
+
+def test_the_discriminant_space_has_one_dimension_less_than_classes():
+    for components, width in ((0, 3), (2, 2), (9, 3)):
+        method, _ = fitted("mvda", pairs(), components=components)
+        assert method.project_images(pairs().images).shape[1] == width
