@@ -163,8 +163,7 @@ def _kernel(
     With ``top`` exponents are taken below this one similarity, else below the largest of a problem or row.
     """
     if top is not None:
-        torch.add(s.new_tensor(-top / reg), s, alpha=1 / reg, out=out)
-        reach = s.new_tensor((1 - top) / reg)
+        torch.sub(s, top, out=out).mul_(1 / reg)
     else:
         # padding far below everything: arithmetic with float masks, boolean ones are 20 times slower
         torch.add((q > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-2), s, alpha=1 / reg, out=out)
@@ -173,16 +172,19 @@ def _kernel(
         if loop.total:
             out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
         highest = out.amax((-2, -1) if loop.total else -1, keepdim=True)
-        reach = 1 / reg - highest
         out.sub_(highest).clamp_min_(DEEPEST[s.dtype])
     _exp(out)
     if mask is not None:
         out.mul_(mask.to(s.dtype))
     if loop.total:
         # (k / (sum k + eps)) with k = exp((s - 1) / reg), written so that nothing underflows
-        rows = _times(out, (q > 0).to(s.dtype)).mul_(p > 0)
-        extra = reach.clamp_max(80.0 if s.dtype == torch.float32 else 650.0).exp_()
-        out.mul_((rows.sum(-1)[:, None, None] + loop.epsilon * extra).reciprocal_())
+        total = (_times(out, (q > 0).to(s.dtype)) * (p > 0)).sum(-1)[:, None, None]
+        if top is not None:
+            total += loop.epsilon * math.exp((1 - top) / reg)
+        else:
+            limit = 80.0 if s.dtype == torch.float32 else 650.0
+            total = total + loop.epsilon * (1 / reg - highest).clamp_max(limit).exp_()
+        out.mul_(total.reciprocal_())
     return out
 
 
@@ -279,16 +281,17 @@ class _ScalingPlan(torch.autograd.Function):
             k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
         if keep:
             ctx.save_for_backward(s, p, q, mask, us, vs)
-            ctx.settings = (reg, passes, loop, top, chunk)
+            ctx.settings = (reg, loop, top, chunk)
         return plan
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         s, p, q, mask, us, vs = ctx.saved_tensors
-        reg, passes, loop, top, chunk = ctx.settings
+        reg, loop, top, chunk = ctx.settings
         plan_grad = grads[0]
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         dp, dq = torch.zeros_like(p), torch.zeros_like(q)
+        weighted = any(ctx.needs_input_grad[1:3])
         scratch = torch.empty_like(ds[:chunk])
         for i in range(0, len(s), chunk):
             part = slice(i, i + chunk)
@@ -297,33 +300,68 @@ class _ScalingPlan(torch.autograd.Function):
             k = _kernel(s[part], pk, qk, allowed, reg, loop, top, scratch[: len(g)])
             u, v = us[-1, part], vs[-1, part]
             torch.mul(plan_grad[part], k, out=g)
-            du, dv = _times(g, v), _turned(g, u)
-            left, right = [], []
-            for t in range(passes - 1, -1, -1):
-                u = us[t, part]
-                u0 = us[t - 1, part] if t else torch.ones_like(pk)
-                v0 = vs[t - 1, part] if t else (qk > 0).to(qk.dtype)
-                # v = v0 q / (v0 s + eps) with s = K'u
-                dsum, dq_t, dv0 = _step_back(dv, vs[t, part], v0, qk, loop.epsilon)
-                left.append(u)
-                right.append(dsum)
-                du = du + _times(k, dsum)
-                # u = u0 p / (u0 t + eps) with t = K v0
-                dsum, dp_t, du0 = _step_back(du, u, u0, pk, loop.epsilon)
-                left.append(dsum)
-                right.append(v0)
-                dv = dv0 + _turned(k, dsum) if t else dv0
-                du = du0
-                dp[part] += dp_t
-                dq[part] += dq_t
+            left, right, dpk, dqk = _reverse(k, g, us[:, part], vs[:, part], pk, qk, loop.epsilon)
+            if weighted:
+                dp[part], dq[part] = dpk, dqk
             # kernel gradient times kernel: of the last product, and all outer products of the passes at once
-            g.mul_(us[-1, part].unsqueeze(-1)).mul_(v.unsqueeze(-2))
-            g.addcmul_(torch.bmm(torch.stack(left, 2), torch.stack(right, 1)), k)
+            g.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
+            g.addcmul_(torch.bmm(left, right), k)
             if loop.total:  # the kernel was divided by its total
                 g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
             g.mul_(1 / reg)
         needs = ctx.needs_input_grad
         return (ds, dp if needs[1] else None, dq if needs[2] else None, *(None,) * 5)
+
+
+def _reverse(
+    k: Tensor, g: Tensor, us: Tensor, vs: Tensor, p: Tensor, q: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Run the passes backwards from ``g``, the gradient of the plan times the kernel.
+
+    Returns
+    -------
+    left, right : Tensor, (b, n, 2 T) and (b, 2 T, m)
+        Their product is the gradient for the kernel, but for that of the last product.
+    dp, dq : Tensor, (b, n) and (b, m)
+        Gradients of the weights.
+    """
+    arrays: list[Any] = [k, g, us, vs, p, q]
+    on_cpu = k.device.type == "cpu"
+    if on_cpu:  # the same lines for NumPy, which has less overhead
+        arrays = [x.numpy() for x in arrays]
+    kernel, pull, rows, columns, p_, q_ = arrays
+    one_p, one_q = p_ * 0 + 1, q_ * 0 + (q_ > 0)
+    inverse_p, inverse_q = (p_ > 0) / (p_ + (p_ == 0)), (q_ > 0) / (q_ + (q_ == 0))
+    du = (pull @ columns[-1][..., None])[..., 0]
+    dv = (rows[-1][..., None, :] @ pull)[..., 0, :]
+    dp, dq = p_ * 0, q_ * 0
+    left, right = [], []
+    for t in range(len(rows) - 1, -1, -1):
+        u, v = rows[t], columns[t]
+        u0, v0 = (rows[t - 1], columns[t - 1]) if t else (one_p, one_q)
+        # v = v0 q / (v0 s + eps) with s = K'u
+        share = v * inverse_q  # v0 / (v0 s + eps)
+        change = dv * share
+        dq += change
+        dsum = -change * v
+        dv = change * (epsilon * q_) * share / (v0 * v0 + (v0 == 0)) if epsilon else 0
+        left.append(u)
+        right.append(dsum)
+        du = du + (kernel @ dsum[..., None])[..., 0]
+        # u = u0 p / (u0 t + eps) with t = K v0
+        share = u * inverse_p
+        change = du * share
+        dp += change
+        dsum = -change * u
+        du = change * (epsilon * p_) * share / (u0 * u0 + (u0 == 0)) if epsilon else 0
+        left.append(dsum)
+        right.append(v0)
+        if t:
+            dv = dv + (dsum[..., None, :] @ kernel)[..., 0, :]
+    if on_cpu:
+        sides = np.stack(left, 2), np.stack(right, 1), dp, dq
+        return tuple(torch.from_numpy(x) for x in sides)  # type: ignore[return-value]
+    return torch.stack(left, 2), torch.stack(right, 1), dp, dq
 
 
 def _step_back(
