@@ -54,7 +54,7 @@ def _missing(*names: str) -> str:
 def highest_rsum(runs: Recorded) -> Finding:
     """OMIT against every other similarity model, trained alike."""
     table = select(usual(runs), method="plain")
-    found = best_other(table, "model", "omit", RIVALS, conditions=WITHOUT_MODEL)
+    found = best_other(table, "model", "omit", RIVALS, conditions=WITHOUT_MODEL, least=3)
     lead = "rSum of omit minus the best other model with the same features"
     return conclude(found, _data(runs), lead=lead, missing="omit and other models, plain training")
 
@@ -64,7 +64,7 @@ def most_accurate_module(runs: Recorded) -> Finding:
     """Only the matching module differs."""
     table = select(runs.retrieval, method="plain", model="omit")
     others = [f"matching={name}" for name in ("vse", "pem", "cam")]
-    found = best_other(table, "variant", "", others)
+    found = best_other(table, "variant", "", others, least=len(others))
     return conclude(found, _data(runs), missing=_missing(*others))
 
 
