@@ -32,6 +32,10 @@ SAFE_RANGE = 80.0
 SPAN = {torch.float32: 75.0, torch.float64: 600.0}
 
 
+#: NumPy's products can report floating-point flags that another library left behind.
+QUIET = np.errstate(all="ignore")
+
+
 @dataclass(frozen=True)
 class _Loop:
     """One of the two loops: the constant in the sums, and what the kernel is divided by."""
@@ -134,6 +138,7 @@ def _fits(low: float, high: float, reg: float, loop: _Loop) -> bool:
     return high - low <= SAFE_RANGE * reg
 
 
+@QUIET
 def _times(kernel: Tensor, v: Tensor) -> Tensor:
     """``kernel @ v``; NumPy calls the products of small matrices with a third of the overhead."""
     if kernel.device.type == "cpu":
@@ -141,6 +146,7 @@ def _times(kernel: Tensor, v: Tensor) -> Tensor:
     return (kernel * v.unsqueeze(-2)).sum(-1)
 
 
+@QUIET
 def _turned(kernel: Tensor, u: Tensor) -> Tensor:
     """``kernel.mT @ u``."""
     if kernel.device.type == "cpu":
@@ -188,6 +194,7 @@ def _kernel(
     return out
 
 
+@QUIET
 def _exp(x: Tensor) -> None:
     """Exponential in place; NumPy's is twice as quick."""
     if x.device.type == "cpu":
@@ -217,6 +224,7 @@ def _scale(
     return u, v
 
 
+@QUIET
 def _scale_on_cpu(
     k: Tensor, p: Tensor, q: Tensor, passes: int, epsilon: float, us: Tensor | None, vs: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -313,6 +321,7 @@ class _ScalingPlan(torch.autograd.Function):
         return (ds, dp if needs[1] else None, dq if needs[2] else None, *(None,) * 5)
 
 
+@QUIET
 def _reverse(
     k: Tensor, g: Tensor, us: Tensor, vs: Tensor, p: Tensor, q: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
