@@ -148,5 +148,4 @@ def paired(
 
 def test_words(n: int) -> str:
     """Name the test, and say when it is weak."""
-    weak = f"; n = {n} is weak: the interval leans on normality" if n < FEW else ""
-    return f"paired t-test over seeds, 95 % interval, not corrected for many comparisons{weak}"
+    return "paired t-test, 95 % interval" + (f"; n = {n} is weak" if n < FEW else "")

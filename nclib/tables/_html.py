@@ -46,7 +46,7 @@ class Sheet:
         Identifier in the page, and name of the file to download.
     title : str
         Heading of the table.
-    kind : {"printed", "measured", "ledger"}
+    kind : {"printed", "measured", "ledger", "errata"}
         Where the numbers come from; shown as a label and a colour.
     lines : sequence of str
         How the numbers were made.
@@ -141,7 +141,7 @@ class Sheet:
         return f'<details class="nc-notes">{summary}<ol>{items}</ol></details>'
 
 
-KINDS = {"printed": "printed", "measured": "measured here", "ledger": "claims"}
+KINDS = {"printed": "printed", "measured": "measured here", "ledger": "claims", "errata": "errata"}
 
 
 def _e(text: str) -> str:

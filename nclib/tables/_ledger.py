@@ -155,15 +155,14 @@ def ledger_sheet(table: pd.DataFrame, paper: str = "") -> Sheet:
     rows = []
     for row in part.to_dict("records"):
         how = f"{row['data']}, n = {row['n']}; {row['test']}" if row["n"] else ""
-        own = f"{row['printed']}: {row['detail']}" if row["printed"] else row["detail"]
+        own = f"Printed numbers: {row['printed']}, {row['detail']}" if row["printed"] else row["detail"]
         rows.append(
             (
                 [View(row["id"], link=chapter_link(row["chapter"]))],
                 [
-                    View(row["claim"], own=row["section"], kind="nc-text"),
+                    View(row["claim"], own=f"{row['section']}. {own}".strip(), kind="nc-text"),
                     View(row["verdict"], kind=f"nc-verdict nc-{row['verdict'].replace(' ', '-')}"),
                     View(row["evidence"], own=how, kind="nc-text"),
-                    View(own, kind="nc-text nc-soft"),
                 ],
             )
         )
@@ -172,8 +171,8 @@ def ledger_sheet(table: pd.DataFrame, paper: str = "") -> Sheet:
         title=f"Claims of {paper}" if paper else "All claims",
         kind="ledger",
         lines=[f"{len(part)} claims; verdicts computed from the recorded runs."],
-        names=("claim no.",),
-        columns=[("what the paper says",), ("verdict here",), ("evidence",), ("the paper's own numbers",)],
+        names=("no.",),
+        columns=[("what the paper says, and prints",), ("verdict here",), ("evidence",)],
         rows=rows,
         file=csv_text(names, ([str(r[n]) for n in names] for r in part.to_dict("records"))),
     )

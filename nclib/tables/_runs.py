@@ -208,7 +208,7 @@ def protocol_line(table: pd.DataFrame) -> str:
         found = values(column)
         return f"{words} {', '.join(found)}" if found else ""
 
-    noise = "level noise: " + ", ".join(p.removesuffix("s") for p in values("protocol")) + "s move"
+    noise = " and ".join(f"{p.removesuffix('s')}-level" for p in values("protocol")) + " noise"
     size = max(values("test_images") or values("test_pairs"), key=len, default="")
     parts = [
         listed("bundled data" if _bundled(values("dataset")) else "data", "dataset"),

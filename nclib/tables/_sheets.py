@@ -84,7 +84,7 @@ def _printed_view(cell: Cell | None, own: dict[Cell, tuple[float, ...]]) -> View
         return View(cell.value, cell.marks)
     digits = len(cell.value.partition(".")[2])
     difference = sum(values) / len(values) - float(cell.value)
-    text = f"{mean_text(values, digits)}; {difference:+.{digits}f} {verdict_mark(difference, values)}"
+    text = f"{mean_text(values, digits)}\n{difference:+.{digits}f} {verdict_mark(difference, values)}"
     return View(cell.value, cell.marks, text.strip(), "nc-measured")
 
 
@@ -338,8 +338,7 @@ def errata_sheet(paper: str = "") -> Sheet:
         what = row["observed"] + (f"; against: {row['other']}" if row["other"] else "")
         why = "; ".join(p for p in (row["explanation"], row["note"]) if p)
         views = [
-            View(f"{row['paper']}, {table}", own=where, kind="nc-text"),
-            View(row["kind"].replace("_", " "), kind="nc-text"),
+            View(f"{row['paper']}, {table}: {row['kind'].replace('_', ' ')}", own=where, kind="nc-text"),
             View(what, own=row["difference"], kind="nc-text"),
             View(why, own=_EXPLAINED.get(row["explained_by_papers"], ""), kind="nc-text nc-soft"),
         ]
@@ -348,10 +347,10 @@ def errata_sheet(paper: str = "") -> Sheet:
     return Sheet(
         slug=f"errata-{paper.lower() or 'all'}",
         title=f"Odd values and gaps: {paper}" if paper else "Odd values and gaps, all papers",
-        kind="ledger",
+        kind="errata",
         lines=[f"{len(rows)} entries."],
         names=("no.",),
-        columns=[("where",), ("kind",), ("what is printed",), ("explanation",)],
+        columns=[("where and what",), ("printed",), ("explanation",)],
         rows=rows,
         file=csv_text(names, lines),
     )

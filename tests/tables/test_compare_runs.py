@@ -168,7 +168,7 @@ def test_a_run_on_the_papers_data_fills_its_cell_and_no_other(made):
     assert (total["printed"], total["mean"], total["n"]) == ("448.5", "450.0000", "2")
     assert float(total["difference"]) == pytest.approx(1.5)
     page = tables.printed_sheet("L2RM", "6", made)._repr_html_()
-    assert "450.0 ± 14.1 (2); +1.5 ≈" in page
+    assert "450.0 ± 14.1 (2)\n+1.5 ≈" in page
     # the same runs stand in every table that prints this row, and the variant in the ablation alone
     assert sum(r["n"] == "2" for r in lines(tables.printed_sheet("L2RM", "1", made))) == 7
     ablation = {r["method"] for r in lines(tables.printed_sheet("L2RM", "3", made)) if r["n"] == "1"}
