@@ -442,7 +442,12 @@ def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPair
     """
     if not share:
         return val, None
-    n_images = min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5)
+    if val.n_images < 2:
+        raise ValueError(
+            f"the method takes pairs known to be matched out of the validation split, which has "
+            f"{val.n_images} picture; it needs at least 2"
+        )
+    n_images = max(1, min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5))
     kept, aside = val.part(0, val.n_images - n_images), val.part(val.n_images - n_images, val.n_images)
     return kept, NoisyPairs(aside, Mismatch.draw(aside.image_of, 0.0, seed=0))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nclib
-from nclib import data, losses, methods
+from nclib import data, losses, methods, training
 from nclib._options import make
 from nclib.experiment import build_networks, resolve
 from nclib.methods import Steps
@@ -178,3 +178,24 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="out=.*cannot be written"):
         nclib.run("plain", dataset="planted", model="vse", out=str(tmp_path / "file"), progress=False)
+
+
+def test_an_ensemble_has_global_vectors(tmp_path):
+    record = nclib.run(
+        "l2rm",
+        model="sgraf",
+        dataset="planted",
+        mrate=0.3,
+        cost="cosine",
+        epochs=1,
+        warmup_epochs=1,
+        out=str(tmp_path),
+        progress=False,
+    )
+    assert record.metrics["test"]["rsum"] > 0
+
+
+def test_one_validation_picture_cannot_be_shared():
+    val = data.load("planted").val.part(0, 1)
+    with pytest.raises(ValueError, match="has 1 picture; it needs at least 2"):
+        training._set_aside(val, 0.02, 500)

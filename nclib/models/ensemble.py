@@ -25,6 +25,11 @@ class JointEncoding:
     def __len__(self) -> int:
         return len(self.parts[0])
 
+    @property
+    def vectors(self) -> Tensor:
+        """Global vectors of the members side by side, unit length each, (B, D of all members)."""
+        return torch.cat([F.normalize(part.vectors, dim=-1) for part in self.parts], dim=-1)
+
     def select(self, index: Index) -> JointEncoding:
         """Return the rows ``index`` of every member's encoding."""
         return JointEncoding(tuple(part.select(index) for part in self.parts))
