@@ -192,17 +192,25 @@ def retrieved_pictures(
     split: CategorySplit, queries: Sequence[int], found: np.ndarray, names: Sequence[str]
 ) -> Figure:
     """Draw text queries with the pictures found for them; parameters as :func:`retrieved_texts`."""
-    columns = found.shape[1]
-    figure, axes = _grid(len(queries), columns, 1.75 * columns, 2.5 * len(queries))
+    rows_, columns = found.shape
+    figure, axes = _grid(1, 1, 2.0 * columns, 2.75 * rows_)
+    figure.set_layout_engine("none")
+    axes[0, 0].remove()
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
+        bottom, height = 1 - (k + 1) / rows_, 1 / rows_
+        words = textwrap.fill(textwrap.shorten(split.text(query), 130, placeholder=" …"), 30 * columns)
+        figure.text(
+            0.01,
+            bottom + 0.98 * height,
+            f"{names[split.labels[query]]}: {words}",
+            va="top",
+            fontsize=8.5,
+        )
         for j, row in enumerate(rows):
             good = split.labels[row] == split.labels[query]
-            _show(axes[k, j], split, row, f"{'✓' if good else '✗'} {names[split.labels[row]]}")
-            axes[k, j].title.set_color(MATCHED if good else MISMATCHED)
-        words = textwrap.fill(textwrap.shorten(split.text(query), 110, placeholder=" …"), 26 * columns)
-        axes[k, 0].annotate(
-            f"{names[split.labels[query]]}: {words}", (0, 1.24), xycoords="axes fraction", fontsize=8.5
-        )
+            axis = figure.add_axes((j / columns, bottom + 0.02 * height, 0.97 / columns, 0.68 * height))
+            _show(axis, split, row, f"{'✓' if good else '✗'} {names[split.labels[row]]}")
+            axis.title.set_color(MATCHED if good else MISMATCHED)
     return figure
 
 
