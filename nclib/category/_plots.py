@@ -198,7 +198,7 @@ def retrieved_pictures(
     axes[0, 0].remove()
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
         bottom, height = 1 - (k + 1) / rows_, 1 / rows_
-        words = textwrap.fill(textwrap.shorten(split.text(query), 130, placeholder=" …"), 30 * columns)
+        words = textwrap.fill(textwrap.shorten(split.text(query), 130, placeholder=" …"), 26 * columns)
         figure.text(
             0.01,
             bottom + 0.98 * height,
