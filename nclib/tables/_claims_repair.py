@@ -191,4 +191,6 @@ def posterior_is_skewed(runs: Recorded) -> Finding:
             values = tuple(float(v) for v in part["called"] - part["clean"])
             found.append(Difference(values, f"{method} {at}", digits=3))
     lead = "share called clean minus share that is clean"
-    return conclude(found, _data(runs), lead=lead, missing="ncr and repair with diagnostics")
+    every = usual(runs)
+    both = data_of(every[every["method"].isin(("ncr", "repair"))])
+    return conclude(found, both, lead=lead, missing="ncr and repair with diagnostics")
