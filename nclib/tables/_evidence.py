@@ -233,6 +233,7 @@ def conclude(
         return no_record(missing, f"One seed only: {single}." if single else "")
     if all(d.sign == "open" for d in counted) and said == PARTLY:
         lead = f"Too close to call. {lead[:1].upper()}{lead[1:]}" if lead else "Too close to call"
+    lead = lead[:1].upper() + lead[1:]
     shown = "; ".join(str(d) for d in counted[:SHOWN])
     more = f"; and {len(counted) - SHOWN} more" if len(counted) > SHOWN else ""
     n = min(d.n for d in counted)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from nclib import plots
 from nclib.tables._compare import Difference
 from nclib.tables._evidence import ROBUST, VERDICTS, best_other, compare
@@ -72,7 +74,11 @@ def rates_figure(
     part = select(runs_, **where)
     if not labels and layout.noise:
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
-    for (method, names), (colour, mark) in zip(rows.items(), STYLES, strict=False):
+    own_colours = {m: plots.METHOD_COLOURS[m] for m in rows if m in plots.METHOD_COLOURS}
+    rest = [c for c, _ in STYLES if c not in own_colours.values()]
+    marks = [m for _, m in STYLES]
+    for (method, names), mark in zip(rows.items(), marks, strict=False):
+        colour = own_colours.get(method) or rest.pop(0)
         style: dict[str, Any] = {"color": colour, "marker": mark, "ms": 5, "label": method, "lw": 1.6}
         values = _printed_line(paper, table, dataset, names)
         left.plot(list(values), list(values.values()), **style)
@@ -88,6 +94,9 @@ def rates_figure(
     right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
     if not right.lines:
         _say_nothing(right)
+    for axis in (left, right):
+        at = sorted({float(x) for line in axis.lines for x in np.asarray(line.get_xdata(), float)})
+        axis.set_xticks(at if len(at) < 9 else [])
     left.legend(ncols=2, fontsize=8)
     return figure
 

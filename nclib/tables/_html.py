@@ -123,11 +123,13 @@ class Sheet:
 
     def _view(self, view: View, marks: dict[str, str]) -> str:
         links = ",".join(
-            f'<a href="#{self.slug}-{_id(m)}" title="{_e(self.notes[m])}">{marks[m]}</a>' for m in view.marks
+            f'<a href="#{self.slug}-{_id(m)}" title="{_e(self.notes[m])}" '
+            f'aria-label="note {marks[m]}">{marks[m]}</a>'
+            for m in view.marks
         )
         own = f'<span class="nc-own">{_e(view.own)}</span>' if view.own else ""
         text = f'<a href="{_e(view.link)}">{_e(view.text)}</a>' if view.link else _e(view.text)
-        return f'<span class="nc-v">{text}</span>{f"<sup>{links}</sup>" if links else ""}{own}'
+        return f'<span class="nc-v">{text}</span>{f"<sup> {links}</sup>" if links else ""}{own}'
 
     def _notes(self, marks: dict[str, str]) -> str:
         if not marks:

@@ -214,16 +214,17 @@ def _retrieval_rows(
                 values = [_numbers(part, metric) for metric in RECALLS]
                 texts = [mean_text(v) for v in values]
                 gained = "reference" if is_base and len(part) else gain.short
-                cells_ = [*texts, gained] if len(part) else [NO_RECORD] + [""] * len(RECALLS)
-                rows.append(([View(h) for h in heads], [_own_view(t) for t in cells_]))
+                shown = [texts[-1], gained, *texts[:-1]] if len(part) else [NO_RECORD] + [""] * len(RECALLS)
+                first = [View(heads[0]), View(label, own=f"printed: {heads[2]}")]
+                rows.append((first, [_own_view(t) for t in shown]))
                 lines.append([*heads, *_summary(values), gained])
                 used.append(part)
     together = (
         pd.concat([u for u in used if len(u)]) if any(len(u) for u in used) else runs.retrieval.iloc[:0]
     )
-    columns = [("image → text", k) for k in ("R@1", "R@5", "R@10")]
+    columns = [("both", "rSum"), ("both", f"rSum − {name}")]
+    columns += [("image → text", k) for k in ("R@1", "R@5", "R@10")]
     columns += [("text → image", k) for k in ("R@1", "R@5", "R@10")]
-    columns += [("", "rSum"), ("", f"rSum − {name}")]
     head = [f"{m} {word}" for m in RECALLS for word in ("mean", "std")]
     return Sheet(
         slug=f"{layout.slug}-measured",
@@ -231,10 +232,10 @@ def _retrieval_rows(
         kind="measured",
         lines=[
             f"{_upper(protocol_line(together))}",
-            f"Mean ± standard deviation (seeds); last column: mean difference to {name} over runs with "
+            f"Mean ± standard deviation (seeds); second column: mean difference to {name} over runs with "
             "the same seed, 95 % interval of the paired t-test. Not comparable with printed numbers.",
         ],
-        names=("rate", "run", "printed rows"),
+        names=("rate", "run"),
         columns=columns,
         rows=rows,
         file=csv_text(["rate", "run", "printed rows", *head, "n", f"rsum - {name}"], lines),
@@ -279,7 +280,8 @@ def _category_rows(
             gains.append("reference" if is_base else paired(level[r], base, "map_avg", digits=3).short)
         texts = [mean_text(v, 3) or NO_RECORD for v in values]
         heads = [run.label, ", ".join(names)]
-        rows.append(([View(h) for h in heads], [_own_view(t) for t in [*texts, *gains]]))
+        first = View(run.label, own=f"printed: {heads[1]}")
+        rows.append(([first], [_own_view(t) for t in [*texts, *gains]]))
         lines.append([*heads, *_summary(values), *gains])
         used += [part for part in level.values() if len(part)]
     together = pd.concat(used) if used else runs.category.iloc[:0]
@@ -295,7 +297,7 @@ def _category_rows(
             f"Mean ± standard deviation (seeds); right: mean difference to {name} over runs with the same "
             "seed, with the 95 % interval of the paired t-test. Not comparable with printed numbers.",
         ],
-        names=("run", "printed rows"),
+        names=("run",),
         columns=columns,
         rows=rows,
         file=csv_text(["run", "printed rows", *head, "n", *(f"mean - {name} {m}" for m in marks)], lines),

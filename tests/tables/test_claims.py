@@ -136,7 +136,7 @@ def test_evidence_holds_the_numbers(found):
     assert re.search(r"n = 3, p", text)
     assert found.at["L01", "data"] == "on bundled data emoji, quick"
     assert found.at["L01", "test"].endswith("n = 3 is weak")
-    assert "highest mean in 28 of 28 columns" in found.at["L01", "evidence"]
+    assert "Highest mean in 28 of 28 columns" in found.at["L01", "evidence"]
 
 
 def test_rule_of_verdicts():

@@ -3,7 +3,9 @@
 import base64
 import csv
 import io
+import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -177,3 +179,18 @@ def test_text_cannot_break_the_page():
 def test_unknown_tables_are_refused_with_those_that_exist(key):
     with pytest.raises(ValueError, match=r"no table .*there are L2RM: 1, 2"):
         tables.paper_table(*key)
+
+
+def test_script_and_style_know_the_classes_of_the_page_and_load_nothing(nothing):
+    page = tables.printed_sheet("L2RM", "6", nothing)._repr_html_()
+    static = Path(__file__).resolve().parents[2] / "book" / "_static"
+    script, style = ((static / f"tables.{kind}").read_text("utf8") for kind in ("js", "css"))
+    for name in ("nc-sheet", "nc-table", "nc-scroll", "nc-notes", "nc-v"):
+        assert f".{name}" in script
+        assert name in page
+    for name in ("nc-kind", "nc-csv", "nc-scroll", "nc-own", "nc-sort", "nc-tools", "nc-not-tested-here"):
+        assert f".{name}" in style
+    for text in (script, style):
+        assert not re.search(r"https?:|url\(|@import|fetch\(|innerHTML", text)
+    # a box that scrolls can be reached by keyboard and has a name
+    assert 'tabindex="0" role="region" aria-labelledby="l2rm-table-6-name"' in page
