@@ -29,6 +29,7 @@ _MODULES = (
     "ot",
     "plots",
     "records",
+    "tables",
     "training",
 )
 _NAMES = {

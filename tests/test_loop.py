@@ -176,7 +176,7 @@ def test_soft_margin_triplet_takes_the_margin_of_the_positive_pair():
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="out=.*cannot be written"):
+    with pytest.raises(ValueError, match=r"out=.*cannot be written"):
         nclib.run("plain", dataset="planted", model="vse", out=str(tmp_path / "file"), progress=False)
 
 

@@ -1,6 +1,8 @@
 """Datasets: bundled, planted, and the field's file formats, all in one shape.
 
 ``load(name, **options)`` returns a :class:`Dataset` of three :class:`Split`; ``available()`` lists the names.
+Data for category retrieval have another shape and a catalogue of their own, :mod:`nclib.data.category`;
+``load`` knows their names as well.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import inspect
 from typing import Any
 
 from nclib._registry import Catalogue
+from nclib.data import category
 from nclib.data import emoji as _emoji  # noqa: F401  (each registers itself)
 from nclib.data import planted as _planted  # noqa: F401
 from nclib.data import precomputed as _precomputed  # noqa: F401
@@ -20,15 +23,19 @@ from nclib.data.vocabulary import Vocabulary
 __all__ = ["Captions", "Dataset", "Split", "Vocabulary", "available", "load"]
 
 
-def load(name: str, **options: Any) -> Dataset:
+def load(name: str, **options: Any) -> Any:
     """Return a dataset by name.
 
     Parameters
     ----------
     name : str
-        One of ``available()``.
+        One of ``available()``, or of ``nclib.data.category.available()``.
     **options
         Options of that dataset, for instance ``size`` for ``emoji`` and ``root`` for ``f30k``.
+
+    Returns
+    -------
+    Dataset or CategoryData
 
     Raises
     ------
@@ -37,6 +44,8 @@ def load(name: str, **options: Any) -> Dataset:
     TypeError
         When the dataset has no such option; the message lists the options.
     """
+    if name not in datasets.catalogue() and name in category.available():
+        return category.load(name, **options)
     entry = datasets[name]
     allowed = inspect.signature(entry.factory).parameters
     for option in options:
