@@ -80,7 +80,8 @@ def test_runs(name, tmp_path):
     code = [c for c in done.cells if c.cell_type == "code" and c.source.strip()]
     assert all(c.execution_count for c in code)
     shown = [k for c in code for o in c.outputs for k in o.get("data", {})]
-    assert sum("image" in k for k in shown) >= 2 or (name in OF_TABLES and "text/html" in shown)
+    least = 1 if name == "models" else 2  # planted data have no pictures to look at
+    assert sum("image" in k for k in shown) >= least or (name in OF_TABLES and "text/html" in shown)
     if "out" in known:
         records = [json.loads(p.read_text()) for p in (tmp_path / "runs").rglob("record.json")]
         assert records
