@@ -44,10 +44,20 @@ class OMITImages(ImageEncoding):
 
     @staticmethod
     def concat(parts: Sequence[ImageEncoding]) -> OMITImages:
-        """Return all rows of ``parts``, in order."""
-        whole = ImageEncoding.concat(parts)
-        norms, spread = (_join([getattr(p, name, None) for p in parts]) for name in ("norms", "spread"))
-        return OMITImages(whole.vectors, whole.regions, norms, spread)
+        """Return all rows of ``parts``, in order.
+
+        Images that training has masked hold fewer fragments; the missing ones become zero vectors.
+        """
+        width = max((p.regions.shape[1] for p in parts if p.regions is not None), default=0)
+        regions = [
+            None if p.regions is None else F.pad(p.regions, (0, 0, 0, width - p.regions.shape[1]))
+            for p in parts
+        ]
+        norms = [getattr(p, "norms", None) for p in parts]
+        padded = [None if x is None else F.pad(x, (0, width - x.shape[1])) for x in norms]
+        spread = _join([getattr(p, "spread", None) for p in parts])
+        vectors = torch.cat([p.vectors for p in parts])
+        return OMITImages(vectors, _join(regions), _join(padded), spread)
 
 
 @dataclass(frozen=True)
