@@ -162,8 +162,6 @@ class Matcher(nn.Module, ABC):
     memory_budget : int
         Bytes that the intermediate results of one :meth:`similarity` call may take. The model
         chooses its chunks of captions from it.
-    pair_dim : int
-        Width of a similarity vector of :meth:`pair_vectors`.
     """
 
     score_range: tuple[float, float] = (0.0, 1.0)
