@@ -30,7 +30,7 @@ endif
 
 data: env ## load the bundled data once, so that later steps find it
 	@echo "Loading the bundled data ..."
-	@"$(PY)" -c "import nclib, nclib.presets as p; print(nclib.data.load('emoji', **p.preset('quick', 'emoji')[2]))"
+	@"$(PY)" -c "import nclib; print(nclib.data.load('emoji', **nclib.experiment.resolve('plain')['data_options']))"
 
 book: env data live notebooks html ## everything: data, a live run on this machine, stale notebooks, pages
 
