@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import inspect
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nclib import category, data, methods, models
-from nclib._options import Rule, make, option, plain_values, problems, rules
+from nclib._options import Rule, make, option, plain_values, rules
+from nclib._settings import as_plain, check_data_options, checked, noise_digest
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
@@ -85,30 +84,12 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
 
 
 def _checked(values: Mapping[str, Any], method: str | None, extra: Mapping[str, Rule]) -> dict[str, Any]:
-    """Return the values that are given (not None), or say everything that is wrong with them."""
-    given = {k: v for k, v in values.items() if v is not None}
-    found = problems(
-        {k: v for k, v in given.items() if k not in DICTS},
+    return checked(
+        values,
         {**(parameters(method) if method else {}), **extra},
+        mappings=DICTS if method else (),
+        names={"dataset": data.available(), "model": models.available()},
     )
-    for name in DICTS:
-        if name in given and (method is None or not isinstance(given[name], Mapping)):
-            found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
-    for name, names in (("dataset", data.available()), ("model", models.available())):
-        if name in given and given[name] not in names:
-            found.append(f"{name}={given[name]!r}: must be one of {', '.join(names)}")
-    if found:
-        raise ValueError("bad parameters: " + "; ".join(found))
-    return given
-
-
-def _as_plain(value: Any) -> Any:
-    """Turn NumPy scalars, paths and devices into plain values, as JSON and the rules know them."""
-    if isinstance(value, Mapping):
-        return {str(k): _as_plain(v) for k, v in value.items()}
-    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        return value.item()
-    return str(value) if isinstance(value, (os.PathLike, torch.device)) else value
 
 
 def run(
@@ -197,7 +178,7 @@ def resolve(
         As :func:`run`.
     """
     values |= {"model_options": model_options, "data_options": data_options}
-    given = _checked({k: _as_plain(v) for k, v in values.items()}, method, {})
+    given = _checked({k: as_plain(v) for k, v in values.items()}, method, {})
     chosen, where = (given.get(k, getattr(RunOptions, k)) for k in ("preset", "dataset"))
     common, model_preset, data_preset = preset(chosen, where, method, given.get("model", RunOptions.model))
     merged = {**common, **given}
@@ -215,29 +196,10 @@ def resolve(
     }
     if settings["epochs"] + settings["warmup_epochs"] == 0:
         raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
-    _check_data_options(settings["dataset"], settings["data_options"])
+    check_data_options(datasets, settings["dataset"], settings["data_options"])
     if settings["noise_file"]:
-        path = Path(settings["noise_file"])
-        if not path.is_file():
-            raise ValueError(f"noise_file={str(path)!r}: there is no such file")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        settings |= {"mrate": None, "protocol": "file", "noise_sha256": digest}
+        settings |= {"mrate": None, "protocol": "file", "noise_sha256": noise_digest(settings["noise_file"])}
     return settings
-
-
-def _check_data_options(dataset: str, options: Mapping[str, Any]) -> None:
-    allowed = inspect.signature(datasets[dataset].factory).parameters
-    unknown = [name for name in options if name not in allowed]
-    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in options]
-    if unknown:
-        raise ValueError(
-            f"data_options: {dataset!r} has no option {unknown[0]!r}; it has {', '.join(allowed)}"
-        )
-    if missing:
-        raise ValueError(
-            f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
-            f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
-        )
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:

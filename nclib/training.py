@@ -63,7 +63,8 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
-def _seed(*parts: object) -> int:
+def seed_of(*parts: object) -> int:
+    """Return a seed made of some values, the same everywhere."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
@@ -183,7 +184,7 @@ class Trainer:
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator seeded by (run seed, epoch, purpose)."""
-        return torch.Generator().manual_seed(_seed(self.seed, self.epoch, self.active, purpose))
+        return torch.Generator().manual_seed(seed_of(self.seed, self.epoch, self.active, purpose))
 
     def batch(self, index: Tensor) -> Batch:
         """Load the pairs at ``index``."""
@@ -280,7 +281,7 @@ class Trainer:
         for epoch in range(len(self.history), total):
             self.epoch = epoch
             started = time.perf_counter()
-            torch.manual_seed(_seed(self.seed, self.epoch, "dropout"))
+            torch.manual_seed(seed_of(self.seed, self.epoch, "dropout"))
             self._arrays = {}
             row = self._train_epoch(progress)
             row.update({f"val_{k}": v for k, v in self._validate().items()})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib._options import Rule, make, option, plain_values, problems, rules
+from nclib._options import Rule, make, option, plain_values, rules
+from nclib._settings import as_plain, check_data_options, checked, noise_digest
 from nclib.category import build, options
 from nclib.category._base import DeepMethod, Shape, Training
 from nclib.category._noise import PROTOCOLS, SCOPES, LabelNoise
@@ -21,7 +20,7 @@ from nclib.category._presets import preset
 from nclib.category._records import CategoryRecord
 from nclib.category._training import CategorySchedule, CategoryTrainer
 from nclib.data import category as data
-from nclib.experiment import _as_plain, cpu_threads, fingerprint
+from nclib.experiment import cpu_threads, fingerprint
 from nclib.presets import PRESETS
 from nclib.records import environment, peak_memory_mb
 from nclib.training import choose_device, epoch_arrays
@@ -80,17 +79,12 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
 
 
 def _checked(values: Mapping[str, Any], method: str | None, extra: Mapping[str, Rule]) -> dict[str, Any]:
-    """Return the values that are given (not None), or say everything that is wrong with them."""
-    given = {k: v for k, v in values.items() if v is not None}
-    allowed = {**(parameters(method) if method else {}), **extra}
-    found = problems({k: v for k, v in given.items() if k != "data_options"}, allowed)
-    if not isinstance(given.get("data_options", {}), Mapping):
-        found.append(f"data_options={given['data_options']!r}: must be a mapping of option names to values")
-    if "dataset" in given and given["dataset"] not in data.available():
-        found.append(f"dataset={given['dataset']!r}: must be one of {', '.join(data.available())}")
-    if found:
-        raise ValueError("bad parameters: " + "; ".join(found))
-    return given
+    return checked(
+        values,
+        {**(parameters(method) if method else {}), **extra},
+        mappings=("data_options",),
+        names={"dataset": data.available()},
+    )
 
 
 def resolve(
@@ -104,7 +98,7 @@ def resolve(
         As :func:`run`.
     """
     values |= {"data_options": data_options}
-    given = _checked({k: _as_plain(v) for k, v in values.items()}, method, {})
+    given = _checked({k: as_plain(v) for k, v in values.items()}, method, {})
     chosen, where = (given.get(k, getattr(CategoryOptions, k)) for k in ("preset", "dataset"))
     merged = {**preset(chosen, where, method), **given}
 
@@ -118,29 +112,15 @@ def resolve(
         "method_options": part(options(method)),
         "data_options": dict(given.get("data_options", {})),
     }
-    _check_data_options(where, settings["data_options"])
+    check_data_options(data.category_datasets, where, settings["data_options"])
     if settings["noise_file"]:
-        path = Path(settings["noise_file"])
-        if not path.is_file():
-            raise ValueError(f"noise_file={str(path)!r}: there is no such file")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        settings |= {"noise_rate": None, "noise": "file", "noise_scope": "file", "noise_sha256": digest}
+        settings |= {
+            "noise_rate": None,
+            "noise": "file",
+            "noise_scope": "file",
+            "noise_sha256": noise_digest(settings["noise_file"]),
+        }
     return settings
-
-
-def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
-    allowed = inspect.signature(data.category_datasets[dataset].factory).parameters
-    unknown = [name for name in given if name not in allowed]
-    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
-    if unknown:
-        raise ValueError(
-            f"data_options: {dataset!r} has no option {unknown[0]!r}; it has {', '.join(allowed)}"
-        )
-    if missing:
-        raise ValueError(
-            f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
-            f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
-        )
 
 
 def run(

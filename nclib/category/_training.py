@@ -6,7 +6,6 @@ killed continues from its last finished epoch and ends with the same bits as one
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import sys
@@ -24,6 +23,7 @@ from nclib._options import option
 from nclib.category._base import Batch, DeepMethod, Projector, Training, Truth
 from nclib.data.category import CategorySplit
 from nclib.evaluation import mean_average_precision
+from nclib.training import seed_of
 
 BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
 EVALUATED = 1024  # pairs passed at a time without gradient
@@ -45,12 +45,6 @@ LR_SCHEDULES = {
     "cosine": lambda epoch, n: 0.5 * (1 + math.cos(math.pi * epoch / n)),
     "constant": lambda epoch, n: 1.0,
 }
-
-
-def seed_of(*parts: object) -> int:
-    """Return a seed made of some values, the same everywhere."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str, float]:

@@ -71,7 +71,10 @@ class Division(NamedTuple):
 
 
 def min_max(values: Tensor) -> Tensor:
-    """Scale values (N,) to [0, 1] in float64; constant values become 0."""
+    """Scale values (N,) to [0, 1] in float64; constant values become 0.
+
+    Unlike :func:`nclib.noise.unit_interval`, which keeps off the ends for a beta mixture.
+    """
     x = values.double()
     low, high = torch.aminmax(x)
     return (x - low) / (high - low).clamp_min(torch.finfo(torch.float64).tiny)
