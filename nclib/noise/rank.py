@@ -5,7 +5,7 @@ bank, its caption one to every caption. If the pair is matched, both rank the ba
 coefficient of the two rankings says how much. No similarity network is asked, so none can confirm its own
 mistakes.
 
-Everything is batched and stays on its device; ranks and sums are whole numbers, so ties are exact.
+Everything is batched and stays on its device; ranks are whole numbers, so ties are exact.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _representatives(bank: Tensor) -> Tensor | None:
         near = same.nonzero()[:, 0]
         if len(near) == 0:
             return None
-        same[near] = (bank[order[near + 1]] == bank[order[near]]).all(1)
+        low, high = (bank.index_select(0, order[places]) for places in (near, near + 1))
+        same[near] = (low == high).all(1)
     else:
         same &= (bank[order[1:]] == bank[order[:-1]]).all(1)
     place = torch.arange(len(bank), device=bank.device)
@@ -106,16 +107,29 @@ def _representatives(bank: Tensor) -> Tensor | None:
     return first
 
 
-def _order_by_distance(x: Tensor, bank: Tensor) -> Tensor:
-    """Return (B, M) numbers that rank the bank as its Euclidean distances to each row of x do."""
+class _Distances(NamedTuple):
+    """Numbers (B, K) that rank the K distinct features of a bank, and which of them each entry has, (M,).
+
+    ``place`` is None when all entries differ, K = M.
+    """
+
+    values: Tensor
+    place: Tensor | None = None
+
+    def of_entries(self) -> Tensor:
+        """Return the numbers of all entries, (B, M)."""
+        return self.values if self.place is None else self.values.index_select(-1, self.place)
+
+
+def _order_by_distance(x: Tensor, bank: Tensor) -> _Distances:
+    """Return numbers that rank the bank as its Euclidean distances to each row of x do."""
     # |x - b|^2 without |x|^2, which shifts a whole row, and without the root, which is monotone.
     first = _representatives(bank)
-    if first is not None and bank.device.type == "cpu":
-        # Where one near tie that falls otherwise moves whole groups of entries, rounding shows: in double.
-        kept, place = first.unique(return_inverse=True)
-        return _shifted_square(x.double(), bank[kept].double()).index_select(1, place)
-    d = _shifted_square(x, bank)
-    return d if first is None else d.index_select(1, first)
+    if first is None or bank.device.type != "cpu":
+        return _Distances(_shifted_square(x, bank), first)
+    # Where one near tie that falls otherwise moves whole groups of entries, rounding shows: in double.
+    kept, place = first.unique(return_inverse=True)
+    return _Distances(_shifted_square(x.double(), bank.index_select(0, kept).double()), place)
 
 
 def _shifted_square(x: Tensor, bank: Tensor) -> Tensor:
@@ -143,7 +157,7 @@ def bank_distances(x: Tensor, bank: Tensor) -> Tensor:
         For shapes that do not fit, or values that are not finite floating numbers.
     """
     x, bank = _features(x, bank, ("x", "bank"))
-    d = _order_by_distance(x, bank)
+    d = _order_by_distance(x, bank).of_entries()
     return (d + x.to(d.dtype).square().sum(1, keepdim=True)).clamp_min(0).sqrt().to(x.dtype)
 
 
@@ -180,19 +194,29 @@ def _argsort(d: Tensor) -> Tensor:
     return d.argsort(-1)
 
 
-def _places(d: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return the ascending order of each row, (..., M), and the rank (Eq. 7) at each place of that order.
+def _places(d: Tensor, place: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return the ascending order of each row, (..., K), and the rank (Eq. 7) at each place of that order.
 
-    None in place of the ranks says that they are 1, 2, ..., M: no ties.
+    None in place of the ranks says that they are 1, 2, ..., K: no ties.
     """
     order = _argsort(d)
     s = d.gather(-1, order)
     tied = s[..., 1:] == s[..., :-1]
+    if place is None:
+        rank, n = _counting(s), s.shape[-1]
+    else:
+        rank, n = place.bincount(minlength=s.shape[-1])[order].cumsum(-1), len(place)
     if d.device.type == "cpu" and not bool(tied.any()):
-        return order, None
+        return order, None if place is None else rank
     # Equal values share the rank of the last of them: the smallest such rank at or after each place.
     last = torch.cat([~tied, tied.new_ones(*s.shape[:-1], 1)], dim=-1)
-    return order, _counting(s).where(last, s.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+    return order, rank.where(last, n).flip(-1).cummin(-1).values.flip(-1)
+
+
+def _at_entries(order: Tensor, rank: Tensor | None, place: Tensor | None = None) -> Tensor:
+    """Return the ranks in the order of the entries, (..., M)."""
+    found = torch.empty_like(order).scatter_(-1, order, _counting(order) if rank is None else rank)
+    return found if place is None else found.index_select(-1, place)
 
 
 def _counting(like: Tensor) -> Tensor:
@@ -218,8 +242,7 @@ def max_ranks(values: Tensor) -> Tensor:
     ValueError, TypeError
         If a value is not a finite floating number.
     """
-    order, rank = _places(_finite(_matrix(values, "values"), "values"))
-    return torch.empty_like(order).scatter_(-1, order, _counting(order) if rank is None else rank)
+    return _at_entries(*_places(_finite(_matrix(values, "values"), "values")))
 
 
 def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
@@ -247,28 +270,26 @@ def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
         raise ValueError(
             f"d_image and d_text must both be (..., M), got {tuple(d_image.shape)} and {tuple(d_text.shape)}"
         )
-    return _correlation(d_image, d_text)
+    return _correlation(_Distances(d_image), _Distances(d_text))
 
 
-def _correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
-    n = d_image.shape[-1]
+def _correlation(image: _Distances, text: _Distances) -> Tensor:
+    n = image.values.shape[-1] if image.place is None else len(image.place)
     if n < 2:
-        return d_image.new_zeros(d_image.shape[:-1])
-    (order, a), (text_order, b) = _places(d_image), _places(d_text)
-    wide = torch.float32 if d_image.device.type == "mps" else torch.float64
+        return image.values.new_zeros(image.values.shape[:-1])
+    (order, a), (text_order, b) = _places(*image), _places(*text)
+    wide = torch.float32 if image.values.device.type == "mps" else torch.float64
     if a is None and b is None:  # only on a CPU: whole numbers in float64, exact up to 200,000 entries
         steps = torch.arange(1, n + 1, dtype=wide)
         joint = torch.empty_like(order, dtype=wide).scatter_(-1, text_order, steps.expand_as(order))
         r = (joint.gather(-1, order) @ steps - n * (n + 1) ** 2 / 4) / (n * (n * n - 1) / 12)
-        return r.to(d_image.dtype)
-    a, b = (_counting(order) if rank is None else rank for rank in (a, b))
-    b = torch.empty_like(order).scatter_(-1, text_order, b).gather(-1, order)
-    # Exact in 64 bits up to a million entries.
-    sum_a, sum_b = a.sum(-1), b.sum(-1)
-    product = n * (a * b).sum(-1) - sum_a * sum_b
-    squares = [n * (r * r).sum(-1) - total * total for r, total in ((a, sum_a), (b, sum_b))]
-    spread = squares[0].to(wide).sqrt() * squares[1].to(wide).sqrt()
-    return torch.where(spread > 0, product.to(wide) / spread.clamp_min(0.5), 0.0).to(d_image.dtype)
+        return r.to(image.values.dtype)
+    varied = [rank is None or rank[..., 0] < n for rank in (a, b)]
+    a, b = (_at_entries(order, a, image.place).to(wide), _at_entries(text_order, b, text.place).to(wide))
+    a, b = (rank - rank.mean(-1, keepdim=True) for rank in (a, b))
+    spread = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
+    r = (a * b).sum(-1) / spread.clamp_min(0.5)
+    return torch.where(torch.as_tensor(varied[0] & varied[1], device=r.device), r, 0.0).to(image.values.dtype)
 
 
 # ------------------------------------------------------------------------------------------- labels, Eq. 9
