@@ -91,8 +91,26 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
-def _log_probabilities(S: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """Return the logarithms of p_v2t and p_t2v, both (B, B), one query per row."""
+def log_probabilities(S: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Return the logarithms of the softmax of similarities in both directions.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    tau : float, > 0
+        Temperature, in units of the similarity.
+
+    Returns
+    -------
+    two Tensors, (B, B)
+        Of p_v2t (captions of an image) and p_t2v (images of a caption), one query per row.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix or ``tau`` not positive.
+    """
     logits = _scores(S) / _positive("tau", tau)
     return log_softmax(logits, 1), log_softmax(logits.T, 1)
 
@@ -145,12 +163,27 @@ def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tenso
     if not (margin >= 0 and math.isfinite(margin)):
         raise ValueError(f"margin must be finite and not negative, got {margin}")
     reduce = _NEGATIVES[negatives]
-    to_captions, to_images = _hinges(S, margin)
+    to_captions, to_images = hinges(S, margin)
     return reduce(to_captions, 1) + reduce(to_images, 0)
 
 
-def _hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the hinge of every negative caption (i, j) and of every negative image (i, j), (B, B) each."""
+def hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the hinge of every negative caption and of every negative image, before any reduction.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows, the given pairs on the diagonal.
+    margin : float or Tensor, (B,)
+        Margin, in units of the similarity; one for all pairs or one for each.
+    ignore : Tensor of bool, (B, B), optional
+        Entries that are no negatives.
+
+    Returns
+    -------
+    to_captions, to_images : Tensor, (B, B)
+        ``[a_i + S_ij - S_ii]_+`` and ``[a_j + S_ij - S_jj]_+``, zero on the diagonal.
+    """
     out = torch.eye(S.shape[0], dtype=torch.bool, device=S.device)
     if ignore is not None:
         out = out | ignore
@@ -231,7 +264,7 @@ def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None
     S = _scores(S)
     if margins.shape != S.shape[:1]:
         raise ValueError(f"margins must be ({S.shape[0]},), one per pair, got {tuple(margins.shape)}")
-    to_captions, to_images = _hinges(S, margins.to(S.dtype), ignore)
+    to_captions, to_images = hinges(S, margins.to(S.dtype), ignore)
     return to_captions.amax(1) + to_images.amax(0)
 
 
@@ -252,7 +285,7 @@ def info_nce(S: Tensor, tau: float) -> Tensor:
     -------
     Tensor, (B,)
     """
-    v2t, t2v = _log_probabilities(S, tau)
+    v2t, t2v = log_probabilities(S, tau)
     return -(v2t.diagonal() + t2v.diagonal())
 
 
@@ -276,7 +309,7 @@ def reverse_cross_entropy(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
     Tensor, (B,)
     """
     off, on = math.log(_positive("eps", eps)), math.log1p(eps)
-    v2t, t2v = _log_probabilities(S, tau)
+    v2t, t2v = log_probabilities(S, tau)
     both = torch.stack([v2t.diagonal(), t2v.diagonal()])  # (2, B)
     # The off-diagonal probabilities of a row sum to 1 - p_ii.
     return (torch.expm1(both) * off - both.exp() * on).sum(0)
@@ -321,7 +354,7 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
     """
     if not 0 < q <= 1:
         raise ValueError(f"q must lie in (0, 1], got {q}")
-    v2t, t2v = _log_probabilities(S, tau)
+    v2t, t2v = log_probabilities(S, tau)
     return -(torch.expm1(q * v2t.diagonal()) + torch.expm1(q * t2v.diagonal())) / q
 
 
@@ -334,30 +367,73 @@ def _complement(log_p: Tensor) -> Tensor:
     return torch.where(top, rest, -torch.expm1(log_p))
 
 
-def complementary_log(S: Tensor, tau: float, eps: float = 1e-10) -> Tensor:
-    """Complementary contrastive loss, log form (RCL; Hu et al., TPAMI 2023): only negatives are supervised.
+EPS = 1e-10  # bounds the logarithm: a negative of probability one costs at most 23.03
 
-    ``-sum_{j != i} log(1 - p_ij + eps)`` in both directions, so that a wrong positive never pulls together.
+COMPLEMENTARY: Family = Family(
+    "complementary loss",
+    {
+        "log": lambda p, rest, q: -(rest + EPS).log(),
+        "tan": lambda p, rest, q: p.tan(),
+        "abs": lambda p, rest, q: p,
+        "exp": lambda p, rest, q: (-rest).exp(),
+        "gce": lambda p, rest, q: (1 - (rest + EPS) ** q) / q,
+    },
+)
+"""Functions f of a negative's probability (RCL): ``f(p, 1 - p, q)``, elementwise; ``q`` is the exponent of
+"gce". Both p and 1 - p are given, since 1 - p of a probability near one cannot be had from p in float32."""
+
+
+def complementary(
+    S: Tensor,
+    loss: str = "log",
+    tau: float = 0.05,
+    *,
+    q: float = 0.2,
+    negatives: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Complementary contrastive loss, both directions added (RCL; Hu et al., TPAMI 2023).
+
+    ``sum_{j != i} f(p_ij)``: only negatives are supervised, so that a wrong positive never pulls together.
 
     Parameters
     ----------
     S : Tensor, (B, B)
-        Similarities, images in rows.
+        Similarities, images in rows, the given pairs on the diagonal.
+    loss : {"log", "tan", "abs", "exp", "gce"}
+        The function f of the negatives' probabilities, one of :data:`COMPLEMENTARY`.
     tau : float, > 0
-        Temperature.
-    eps : float, > 0
-        Bound inside the logarithm.
+        Temperature, in units of the similarity.
+    q : float in (0, 1]
+        Exponent of ``"gce"``.
+    negatives : two Tensors of bool, (B, B), optional
+        Those that count, for images as queries and for captions as queries, one query per row; all when not
+        given. The diagonal never counts.
 
     Returns
     -------
     Tensor, (B,)
-        The sum over the B - 1 negatives of each pair; zero when B is 1.
+        The sum over the negatives of each pair; zero when B is 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For an unknown loss, a temperature or an exponent out of range, or a matrix that is not square.
     """
-    _positive("eps", eps)
-    v2t, t2v = _log_probabilities(S, tau)
-    own = torch.eye(v2t.shape[0], dtype=torch.bool, device=v2t.device)
-    rows = ((_complement(v2t) + eps).log() + (_complement(t2v) + eps).log()).masked_fill(own, 0.0)  # (B, B)
-    return -rows.sum(1)
+    f, per_direction = COMPLEMENTARY[loss], []
+    if not 0 < q <= 1:
+        raise ValueError(f"q must lie in (0, 1], got {q}")
+    for direction, log_p in enumerate(log_probabilities(S, tau)):  # p_v2t, then p_t2v, queries in rows
+        values = f(log_p.exp(), _complement(log_p), q)  # (B, B)
+        out = torch.eye(len(S), dtype=torch.bool, device=S.device)
+        if negatives is not None:
+            out = out | ~negatives[direction]
+        per_direction.append(values.masked_fill(out, 0.0).sum(1))  # (B,)
+    return per_direction[0] + per_direction[1]
+
+
+def complementary_log(S: Tensor, tau: float) -> Tensor:
+    """Return :func:`complementary` in its log form, (B,), as a loss of the temperature alone."""
+    return complementary(S, "log", tau)
 
 
 # ---------------------------------------------------------------------------------------------- rematching
@@ -406,7 +482,7 @@ def rematch_sym_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) ->
     ValueError, TypeError
         If the shapes differ, ``S`` is not square, or a number is out of range.
     """
-    v2t, t2v = _log_probabilities(S, tau)
+    v2t, t2v = log_probabilities(S, tau)
     r, c = _targets(plan, S, floor)
     # KL(a || b) + KL(b || a) = sum (a - b)(log a - log b): every term is >= 0, so nothing cancels.
     rows = ((r - v2t.exp()) * (r.log() - v2t)).sum(1)
@@ -419,7 +495,7 @@ def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Ten
 
     Parameters, shapes and errors as :func:`rematch_sym_kl`.
     """
-    v2t, t2v = _log_probabilities(S, tau)
+    v2t, t2v = log_probabilities(S, tau)
     r, c = _targets(plan, S, floor)
     return (r * (r.log() - v2t)).sum(1) + (c * (c.log() - t2v)).sum(1)
 
@@ -430,7 +506,7 @@ def rematch_infonce(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -
     Parameters, shapes and errors as :func:`rematch_sym_kl`. The plan carries no gradient, so this differs
     from :func:`rematch_kl` by the entropy of the targets alone and trains the same network.
     """
-    v2t, t2v = _log_probabilities(S, tau)
+    v2t, t2v = log_probabilities(S, tau)
     r, c = _targets(plan, S, floor)
     return -(r * v2t).sum(1) - (c * t2v).sum(1)
 

@@ -260,7 +260,6 @@ def test_unknown_name_suggests():
         (lambda: losses.info_nce(S4, 0.0), ValueError, "tau"),
         (lambda: losses.info_nce(S4, math.inf), ValueError, "tau"),
         (lambda: losses.reverse_cross_entropy(S4, TAU, 0.0), ValueError, "eps"),
-        (lambda: losses.complementary_log(S4, TAU, -1.0), ValueError, "eps"),
         (lambda: losses.generalised_cross_entropy(S4, TAU, 1.5), ValueError, "q must"),
         (lambda: losses.rematch_kl(S4, PLAN4[:3], TAU), ValueError, "plan must have the shape"),
         (lambda: losses.rematch_kl(S4, PLAN4.numpy(), TAU), TypeError, "plan"),

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from nclib import losses
 from nclib._options import option
 from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
 from nclib.methods._detector import detector_report
@@ -176,10 +177,9 @@ def dynamic_hinge(H: Tensor, n: int, margin: float = 0.2) -> Tensor:
     K = len(H)
     if n > K:
         n = max(K - 1, 1)
-    own = torch.eye(K, dtype=torch.bool, device=H.device)
-    gap = margin - H.diagonal()  # (K,)
-    captions = (H + gap[:, None]).clamp_min(0).masked_fill(own, 0.0)  # negatives of image i in row i
-    images = (H + gap).clamp_min(0).masked_fill(own, 0.0)  # negatives of caption i in column i
+    captions, images = losses.hinges(
+        H, margin
+    )  # (K, K), the negatives of image i in row i, of caption j in column j
     return (captions.topk(n, dim=1).values.sum(1) + images.topk(n, dim=0).values.sum(0)) / n
 
 

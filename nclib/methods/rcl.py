@@ -11,12 +11,12 @@ supervised: the complementary contrastive loss pushes down the probability :math
 
 Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :math:`p^v` softmax of
 :math:`S/\tau` over the captions of an image, :math:`p^t` over the images of a caption, :math:`\Omega` the
-negatives that count (default all), :math:`f` an increasing function, one of :data:`COMPLEMENTARY`.
+negatives that count (default all), :math:`f` an increasing function of
+:data:`nclib.losses.COMPLEMENTARY`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,22 +25,10 @@ from torch import Tensor
 
 from nclib import losses
 from nclib._options import option
+from nclib.losses import COMPLEMENTARY, complementary
 from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
 from nclib.methods._detector import detector_report
 from nclib.methods._registry import METHODS
-
-EPS = 1e-10  # bounds the logarithm: a negative of probability one costs at most 23.03
-
-Complementary = Callable[[Tensor, Tensor, float], Tensor]
-COMPLEMENTARY: dict[str, Complementary] = {
-    "log": lambda p, rest, q: -(rest + EPS).log(),
-    "tan": lambda p, rest, q: p.tan(),
-    "abs": lambda p, rest, q: p,
-    "exp": lambda p, rest, q: (-rest).exp(),
-    "gce": lambda p, rest, q: (1 - (rest + EPS) ** q) / q,
-}
-"""The family f by name: ``f(p, 1 - p, q)``, elementwise; ``q`` is the exponent of "gce". Both p and 1 - p are
-given, since 1 - p of a probability near one cannot be had from p in float32."""
 
 
 @dataclass(frozen=True)
@@ -57,58 +45,6 @@ class RCLOptions:
     margin: float = option(0.2, above=0, help="margin of the baseline loss='triplet'")
     ratio: float = option(1.0, above=0, high=1, help="negatives that count, as a share of the batch; 1: all")
     judge: bool = option(True, help="after each epoch, one pass for the probability of every given pair")
-
-
-def complementary(
-    S: Tensor,
-    loss: str = "log",
-    tau: float = 0.05,
-    *,
-    q: float = 0.2,
-    negatives: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:
-    """Return the complementary contrastive loss of every pair, both directions added.
-
-    Parameters
-    ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows, the given pairs on the diagonal.
-    loss : {"log", "tan", "abs", "exp", "gce"}
-        The function f of the negatives' probabilities.
-    tau : float, > 0
-        Temperature, in units of the similarity.
-    q : float in (0, 1]
-        Exponent of ``"gce"``.
-    negatives : two Tensors of bool, (B, B), optional
-        Omega for images as queries and for captions as queries, one query per row; all when not given. The
-        diagonal never counts.
-
-    Returns
-    -------
-    Tensor, (B,)
-        The sum over the negatives of each pair; zero when B is 1.
-
-    Raises
-    ------
-    ValueError
-        For an unknown loss, a temperature or an exponent out of range, or a matrix that is not square.
-
-    References
-    ----------
-    Hu et al., Cross-Modal Retrieval With Partially Mismatched Pairs, TPAMI 45(8), 2023.
-    """
-    if loss not in COMPLEMENTARY:
-        raise ValueError(f"loss must be one of {', '.join(map(repr, COMPLEMENTARY))}, got {loss!r}")
-    if not 0 < q <= 1:
-        raise ValueError(f"q must lie in (0, 1], got {q}")
-    f, per_direction = COMPLEMENTARY[loss], []
-    for direction, log_p in enumerate(losses._log_probabilities(S, tau)):  # p^v, then p^t, queries in rows
-        values = f(log_p.exp(), losses._complement(log_p), q)  # (B, B)
-        out = torch.eye(len(S), dtype=torch.bool, device=S.device)
-        if negatives is not None:
-            out = out | ~negatives[direction]
-        per_direction.append(values.masked_fill(out, 0.0).sum(1))  # (B,)
-    return per_direction[0] + per_direction[1]
 
 
 def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:
@@ -167,9 +103,7 @@ class RCL(Method):
         return {"complementary": complementary(S, o.loss, o.tau, q=o.q, negatives=omega).mean()}
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return self.step(
-            loop, batch
-        )  # the method has none; epochs of warm-up that a user asks for are the same
+        return self.step(loop, batch)  # the method has none; epochs of it that a user asks for are the same
 
     def _negatives(self, loop: Loop, batch: Batch) -> tuple[Tensor, Tensor]:
         # Drawn for each direction: one matrix for both would mean images in one and captions in the other.
@@ -185,7 +119,7 @@ class RCL(Method):
             return
 
         def judged(S: Tensor) -> Tensor:
-            v, t = (log_p.diagonal().exp() for log_p in losses._log_probabilities(S, o.tau))
+            v, t = (log_p.diagonal().exp() for log_p in losses.log_probabilities(S, o.tau))
             return torch.stack([(v + t) / 2, complementary(S, "log", o.tau)], dim=1)  # (B, 2)
 
         self.p_matched, loss = loop.per_pair(judged).unbind(1)

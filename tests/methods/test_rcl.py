@@ -193,7 +193,7 @@ def test_a_step_is_the_mean_over_pairs():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"loss": "logg"}, "loss must be one of 'log', 'tan'"),
+        ({"loss": "logg"}, "unknown complementary loss .logg.; did you mean .log."),
         ({"tau": 0.0}, "tau must be positive"),
         ({"loss": "gce", "q": 0.0}, r"q must lie in \(0, 1\]"),
         ({"S": torch.zeros(2, 3)}, "S must be square"),
