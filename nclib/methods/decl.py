@@ -177,9 +177,7 @@ def dynamic_hinge(H: Tensor, n: int, margin: float = 0.2) -> Tensor:
     K = len(H)
     if n > K:
         n = max(K - 1, 1)
-    captions, images = losses.hinges(
-        H, margin
-    )  # (K, K), the negatives of image i in row i, of caption j in column j
+    captions, images = losses.hinges(H, margin)  # (K, K): of image i in row i, of caption j in column j
     return (captions.topk(n, dim=1).values.sum(1) + images.topk(n, dim=0).values.sum(0)) / n
 
 
