@@ -13,16 +13,15 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS, RESULTS = ROOT / "book" / "grids", ROOT / "book" / "results"
 NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise", "seed")
-ONE_RUN = "import json, sys, nclib; print(nclib.run(**json.loads(sys.argv[1])).folder)"
 
 
 def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -55,18 +54,15 @@ def label(run: dict[str, Any]) -> str:
 
 
 def make(run: dict[str, Any], target: pathlib.Path, work: pathlib.Path) -> str:
-    """Do one run in a process of its own and store its record; return a line on how it went."""
+    """Do one run and store its record; return a line on how it went."""
     import nclib
     from nclib.records import Record
 
-    command = [sys.executable, "-c", ONE_RUN, json.dumps({**run, "out": str(work), "progress": False})]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        return f"failed  {target.stem}: {last[0]}"
-    source = pathlib.Path(done.stdout.strip().splitlines()[-1]) / "record.json"
+    try:
+        folder = nclib.run(**run, out=str(work), progress=False).folder
+    except Exception as error:  # the other runs go on
+        return f"failed  {target.stem}: {type(error).__name__}: {error}"
+    source = pathlib.Path(folder) / "record.json"
     record = Record.load(source)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
@@ -95,9 +91,12 @@ def main() -> None:
         for _, target in targets:
             print("recorded" if target.exists() else "missing ", target.stem)
     else:
-        with ThreadPoolExecutor(options.workers) as pool:
-            for line in pool.map(lambda pair: make(*pair, options.work), missing):
-                print(line, flush=True)
+        os.environ["OMP_NUM_THREADS"] = "1"  # before the workers load torch
+        # A worker does many runs: a short one takes less time than starting Python and torch.
+        with ProcessPoolExecutor(options.workers, get_context("spawn"), max_tasks_per_child=20) as pool:
+            jobs = [pool.submit(make, run, target, options.work) for run, target in missing]
+            for job in jobs:
+                print(job.result(), flush=True)
     print(f"{options.grid}: {sum(t.exists() for _, t in targets)} of {len(targets)} runs recorded")
     sys.exit(not (options.list or all(target.exists() for _, target in targets)))
 
