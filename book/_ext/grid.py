@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -82,10 +83,12 @@ def main() -> None:
     parser.add_argument("grid", choices=grids)
     parser.add_argument("--workers", type=int, default=max(1, os.cpu_count() or 1), help="runs at a time")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "runs", help="folder of unfinished runs")
+    parser.add_argument("--match", default="", help="only runs whose name fits this regular expression")
     parser.add_argument("--list", action="store_true", help="show the runs, and whether they are recorded")
     options = parser.parse_args()
     runs = runs_of(yaml.safe_load((GRIDS / f"{options.grid}.yml").read_text("utf8")))
     targets = [(run, RESULTS / options.grid / f"{label(run)}.json") for run in runs]
+    targets = [pair for pair in targets if re.search(options.match, pair[1].stem)]
     missing = [(run, target) for run, target in targets if not target.exists()]
     if options.list:
         for _, target in targets:
