@@ -123,7 +123,7 @@ class Split:
     Parameters
     ----------
     name : str
-    images : ndarray or memmap, float32, (n_images, R, F)
+    images : ndarray or memmap, float32 or uint8, (n_images, R, F)
         One row per image: R fragments of F numbers.
     captions : Captions
         Grouped by image: captions ``i * captions_per_image`` and following describe image ``i``.
@@ -161,8 +161,10 @@ class Split:
 
     def __post_init__(self) -> None:
         n, where = len(self.images), f"split {self.name!r}: "
-        if self.images.ndim != 3 or self.images.dtype != np.float32:
-            raise ValueError(f"{where}images must be float32 (n_images, R, F), got {_describe(self.images)}")
+        if self.images.ndim != 3 or self.images.dtype not in (np.float32, np.uint8):
+            raise ValueError(
+                f"{where}images must be float32 or uint8 (n_images, R, F), got {_describe(self.images)}"
+            )
         object.__setattr__(self, "image_of", np.asarray(self.image_of))
         if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
             raise ValueError(
@@ -213,10 +215,11 @@ class Split:
         Returns
         -------
         Tensor, float32, (B, R, F)
-            A copy on the CPU.
+            A copy on the CPU; bytes are scaled to [0, 1].
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
-        return torch.from_numpy(np.asarray(self.images)[rows])
+        found = torch.from_numpy(np.asarray(self.images)[rows])
+        return found / 255 if found.dtype == torch.uint8 else found
 
     def part(self, start: int, stop: int) -> Split:
         """Return images ``start`` to ``stop - 1`` with their captions as a split of their own.

@@ -184,3 +184,23 @@ def test_learning_a_codebook_gives_whole_numbers_within_bounds(painter, scenes):
     assert book["filters"].shape == (48, 3, 5, 5)
     assert np.abs(book["filters"]).max(axis=(1, 2, 3)).min() == fragments.LARGEST
     assert np.isfinite(book["scale"]).all()
+
+
+def test_pictures_as_rows_of_pixels():
+    few = {"size": "small", "n_train": 60, "n_val": 3, "n_test": 4}
+    plain, data = load("emoji", **few), load("emoji", features="pixels", **few)
+    assert (data.n_regions, data.feature_dim) == (compose.SIDE, 3 * compose.SIDE)
+    rows = [55, 3, 3]
+    wanted = np.stack([plain.train.picture(row) for row in rows]).reshape(3, compose.SIDE, -1)
+    found = data.train.features(rows).numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wanted.astype(np.float32) / 255)
+    assert data.train.boxes is None
+    assert data.checksum != plain.checksum
+    np.testing.assert_array_equal(data.train.captions.tokens, plain.train.captions.tokens)
+    assert data.checksum == load("emoji", features="pixels", **few).checksum
+
+
+def test_an_unknown_kind_of_features_is_refused():
+    with pytest.raises(ValueError, match="features must be one of"):
+        load("emoji", features="patches")

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from local_weights import resnet_state
 from safetensors.torch import save_file
 
+import nclib
 from nclib.batch import Tokens
 from nclib.models import build
 from nclib.models.pixels import PixelEncoder
@@ -123,3 +124,23 @@ def test_errors(tmp_path):
         build("imram", **sizes, text_words="x")
     with pytest.raises(ValueError, match="text must be one of 'bigru', 'transformer', got 'clip'"):
         build("sgraf", **sizes, text="clip")
+
+
+def test_a_run_from_pictures_with_weights_from_a_file(tmp_path):
+    file = tmp_path / "resnet.safetensors"
+    save_file(resnet_state(), file)
+    record = nclib.run(
+        "plain",
+        model="vse",
+        data_options={"features": "pixels", "size": "small", "n_train": 64, "n_val": 8, "n_test": 10},
+        model_options={"image": "pixels", "image_file": str(file), "finetune": True},
+        epochs=1,
+        warmup_epochs=0,
+        batch_size=32,
+        out=str(tmp_path / "runs"),
+        progress=False,
+    )
+    assert record.metrics["test"]["rsum"] > 0
+    trainer, _ = nclib.open_run(record)
+    stem = trainer.networks[0].pixels.state_dict()
+    assert not torch.equal(stem["conv1.weight"].cpu(), resnet_state()["conv1.weight"])  # it was trained

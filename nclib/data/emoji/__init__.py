@@ -15,6 +15,7 @@ import numpy as np
 
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.files import checksum
 from nclib.data.registry import check_choice, check_count, datasets
 
 SIZES = {"small": 4000, "medium": 10000, "default": 16000}
@@ -31,6 +32,7 @@ def emoji(
     *,
     size: str = "default",
     regions: int = 12,
+    features: str = "regions",
     variant: str = "standard",
     seed: int = 0,
     n_train: int | None = None,
@@ -52,6 +54,9 @@ def emoji(
         and test pictures are the same.
     regions : int
         Boxes per picture, 4 to 36; 12 is the usual choice, the papers use 36. Fewer boxes are a prefix.
+    features : {"regions", "pixels"}
+        What an image is: its boxes' numbers, or the picture itself as 96 rows of 288 numbers in [0, 1] (red,
+        green, blue of each pixel in turn) for models that read pixels; ``regions`` then counts for nothing.
     variant : {"standard", "holdout"}
         With ``holdout`` the test pictures draw every concept by a designer that training and validation
         never use for it.
@@ -78,6 +83,7 @@ def emoji(
         When the cache folder cannot be written.
     """
     check_choice("size", size, tuple(SIZES))
+    check_choice("features", features, ("regions", "pixels"))
     check_choice("variant", variant, ("standard", "holdout"))
     from nclib.data.emoji import generate as make
 
@@ -91,10 +97,18 @@ def emoji(
     )
     build = functools.partial(make.generate, options=options, progress=progress)
     folder, facts = cached("emoji", make.cache_key(options), build)
-    return _open(folder, facts)
+    if features == "regions":
+        return _open(folder, facts)
+    from nclib.data.emoji import pixels
+
+    scenes = {name: np.load(folder / f"{name}_scenes.npy") for name in options.pictures()}
+    painted, content = cached(
+        "emoji_pixels", pixels.cache_key(folder.name), functools.partial(pixels.paint_all, scenes=scenes)
+    )
+    return _open(folder, {**facts, "checksum": checksum([facts["checksum"], content["checksum"]])}, painted)
 
 
-def _open(folder: Path, facts: dict[str, Any]) -> Dataset:
+def _open(folder: Path, facts: dict[str, Any], painted: Path | None = None) -> Dataset:
     from nclib.data.emoji.assets import read_names
     from nclib.data.emoji.compose import TINTS
     from nclib.data.emoji.grammar import CAPTIONS_PER_IMAGE, RELATIONS, make_lexicon
@@ -105,6 +119,8 @@ def _open(folder: Path, facts: dict[str, Any]) -> Dataset:
 
     def split(name: str) -> Split:
         images, boxes = (np.load(folder / f"{name}_{key}.npy", mmap_mode="r") for key in ("images", "boxes"))
+        if painted is not None:
+            images, boxes = np.load(painted / f"{name}_pixels.npy", mmap_mode="r"), None
         rest = ("scenes", "tokens", "offsets", "facts")
         scenes, tokens, offsets, stated = (np.load(folder / f"{name}_{key}.npy") for key in rest)
         main = scenes["concept"][:, 0]
