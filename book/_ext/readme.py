@@ -23,12 +23,11 @@ def recorded_runs() -> Any:
 
 
 def every_method() -> Any:
-    """Return the recorded quick runs of all methods on the VSE model, with the same column."""
-    from nclib.records import recorded
+    """Return the recorded quick runs of all methods on the VSE model with usual settings, likewise."""
+    from nclib.tables import recorded
 
-    runs = recorded(preset="quick", model="vse", dataset="emoji")
-    runs = runs[(runs["epochs"] + runs["warmup_epochs"] == 5) & (runs["mrate"] > 0)].copy()
-    runs = runs[(runs["method"] != "plain") | (runs["method_loss"] == "triplet")]
+    runs = recorded(dataset="emoji", preset="quick").retrieval
+    runs = runs[(runs["model"] == "vse") & (runs["variant"] == "") & (runs["mrate"] > 0)].copy()
     runs["label"] = ["plain (triplet)" if name == "plain" else name for name in runs["method"]]
     return runs
 
