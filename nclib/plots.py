@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: distinguishable with every common form of colour blindness.
 MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
-METHOD_COLOURS = {
-    "l2rm": MATCHED,
-    "plain": MISMATCHED,
-    "plain (triplet)": MISMATCHED,
-    "plain (infonce)": "#E69F00",
+METHOD_STYLES = {
+    "plain": (MISMATCHED, "s"),
+    "plain (triplet)": (MISMATCHED, "s"),
+    "plain (infonce)": ("#E69F00", "P"),
+    "l2rm": (MATCHED, "o"),
+    "ncr": ("#56B4E9", "^"),
+    "decl": ("#8C6D31", "D"),
+    "bicro": ("#6F63B5", "v"),
+    "rcl": (ACCENT, "X"),
+    "mscn": ("#A89400", "p"),
+    "repair": (THIRD, "h"),
 }
+"""Colour and marker of each method, the same in every figure."""
 RECALL_NAMES = {
     "i2t_r1": "image → text R@1",
     "i2t_r5": "R@5",
@@ -82,6 +89,16 @@ def _axes(n: int, height: float = 3.2, width: float = 8.4) -> tuple[Figure, list
     return figure, list(axes[0])
 
 
+def method_style(name: str) -> dict[str, Any]:
+    """Return colour, marker and line of a method; ``"ncr (one network)"`` is NCR's with a dashed line.
+
+    A name that is not in :data:`METHOD_STYLES` is drawn in grey.
+    """
+    base = name.removesuffix(" (one network)")
+    colour, mark = METHOD_STYLES.get(base, (NEUTRAL, "o"))
+    return {"color": colour, "marker": mark, "ls": "-" if base == name else "--"}
+
+
 def learning_curves(records: Mapping[str, Record]) -> Figure:
     """Draw validation rSum and the loss terms by epoch; warm-up is shaded.
 
@@ -93,17 +110,15 @@ def learning_curves(records: Mapping[str, Record]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     figure, (left, right) = _axes(2)
-    marks = iter("os^Dv")
     first = next(iter(records.values()))
     for name, record in records.items():
         rows = record.curves
         left.plot(
             [r["epoch"] for r in rows],
             [r["val_rsum"] for r in rows],
-            marker=next(marks),
             ms=4,
-            color=METHOD_COLOURS.get(name, THIRD),
             label=name,
+            **method_style(name),
         )
     left.set(xlabel="epoch", ylabel="rSum on validation (max 600)", title="Validation", ylim=(0, None))
     left.legend()
@@ -283,7 +298,7 @@ def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
         x = np.arange(len(keys)) + (k - (len(records) - 1) / 2) * width
         hatch = ("", "///", "...")[k % 3]
         bars = axis.bar(
-            x, [test[m] for m in keys], width * 0.94, color=METHOD_COLOURS.get(name, THIRD), label=name,
+            x, [test[m] for m in keys], width * 0.94, color=method_style(name)["color"], label=name,
             hatch=hatch, edgecolor="white", linewidth=0,
         )  # fmt: skip
         axis.bar_label(bars, fmt="%.0f", fontsize=8, padding=1)
@@ -303,11 +318,12 @@ def rates(table: pd.DataFrame, group: str = "label", value: str = "rsum") -> Fig
         One row per run with columns ``mrate``, ``group`` and ``value``.
     """
     figure, (axis,) = _axes(1, height=3.6)
-    for (name, part), mark in zip(table.groupby(group), "os^Dv", strict=False):
+    for name, part in table.groupby(group):
         by_rate = part.groupby("mrate")[value]
         mean, spread = by_rate.mean(), by_rate.std().fillna(0)
-        colour = METHOD_COLOURS.get(str(name), THIRD)
-        axis.plot(mean.index, mean, marker=mark, color=colour, label=str(name))
+        style = method_style(str(name))
+        colour = style["color"]
+        axis.plot(mean.index, mean, label=str(name), **style)
         axis.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, lw=0)
         axis.scatter(part["mrate"], part[value], s=10, color=colour, alpha=0.6, zorder=3)
     axis.set(xlabel="mismatch rate", ylabel="rSum on test (max 600)", ylim=(0, None))

@@ -74,7 +74,7 @@ def rates_figure(
     part = select(runs_, **where)
     if not labels and layout.noise:
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
-    own_colours = {m: plots.METHOD_COLOURS[m] for m in rows if m in plots.METHOD_COLOURS}
+    own_colours = {m: plots.METHOD_STYLES[m][0] for m in rows if m in plots.METHOD_STYLES}
     rest = [c for c, _ in STYLES if c not in own_colours.values()]
     marks = [m for _, m in STYLES]
     for (method, names), mark in zip(rows.items(), marks, strict=False):
