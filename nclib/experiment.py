@@ -5,30 +5,45 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nclib import category, data, methods, models
-from nclib._options import Rule, make, option, plain_values, rules
-from nclib._settings import as_plain, check_data_options, checked, noise_digest
+from nclib._frame import Frame, cpu_threads, fingerprint, of_last_epoch, of_noise
+from nclib._options import Rule, make, option, rules
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
 from nclib.presets import PRESETS, preset
-from nclib.records import RECORDED, Record, environment, peak_memory_mb
+from nclib.records import RECORDED, Record, find
 from nclib.training import NoisyPairs, Schedule, Trainer, choose_device
 
 if TYPE_CHECKING:
     from nclib.data import Dataset, Split
+
+__all__ = [
+    "FRAME",
+    "RunOptions",
+    "build_networks",
+    "check_parameters",
+    "cpu_threads",
+    "fingerprint",
+    "load_trainer",
+    "open_run",
+    "parameters",
+    "prepare_noise",
+    "recorded_run",
+    "resolve",
+    "run",
+    "run_name",
+    "shared",
+    "test_metrics",
+]
 
 
 @dataclass(frozen=True)
@@ -47,12 +62,27 @@ class RunOptions:
     out: str = option("runs", help="folder for records, checkpoints and arrays")
 
 
-DICTS = ("model_options", "data_options")
+def _preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    values, model_options, data_options = preset(name, dataset, method, given.get("model", RunOptions.model))
+    return {**values, "model_options": model_options, "data_options": data_options}
+
+
+FRAME = Frame(
+    options=RunOptions,
+    schedule=Schedule,
+    method_options=methods.options,
+    preset=_preset,
+    datasets=datasets,
+    mappings=("model_options", "data_options"),
+    catalogues={"dataset": data.available, "model": models.available},
+    noise_from_file={"mrate": None, "protocol": "file"},
+    record=Record,
+)
 
 
 def parameters(method: str) -> dict[str, Rule]:
     """Return every parameter of a run with ``method`` and what it may be, by name."""
-    return {**rules(RunOptions), **rules(Schedule), **rules(methods.options(method))}
+    return FRAME.parameters(method)
 
 
 def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
@@ -78,18 +108,7 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
     ValueError
         Naming each unknown parameter, with the nearest known one, and each value out of range.
     """
-    values = plain_values(namespace)
-    own = set(extra) - set(parameters(method) if method else ())
-    return {k: v for k, v in _checked(values, method, extra).items() if k not in own}
-
-
-def _checked(values: Mapping[str, Any], method: str | None, extra: Mapping[str, Rule]) -> dict[str, Any]:
-    return checked(
-        values,
-        {**(parameters(method) if method else {}), **extra},
-        mappings=DICTS if method else (),
-        names={"dataset": data.available(), "model": models.available()},
-    )
+    return FRAME.check_namespace(namespace, method, extra)
 
 
 def run(
@@ -139,28 +158,7 @@ def run(
         return category.run(method, progress=progress, **values)
     settings = resolve(method, model_options=model_options, data_options=data_options, **values)
     folder = Path(settings["out"]) / run_name(settings)
-    if (folder / "record.json").exists():
-        done = Record.load(folder / "record.json")
-        if progress:
-            print(f"already done on {done.environment['device']}: {folder / 'record.json'}")
-        return done
-    device = choose_device(settings["device"])
-    with (
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        cpu_threads(settings["threads"]),
-    ):
-        return _run(settings, folder, device, progress)
-
-
-@contextmanager
-def cpu_threads(n: int) -> Iterator[None]:
-    """Run with ``n`` CPU threads (0: leave the number alone) and restore the number afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return FRAME.run(settings, folder, _run, progress)
 
 
 def resolve(
@@ -178,46 +176,10 @@ def resolve(
         As :func:`run`.
     """
     values |= {"model_options": model_options, "data_options": data_options}
-    given = _checked({k: as_plain(v) for k, v in values.items()}, method, {})
-    chosen, where = (given.get(k, getattr(RunOptions, k)) for k in ("preset", "dataset"))
-    common, model_preset, data_preset = preset(chosen, where, method, given.get("model", RunOptions.model))
-    merged = {**common, **given}
-
-    def part(cls: type) -> dict[str, Any]:
-        return asdict(make(cls, {k: v for k, v in merged.items() if k in rules(cls)}))
-
-    settings = {
-        "method": method,
-        **part(RunOptions),
-        **part(Schedule),
-        "method_options": part(methods.options(method)),
-        "model_options": {**model_preset, **given.get("model_options", {})},
-        "data_options": {**data_preset, **given.get("data_options", {})},
-    }
+    settings = FRAME.resolve(method, values)
     if settings["epochs"] + settings["warmup_epochs"] == 0:
         raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
-    check_data_options(datasets, settings["dataset"], settings["data_options"])
-    if settings["noise_file"]:
-        settings |= {"mrate": None, "protocol": "file", "noise_sha256": noise_digest(settings["noise_file"])}
     return settings
-
-
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a digest of everything that decides a run's numbers: its settings and nclib's code."""
-    decisive = {k: v for k, v in settings.items() if k not in ("out", "device")}
-    return hashlib.sha256(json.dumps([decisive, _code()], sort_keys=True).encode()).hexdigest()[:16]
-
-
-@functools.cache
-def _code() -> str:
-    """Return a digest of the package's code and bundled files, as they were when first asked for."""
-    h = hashlib.sha256()
-    root = Path(__file__).parent
-    above = {"records.py", "plots.py", "presets.py"}  # they look at a run, or feed its settings
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".npz", ".png") and path.name not in above:
-            h.update(path.read_bytes())
-    return h.hexdigest()
 
 
 def run_name(settings: Mapping[str, Any]) -> str:
@@ -229,22 +191,12 @@ def run_name(settings: Mapping[str, Any]) -> str:
 
 def recorded_run(method: str, **values: Any) -> Record | None:
     """Return the recorded run of the book with exactly the settings that :func:`run` would use, if any."""
-    wanted = resolve(method, **values)
-    free = ("out", "device", "threads")
-    for path in sorted(RECORDED.rglob("*.json")):
-        try:
-            record = Record.load(path)
-        except ValueError:
-            continue  # another kind of result
-        if all(record.settings.get(k) == v for k, v in wanted.items() if k not in free):
-            return record
-    return None
+    return find(RECORDED, resolve(method, **values), Record)
 
 
 def shared(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those parameters of a run that do not belong to its method, to run another one likewise."""
-    common = {*rules(RunOptions), *rules(Schedule), *DICTS}
-    return {k: v for k, v in given.items() if k in common}
+    return FRAME.shared(given)
 
 
 def prepare_noise(settings: Mapping[str, Any], train: Split) -> Mismatch:
@@ -297,8 +249,6 @@ def load_trainer(settings: Mapping[str, Any], folder: Path, device: torch.device
 
 
 def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress: bool) -> Record:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     trainer, dataset = load_trainer(settings, folder, device)
     noise = trainer.pairs.noise
     if progress:
@@ -308,12 +258,9 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     started = time.perf_counter()
     metrics = test_metrics(trainer, dataset.test)
     test_seconds = time.perf_counter() - started
-    best = trainer.best["epoch"]
-    training = [row for row in curves if row["phase"] == "training"]
-    known = {"epoch", "phase", "lr", "steps", "seconds"}
-    record = Record(
-        name=folder.name,
-        settings={k: v for k, v in settings.items() if k != "out"},  # a place on one machine
+    return FRAME.finish(
+        settings,
+        trainer,
         data={
             "name": dataset.name,
             "checksum": dataset.checksum,
@@ -321,38 +268,13 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
             "val_images": dataset.val.n_images,
             "test_images": dataset.test.n_images,
         },
-        noise={
-            "protocol": noise.protocol,
-            "rate": noise.rate,
-            "seed": noise.seed,
-            "true_rate": noise.true_rate,
-            "checksum": noise.checksum,
-            "description": noise.describe(),
-        },
-        metrics={
-            "val": {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")},
-            **metrics,
-        },
-        curves=curves,
-        diagnostics={
-            k: v
-            for k, v in (training[-1] if training else {}).items()
-            if k not in known and not k.startswith(("val_", "loss_"))
-        },
-        best_epoch=best,
-        cost={
-            "seconds": round(sum(row["seconds"] for row in curves), 2),
-            "test_seconds": round(test_seconds, 2),
-            "peak_memory_mb": round(peak_memory_mb(device), 1),
-            "parameters": sum(p.numel() for network in trainer.networks for p in network.parameters()),
-        },
-        environment=environment(device),
-        folder=str(folder),
+        noise=of_noise(noise),
+        metrics=metrics,
+        diagnostics=of_last_epoch([row for row in curves if row["phase"] == "training"]),
+        test_seconds=test_seconds,
+        parameters=sum(p.numel() for network in trainer.networks for p in network.parameters()),
+        progress=progress,
     )
-    record.save(folder / "record.json")
-    if progress:
-        print(record)
-    return record
 
 
 def test_metrics(trainer: Trainer, split: Split) -> dict[str, dict[str, float]]:

@@ -12,10 +12,10 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+FREE = ("out", "device", "threads")  # settings that do not decide the numbers
 RECORDED = Path(__file__).resolve().parents[1] / "book" / "results"  # in a checkout
 PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 
@@ -78,7 +79,7 @@ class Record:
         return Path(path)
 
     @classmethod
-    def load(cls, path: str | Path) -> Record:
+    def load(cls, path: str | Path) -> Self:
         """Read a record.
 
         Raises
@@ -93,6 +94,11 @@ class Record:
             return cls(**content, folder=str(Path(path).parent))
         except (KeyError, TypeError, json.JSONDecodeError, ValueError) as error:
             raise ValueError(f"{path} is not a record: {error}") from error
+
+    def columns(self) -> dict[str, Any]:
+        """Return what a table of this kind of runs shows beside what all kinds have."""
+        others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in ("single", "test_dsl")}
+        return {"val_rsum": self.metrics["val"].get("rsum"), **others}
 
     def __str__(self) -> str:
         test = self.metrics["test"]
@@ -113,19 +119,29 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def collect(folder: str | Path) -> pd.DataFrame:
+R = TypeVar("R", bound=Record)
+
+
+def read(folder: str | Path, kind: type[R]) -> Iterator[tuple[Path, R]]:
+    """Yield path and record of every record of a kind below ``folder``."""
+    for path in sorted(Path(folder).rglob("*.json")):
+        try:
+            record = kind.load(path)
+        except ValueError:
+            continue  # other JSON files, such as benchmark results, live there as well
+        yield path, record
+
+
+def collect(folder: str | Path, kind: type[Record] = Record) -> pd.DataFrame:
     """Read every record below ``folder`` into a table, one row per run.
 
-    Columns: the settings, test metrics, validation rSum as ``val_rsum``, diagnostics, cost, device.
+    Columns: the settings, ``method_*`` for options of the method, test metrics, what the ``kind`` of record
+    adds (validation rSum as ``val_rsum``), diagnostics that are numbers, cost, device.
     """
     import pandas as pd
 
     rows = []
-    for path in sorted(Path(folder).rglob("*.json")):
-        try:
-            record = Record.load(path)
-        except ValueError:
-            continue  # other JSON files, such as benchmark results, live there as well
+    for path, record in read(folder, kind):
         options = {f"method_{k}": v for k, v in record.settings.get("method_options", {}).items()}
         plain = {k: v for k, v in record.settings.items() if not isinstance(v, dict)}
         rows.append(
@@ -133,9 +149,8 @@ def collect(folder: str | Path) -> pd.DataFrame:
                 **plain,
                 **options,
                 **record.metrics["test"],
-                "val_rsum": record.metrics["val"].get("rsum"),
-                **{f"{k}_rsum": v["rsum"] for k, v in record.metrics.items() if k in ("single", "test_dsl")},
-                **record.diagnostics,
+                **record.columns(),
+                **{k: v for k, v in record.diagnostics.items() if not isinstance(v, list)},
                 **record.cost,
                 "best_epoch": record.best_epoch,
                 "device": record.environment["device"],
@@ -144,6 +159,14 @@ def collect(folder: str | Path) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | None:
+    """Return the first record below ``folder`` with exactly these settings, if any; the machine is free."""
+    for _, record in read(folder, kind):
+        if all(record.settings.get(k) == v for k, v in settings.items() if k not in FREE):
+            return record
+    return None
 
 
 def mean_and_spread(table: pd.DataFrame, by: Iterable[str], value: str = "rsum") -> pd.DataFrame:
@@ -235,15 +258,17 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 2**20
 
 
-def recorded(**where: Any) -> pd.DataFrame:
+def recorded(kind: type[Record] = Record, /, **where: Any) -> pd.DataFrame:
     """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
 
     Parameters
     ----------
+    kind : type
+        Kind of record.
     **where
         Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
     """
-    table = collect(RECORDED)
+    table = collect(RECORDED, kind)
     for column, value in where.items():
         if column not in table:
             return table.iloc[:0]

@@ -6,23 +6,20 @@ killed continues from its last finished epoch and ends with the same bits as one
 
 from __future__ import annotations
 
-import hashlib
-import io
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib import checkpoint
 from nclib._options import option
+from nclib._saved_loop import SavedLoop, seed_of
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
 from nclib.methods import Batch, Method, Truth
@@ -61,12 +58,6 @@ def choose_device(name: str = "auto") -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device={name!r} cannot be used here ({error}); take 'auto' or 'cpu'") from error
     return device
-
-
-def seed_of(*parts: object) -> int:
-    """Return a seed made of some values, the same everywhere."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
 
 
 class NoisyPairs:
@@ -125,7 +116,7 @@ class Batches:
         return (self.load(index) for index in self.chunks)
 
 
-class Trainer:
+class Trainer(SavedLoop):
     """Trains the networks of a method; is the ``loop`` that a method is given.
 
     Parameters
@@ -150,6 +141,9 @@ class Trainer:
         Identify settings and code, and the data; a checkpoint with others is refused.
     """
 
+    criterion: ClassVar[str] = "rsum"
+    stream: ClassVar[str] = "dropout"
+
     def __init__(
         self,
         method: Method,
@@ -164,21 +158,18 @@ class Trainer:
         fingerprint: str,
         data_checksum: str,
     ) -> None:
+        identity = {"fingerprint": fingerprint, "noise": pairs.noise.checksum, "data": data_checksum}
+        super().__init__(seed=seed, device=device, folder=folder, identity=identity)
         self.method, self.pairs, self.schedule = method, pairs, schedule
         self.networks = [network.to(device) for network in networks]
         self.reset_optimizers()
-        self.seed, self.device, self.folder, self.fingerprint = seed, device, folder, fingerprint
-        self.data_checksum = data_checksum
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
         self.n_epochs, self.lr = schedule.epochs, schedule.lr
         self.val, self._held_out = _set_aside(val, method.clean_share, len(pairs))
         self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
-        self.epoch, self.active, self.lr_scale = 0, 0, 1.0
-        self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] = {"rsum": -math.inf, "epoch": -1}
-        self._arrays: dict[str, np.ndarray] = {}
+        self.active, self.lr_scale = 0, 1.0
 
     # -- what a method may ask for ----------------------------------------------------------------------
 
@@ -261,36 +252,12 @@ class Trainer:
         """Give every network a new optimiser: Adam at the schedule's rate, without moments."""
         self.optimizers = [torch.optim.Adam(n.parameters(), lr=self.schedule.lr) for n in self.networks]
 
-    def keep(self, **arrays: Any) -> None:
-        """Store arrays of this epoch; read them back with :func:`epoch_arrays`."""
-        for name, value in arrays.items():
-            self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-
     # -- the loop ---------------------------------------------------------------------------------------
 
-    def fit(self, progress: bool = True) -> list[dict[str, Any]]:
-        """Train to the end, from the last checkpoint if there is one; return one dict per epoch."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"out={str(self.folder.parent)!r} cannot be written ({error}); choose another folder"
-            ) from error
-        self._resume()
-        total = self.schedule.warmup_epochs + self.schedule.epochs
-        for epoch in range(len(self.history), total):
-            self.epoch = epoch
-            started = time.perf_counter()
-            torch.manual_seed(seed_of(self.seed, self.epoch, "dropout"))
-            self._arrays = {}
-            row = self._train_epoch(progress)
-            row.update({f"val_{k}": v for k, v in self._validate().items()})
-            row["seconds"] = round(time.perf_counter() - started, 3)
-            self.history.append(row)
-            self._save()
-            if progress:
-                print(self._line(row, total), flush=True)
-        return self.history
+    @property
+    def n_planned(self) -> int:
+        """Epochs of the whole run, warm-up included."""
+        return self.schedule.warmup_epochs + self.schedule.epochs
 
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
         from tqdm import tqdm
@@ -322,12 +289,8 @@ class Trainer:
             if not warm:
                 self.method.end_epoch(self)
         self.active = 0
-        row: dict[str, Any] = {"epoch": self.epoch + 1, "phase": "warm-up" if warm else "training"}
-        row |= {"lr": self.lr, "steps": steps}
-        row |= {f"loss_{name}": float(value) / max(steps, 1) for name, value in totals.items()}
-        bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
-        if bad:
-            raise RuntimeError(f"epoch {self.epoch + 1}: {', '.join(bad)} is not finite; lower lr ({s.lr:g})")
+        row: dict[str, Any] = {"phase": "warm-up" if warm else "training", "lr": self.lr, "steps": steps}
+        row |= self._mean_losses(totals, steps, s.lr)
         if not warm and self.pairs.truth_is_known:
             row |= self.method.diagnostics(self.pairs.truth())
         return row
@@ -358,80 +321,37 @@ class Trainer:
         return self.scores(split, progress=progress).mean(0)
 
     def _validate(self) -> dict[str, float]:
-        result = recall(self.score(self.val), self.val.captions_per_image)
-        if result["rsum"] > self.best["rsum"]:
-            # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
-            weights = [{k: v.clone() for k, v in n.state_dict().items()} for n in self.networks]
-            self.best = {"rsum": result["rsum"], "epoch": self.epoch + 1, "networks": weights}
-        return result
-
-    def load_best(self) -> None:
-        """Put the weights of the selected epoch into the networks, and the networks in eval mode.
-
-        Raises
-        ------
-        FileNotFoundError
-            When neither this trainer nor its folder holds a finished epoch.
-        ValueError
-            When the folder's checkpoint belongs to other settings, data or code.
-        """
-        if "networks" not in self.best:
-            self.best = self._read()["best"]
-        for network, state in zip(self.networks, self.best["networks"], strict=True):
-            network.load_state_dict(state)
-            network.eval()
+        return dict(recall(self.score(self.val), self.val.captions_per_image))
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
-        if self._arrays:
-            buffer = io.BytesIO()
-            np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
-            checkpoint.write_atomically(_arrays_file(self.folder, self.epoch + 1), buffer.getvalue())
-        checkpoint.save(
-            self.folder / "checkpoint.safetensors",
-            {
-                **self._identity(),
-                "networks": [n.state_dict() for n in self.networks],
-                "optimizers": [o.state_dict() for o in self.optimizers],
-                "method": self.method.state(),
-                "history": self.history,
-                "best": self.best,
-            },
-        )
+    def _weights(self) -> list[dict[str, Any]]:
+        return [network.state_dict() for network in self.networks]
 
-    def _resume(self) -> None:
-        if not (self.folder / "checkpoint.safetensors").exists():
-            return
-        saved = self._read()
+    def _put(self, weights: list[dict[str, Any]]) -> None:
+        for network, state in zip(self.networks, weights, strict=True):
+            network.load_state_dict(state)
+            network.eval()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "networks": self._weights(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "method": self.method.state(),
+        }
+
+    def _load_state(self, saved: dict[str, Any]) -> None:
         for network, state in zip(self.networks, saved["networks"], strict=True):
             network.load_state_dict(state)
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
-        self.history, self.best = saved["history"], saved["best"]
         self.method.load_state(self, saved["method"])
 
-    def _read(self) -> dict[str, Any]:
-        path = self.folder / "checkpoint.safetensors"
-        saved = checkpoint.load(path)
-        for key, what in (("fingerprint", "settings or code"), ("noise", "noise"), ("data", "data")):
-            if saved[key] != self._identity()[key]:
-                raise ValueError(f"{path} belongs to a run with other {what}; take another out or delete it")
-        return saved
-
-    def _identity(self) -> dict[str, str]:
-        return {
-            "fingerprint": self.fingerprint,
-            "noise": self.pairs.noise.checksum,
-            "data": self.data_checksum,
-        }
-
-    @staticmethod
-    def _line(row: dict[str, Any], total: int) -> str:
+    def _line(self, row: dict[str, Any]) -> str:
         losses = "  ".join(f"{k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
         extra = f"  AUC {row['auc']:.3f}" if row.get("auc") is not None else ""
         return (
-            f"epoch {row['epoch']:>2}/{total} {row['phase']:<8} {losses}"
+            f"epoch {row['epoch']:>2}/{self.n_planned} {row['phase']:<8} {losses}"
             f"  val rSum {row['val_rsum']:.1f}{extra}  {row['seconds']:.1f} s"
         )
 
@@ -451,10 +371,6 @@ def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPair
     n_images = max(1, min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5))
     kept, aside = val.part(0, val.n_images - n_images), val.part(val.n_images - n_images, val.n_images)
     return kept, NoisyPairs(aside, Mismatch.draw(aside.image_of, 0.0, seed=0))
-
-
-def _arrays_file(folder: Path, epoch: int) -> Path:
-    return folder / "epochs" / f"{epoch:03d}.npz"
 
 
 def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from nclib._options import Rule, make, option, plain_values, rules
-from nclib._settings import as_plain, check_data_options, checked, noise_digest
+from nclib._frame import Frame, fingerprint, of_last_epoch, of_noise
+from nclib._options import Rule, make, option, rules
 from nclib.category import build, options
 from nclib.category._base import DeepMethod, Shape, Training
 from nclib.category._noise import PROTOCOLS, SCOPES, LabelNoise
@@ -20,9 +20,7 @@ from nclib.category._presets import preset
 from nclib.category._records import CategoryRecord
 from nclib.category._training import CategorySchedule, CategoryTrainer
 from nclib.data import category as data
-from nclib.experiment import cpu_threads, fingerprint
 from nclib.presets import PRESETS
-from nclib.records import environment, peak_memory_mb
 from nclib.training import choose_device, epoch_arrays
 
 LARGEST_CONFUSION = 50  # classes up to which a record holds the matrix of corrected labels
@@ -46,9 +44,22 @@ class CategoryOptions:
     out: str = option("runs", help="folder for records, checkpoints and arrays")
 
 
+FRAME = Frame(
+    options=CategoryOptions,
+    schedule=CategorySchedule,
+    method_options=options,
+    preset=lambda name, dataset, method, given: preset(name, dataset, method),
+    datasets=data.category_datasets,
+    mappings=("data_options",),
+    catalogues={"dataset": data.available},
+    noise_from_file={"noise_rate": None, "noise": "file", "noise_scope": "file"},
+    record=CategoryRecord,
+)
+
+
 def parameters(method: str) -> dict[str, Rule]:
     """Return every parameter of a run with ``method`` and what it may be, by name."""
-    return {**rules(options(method)), **rules(CategorySchedule), **rules(CategoryOptions)}
+    return FRAME.parameters(method)
 
 
 def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
@@ -74,17 +85,7 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
     ValueError
         Naming each unknown parameter, with the nearest known one, and each value out of range.
     """
-    own = set(extra) - set(parameters(method) if method else ())
-    return {k: v for k, v in _checked(plain_values(namespace), method, extra).items() if k not in own}
-
-
-def _checked(values: Mapping[str, Any], method: str | None, extra: Mapping[str, Rule]) -> dict[str, Any]:
-    return checked(
-        values,
-        {**(parameters(method) if method else {}), **extra},
-        mappings=("data_options",),
-        names={"dataset": data.available()},
-    )
+    return FRAME.check_namespace(namespace, method, extra)
 
 
 def resolve(
@@ -97,30 +98,7 @@ def resolve(
     ValueError
         As :func:`run`.
     """
-    values |= {"data_options": data_options}
-    given = _checked({k: as_plain(v) for k, v in values.items()}, method, {})
-    chosen, where = (given.get(k, getattr(CategoryOptions, k)) for k in ("preset", "dataset"))
-    merged = {**preset(chosen, where, method), **given}
-
-    def part(cls: type) -> dict[str, Any]:
-        return asdict(make(cls, {k: v for k, v in merged.items() if k in rules(cls)}))
-
-    settings = {
-        "method": method,
-        **part(CategoryOptions),
-        **part(CategorySchedule),
-        "method_options": part(options(method)),
-        "data_options": dict(given.get("data_options", {})),
-    }
-    check_data_options(data.category_datasets, where, settings["data_options"])
-    if settings["noise_file"]:
-        settings |= {
-            "noise_rate": None,
-            "noise": "file",
-            "noise_scope": "file",
-            "noise_sha256": noise_digest(settings["noise_file"]),
-        }
-    return settings
+    return FRAME.resolve(method, {**values, "data_options": data_options})
 
 
 def run(
@@ -164,17 +142,7 @@ def run(
     """
     settings = resolve(method, data_options=data_options, **values)
     folder = Path(settings["out"]) / run_name(settings)
-    if (folder / "record.json").exists():
-        done = CategoryRecord.load(folder / "record.json")
-        if progress:
-            print(f"already done on {done.environment['device']}: {folder / 'record.json'}")
-        return done  # type: ignore[return-value]
-    device = choose_device(settings["device"])
-    with (
-        torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        cpu_threads(settings["threads"]),
-    ):
-        return _run(settings, folder, device, progress)
+    return FRAME.run(settings, folder, _run, progress)
 
 
 def run_name(settings: Mapping[str, Any]) -> str:
@@ -186,8 +154,7 @@ def run_name(settings: Mapping[str, Any]) -> str:
 
 def shared(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return those parameters of a run that do not belong to its method, to run another one likewise."""
-    common = {*rules(CategoryOptions), *rules(CategorySchedule), "data_options"}
-    return {k: v for k, v in given.items() if k in common}
+    return FRAME.shared(given)
 
 
 def prepare_noise(settings: Mapping[str, Any], dataset: data.CategoryData) -> LabelNoise:
@@ -248,8 +215,6 @@ def load_trainer(
 
 
 def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress: bool) -> CategoryRecord:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     trainer, dataset, noise = load_trainer(settings, folder, device)
     if progress:
         print(f"{folder.name}  [{settings['preset']}, {device}]\n{noise.describe()}")
@@ -259,19 +224,15 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
     started = time.perf_counter()
     test = trainer.evaluate(dataset.test)
     test_seconds = time.perf_counter() - started
-    best = trainer.best["epoch"]
-    known = {"epoch", "lr", "steps", "seconds"}
     given = {
         "given_accuracy_image": float((noise.image_labels == noise.truth).mean()),
         "given_accuracy_text": float((noise.text_labels == noise.truth).mean()),
         "given_accuracy": 1 - noise.true_rate,
     }
-    own = {k: v for k, v in curves[-1].items() if k not in known and not k.startswith(("val_", "loss_"))}
-    own |= corrected_confusion(folder, noise.truth, best)
     network = trainer.network
-    record = CategoryRecord(
-        name=folder.name,
-        settings={k: v for k, v in settings.items() if k != "out"},  # a place on one machine
+    return FRAME.finish(
+        settings,
+        trainer,
         data={
             "name": dataset.name,
             "checksum": dataset.checksum,
@@ -280,36 +241,17 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
             "test_pairs": len(dataset.test),
             "classes": dataset.n_classes,
         },
-        noise={
-            "protocol": noise.protocol,
-            "scope": noise.scope,
-            "rate": noise.rate,
-            "seed": noise.seed,
-            "true_rate": noise.true_rate,
-            "checksum": noise.checksum,
-            "description": noise.describe(),
+        noise={**of_noise(noise), "scope": noise.scope},
+        metrics={"test": test, "last": last},
+        diagnostics={
+            **given,
+            **of_last_epoch(curves),
+            **corrected_confusion(folder, noise.truth, trainer.best["epoch"]),
         },
-        metrics={
-            "val": {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")},
-            "test": test,
-            "last": last,
-        },
-        curves=curves,
-        diagnostics={**given, **own},
-        best_epoch=best,
-        cost={
-            "seconds": round(sum(row["seconds"] for row in curves), 2),
-            "test_seconds": round(test_seconds, 2),
-            "peak_memory_mb": round(peak_memory_mb(device), 1),
-            "parameters": sum(p.numel() for p in network.parameters()) if network is not None else 0,
-        },
-        environment=environment(device),
-        folder=str(folder),
+        test_seconds=test_seconds,
+        parameters=sum(p.numel() for p in network.parameters()) if network is not None else 0,
+        progress=progress,
     )
-    record.save(folder / "record.json")
-    if progress:
-        print(record)
-    return record
 
 
 def corrected_confusion(folder: Path, truth: np.ndarray, epoch: int) -> dict[str, Any]:

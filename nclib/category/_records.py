@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self
 
+from nclib import records
 from nclib._options import rules
 from nclib.records import RECORDED, Record
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FREE = ("out", "device", "threads")  # settings that do not decide the numbers
 
 
 @dataclass
@@ -23,6 +22,24 @@ class CategoryRecord(Record):
     ``metrics["val"]`` and ``metrics["test"]`` hold ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1] of the
     selected epoch; ``metrics["last"]`` the test values of the last one.
     """
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a record.
+
+        Raises
+        ------
+        ValueError
+            When the file is not a record of category retrieval.
+        """
+        record = super().load(path)
+        if "map_avg" not in record.metrics.get("test", {}):
+            raise ValueError(f"{path} is not a record of category retrieval")
+        return record
+
+    def columns(self) -> dict[str, Any]:
+        """Return ``val_map_avg`` and ``variant``."""
+        return {"val_map_avg": self.metrics["val"]["map_avg"], "variant": variant(self.settings)}
 
     def __str__(self) -> str:
         test = self.metrics["test"]
@@ -39,28 +56,7 @@ def collect(folder: str | Path) -> pd.DataFrame:
     of the last epoch, cost, device, and ``variant``: the settings that differ from the preset, such as
     ``lam=0.1``, or ``default``.
     """
-    import pandas as pd
-
-    rows = []
-    for path, record in _records(folder):
-        options = {f"method_{k}": v for k, v in record.settings.get("method_options", {}).items()}
-        plain = {k: v for k, v in record.settings.items() if not isinstance(v, dict)}
-        rows.append(
-            {
-                **plain,
-                **options,
-                **record.metrics["test"],
-                "val_map_avg": record.metrics["val"]["map_avg"],
-                **{k: v for k, v in record.diagnostics.items() if not isinstance(v, list)},
-                **record.cost,
-                "best_epoch": record.best_epoch,
-                "device": record.environment["device"],
-                "name": record.name,
-                "variant": variant(record.settings),
-                "path": str(path),
-            }
-        )
-    return pd.DataFrame(rows)
+    return records.collect(folder, CategoryRecord)
 
 
 def variant(settings: Mapping[str, Any]) -> str:
@@ -75,18 +71,6 @@ def variant(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"
 
 
-def _records(folder: str | Path) -> list[tuple[Path, CategoryRecord]]:
-    found = []
-    for path in sorted(Path(folder).rglob("*.json")):
-        try:
-            record = cast(CategoryRecord, CategoryRecord.load(path))
-        except ValueError:
-            continue  # another kind of result
-        if "map_avg" in record.metrics.get("test", {}):
-            found.append((path, record))
-    return found
-
-
 def recorded(**where: Any) -> pd.DataFrame:
     """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
 
@@ -95,20 +79,11 @@ def recorded(**where: Any) -> pd.DataFrame:
     **where
         Column = value pairs that rows must satisfy, for example ``method="uot_rcl", noise_rate=0.6``.
     """
-    table = collect(RECORDED)
-    for column, value in where.items():
-        if column not in table:
-            return table.iloc[:0]
-        table = table[table[column] == value]
-    return table.reset_index(drop=True)
+    return records.recorded(CategoryRecord, **where)
 
 
 def recorded_run(method: str, **values: Any) -> CategoryRecord | None:
     """Return the recorded run of the book with exactly the settings that a run would use, if any."""
     from nclib.category._experiment import resolve
 
-    wanted = resolve(method, **values)
-    for _, record in _records(RECORDED):
-        if all(record.settings.get(k) == v for k, v in wanted.items() if k not in FREE):
-            return record
-    return None
+    return records.find(RECORDED, resolve(method, **values), CategoryRecord)

@@ -54,12 +54,17 @@ class RelationLog:
             self._entries += plan.numel()
 
     def report(self, labels: Tensor) -> dict[str, float]:
-        """Return the mass between pairs of the same true class, of the plans and of a uniform plan."""
+        """Return what the plans link, as shares of their mass, each with the value of a uniform plan.
+
+        ``relation_same_class`` lies between pairs of one true class, ``relation_own_pair`` between an image
+        and its own text; ``relation_chance`` and ``relation_own_chance`` are the uniform plan's.
+        """
         if not self._kept:
             return {}
         found = []
         for index, plan in self._kept:
             same = (labels[index][:, None] == labels[index]).to(plan.dtype)
-            found.append(torch.stack([(plan * same).sum() / plan.sum(), same.mean()]))
-        mass, chance = torch.stack(found).mean(0).tolist()
-        return {"relation_same_class": mass, "relation_chance": chance}
+            mass = torch.stack([(plan * same).sum(), plan.trace()]) / plan.sum()
+            found.append(torch.stack([*mass, same.mean(), mass.new_tensor(1 / len(index))]))
+        names = ("relation_same_class", "relation_own_pair", "relation_chance", "relation_own_chance")
+        return dict(zip(names, torch.stack(found).mean(0).tolist(), strict=True))

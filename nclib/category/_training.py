@@ -6,24 +6,21 @@ killed continues from its last finished epoch and ends with the same bits as one
 
 from __future__ import annotations
 
-import io
 import math
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib import checkpoint
 from nclib._options import option
+from nclib._saved_loop import SavedLoop, seed_of
 from nclib.category._base import Batch, DeepMethod, Projector, Training, Truth
 from nclib.data.category import CategorySplit
 from nclib.evaluation import mean_average_precision
-from nclib.training import seed_of
 
 BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
 EVALUATED = 1024  # pairs passed at a time without gradient
@@ -62,7 +59,7 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
     return {"map_i2t": i2t, "map_t2i": t2i, "map_avg": (i2t + t2i) / 2}
 
 
-class CategoryTrainer:
+class CategoryTrainer(SavedLoop):
     """Trains one method; is the ``loop`` that a deep method is given.
 
     Parameters
@@ -85,6 +82,9 @@ class CategoryTrainer:
         Checksums of settings and code, noise and data; a checkpoint with others is refused.
     """
 
+    criterion: ClassVar[str] = "map_avg"
+    stream: ClassVar[str] = "torch"
+
     def __init__(
         self,
         method: DeepMethod | Projector,
@@ -99,14 +99,11 @@ class CategoryTrainer:
         folder: Path,
         identity: dict[str, str],
     ) -> None:
+        super().__init__(seed=seed, device=device, folder=folder, identity=identity)
         self.method, self.val, self.schedule, self.truth = method, val, schedule, Truth(truth)
-        self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
         self.n_pairs, self.n_classes = len(train), train.n_classes
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
-        self.epoch = self.iteration = 0
-        self.history: list[dict[str, Any]] = []
-        self.best: dict[str, Any] = {"map_avg": -math.inf, "epoch": -1}
-        self._arrays: dict[str, np.ndarray] = {}
+        self.iteration = 0
         self.network = network
         self.train = train
         if isinstance(method, DeepMethod):
@@ -132,37 +129,23 @@ class CategoryTrainer:
         """Return image and text embeddings of all training pairs, (N, L) each: eval mode, no gradient."""
         return self._embed(self.train.images, self.train.texts)
 
-    def keep(self, **arrays: Any) -> None:
-        """Store arrays of this epoch; read them back with :func:`nclib.training.epoch_arrays`."""
-        for name, value in arrays.items():
-            self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-
     # -- the loop ---------------------------------------------------------------------------------------
 
-    def fit(self, progress: bool = True) -> list[dict[str, Any]]:
-        """Train to the end, from the last checkpoint if there is one; return one dict per epoch."""
-        self.folder.mkdir(parents=True, exist_ok=True)  # an unwritable place is told before the first epoch
-        if (self.folder / "checkpoint.safetensors").exists():
-            self._resume()
-        if isinstance(self.method, Projector):
-            if not self.history:
-                self._finish_epoch(time.perf_counter(), self._fit_projector(self.method), progress)
-            return self.history
-        for epoch in range(len(self.history), self.n_epochs):
-            self.epoch, self.iteration = epoch, epoch * self.n_steps
-            started = time.perf_counter()
-            torch.manual_seed(seed_of(self.seed, epoch, "torch"))
-            self._finish_epoch(started, self._train_epoch(self.method, progress), progress)
-        return self.history
+    @property
+    def n_planned(self) -> int:
+        """Epochs of the whole run; a closed form takes one."""
+        return self.n_epochs if isinstance(self.method, DeepMethod) else 1
 
-    def _fit_projector(self, method: Projector) -> dict[str, Any]:
-        torch.manual_seed(seed_of(self.seed, 0, "torch"))
-        method.fit(self.train, lambda: self.evaluate(self.val)["map_avg"])
-        return {f"chosen_{k}": float(v) for k, v in method.chosen().items()}
+    def _train_epoch(self, progress: bool) -> dict[str, Any]:
+        if isinstance(self.method, DeepMethod):
+            return self._train_networks(self.method, progress)
+        self.method.fit(self.train, lambda: self.evaluate(self.val)["map_avg"])
+        return {f"chosen_{k}": float(v) for k, v in self.method.chosen().items()}
 
-    def _train_epoch(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
+    def _train_networks(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
         from tqdm import tqdm
 
+        self.iteration = self.epoch * self.n_steps
         scale = LR_SCHEDULES[self.schedule.lr_schedule](self.epoch, self.n_epochs)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
@@ -182,12 +165,7 @@ class CategoryTrainer:
             self.iteration += 1
         method.end_epoch(self)
         row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}
-        row |= {f"loss_{name}": float(value) / len(chunks) for name, value in totals.items()}
-        bad = [name for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)]
-        if bad:
-            raise RuntimeError(
-                f"epoch {self.epoch + 1}: {', '.join(bad)} is not finite; lower lr ({self.schedule.lr:g})"
-            )
+        row |= self._mean_losses(totals, len(chunks), self.schedule.lr)
         return row | method.diagnostics(self.truth)
 
     def batch(self, index: Tensor) -> Batch:
@@ -195,24 +173,15 @@ class CategoryTrainer:
         t = self.train
         return Batch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
 
-    def _finish_epoch(self, started: float, row: dict[str, Any], progress: bool) -> None:
-        """Validate, select, save."""
-        result = self.evaluate(self.val)
-        row = {"epoch": self.epoch + 1, **row, **{f"val_{k}": v for k, v in result.items()}}
-        if result["map_avg"] > self.best["map_avg"]:
-            self.best = {"map_avg": result["map_avg"], "epoch": self.epoch + 1}
-            checkpoint.save(self._best_file(), {**self.identity, "state": self._weights()})
-        row["seconds"] = round(time.perf_counter() - started, 3)
-        self.history.append(row)
-        self._save()
-        if progress:
-            total = self.n_epochs if isinstance(self.method, DeepMethod) else 1
-            losses = "".join(f"  {k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
-            print(
-                f"epoch {row['epoch']:>3}/{total}{losses}  val mAP {row['val_map_avg']:.3f}  "
-                f"{row['seconds']:.1f} s",
-                flush=True,
-            )
+    def _validate(self) -> dict[str, float]:
+        return self.evaluate(self.val)
+
+    def _line(self, row: dict[str, Any]) -> str:
+        losses = "".join(f"  {k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
+        return (
+            f"epoch {row['epoch']:>3}/{self.n_planned}{losses}  val mAP {row['val_map_avg']:.3f}  "
+            f"{row['seconds']:.1f} s"
+        )
 
     # -- evaluation -------------------------------------------------------------------------------------
 
@@ -237,71 +206,34 @@ class CategoryTrainer:
         """Return the mean average precision on a split, by its true labels."""
         return retrieval_map(*self.embed_split(split), split.labels)
 
-    def load_best(self) -> None:
-        """Put the weights of the selected epoch in place.
-
-        Raises
-        ------
-        FileNotFoundError
-            When neither this trainer nor its folder holds a finished epoch.
-        ValueError
-            When the folder's checkpoint belongs to other settings, data or code.
-        """
-        if self.best["epoch"] < 0:
-            self.best = self._read()["best"]
-        state = checkpoint.load(self._best_file())["state"]
-        if isinstance(self.method, Projector):
-            self.method.load_state(state)
-        else:
-            self.network.load_state_dict(state)
-            self.network.eval()
-
     # -- checkpoints ------------------------------------------------------------------------------------
 
-    # Weights of the selected epoch lie in a file of their own, named by the epoch that the checkpoint names:
-    # a third less to hold in memory and to write. The old one goes when the checkpoint no longer names it.
-
-    def _best_file(self) -> Path:
-        return self.folder / f"best-{self.best['epoch']:03d}.safetensors"
-
     def _weights(self) -> dict[str, Any]:
-        return self.method.state() if isinstance(self.method, Projector) else self.network.state_dict()
-
-    def _save(self) -> None:
-        if self._arrays:
-            buffer = io.BytesIO()
-            np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
-            path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
-            checkpoint.write_atomically(path, buffer.getvalue())
-            self._arrays = {}
-        content: dict[str, Any] = {**self.identity, "history": self.history, "best": self.best}
-        if isinstance(self.method, DeepMethod):
-            content |= {
-                "network": self.network.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "method": self.method.state(),
-            }
-            self.optimizer.zero_grad(set_to_none=True)  # room for the copy that is written
-        checkpoint.save(self.folder / "checkpoint.safetensors", content)
-        for path in self.folder.glob("best-*.safetensors"):
-            if path != self._best_file():
-                path.unlink(missing_ok=True)
-
-    def _resume(self) -> None:
-        saved = self._read()
-        self.history, self.best = saved["history"], saved["best"]
         if isinstance(self.method, Projector):
-            self.load_best()
+            return self.method.state()
+        return dict(self.network.state_dict())
+
+    def _put(self, weights: dict[str, Any]) -> None:
+        if isinstance(self.method, Projector):
+            self.method.load_state(weights)
+        else:
+            self.network.load_state_dict(weights)
+            self.network.eval()
+
+    def _state(self) -> dict[str, Any]:
+        if isinstance(self.method, Projector):
+            return {}
+        self.optimizer.zero_grad(set_to_none=True)  # room for the copy that is written
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state(),
+        }
+
+    def _load_state(self, saved: dict[str, Any]) -> None:
+        if isinstance(self.method, Projector):
+            self._put(self.best["weights"])
         else:
             self.network.load_state_dict(saved["network"])
             self.optimizer.load_state_dict(saved["optimizer"])
             self.method.load_state(self, saved["method"])
-
-    def _read(self) -> dict[str, Any]:
-        path = self.folder / "checkpoint.safetensors"
-        saved = checkpoint.load(path)
-        for key, value in self.identity.items():
-            if saved.get(key) != value:
-                what = {"fingerprint": "settings or code"}.get(key, key)
-                raise ValueError(f"{path} belongs to a run with other {what}; take another out or delete it")
-        return saved

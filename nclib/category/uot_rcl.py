@@ -86,6 +86,7 @@ class UOTRCL(DeepMethod):
         self.targets: list[Tensor] = []  # Y^v, Y^t
         self.correcting = False  # whether this epoch has corrected labels
         self.corrected = self.confident = self.cost = self.predicted = torch.empty(0)
+        self.predicted_apart: list[Tensor] = []  # by the image, by the text
         self.anchors: list[Tensor] = []  # embeddings of the confident pairs
         self.report: dict[str, float] = {}
         self.relations = RelationLog()
@@ -122,6 +123,7 @@ class UOTRCL(DeepMethod):
         # Eqs. 4, 5. At temperature 1 all divergences are tiny and only their order counts: float64.
         p = [x.double().softmax(1) for x in logits]
         self.predicted = (p[0] + p[1]).argmax(1)
+        self.predicted_apart = [x.argmax(1) for x in logits]
         self.confident = CONFIDENT[o.confident](loop, p[0], p[1], o.per_class)
         if len(self.confident) < 2:
             return
@@ -243,12 +245,15 @@ class UOTRCL(DeepMethod):
         if not self.correcting:
             return {}
         labels = torch.as_tensor(truth.labels, device=self.corrected.device)
+        by_image, by_text = (accuracy(named, labels) for named in self.predicted_apart)
         return {
             **self.report,
             **label_report(self.corrected, labels),
             **self.relations.report(labels),
             "vote_accuracy": accuracy(self.cost.argmin(1), labels),
             "predicted_accuracy": accuracy(self.predicted, labels),
+            "predicted_accuracy_image": by_image,
+            "predicted_accuracy_text": by_text,
             "confident_purity": accuracy(self.predicted[self.confident], labels[self.confident]),
         }
 

@@ -364,3 +364,31 @@ def test_elr_targets_move_twice_when_evaluation_writes_too(tmp_path):
         trainer.fit(progress=False)
     assert once.method.targets[0].sum(1).mean().item() == pytest.approx(1 - 0.9**4, abs=1e-5)
     assert twice.method.targets[0].sum(1).mean().item() == pytest.approx(1 - 0.9**8, abs=1e-5)
+
+
+def test_best_weights_lie_in_the_checkpoint_of_their_epoch(tmp_path):
+    record = run(tmp_path, "mrl", epochs=5)
+    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
+    assert saved["best"]["epoch"] == record.best_epoch
+    trainer, _, _ = category.open_run(record)
+    state = {k: v.cpu() for k, v in trainer.network.state_dict().items()}
+    assert checkpoint.digest(state) == checkpoint.digest(saved["best"]["weights"])
+    assert [p.name for p in Path(record.folder).glob("*.safetensors")] == ["checkpoint.safetensors"]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_first_epoch(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(ValueError, match="cannot be written"):
+        run(tmp_path / "taken", "mrl")
+
+
+def test_records_of_other_kinds_are_refused_and_left_out(tmp_path):
+    record = run(tmp_path / "runs", "pls")
+    other = json.loads((Path(record.folder) / "record.json").read_text())
+    other["metrics"]["test"] = {"rsum": 300.0}
+    path = tmp_path / "other" / "record.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="not a record of category retrieval"):
+        category.CategoryRecord.load(path)
+    assert len(category.collect(tmp_path)) == 1

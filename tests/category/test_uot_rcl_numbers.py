@@ -9,6 +9,7 @@ import torch
 from nclib import category
 from nclib.category import _correction as correct
 from nclib.category._base import Batch
+from nclib.category._report import RelationLog
 from nclib.category.elrcmr import early_learning, moving_weight, update_targets, within_modality
 from nclib.category.mrl import cross_entropy, multimodal_contrast, robust_clustering
 from nclib.category.uot_rcl import row_shares
@@ -369,3 +370,18 @@ def test_deep_sm_is_mrl_with_cross_entropy_alone():
     assert terms["clustering"].item() == pytest.approx(0.426121 + 0.704142, abs=1e-5)
     assert terms["contrast"].item() == 0
     assert np.isfinite(terms["clustering"].item())
+
+
+def test_relation_report_by_hand():
+    log, labels = RelationLog(), torch.tensor([0, 0, 1, 1])
+    plan = torch.tensor([[0.3, 0.1, 0.1], [0.0, 0.2, 0.1], [0.0, 0.0, 0.2]])
+    log.add(torch.tensor([0, 1, 3]), plan)  # classes 0, 0, 1
+    assert log.report(labels) == pytest.approx(
+        {
+            "relation_same_class": 0.8,  # 0.3 + 0.1 + 0.2 in class 0, 0.2 in class 1
+            "relation_own_pair": 0.7,
+            "relation_chance": 5 / 9,
+            "relation_own_chance": 1 / 3,
+        }
+    )
+    assert RelationLog().report(labels) == {}

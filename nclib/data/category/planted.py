@@ -13,6 +13,7 @@ from nclib.data.registry import check_count
 
 LICENCE = "synthetic; no rights reserved (CC0-1.0)"
 LATENT = 60
+ROWS = 4096  # pairs made at a time in float64
 STREAMS = {"train": 1, "val": 2, "test": 3}
 
 
@@ -70,14 +71,16 @@ def planted_category(
 
     def split(name: str) -> CategorySplit:
         draw = np.random.default_rng([seed, STREAMS[name]])
-        labels = draw.integers(n_classes, size=counts[f"n_{name}"])
-        features = [
-            np.maximum((means[labels] + scale * draw.standard_normal((len(labels), LATENT))) @ view, 0)
-            for scale, view in zip((image_noise, text_noise), views, strict=True)
-        ]
-        return CategorySplit(
-            name, features[0].astype(np.float32), features[1].astype(np.float32), labels.astype(np.int64)
-        )
+        n = counts[f"n_{name}"]
+        labels = draw.integers(n_classes, size=n)
+        features = []
+        for scale, view in zip((image_noise, text_noise), views, strict=True):
+            hidden = means[labels] + scale * draw.standard_normal((n, LATENT))
+            made = np.empty((n, view.shape[1]), np.float32)
+            for i in range(0, n, ROWS):
+                made[i : i + ROWS] = np.maximum(hidden[i : i + ROWS] @ view, 0)
+            features.append(made)
+        return CategorySplit(name, features[0], features[1], labels.astype(np.int64))
 
     splits = {name: split(name) for name in STREAMS}
     options = {**counts, "n_classes": n_classes, "noise": [image_noise, text_noise], "seed": seed}
