@@ -25,7 +25,8 @@ from nclib.models._omit_matching import (
     add_dustbins,
     attention,
     attention_scores,
-    cosines,
+    compare,
+    mean_scale,
 )
 from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
@@ -243,7 +244,9 @@ class OMIT(Matcher):
         spread = l2(vectors + self.text_pool(words, mask)) if self.matching == "pem" else None
         return OMITCaptions(vectors, lengths, words, norms, spread)
 
-    def _sides(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Side, Side]:
+    def _sides(
+        self, images: ImageEncoding, captions: CaptionEncoding, *, lean: bool = False
+    ) -> tuple[Side, Side]:
         regions, words = fragments(images, captions)
         words = words.to(self.dtype)
         mask = word_mask(captions.lengths, words.shape[1], words)
@@ -259,14 +262,19 @@ class OMIT(Matcher):
                 side["norms"] = norms.to(self.dtype)
         # what is compared: the fragments, after the dustbins if there are any
         image["keys"], caption["queries"] = image["regions"], caption["words"]
-        if self._bins:
+        kind = MATCHINGS[self.matching]
+        if kind.dustbin:
             bins = [image["vectors"], caption["vectors"]]
-            if MATCHINGS[self.matching].dustbin == "prompt":
+            if kind.dustbin == "prompt":
                 prompts = (self.image_prompt, self.text_prompt)
                 bins = [l2(x).expand_as(bin_) for x, bin_ in zip(prompts, bins, strict=True)]
             image["keys"] = torch.cat([bins[0][:, None], image["regions"]], 1)
-            if MATCHINGS[self.matching].family == "transport":
-                caption["queries"] = torch.cat([bins[1][:, None], caption["words"]], 1)
+            if kind.family == "transport":
+                scale = mean_scale(caption["words"], bins[1]) if lean else None
+                if scale is None:
+                    caption["queries"] = torch.cat([bins[1][:, None], caption["words"]], 1)
+                else:
+                    caption["mean_scale"] = scale
         return image, caption
 
     # -- comparison -----------------------------------------------------------------------------------------
@@ -286,9 +294,11 @@ class OMIT(Matcher):
         with torch.autocast(images.vectors.device.type, enabled=False):
             if MATCHINGS[self.matching].family == "vector":
                 return self._compare_vectors(images, captions)
-            image, caption = self._sides(images, captions)
-            n_images, n_keys = image["keys"].shape[:2]
             training, lengths = torch.is_grad_enabled(), captions.lengths
+            # reading whether a dustbin is a mean would make a GPU wait
+            lean = not training and images.vectors.device.type == "cpu"
+            image, caption = self._sides(images, captions, lean=lean)
+            n_images, n_keys = image["keys"].shape[:2]
             column = n_images * n_keys * caption["words"].element_size()  # bytes of a word's cosines
             column *= BYTES[MATCHINGS[self.matching].family]
             again = training and column * (sum(lengths) + len(lengths)) > self.memory_budget
@@ -303,9 +313,12 @@ class OMIT(Matcher):
             order = order.to(images.vectors.device, non_blocking=True)
             sizes = [len(group.rows) for group in groups]
             parts = {k: v.index_select(0, order).split(sizes) for k, v in caption.items()}
+            beyond = caption["queries"].shape[1] - caption["words"].shape[1]
             columns = []
             for i, group in enumerate(groups):
-                part = {k: self._cut(k, v[i], group.width) for k, v in parts.items()}
+                widths = {"words": group.width, "mask": group.width, "norms": group.width}
+                widths["queries"] = group.width + beyond
+                part = {k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in parts.items()}
                 if again:
                     scores = checkpoint(
                         self._block, image, part, use_reentrant=False, preserve_rng_state=False
@@ -313,6 +326,7 @@ class OMIT(Matcher):
                 elif training:
                     scores = self._block(image, part)
                 else:
+                    part["flat"] = part["queries"].transpose(0, 1).flatten(0, 1)  # (m C, D)
                     slab = max(1, SLAB_ENTRIES // (n_keys * len(group.rows) * (group.width + 1)))
                     slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
                     scores = torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
@@ -320,12 +334,6 @@ class OMIT(Matcher):
             back = torch.empty_like(order)
             back[order] = torch.arange(len(order), device=order.device)
             return torch.cat(columns, 1).index_select(1, back)
-
-    def _cut(self, name: str, value: Tensor, width: int) -> Tensor:
-        """Leave out the padding beyond ``width`` words."""
-        if name == "queries":
-            width += int(MATCHINGS[self.matching].family == "transport" and self._bins)
-        return value if name == "vectors" else value[:, :width]
 
     @property
     def _bins(self) -> bool:
@@ -347,7 +355,7 @@ class OMIT(Matcher):
         p, q = MARGINALS[self.marginals](image, caption, self.tau)
         if self._bins:
             p, q = add_dustbins(p, q, caption["mask"], self.dustbin_mass)
-        return cosines(image["keys"], caption["queries"]), p, q
+        return compare(image, caption), p, q
 
     def _compare_vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> Tensor:
         v, t = self._vectors(images, captions)

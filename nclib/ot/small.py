@@ -179,7 +179,7 @@ def _kernel(
             out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
         highest = out.amax((-2, -1) if loop.total else -1, keepdim=True)
         out.sub_(highest).clamp_min_(DEEPEST[s.dtype])
-    _exp(out)
+    _exp(out, out)
     if mask is not None:
         out.mul_(mask.to(s.dtype))
     if loop.total:
@@ -195,13 +195,12 @@ def _kernel(
 
 
 @QUIET
-def _exp(x: Tensor) -> None:
-    """Exponential in place; NumPy's is twice as quick."""
+def _exp(x: Tensor, out: Tensor) -> None:
+    """Exponential of x into ``out``, which may be x; NumPy's is twice as quick."""
     if x.device.type == "cpu":
-        array = x.numpy()
-        np.exp(array, out=array)
+        np.exp(x.numpy(), out=out.numpy())
     else:
-        x.exp_()
+        torch.exp(x, out=out)
 
 
 def _scale(

@@ -444,3 +444,20 @@ def test_captions_are_changed_at_the_published_rates():
     assert (changed.ids[:, 0] == 1).all()
     ends = changed.ids.gather(1, torch.tensor(changed.lengths)[:, None] - 1)
     assert (ends == 2).all()
+
+
+@pytest.mark.parametrize("matching", [*TRANSPORT, "cam", "partial_cam"])
+@pytest.mark.parametrize("global_is_mean", [True, False])
+def test_scoring_without_gradients_gives_the_same_values(matching, global_is_mean):
+    fragments, tokens = example(3, n_captions=9)
+    net = model(dim=16, matching=matching).double()
+    with torch.no_grad():
+        images, captions = net.encode_images(fragments), net.encode_captions(tokens)
+        if not global_is_mean:  # such as the class token of a transformer
+            captions = CaptionEncoding(torch.roll(captions.vectors, 1, 0), captions.lengths, captions.words)
+        lean = net.similarity(images, captions)
+        pairs = torch.stack([net.paired_similarity(images, captions.select([k] * 5)) for k in range(9)], 1)
+        _, side = net._sides(images, captions, lean=True)
+    torch.testing.assert_close(net.similarity(images, captions), lean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(lean, pairs, rtol=0, atol=1e-6)
+    assert ("mean_scale" in side) == (matching in ("full", "partial_ot") and global_is_mean)
