@@ -87,13 +87,12 @@ def printed_table(table: str, dataset: str) -> pd.DataFrame:
 
 
 def select(runs: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the runs of ``uot_rcl`` whose options are the defaults but for those given."""
-    from nclib._options import rules
-    from nclib.category import options as options_of
+    """Return the runs of ``uot_rcl`` with the options of the preset ``quick`` but for those given."""
+    from nclib.category import resolve
 
-    wanted = {name: getattr(options_of("uot_rcl")(), name) for name in rules(options_of("uot_rcl"))}
+    wanted = {**resolve("uot_rcl")["method_options"], **options}
     keep = runs["method"] == "uot_rcl"
-    for name, value in {**wanted, **options}.items():
+    for name, value in wanted.items():
         column = f"method_{name}"
         keep &= runs[column] == value if column in runs else False
     return runs[keep]

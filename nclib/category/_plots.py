@@ -105,11 +105,11 @@ def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figu
     image = None
     for axis, (title, matrix) in zip(axes[0], matrices.items(), strict=True):
         image = axis.imshow(matrix, cmap="cividis", vmin=0, vmax=1)
-        axis.set(title=title, xlabel="class by label")
+        axis.set(xlabel="class by label")
+        axis.set_title(title, fontsize=9)
         axis.set_xticks(range(len(names)), range(1, len(names) + 1), fontsize=7)
         axis.set_yticks(range(len(names)), [""] * len(names))
         axis.grid(False)
-        axis.title.set_fontsize(9)
     short = [f"{textwrap.shorten(name, 20, placeholder='…')} {k}" for k, name in enumerate(names, 1)]
     axes[0, 0].set_yticks(range(len(names)), short, fontsize=7)
     axes[0, 0].set_ylabel("true class")
@@ -209,14 +209,14 @@ def retrieved_pictures(
         for j, row in enumerate(rows):
             good = split.labels[row] == split.labels[query]
             axis = figure.add_axes((j / columns, bottom + 0.02 * height, 0.97 / columns, 0.68 * height))
-            _show(axis, split, row, f"{'✓' if good else '✗'} {names[split.labels[row]]}")
-            axis.title.set_color(MATCHED if good else MISMATCHED)
+            colour = MATCHED if good else MISMATCHED
+            _show(axis, split, row, f"{'✓' if good else '✗'} {names[split.labels[row]]}", color=colour)
     return figure
 
 
-def _show(axis: Any, split: CategorySplit, row: int, title: str) -> None:
+def _show(axis: Any, split: CategorySplit, row: int, title: str, **style: Any) -> None:
     axis.imshow(split.picture(int(row)), interpolation="nearest")
     axis.set(xticks=[], yticks=[])
-    axis.set_title(title, fontsize=8.5)
+    axis.set_title(title, fontsize=8.5, **style)
     axis.grid(False)
     axis.spines[:].set_visible(False)
