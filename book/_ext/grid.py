@@ -96,7 +96,7 @@ def main() -> None:
     else:
         os.environ["OMP_NUM_THREADS"] = "1"  # before the workers load torch
         # A worker does many runs: a short one takes less time than starting Python and torch.
-        with ProcessPoolExecutor(options.workers, get_context("spawn"), max_tasks_per_child=20) as pool:
+        with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
             jobs = [pool.submit(make, run, target, options.work) for run, target in missing]
             for job in jobs:
                 print(job.result(), flush=True)
