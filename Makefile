@@ -56,7 +56,9 @@ record: env ## make the recorded runs of a grid that are missing: make record GR
 	@"$(PY)" book/_ext/grid.py "$(GRID)"
 
 bench: env ## measure the speed of the central computations
-	@for file in book/bench/*.py; do echo "$$file"; "$(PY)" "$$file" || exit 1; done
+	@mkdir -p runs/bench
+	@for file in $(filter-out %_common.py,$(wildcard book/bench/*.py)); do echo "$$file"; \
+	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
 
 lint: env ## ruff, mypy, and notebooks without outputs
 	@"$(PY)" -m ruff check .
