@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+Chunk = bytes | memoryview
+KINDS = {  # names of the file format
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 _TENSOR, _MAP, _TUPLE = "__tensor__", "__map__", "__tuple__"
 
 
 def _split(tree: Any, tensors: dict[str, Tensor]) -> Any:
     """Replace the tensors of ``tree`` by references and collect them."""
     if isinstance(tree, Tensor):
+        if tree.dtype not in KINDS:
+            raise TypeError(f"a checkpoint cannot hold tensors of {tree.dtype}")
         name = f"t{len(tensors)}"
-        # A private copy: safetensors refuses tensors that share memory.
-        tensors[name] = tree.detach().to("cpu", copy=True).contiguous()
+        tensors[name] = tree.detach().cpu().contiguous()
         return {_TENSOR: name}
     if isinstance(tree, Mapping):
         return {_MAP: [[key, _split(value, tensors)] for key, value in tree.items()]}
@@ -44,12 +58,28 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     return tree
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def _chunks(tensors: Mapping[str, Tensor], plain: str) -> Iterator[Chunk]:
+    """Yield the bytes of a safetensors file, tensors from where they lie: the library copies all of them."""
+    # Large elements first, as the library does: every tensor then starts at a multiple of its element.
+    order = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    header: dict[str, Any] = {"__metadata__": {"plain": plain}}
+    end = 0
+    for name, value in order:
+        start, end = end, end + value.numel() * value.element_size()
+        header[name] = {"dtype": KINDS[value.dtype], "shape": list(value.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for _, value in order:
+        yield value.reshape(-1).view(torch.uint8).numpy().data
+
+
+def write_atomically(path: Path, data: bytes | Iterable[Chunk]) -> None:
     """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + f".{os.getpid()}.part")
     with open(part, "wb") as handle:
-        handle.write(data)
+        handle.writelines([data] if isinstance(data, bytes) else data)
         handle.flush()
         os.fsync(handle.fileno())
     os.replace(part, path)
@@ -63,11 +93,9 @@ def save(path: str | Path, tree: Mapping[str, Any]) -> None:
     TypeError
         When something else is in it.
     """
-    from safetensors.torch import save as to_bytes
-
     tensors: dict[str, Tensor] = {}
     plain = _split(tree, tensors)
-    write_atomically(Path(path), to_bytes(tensors, metadata={"plain": json.dumps(plain)}))
+    write_atomically(Path(path), _chunks(tensors, json.dumps(plain)))
 
 
 def load(path: str | Path) -> dict[str, Any]:

@@ -36,6 +36,19 @@ def test_round_trip_is_exact(tmp_path):
     assert not list(path.parent.glob("*.part"))
 
 
+def test_the_file_is_plain_safetensors(tmp_path):
+    from safetensors.torch import load_file
+
+    kinds = (torch.bool, torch.float64, torch.uint8, torch.float16, torch.int64, torch.float32, torch.int16)
+    tensors = [torch.arange(k + 1).to(kind) for k, kind in enumerate(kinds)]
+    checkpoint.save(tmp_path / "c.safetensors", {"all": tensors})
+    read = load_file(tmp_path / "c.safetensors")
+    assert all(torch.equal(read[f"t{k}"], tensor) for k, tensor in enumerate(tensors))
+    assert all(read[f"t{k}"].dtype == kind for k, kind in enumerate(kinds))
+    with pytest.raises(TypeError, match="complex64"):
+        checkpoint.save(tmp_path / "x.safetensors", {"a": torch.zeros(1, dtype=torch.complex64)})
+
+
 def test_optimiser_state_survives(tmp_path):
     layer = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
