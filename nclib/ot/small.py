@@ -110,14 +110,22 @@ def scaling_plan(
     top = high if (high - low) / reg <= SPAN[similarity.dtype] else None
     sides = []
     for name, weight, size in (("p", p, n), ("q", q, m)):
+        if similarity.ndim == 3 and weight.shape == (*batch, size) and weight.dtype == similarity.dtype:
+            sides.append(weight)  # as it comes: every call counts when there are few problems
+            continue
         try:
             weight = weight.to(similarity.dtype).expand(*batch, size)
         except RuntimeError:
             raise ValueError(f"{name} of shape {tuple(weight.shape)} does not fit {(*batch, size)}") from None
         sides.append(weight.reshape(-1, size))
     allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
-    plan = _ScalingPlan.apply(similarity.reshape(-1, n, m), *sides, allowed, reg, passes, LOOPS[loop], top)
-    return plan.reshape(given.shape).to(dtype)
+    flat = similarity if similarity.ndim == 3 else similarity.reshape(-1, n, m), *sides
+    if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
+        plan: Tensor = _ScalingPlan.apply(*flat, allowed, reg, passes, LOOPS[loop], top)
+    else:  # for one problem, making a node costs as much as solving it
+        s_, p_, q_ = (x.detach() for x in flat)
+        plan = _plans(s_, p_, q_, allowed, reg, passes, LOOPS[loop], top)
+    return plan if similarity is given and given.ndim == 3 else plan.reshape(given.shape).to(dtype)
 
 
 def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
@@ -258,6 +266,36 @@ def _scale_on_cpu(
     return torch.from_numpy(u), torch.from_numpy(v)
 
 
+def _chunk(s: Tensor) -> int:
+    """Problems that are solved at a time."""
+    return max(1, CHUNK_ENTRIES // (s.shape[1] * s.shape[2])) if s.device.type == "cpu" else len(s)
+
+
+def _plans(
+    s: Tensor,
+    p: Tensor,
+    q: Tensor,
+    mask: Tensor | None,
+    reg: float,
+    passes: int,
+    loop: _Loop,
+    top: float | None,
+    us: Tensor | None = None,
+    vs: Tensor | None = None,
+) -> Tensor:
+    """Plans, chunk by chunk; the scalings of all passes into ``us`` and ``vs`` if given."""
+    chunk = _chunk(s)
+    plan = torch.empty_like(s, memory_format=torch.contiguous_format)
+    for i in range(0, len(s), chunk):
+        part = slice(i, i + chunk)
+        pk, qk = p[part], q[part]
+        k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, loop, top, plan[part])
+        stores = (None, None) if us is None or vs is None else (us[:, part], vs[:, part])
+        u, v = _scale(k, pk, qk, passes, loop.epsilon, *stores)
+        k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
+    return plan
+
+
 class _ScalingPlan(torch.autograd.Function):
     """Plans (b, n, m) of similarities (b, n, m) and weights (b, n), (b, m)."""
 
@@ -273,28 +311,17 @@ class _ScalingPlan(torch.autograd.Function):
         loop: _Loop,
         top: float | None,
     ) -> Tensor:
-        keep = any(ctx.needs_input_grad[:3])
-        count, n, m = s.shape
-        chunk = max(1, CHUNK_ENTRIES // (n * m)) if s.device.type == "cpu" else count
-        plan = torch.empty_like(s, memory_format=torch.contiguous_format)
-        us = s.new_empty(passes, count, n) if keep else None
-        vs = s.new_empty(passes, count, m) if keep else None
-        for i in range(0, count, chunk):
-            part = slice(i, i + chunk)
-            pk, qk = p[part], q[part]
-            k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, loop, top, plan[part])
-            stores = (None, None) if us is None or vs is None else (us[:, part], vs[:, part])
-            u, v = _scale(k, pk, qk, passes, loop.epsilon, *stores)
-            k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
-        if keep:
-            ctx.save_for_backward(s, p, q, mask, us, vs)
-            ctx.settings = (reg, loop, top, chunk)
+        us, vs = (s.new_empty(passes, len(s), size) for size in s.shape[1:])
+        plan = _plans(s, p, q, mask, reg, passes, loop, top, us, vs)
+        ctx.save_for_backward(s, p, q, mask, us, vs)
+        ctx.settings = (reg, loop, top)
         return plan
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         s, p, q, mask, us, vs = ctx.saved_tensors
-        reg, loop, top, chunk = ctx.settings
+        reg, loop, top = ctx.settings
+        chunk = _chunk(s)
         plan_grad = grads[0]
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         dp, dq = torch.zeros_like(p), torch.zeros_like(q)
