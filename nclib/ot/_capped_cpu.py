@@ -93,14 +93,16 @@ def solve(
     p: Array,
     q: Array,
     mass: float,
+    slack: tuple[float, float],
     reg: float,
     tol: float,
     *,
+    allowed: Array | None = None,
     newton: bool = True,
     start: Array | None = None,
     max_blocks: int = 400,
 ) -> Solution:
-    """Solve one problem whose rows and columns all have weight and an allowed entry.
+    """Solve one problem whose rows and columns all have weight.
 
     Parameters and result as for :func:`nclib.ot._extended_cpu.solve`; the level is part of the row scalings,
     ``alpha`` is 1 and ``beta`` one over the level.
@@ -108,8 +110,8 @@ def solve(
     cost = cost.astype(np.float64, copy=False)
     n, m = cost.shape
     lowest = float(cost.min())
-    kernel = _kernel(cost, lowest, reg)
-    total_p, total_q = float(p.sum()), float(q.sum())
+    kernel = _kernel(cost, lowest, reg, allowed)
+    total_p, total_q = mass + slack[0], mass + slack[1]
     goal = 0.5 * tol * mass
     b = np.ones(m) if start is None else np.minimum(start / start.max(), 1.0)
     now = _Rows(kernel, b, p, q, total_p, mass)
@@ -146,10 +148,11 @@ def solve(
         if wait == 0:
             previous = 0.0  # a step that helped is followed by another
     a = now.a * now.level
-    cut = float(a.max()) * SMALLEST[np.dtype(np.float64)] * n * m
+    cut = float(a.max()) * float(SMALLEST[np.dtype(np.float64)]) * n * m
     error = now.error / mass
     off = abs(float(now.column.sum()) - mass)  # water filling fails where whole rows underflow
     ok = error <= tol and cut <= 0.1 * tol * mass and off <= max(tol, 1e-9) * mass
+    ok = ok and float(kernel.dot(now.b).min()) > 0.0 and float(now.column.min()) > 0.0
     return Solution(
         a, now.b, 1.0, float(1.0 / np.float64(now.level)), kernel, lowest, error, blocks + steps, ok
     )
