@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.ot._extended_cpu import MAX_NEWTON, SMALLEST, Solution, _kernel
+from nclib.ot._extended_cpu import MASS_TOL, MAX_NEWTON, SMALLEST, Solution, _kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -157,7 +157,7 @@ def solve(
     cut = float(a.max()) * float(SMALLEST[np.dtype(np.float64)]) * n * m  # b is at most 1
     error = now.error / mass
     off = abs(float(now.a.dot(now.t)) * now.level - mass)  # water filling fails where whole rows underflow
-    ok = error <= tol and cut <= 0.1 * tol * mass and off <= max(tol, 1e-9) * mass
+    ok = error <= tol and cut <= 0.1 * tol * mass and off <= min(max(tol, 1e-9), MASS_TOL) * mass
     ok = ok and float(now.t.min()) > 0.0 and float(now.column.min()) > 0.0
     return Solution(
         a, now.b, 1.0, float(1.0 / np.float64(now.level)), kernel, lowest, error, blocks + steps, ok

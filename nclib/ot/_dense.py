@@ -135,7 +135,9 @@ def _on_cpu(problem: Problem, result: Result, tol: float, max_iter: int, start: 
         s = None
         if dtype == torch.float32 and tol >= 1e-6 and not capped:
             b32 = None if b0 is None else np.maximum(b0, 1e-30)
-            s = _extended_cpu.solve(c, p, q, mass, slack, reg, tol, allowed=allowed, newton=False, start=b32, max_blocks=max_iter)
+            s = _extended_cpu.solve(
+                c, p, q, mass, slack, reg, tol, allowed=allowed, newton=False, start=b32, max_blocks=max_iter
+            )
         if s is None or not s.ok:
             c64 = c.astype(np.float64, copy=False)
             s = backend(c64, p, q, mass, slack, reg, tol, allowed=allowed, start=b0, max_blocks=max_iter)
@@ -216,7 +218,7 @@ def _in_torch(
     x, eta = x + shift.unsqueeze(-1), eta - shift  # potentials for the cost as given
     plan = torch.where(live[:, None, None], plan, 0.0)
     moved = (plan.sum((-2, -1)) - mass).abs() / torch.where(live, mass, 1.0)
-    good = ~live | ((state.error <= tol) & (moved <= tol))
+    good = ~live | ((state.error <= tol) & (moved <= min(tol, _extended_cpu.MASS_TOL)))
     result.plan[index] = plan.to(dtype)
     nothing = torch.full_like(x[:, 0], -torch.inf)
     result.f[index] = torch.where(live.unsqueeze(-1), x * reg, nothing.unsqueeze(-1))

@@ -18,9 +18,14 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Added to every kernel entry: subnormal numbers would make the products below many times slower.
-SMALLEST = {np.dtype(np.float32): np.float32(1e-37), np.dtype(np.float64): np.float64(1e-304)}
-#: Blocks and Newton steps after which this solver leaves a problem to the log domain.
-MAX_BLOCKS, MAX_NEWTON = 400, 25
+SMALLEST: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float32): np.float32(1e-37),
+    np.dtype(np.float64): np.float64(1e-304),
+}
+#: Blocks, Newton steps, and steps in vain after which this solver leaves a problem to the log domain.
+MAX_BLOCKS, MAX_NEWTON, MAX_FAILURES = 400, 25, 3
+#: Largest error of the mass, relative to it, whatever the tolerance.
+MASS_TOL = 1e-6
 #: A scalar is solved well enough for the mass once a Newton step changes it by less than this share.
 SOLVED = 1e-5
 
@@ -155,7 +160,7 @@ def solve(
         Passes over rows and columns before giving up.
     """
     dtype = cost.dtype
-    n, m = cost.shape
+    m = cost.shape[1]
     lowest = float(cost.min())
     kernel = _kernel(cost, lowest, reg, allowed)
     slack_p, slack_q = slack
@@ -174,6 +179,7 @@ def solve(
     wait = 2 if start is None else 0  # blocks before Newton may be tried
     previous, spread = 0.0, 1.0  # spread: distance to the optimum over residual, from the contraction rate
     last = keen = False  # keen: the step before this block was Newton's, and helped
+    failures = 0
     while True:
         b = q_ / (s + alpha)
         t = kernel.dot(b)
@@ -216,6 +222,9 @@ def solve(
                     wait, keen = 0, True
                     if error <= 0.2 * goal:
                         break
+            failures += not keen
+            if failures > MAX_FAILURES:
+                break
         alpha = _scalar(s, q_, mass, alpha)
 
     # The mass is exact after this: the scalar equation solved to the last digit, in float64.
@@ -228,6 +237,6 @@ def solve(
     error = float(np.abs((s + alpha) * b - q_).sum()) / mass
     added = float(SMALLEST[dtype]) * float(a64.sum()) * total_b  # the mass of what keeps numbers normal
     missed = abs(float(a64.dot(t64)) - mass)
-    ok = error <= tol and added <= 0.1 * tol * mass and missed <= max(tol, 1e-9) * mass
+    ok = error <= tol and added <= 0.1 * tol * mass and missed <= min(max(tol, 1e-9), MASS_TOL) * mass
     ok = ok and float(t.min()) > 0.0 and float(s.min()) > 0.0
     return Solution(a64, b.astype(np.float64), alpha, beta, kernel, lowest, error, blocks + steps, ok)
