@@ -9,11 +9,14 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+
+from nclib.records import environment
 
 #: A turn lasts at least this many seconds.
 SHORTEST = 0.005
@@ -21,7 +24,11 @@ SHORTEST = 0.005
 
 @dataclass(frozen=True)
 class Row:
-    """One solver on one problem; times are medians of process time, ratios are to the first solver."""
+    """One solver on one problem: process times, and ratios to the first solver.
+
+    ``ms`` and ``ratio`` are medians over the turns, ``best_ms`` and ``best_ratio`` the least times: on a
+    machine with other work they are nearer to what an idle one would show.
+    """
 
     formulation: str
     size: int
@@ -31,14 +38,16 @@ class Row:
     solver: str
     ms: float
     ratio: float
+    best_ms: float
+    best_ratio: float
     plan_error: float | None
     mass_error: float | None
 
 
-def interleave(
+def take_turns(
     solvers: dict[str, Callable[[], Any]], turns: int, patience: float = 1.0
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Let the solvers take turns; median process time of each in seconds, and its last result.
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Let the solvers take turns; process times of each in seconds, and its last result.
 
     The first turn warms up and is not counted. Within a turn a solver repeats for a few milliseconds, so
     that a short one is not charged for the caches its predecessor emptied. A solver slower than
@@ -58,6 +67,14 @@ def interleave(
                 repeats += 1
             if turn > 0 or spent > patience:
                 times[name].append(spent / repeats)
+    return times, results
+
+
+def interleave(
+    solvers: dict[str, Callable[[], Any]], turns: int, patience: float = 1.0
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Medians and last results of :func:`take_turns`."""
+    times, results = take_turns(solvers, turns, patience)
     return {name: median(spent) for name, spent in times.items()}, results
 
 
@@ -98,6 +115,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],  # processes that wanted a core in the last minute
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
@@ -107,7 +125,10 @@ def machine() -> dict[str, Any]:
 
 def write_json(path: Path, rows: Sequence[Any], extra: dict[str, Any]) -> None:
     """Write rows and provenance, atomically."""
-    data = {"machine": machine(), **extra, "rows": [asdict(row) for row in rows]}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    commit = environment(torch.device("cpu"))["commit"]
+    data = {"when": now, "commit": commit, "machine": machine(), **extra}
+    data["rows"] = [asdict(row) for row in rows]
     part = path.with_suffix(path.suffix + ".part")
     part.write_text(json.dumps(data, indent=1) + "\n")
     os.replace(part, path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.ot._extended_cpu import MAX_NEWTON, SMALLEST, Solution, _kernel
+from nclib.ot._extended_cpu import MASS_TOL, MAX_NEWTON, SMALLEST, Solution, _kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,19 +48,25 @@ def _water(t: Array, cap: Array, total: float, mass: float) -> float:
 
 
 class _Rows:
-    """Everything that follows from the column scalings b: row scalings, level, column sums, dual value."""
+    """Everything that follows from the column scalings b: sums, row scalings, level, column sums, error."""
 
     def __init__(self, kernel: Array, b: Array, p: Array, q: Array, total: float, mass: float) -> None:
-        t = kernel @ b
         self.b = b
-        self.level = _water(t, p, total, mass)
-        x = self.level * t
-        self.full = x >= p
-        self.a = np.where(self.full, p / x, 1.0)
-        self.column = self.level * b * (self.a @ kernel)
-        over = np.maximum(self.column - q, 0).sum()
-        self.error = float(over + ((1 - b) * np.maximum(q - self.column, 0)).sum())
-        self.dual = mass * float(np.log(self.level)) + float(p @ np.log(self.a)) + float(q @ np.log(b))
+        self.t = kernel.dot(b)
+        self.level = _water(self.t, p, total, mass)
+        x = p / (self.level * self.t)
+        self.full = x <= 1.0
+        self.a = np.minimum(x, 1.0)
+        self.column = self.a.dot(kernel)
+        self.column *= b
+        self.column *= self.level
+        off = self.column - q
+        # columns over their caps, and columns under them that are held back nevertheless
+        self.error = float(np.maximum(off, (b - 1.0) * off).sum())
+
+    def dual(self, p: Array, q: Array, mass: float) -> float:
+        """Dual value in units of the regularisation, up to a constant."""
+        return mass * math.log(self.level) + float(p.dot(np.log(self.a))) + float(q.dot(np.log(self.b)))
 
 
 def _newton(kernel: Array, now: _Rows, p: Array, q: Array, mass: float) -> tuple[Array, Array] | None:
@@ -93,14 +99,16 @@ def solve(
     p: Array,
     q: Array,
     mass: float,
+    slack: tuple[float, float],
     reg: float,
     tol: float,
     *,
+    allowed: Array | None = None,
     newton: bool = True,
     start: Array | None = None,
     max_blocks: int = 400,
 ) -> Solution:
-    """Solve one problem whose rows and columns all have weight and an allowed entry.
+    """Solve one problem whose rows and columns all have weight.
 
     Parameters and result as for :func:`nclib.ot._extended_cpu.solve`; the level is part of the row scalings,
     ``alpha`` is 1 and ``beta`` one over the level.
@@ -108,8 +116,8 @@ def solve(
     cost = cost.astype(np.float64, copy=False)
     n, m = cost.shape
     lowest = float(cost.min())
-    kernel = _kernel(cost, lowest, reg)
-    total_p, total_q = float(p.sum()), float(q.sum())
+    kernel = _kernel(cost, lowest, reg, allowed)
+    total_p, total_q = mass + slack[0], mass + slack[1]
     goal = 0.5 * tol * mass
     b = np.ones(m) if start is None else np.minimum(start / start.max(), 1.0)
     now = _Rows(kernel, b, p, q, total_p, mass)
@@ -132,13 +140,13 @@ def solve(
         if found is None:
             continue
         active, direction = found
-        gradient, size = q[active] - now.column[active], 1.0
+        gradient, size, dual = q[active] - now.column[active], 1.0, now.dual(p, q, mass)
         for _ in range(12):
             b = now.b.copy()
             b[active] = np.minimum(1.0, b[active] * np.exp(size * direction))
             trial = _Rows(kernel, b, p, q, total_p, mass)
             gain = float(gradient @ np.log(b[active] / now.b[active]))
-            if trial.dual >= now.dual + 1e-4 * gain - 1e-15 or trial.error < 0.5 * now.error:
+            if trial.error < 0.5 * now.error or trial.dual(p, q, mass) >= dual + 1e-4 * gain - 1e-15:
                 wait = 0 if trial.error < now.error else 1
                 now, previous = trial, math.inf
                 break
@@ -146,10 +154,11 @@ def solve(
         if wait == 0:
             previous = 0.0  # a step that helped is followed by another
     a = now.a * now.level
-    cut = float(a.max()) * SMALLEST[np.dtype(np.float64)] * n * m
+    cut = float(a.max()) * float(SMALLEST[np.dtype(np.float64)]) * n * m  # b is at most 1
     error = now.error / mass
-    off = abs(float(now.column.sum()) - mass)  # water filling fails where whole rows underflow
-    ok = error <= tol and cut <= 0.1 * tol * mass and off <= max(tol, 1e-9) * mass
+    off = abs(float(now.a.dot(now.t)) * now.level - mass)  # water filling fails where whole rows underflow
+    ok = error <= tol and cut <= 0.1 * tol * mass and off <= min(max(tol, 1e-9), MASS_TOL) * mass
+    ok = ok and float(now.t.min()) > 0.0 and float(now.column.min()) > 0.0
     return Solution(
         a, now.b, 1.0, float(1.0 / np.float64(now.level)), kernel, lowest, error, blocks + steps, ok
     )

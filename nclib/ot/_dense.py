@@ -124,19 +124,23 @@ def _on_cpu(problem: Problem, result: Result, tol: float, max_iter: int, start: 
         whole = bool(rows.all() and cols.all())
         if not whole:
             c, p, q = c[rows][:, cols], p[rows], q[cols]
+            allowed = None if allowed is None else allowed[rows][:, cols]
         if not capped:
             p, q = _side(p, mass, dtype), _side(q, mass, dtype)
         b0 = None
         if g0 is not None:
             b0 = g0[i] if whole else g0[i][cols]
             b0 = np.exp(np.maximum((b0 - b0.max()) / reg, -300.0)) if np.isfinite(b0).all() else None
+        slack = max(float(p.sum()) - mass, 0.0), max(float(q.sum()) - mass, 0.0)
         s = None
         if dtype == torch.float32 and tol >= 1e-6 and not capped:
             b32 = None if b0 is None else np.maximum(b0, 1e-30)
-            s = _extended_cpu.solve(c, p, q, mass, reg, tol, newton=False, start=b32, max_blocks=max_iter)
+            s = _extended_cpu.solve(
+                c, p, q, mass, slack, reg, tol, allowed=allowed, newton=False, start=b32, max_blocks=max_iter
+            )
         if s is None or not s.ok:
             c64 = c.astype(np.float64, copy=False)
-            s = backend(c64, p, q, mass, reg, tol, start=b0, max_blocks=max_iter)
+            s = backend(c64, p, q, mass, slack, reg, tol, allowed=allowed, start=b0, max_blocks=max_iter)
         if not s.ok:
             left.append(i)
             continue
@@ -214,7 +218,7 @@ def _in_torch(
     x, eta = x + shift.unsqueeze(-1), eta - shift  # potentials for the cost as given
     plan = torch.where(live[:, None, None], plan, 0.0)
     moved = (plan.sum((-2, -1)) - mass).abs() / torch.where(live, mass, 1.0)
-    good = ~live | ((state.error <= tol) & (moved <= tol))
+    good = ~live | ((state.error <= tol) & (moved <= min(tol, _extended_cpu.MASS_TOL)))
     result.plan[index] = plan.to(dtype)
     nothing = torch.full_like(x[:, 0], -torch.inf)
     result.f[index] = torch.where(live.unsqueeze(-1), x * reg, nothing.unsqueeze(-1))

@@ -17,10 +17,17 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Smallest kernel entries that are kept.
-SMALLEST = {np.dtype(np.float32): 1e-37, np.dtype(np.float64): 1e-304}
-#: Blocks and Newton steps after which this solver leaves a problem to the log domain.
-MAX_BLOCKS, MAX_NEWTON = 400, 25
+#: Added to every kernel entry: subnormal numbers would make the products below many times slower.
+SMALLEST: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float32): np.float32(1e-37),
+    np.dtype(np.float64): np.float64(1e-304),
+}
+#: Blocks, Newton steps, and steps in vain after which this solver leaves a problem to the log domain.
+MAX_BLOCKS, MAX_NEWTON, MAX_FAILURES = 400, 25, 3
+#: Largest error of the mass, relative to it, whatever the tolerance.
+MASS_TOL = 1e-6
+#: A scalar is solved well enough for the mass once a Newton step changes it by less than this share.
+SOLVED = 1e-5
 
 
 @dataclass
@@ -45,27 +52,26 @@ def _lapack() -> tuple[Any, Any, Any, Any]:
     return blas.ssyrk, blas.ssyr, lapack.spotrf, lapack.spotrs
 
 
-def _scalar(
-    t: Array, weight: Array, total: float, mass: float, beta: float, steps: int, enough: float = 0.1
-) -> float:
-    """Newton in log(beta) on ``sum(weight * t / (t + beta)) = mass``; 0 if nothing is left over.
+def _scalar(t: Array, weight: Array, mass: float, z: float, steps: int = 1, enough: float = 0.1) -> float:
+    """Newton in log z on ``sum(x * t) = mass`` with the scalings ``x = weight / (t + z)``; 0 stays 0.
 
     Stops after a step shorter than ``enough``; the error is then about its square.
     """
-    if total <= mass:
+    if z <= 0.0:
         return 0.0
     for _ in range(steps):
-        w = 1.0 / (t + beta)
-        r = t * w
-        r *= weight
-        slope = float(r.dot(w)) * beta
-        if slope <= 0.0:
-            return beta
-        step = (float(r.sum()) - mass) / slope
-        beta *= math.exp(min(3.0, max(-3.0, step)))
+        level = t + z
+        x = weight / level
+        moved = float(x.dot(t))
+        x /= level
+        slope = z * float(x.dot(t))
+        if not slope > 0.0:
+            return z
+        step = (moved - mass) / slope
+        z *= math.exp(min(3.0, max(-3.0, step)))
         if -enough < step < enough:
             break
-    return beta
+    return z
 
 
 def _newton_step(
@@ -106,14 +112,14 @@ def _newton_step(
     return direction * (4.0 / largest) if largest > 4.0 else direction
 
 
-def _kernel(cost: Array, lowest: float, reg: float) -> Array:
-    """``exp((lowest - cost) / reg)``, zero where the result would be subnormal or the cost is infinite."""
+def _kernel(cost: Array, lowest: float, reg: float, allowed: Array | None = None) -> Array:
+    """``exp((lowest - cost) / reg)``, zero where ``allowed`` is 0, elsewhere never subnormal."""
     kernel = np.subtract(cost.dtype.type(lowest), cost)
     kernel *= cost.dtype.type(1.0 / reg)
     np.exp(kernel, out=kernel)
-    # subnormal numbers make the products below many times slower
-    if float(kernel.min()) < SMALLEST[cost.dtype]:
-        kernel[kernel < SMALLEST[cost.dtype]] = 0
+    kernel += SMALLEST[cost.dtype]
+    if allowed is not None:
+        kernel *= allowed
     return kernel
 
 
@@ -122,22 +128,30 @@ def solve(
     p: Array,
     q: Array,
     mass: float,
+    slack: tuple[float, float],
     reg: float,
     tol: float,
     *,
+    allowed: Array | None = None,
     newton: bool = True,
     start: Array | None = None,
     max_blocks: int = MAX_BLOCKS,
 ) -> Solution:
-    """Solve one problem whose rows and columns all have weight and an allowed entry (quicker if n >= m).
+    """Solve one problem whose rows and columns all have weight (quicker if n >= m).
+
+    A row or column without an allowed entry, or a mass that cannot flow, makes the solution not ``ok``.
 
     Parameters
     ----------
     cost : array, shape (n, m)
-        float32 or float64: the precision of the kernel. Infinite where forbidden.
+        float32 or float64: the precision of the kernel. Not NaN.
     p, q : float64 arrays, shape (n,) and (m,)
     mass, reg, tol : float
         The tolerance is relative to the mass.
+    slack : (float, float)
+        What is not moved of the rows and of the columns: weight of the dummy column and row.
+    allowed : array of numbers or bool, shape (n, m), or None
+        0 where forbidden, else 1.
     newton : bool
         False: give up where Newton steps would pay, so that the caller can raise the precision first.
     start : array, shape (m,), or None
@@ -146,45 +160,50 @@ def solve(
         Passes over rows and columns before giving up.
     """
     dtype = cost.dtype
-    n, m = cost.shape
+    m = cost.shape[1]
     lowest = float(cost.min())
-    kernel = _kernel(cost, lowest, reg)
-    total_p, total_q = float(p.sum()), float(q.sum())
-    slack_q = max(total_q - mass, 0.0)
+    kernel = _kernel(cost, lowest, reg, allowed)
+    slack_p, slack_q = slack
     p_, q_ = p.astype(dtype, copy=False), q.astype(dtype, copy=False)
     goal = 0.8 * tol * mass
     newton_price = max(5.0, m / 10)  # one step costs about as much as this many blocks
 
-    begun = start is not None
-    b = np.ones(m, dtype) if start is None else start.astype(dtype)
-    t = kernel @ b
-    beta = _scalar(t, p_, total_p, mass, float(t.mean()) * (total_p - mass) / mass, 6)
+    b = q_ if start is None else start.astype(dtype)
+    t = kernel.dot(b)
+    # the dummies' scalings, first as if all rows (columns) had the weighted mean of their sums
+    beta = _scalar(t, p_, mass, float(p_.dot(t)) / (slack_p + mass) * slack_p / mass, 6, 0.3)
     a = p_ / (t + beta)
-    s = a @ kernel
-    alpha = _scalar(s, q_, total_q, mass, float(s.mean()) * slack_q / mass, 6)
-    blocks, steps, wait = 1, 0, 0 if begun else 2  # wait: blocks before Newton may be tried
+    s = a.dot(kernel)
+    alpha = _scalar(s, q_, mass, float(q_.dot(s)) / (slack_q + mass) * slack_q / mass, 6, 0.3)
+    blocks, steps = 1, 0
+    wait = 2 if start is None else 0  # blocks before Newton may be tried
     previous, spread = 0.0, 1.0  # spread: distance to the optimum over residual, from the contraction rate
+    last = keen = False  # keen: the step before this block was Newton's, and helped
+    failures = 0
     while True:
         b = q_ / (s + alpha)
-        t = kernel @ b
-        beta = _scalar(t, p_, total_p, mass, beta, 1)
+        t = kernel.dot(b)
+        if last:
+            break
+        beta = _scalar(t, p_, mass, beta)
         a = p_ / (t + beta)
-        s = a @ kernel
+        s = a.dot(kernel)
         blocks += 1
-        error = float(np.abs((s + alpha) * b - q_).sum())
+        off = (s + alpha) * b - q_
+        error = math.sqrt(m * float(off.dot(off)))  # at least the L1 norm, at a quarter of its price
         rate = error / previous if previous else 0.0
         if 0.0 < rate < 1.0:
             spread = min(1e3, 1.0 / (1.0 - rate))
         if error * spread <= goal:
             break
-        slow = rate >= 0.98 or (
-            rate > 0 and math.log(goal / (error * spread)) / math.log(rate) > newton_price
-        )
-        previous = error
+        last = 0.0 < 1.5 * rate * error * spread <= goal  # half a block more will do: the rows follow below
+        slow = keen or rate >= 0.98
+        slow = slow or (rate > 0 and math.log(goal / (error * spread)) / math.log(rate) > newton_price)
+        previous, keen = error, False
         wait -= 1
         if (slow and wait < 0 and not newton) or blocks >= max_blocks or not error < math.inf:
             break
-        if slow and wait < 0 and steps < MAX_NEWTON:
+        if slow and wait < 0 and steps < MAX_NEWTON and not last:
             steps += 1
             wait, previous = 10, 0.0
             alpha = float(slack_q / b.sum())
@@ -192,26 +211,32 @@ def solve(
             direction = _newton_step(kernel, a, b, s, p_, q_, beta, alpha, slack_q)
             if direction is not None:
                 new_b = b * np.exp(direction)
-                new_t = kernel @ new_b
-                new_beta = _scalar(new_t, p_, total_p, mass, beta, 4)
+                new_t = kernel.dot(new_b)
+                new_beta = _scalar(new_t, p_, mass, beta, 4)
                 new_a = p_ / (new_t + new_beta)
-                new_s = new_a @ kernel
+                new_s = new_a.dot(kernel)
                 new_alpha = float(slack_q / new_b.sum())
                 error = float(np.abs(q_ - new_b * (new_s + new_alpha)).sum())
                 if error < before:
-                    a, b, s, alpha, beta, wait = new_a, new_b, new_s, new_alpha, new_beta, 0
+                    a, b, s, t, alpha, beta = new_a, new_b, new_s, new_t, new_alpha, new_beta
+                    wait, keen = 0, True
                     if error <= 0.2 * goal:
                         break
-        alpha = _scalar(s, q_, total_q, mass, alpha, 1)
+            failures += not keen
+            if failures > MAX_FAILURES:
+                break
+        alpha = _scalar(s, q_, mass, alpha)
 
     # The mass is exact after this: the scalar equation solved to the last digit, in float64.
-    t64 = (kernel @ b).astype(np.float64)
-    beta = _scalar(t64, p, total_p, mass, beta, 50, 1e-8)
+    t64 = t.astype(np.float64)
+    beta = _scalar(t64, p, mass, beta, 50, SOLVED)
     a64 = p / (t64 + beta)
-    alpha = float(slack_q / b.sum())
-    column = (a64.astype(dtype) @ kernel + alpha) * b
-    error = float(np.abs(column - q_).sum()) / mass
-    cut = float(a64.max()) * float(b.max()) * SMALLEST[dtype] * n * m  # what underflow can hide
-    off = abs(float(a64 @ t64) - mass)
-    ok = error <= tol and cut <= 0.1 * tol * mass and off <= max(tol, 1e-9) * mass
+    total_b = float(b.sum())
+    alpha = slack_q / total_b
+    s = a64.astype(dtype).dot(kernel)
+    error = float(np.abs((s + alpha) * b - q_).sum()) / mass
+    added = float(SMALLEST[dtype]) * float(a64.sum()) * total_b  # the mass of what keeps numbers normal
+    missed = abs(float(a64.dot(t64)) - mass)
+    ok = error <= tol and added <= 0.1 * tol * mass and missed <= min(max(tol, 1e-9), MASS_TOL) * mass
+    ok = ok and float(t.min()) > 0.0 and float(s.min()) > 0.0
     return Solution(a64, b.astype(np.float64), alpha, beta, kernel, lowest, error, blocks + steps, ok)

@@ -2,8 +2,9 @@
 
 At these sizes the preparation of a general problem takes longer than its solution. Here everything that is
 usual is checked and done in a handful of NumPy calls; whatever is not (several problems, weights, entries
-that are not finite, a mass that may be infeasible, rows that nothing can leave, no convergence) is left to
-the general path by returning None.
+that are not finite, rows that nothing can leave, no convergence) is left to the general path by returning
+None. A mass that cannot flow is noticed there too: a plan that meets its conditions is proof that its mass
+can.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ def _ones(size: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _uniform_tensor(size: int) -> Tensor:
-    return torch.from_numpy(np.full(size, 1 / size))
+    return torch.full((), 1 / size, dtype=torch.float64).expand(size)  # expanded: refuses to be written to
 
 
-def _prepare(cost: Tensor, mass: Any, mask: Tensor | None) -> Array | None:
-    """Cost in NumPy with infinite forbidden entries, or None if this is not the plain case."""
+def _prepare(cost: Tensor, mass: Any, mask: Tensor | None) -> tuple[Array, Array | None] | None:
+    """Cost in NumPy (infinite where forbidden) and 1 where allowed; None if this is not the plain case."""
     if not isinstance(cost, Tensor) or cost.ndim != 2 or cost.device.type != "cpu":
         return None
     if cost.dtype not in (torch.float32, torch.float64) or type(mass) is not float or not 0.0 < mass < 1.0:
@@ -50,21 +51,15 @@ def _prepare(cost: Tensor, mass: Any, mask: Tensor | None) -> Array | None:
     if n == 0 or m == 0 or not math.isfinite(float(_ones(n).dot(c).dot(_ones(m)))):
         return None  # a sum that overflows is rare and may take the general path as well
     if mask is None:
-        return c
+        return c, None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != cost.shape:
         return None
     if mask.device.type != "cpu":
         return None
     allowed = mask.numpy()
-    counts = allowed.astype(np.float32)
-    in_row = m - float(counts.dot(_ones(m)).min())
-    in_col = n - float(_ones(n).dot(counts).min())
-    # the bound of nclib.ot._feasible.crowded_flow
-    if mass > 2.0 - in_col / n - in_row / m or in_row >= m or in_col >= n:
-        return None
-    far = np.divide(1, counts, out=counts)  # 1 where allowed, infinite where not: faster than np.where
-    far -= 1
-    return c + far
+    c = c.copy()
+    np.copyto(c, math.inf, where=~allowed)  # what is forbidden leaves no trace, not even in rounding
+    return c, allowed.astype(c.dtype)
 
 
 def solve(
@@ -78,20 +73,26 @@ def solve(
 ) -> Transport | None:
     """Solve one partial problem with uniform weights, or return None."""
     with np.errstate(all="ignore"):  # what overflows is judged by the errors it leaves
-        c = _prepare(cost, mass, mask)
-        if c is None:
+        ready = _prepare(cost, mass, mask)
+        if ready is None:
             return None
+        c, allowed = ready
         p, q = _uniform(c.shape[0]), _uniform(c.shape[1])
+        slack = (1.0 - mass, 1.0 - mass)
         s = None
         if formulation == "capped":
-            s = _capped_cpu.solve(c, p, q, mass, reg, tol, max_blocks=max_iter)
+            s = _capped_cpu.solve(c, p, q, mass, slack, reg, tol, allowed=allowed, max_blocks=max_iter)
         else:
             if c.dtype == np.float32 and tol >= 1e-6:
-                s = _extended_cpu.solve(c, p, q, mass, reg, tol, newton=False, max_blocks=max_iter)
+                s = _extended_cpu.solve(
+                    c, p, q, mass, slack, reg, tol, allowed=allowed, newton=False, max_blocks=max_iter
+                )
             if s is None or not s.ok:
                 begun = s.b if s is not None and np.isfinite(s.b).all() else None
                 c = c.astype(np.float64, copy=False)
-                s = _extended_cpu.solve(c, p, q, mass, reg, tol, start=begun, max_blocks=max_iter)
+                s = _extended_cpu.solve(
+                    c, p, q, mass, slack, reg, tol, allowed=allowed, start=begun, max_blocks=max_iter
+                )
         if not s.ok:
             return None
         plan = s.kernel
@@ -106,13 +107,26 @@ def solve(
     )
 
 
+def _crowded(allowed: Array, mass: float) -> bool:
+    """True if rows or columns have so few allowed entries that the mass may be too much for them.
+
+    The bound of :func:`nclib.ot._feasible.crowded_flow` for uniform weights.
+    """
+    n, m = allowed.shape
+    fewest_in_row, fewest_in_col = float(allowed.sum(1).min()), float(allowed.sum(0).min())
+    return mass > fewest_in_col / n + fewest_in_row / m or fewest_in_row == 0 or fewest_in_col == 0
+
+
 def published(
     cost: Tensor, mass: Any, reg: float, mask: Tensor | None, tol: float, max_iter: int
 ) -> Transport | None:
     """Run the published loop on one problem with uniform weights, or return None."""
     with np.errstate(all="ignore"):
-        c = _prepare(cost, mass, mask)
-        if c is None:
+        ready = _prepare(cost, mass, mask)
+        if ready is None:
+            return None
+        c, allowed = ready
+        if allowed is not None and _crowded(allowed, mass):
             return None
         top, bottom = float(cost.max()), float(c.min())
         if not max(top - bottom, abs(top + bottom)) <= _published.SAFE_RANGE * reg:
@@ -122,6 +136,8 @@ def published(
         kernel = bottom - c.astype(np.float64, copy=False)
         kernel *= 1 / reg
         np.exp(kernel, out=kernel)
+        if allowed is not None:
+            kernel *= allowed
         corner = math.exp(-(bottom + top) / reg)  # the kernel is shifted by its lowest cost
         a, alpha, b, beta, passes = _published.scaling(
             kernel, p, q, (1 - mass, 1 - mass), corner, tol / reg, max_iter
@@ -170,8 +186,8 @@ def pack(
         problem=Problem(
             cost.detach(),
             mask,
-            _uniform_tensor(n).clone(),
-            _uniform_tensor(m).clone(),
+            _uniform_tensor(n),
+            _uniform_tensor(m),
             numbers[0],
             reg,
             formulation,
