@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from clip_reference import image_states, text_states
 from local_weights import WORDS, clip_state, merges_file, words_file
 from safetensors.torch import save_file
-from test_clip_encoders import image_states, text_states
 
 import nclib
 from nclib.batch import Tokens
