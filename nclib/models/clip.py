@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +61,8 @@ class CLIP(DualEncoder):
     With ``clip_file`` the model is the one in that file: it reads pictures, and before any training it is
     zero-shot CLIP. Without a file two small towers start from random weights, on region features or, with
     ``patch``, on pictures; such a model shares CLIP's construction and nothing of what CLIP has learned. It
-    wants CLIP's own loss (InfoNCE): the triplet loss on the hardest negatives tends to map everything to one
-    point before the towers have learned anything.
+    wants CLIP's own loss (InfoNCE) and a small rate, which ``settings`` has for quick runs: the triplet loss
+    on the hardest negatives, or the rate of the other models, tends to leave it at chance.
 
     Parameters
     ----------
@@ -99,6 +100,8 @@ class CLIP(DualEncoder):
     ValueError
         For a size or choice that is not allowed, a file that does not fit, or one that nothing reads.
     """
+
+    settings: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"lr": 5e-4}}
 
     def __init__(
         self,

@@ -103,7 +103,6 @@ def test_a_run_from_scratch_learns(tmp_path):
         batch_size=16,
         warmup_epochs=0,
         epochs=2,
-        lr=5e-4,
         data_options={"n_train": 128, "n_val": 20, "n_test": 20},
         model_options={"embed_dim": 32, "width": 64, "layers": 1},
         out=str(tmp_path),
