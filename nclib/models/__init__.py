@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nclib.models import clip as _clip
 from nclib.models import ensemble as _ensemble
 from nclib.models import imram as _imram
 from nclib.models import omit as _omit
@@ -25,4 +26,4 @@ __all__ = [
     "similarity_matrix",
 ]
 
-del _ensemble, _imram, _omit, _pcme, _pvse, _scan, _vse, _vse_inf
+del _clip, _ensemble, _imram, _omit, _pcme, _pvse, _scan, _vse, _vse_inf

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nclib.models.base import CaptionEncoding, ImageEncoding, cosine_pairs
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs
 from nclib.models.region_words import RegionWordMatcher
 
 
-class CosineMatcher(RegionWordMatcher):
-    """A model whose encodings hold unit vectors and whose similarity is their cosine."""
+class DualEncoder(Matcher):
+    """A model whose encodings hold unit vectors and whose similarity is their cosine.
+
+    Attributes
+    ----------
+    embed_dim : int
+        Width of the vectors.
+    """
 
     score_range = (-1.0, 1.0)
+    embed_dim: int
 
     def similarity(
         self,
@@ -44,3 +51,7 @@ class CosineMatcher(RegionWordMatcher):
     ) -> Tensor:
         """Return the cosine of image i and caption i, (n,)."""
         return cosine_pairs(images, captions, True).sum(-1)
+
+
+class CosineMatcher(DualEncoder, RegionWordMatcher):
+    """A dual encoder of region features and words."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from nclib.batch import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.clip_encoders import ClipPatches, ClipTextEncoder
+from nclib.models.clip_towers import GELUS
 from nclib.models.encoders import RegionEncoder, TextEncoder
 from nclib.models.pixels import PixelEncoder
 from nclib.models.registry import choice, positive_integer
@@ -28,15 +31,21 @@ class RegionWordMatcher(Matcher):
         Width of a similarity vector, in models that have one.
     dropout : float
         Dropout on the word embeddings of the BiGRU while training.
-    text : {"bigru", "transformer"}
-        Text encoder: a BiGRU from scratch, or a BERT encoder with weights from ``text_folder``.
-    text_folder, text_words : str
-        See :class:`~nclib.models.text_transformer.TransformerTextEncoder`.
-    image : {"regions", "pixels"}
-        What an image is: region features, or a picture that goes through a residual network with weights
-        from ``image_file``; its cells then take the place of regions.
+    text : {"bigru", "transformer", "clip"}
+        Text encoder: a BiGRU from scratch, a BERT encoder with weights from ``text_folder``, or the text
+        tower of the CLIP model in ``text_file``.
+    text_folder, text_file, text_merges, text_words : str
+        See :class:`~nclib.models.text_transformer.TransformerTextEncoder` (``text_folder``, ``text_words``)
+        and :class:`~nclib.models.clip_encoders.ClipTextEncoder` (the others, and ``text_words``).
+    image : {"regions", "pixels", "clip"}
+        What an image is: region features, or a picture. A picture goes through the residual network in
+        ``image_file``, or through the image tower of the CLIP model there; its cells or patches then take
+        the place of regions.
     image_file : str
-        See :class:`~nclib.models.pixels.PixelEncoder`.
+        See :class:`~nclib.models.pixels.PixelEncoder` and :class:`~nclib.models.clip_encoders.ClipPatches`.
+    clip_gelu : {"config", "exact", "quick"}
+        Activation of CLIP's towers: as ``open_clip_config.json`` beside the file says (exact without one),
+        the exact GELU, or the quick one that OpenAI's weights need.
     finetune : bool
         Train networks that come from a file, at the same rate as the rest; otherwise they stay as they are.
 
@@ -59,33 +68,55 @@ class RegionWordMatcher(Matcher):
         text: str = "bigru",
         text_folder: str = "",
         text_words: str = "",
+        text_file: str = "",
+        text_merges: str = "",
         image: str = "regions",
         image_file: str = "",
+        clip_gelu: str = "config",
         finetune: bool = False,
     ) -> None:
         super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
         positive_integer(embed_dim=embed_dim, sim_dim=sim_dim, word_dim=word_dim)
         self.embed_dim, self.sim_dim, self.word_dim = embed_dim, sim_dim, word_dim
-        choice("text", text, ("bigru", "transformer"))
-        choice("image", image, ("regions", "pixels"))
+        choice("text", text, ("bigru", "transformer", "clip"))
+        choice("image", image, ("regions", "pixels", "clip"))
+        choice("clip_gelu", clip_gelu, ("config", *GELUS))
         _given("text_folder", text_folder, "text", text, "transformer")
-        _given("image_file", image_file, "image", image, "pixels")
-        if text_words and text != "transformer":
-            raise ValueError(f"text_words={text_words!r} is used with text='transformer' only")
+        _given("text_file", text_file, "text", text, "clip")
+        _given("image_file", image_file, "image", image, "pixels", "clip")
+        if text_words and text == "bigru":
+            raise ValueError(f"text_words={text_words!r} is used with text='transformer' or 'clip' only")
+        if text_merges and text != "clip":
+            raise ValueError(f"text_merges={text_merges!r} is used with text='clip' only, got text={text!r}")
+        if clip_gelu != "config" and "clip" not in (text, image):
+            raise ValueError(f"clip_gelu={clip_gelu!r} is used with text='clip' or image='clip' only")
         width, self.n_slots = feature_dim, n_regions
-        self.pixels: PixelEncoder | None = None
-        if image == "pixels":
+        self.pixels: PixelEncoder | ClipPatches | None = None
+        if image != "regions":
             self.needs_regions = n_regions
-            self.pixels = PixelEncoder(feature_dim, n_regions, file=image_file, finetune=finetune)
+            self.pixels = (
+                PixelEncoder(feature_dim, n_regions, file=image_file, finetune=finetune)
+                if image == "pixels"
+                else ClipPatches(feature_dim, n_regions, file=image_file, gelu=clip_gelu, finetune=finetune)
+            )
             width, self.n_slots = self.pixels.width, self.pixels.n_cells
         self.image_encoder: Any = self._region_encoder(width)
-        self.text_encoder: Any
-        if text == "bigru":
-            self.text_encoder = TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout)
-        else:
-            self.text_encoder = TransformerTextEncoder(
+        text_encoders: dict[str, Callable[[], nn.Module]] = {
+            "bigru": lambda: TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout),
+            "transformer": lambda: TransformerTextEncoder(
                 vocab_size, embed_dim, folder=text_folder, words_file=text_words, finetune=finetune
-            )
+            ),
+            "clip": lambda: ClipTextEncoder(
+                vocab_size,
+                embed_dim,
+                file=text_file,
+                merges=text_merges,
+                words_file=text_words,
+                gelu=clip_gelu,
+                finetune=finetune,
+            ),
+        }
+        self.text_encoder: Any = text_encoders[text]()
 
     def _region_encoder(self, width: int) -> nn.Module:
         """Encoder of regions or cells of this width."""
@@ -113,9 +144,10 @@ class RegionWordMatcher(Matcher):
         return CaptionEncoding(last, tokens.lengths, words)
 
 
-def _given(name: str, path: Any, of: str, chosen: str, needs: str) -> None:
+def _given(name: str, path: Any, of: str, chosen: str, *needs: str) -> None:
     """Raise a ValueError if a path is missing where it is needed, or given where nothing reads it."""
-    if chosen == needs and not path:
-        raise ValueError(f"{of}={needs!r} needs {name}, a local path; nothing is downloaded")
-    if chosen != needs and path:
-        raise ValueError(f"{name}={path!r} is used with {of}={needs!r} only, got {of}={chosen!r}")
+    if chosen in needs and not path:
+        raise ValueError(f"{of}={chosen!r} needs {name}, a local path; nothing is downloaded")
+    if chosen not in needs and path:
+        known = " or ".join(map(repr, needs))
+        raise ValueError(f"{name}={path!r} is used with {of}={known} only, got {of}={chosen!r}")

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +189,70 @@ def piece_table(words: Iterable[str], known: Mapping[str, int]) -> Tensor:
         [known[piece] for piece in ([SPECIAL[word]] if word in SPECIAL else word_pieces(word, known))]
         for word in words
     ]
-    width = max(map(len, rows))
+    return table(rows)
+
+
+def table(rows: Sequence[list[int]]) -> Tensor:
+    """Rows of ids side by side, (V, length of the longest row), -1 beyond the last."""
+    width = max(1, *map(len, rows))
     return torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+
+
+def read_words(words_file: str, vocab_size: int) -> list[str]:
+    """Read the data's words in the order of their ids from its vocabulary file.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file or it has not as many words as the data.
+    """
+    if not Path(words_file).is_file():
+        raise ValueError(f"text_words={words_file!r}: there is no such file")
+    index = json.loads(Path(words_file).read_text(encoding="utf8")).get("word2idx", {})
+    if sorted(index.values()) != list(range(vocab_size)):
+        raise ValueError(
+            f"text_words={words_file!r} has {len(index)} words under 'word2idx', the data has {vocab_size}; "
+            "it must be the vocabulary file of the same data"
+        )
+    return sorted(index, key=index.__getitem__)
+
+
+def cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Replace the words of captions by their pieces.
+
+    Parameters
+    ----------
+    pieces : Tensor, (V, M)
+        Ids of the pieces of each word, -1 beyond the last.
+    ids : Tensor, (C, W)
+        Captions.
+    valid : Tensor of bool, (C, W)
+        Which words are no padding.
+
+    Returns
+    -------
+    ids, owner : Tensor, (C, P)
+        Ids of the pieces, and the word that each belongs to.
+    present : Tensor of bool, (C, P)
+        Which pieces are no padding.
+    """
+    found = pieces[ids]  # (C, W, M)
+    n = found.shape[-1]
+    present = ((found >= 0) & valid[..., None]).flatten(1)
+    # With several pieces to a word the longest caption must be asked for, which waits for the device.
+    width = ids.shape[1] if n == 1 else max(1, int(present.sum(1).max()))
+    order = torch.argsort((~present).to(torch.uint8), dim=1, stable=True)[:, :width]
+    present = present.gather(1, order)
+    return found.flatten(1).gather(1, order).clamp_min(0), order // n, present
+
+
+def word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) -> tuple[Tensor, Tensor]:
+    """Mean state of the pieces of each word: (C, P, H) to (C, W, H), and the number of pieces (C, W, 1)."""
+    states = states * present[..., None]
+    total = states.new_zeros(len(states), n_words, states.shape[-1])
+    total = total.scatter_add(1, owner[..., None].expand_as(states), states)  # (C, W, H)
+    count = total.new_zeros(total.shape[:2]).scatter_add(1, owner, present.to(total))[..., None]
+    return total / count.clamp_min(1), count
 
 
 def read_pieces(folder: Path, words_file: str, vocab_size: int, n_known: int) -> Tensor:
@@ -212,15 +274,7 @@ def read_pieces(folder: Path, words_file: str, vocab_size: int, n_known: int) ->
             f"{folder / 'vocab.txt'} has {len(lines)} pieces for {n_known} ids of config.json"
             + (f" and lacks {', '.join(absent)}" if absent else "")
         )
-    if not Path(words_file).is_file():
-        raise ValueError(f"text_words={words_file!r}: there is no such file")
-    index = json.loads(Path(words_file).read_text(encoding="utf8")).get("word2idx", {})
-    if sorted(index.values()) != list(range(vocab_size)):
-        raise ValueError(
-            f"text_words={words_file!r} has {len(index)} words under 'word2idx', the data has {vocab_size}; "
-            "it must be the vocabulary file of the same data"
-        )
-    return piece_table(sorted(index, key=index.__getitem__), known)
+    return piece_table(read_words(words_file, vocab_size), known)
 
 
 class TransformerTextEncoder(nn.Module):
@@ -290,26 +344,12 @@ class TransformerTextEncoder(nn.Module):
         """
         width = max(tokens.lengths)
         mask = word_mask(tokens.lengths, width, self.fc.weight)  # (C, W)
-        ids, owner, present = self._cut(tokens.ids[:, :width], mask > 0)
+        ids, owner, present = cut(self.pieces, tokens.ids[:, :width], mask > 0)
         if ids.shape[1] > self.longest:
             raise ValueError(
                 f"tokens has a caption of {ids.shape[1]} pieces, the transformer reads at most {self.longest}"
             )
         with contextlib.nullcontext() if self.finetune else torch.no_grad():
-            states = self.transformer(ids, present) * present[..., None]  # (C, P, H)
-            total = states.new_zeros(*mask.shape, states.shape[-1])
-            total = total.scatter_add(1, owner[..., None].expand_as(states), states)  # (C, W, H)
-            count = total.new_zeros(mask.shape).scatter_add(1, owner, present.to(total))
-        words = self.fc(total / count.clamp_min(1)[..., None])  # (C, W, D)
+            means, _ = word_means(self.transformer(ids, present), owner, present, width)  # (C, W, H)
+        words = self.fc(means)  # (C, W, D)
         return (l2(words) if self.unit else words) * mask[..., None], words[:, 0]
-
-    def _cut(self, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids of the pieces (C, P), the word that each belongs to, and which are no padding."""
-        pieces = self.pieces[ids]  # (C, W, M)
-        n = pieces.shape[-1]
-        present = ((pieces >= 0) & valid[..., None]).flatten(1)
-        # With several pieces to a word the longest caption must be asked for, which waits for the device.
-        width = ids.shape[1] if n == 1 else int(present.sum(1).max())
-        order = torch.argsort((~present).to(torch.uint8), dim=1, stable=True)[:, :width]
-        present = present.gather(1, order)
-        return pieces.flatten(1).gather(1, order).clamp_min(0), order // n, present

@@ -104,3 +104,56 @@ def resnet_state(blocks=(1, 1, 1, 1), *, bottleneck=False, width=4, groups=1, se
             n_in = inner * grow
     state["fc.weight"], state["fc.bias"] = torch.zeros(10, n_in), torch.zeros(10)
     return state
+
+
+def clip_state(*, width=128, text_width=64, patch=4, grid=2, layers=2, vocab=540, longest=12, out=6, seed=0):
+    """Weights under the names of a CLIP file, both towers."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape, scale=0.3):
+        return scale * torch.randn(*shape, generator=generator)
+
+    def norm(name, n):
+        return {f"{name}.weight": 1 + draw(n), f"{name}.bias": draw(n)}
+
+    def blocks(prefix, n):
+        state = {}
+        for i in range(layers):
+            name, scale = f"{prefix}transformer.resblocks.{i}", n**-0.5
+            state |= norm(f"{name}.ln_1", n) | norm(f"{name}.ln_2", n)
+            state[f"{name}.attn.in_proj_weight"] = draw(3 * n, n, scale=scale)
+            state[f"{name}.attn.in_proj_bias"] = draw(3 * n)
+            for part, n_out, n_in in (
+                ("attn.out_proj", n, n),
+                ("mlp.c_fc", 2 * n, n),
+                ("mlp.c_proj", n, 2 * n),
+            ):
+                state[f"{name}.{part}.weight"] = draw(n_out, n_in, scale=scale)
+                state[f"{name}.{part}.bias"] = draw(n_out)
+        return state
+
+    return {
+        "visual.conv1.weight": draw(width, 3, patch, patch),
+        "visual.class_embedding": draw(width),
+        "visual.positional_embedding": draw(grid**2 + 1, width),
+        **norm("visual.ln_pre", width),
+        **blocks("visual.", width),
+        **norm("visual.ln_post", width),
+        "visual.proj": draw(width, out),
+        "token_embedding.weight": draw(vocab, text_width),
+        "positional_embedding": draw(longest, text_width),
+        **blocks("", text_width),
+        **norm("ln_final", text_width),
+        "text_projection": draw(text_width, out),
+        "logit_scale": torch.tensor(2.0),
+    }
+
+
+MERGES = ["t e", "te a</w>", "te a", "p o", "po t</w>", "po t", "tea pot</w>", "tea pot"]
+
+
+def merges_file(path, n=26, merges=MERGES):
+    """Write a file of merges for a tower of 514 + n pieces; those that no test needs join capitals."""
+    rest = [f"{chr(65 + i)} {chr(66 + i)}" for i in range(n - len(merges))]
+    path.write_text("\n".join(["#version: 0.2", *merges, *rest, "never read"]) + "\n")
+    return str(path)

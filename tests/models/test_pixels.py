@@ -114,16 +114,16 @@ def test_errors(tmp_path):
     sizes = {"feature_dim": 96, "vocab_size": 9, "embed_dim": 6}
     with pytest.raises(ValueError, match="image='pixels' needs image_file"):
         build("vse", **sizes, image="pixels")
-    with pytest.raises(ValueError, match="image_file='x' is used with image='pixels' only"):
+    with pytest.raises(ValueError, match="image_file='x' is used with image='pixels' or 'clip' only"):
         build("vse", **sizes, image_file="x")
     with pytest.raises(ValueError, match="text='transformer' needs text_folder"):
         build("vse", **sizes, text="transformer")
     with pytest.raises(ValueError, match="text_folder='x' is used with text='transformer' only"):
         build("scan", **sizes, text_folder="x")
-    with pytest.raises(ValueError, match="text_words='x' is used with text='transformer' only"):
+    with pytest.raises(ValueError, match="text_words='x' is used with text='transformer' or 'clip' only"):
         build("imram", **sizes, text_words="x")
-    with pytest.raises(ValueError, match="text must be one of 'bigru', 'transformer', got 'clip'"):
-        build("sgraf", **sizes, text="clip")
+    with pytest.raises(ValueError, match="text must be one of 'bigru', 'clip', 'transformer', got 'gpt'"):
+        build("sgraf", **sizes, text="gpt")
 
 
 def test_a_run_from_pictures_with_weights_from_a_file(tmp_path):
