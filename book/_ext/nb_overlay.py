@@ -92,7 +92,7 @@ class ExecutionStatus(SphinxDirective):
         root = pathlib.Path(self.env.srcdir)
         runs = runs_of(root / "book" / "executed")
         self.env.note_dependency(str(root / "book" / "executed" / "runs.json"))
-        lines = ["| page | state | ran on | seconds | device | threads | torch | commit |"]
+        lines = ["| page | state | ran on | seconds | device | threads | Python, torch, NumPy | commit |"]
         lines += ["|---|---|---|---:|---|---|---|---|"]
         for path in sorted((root / "notebooks").glob("*.ipynb")):
             state = problems(path, root / "book" / "executed" / path.name, root, walk_of(self.env.app))
@@ -111,7 +111,7 @@ def status_cells(run: dict[str, Any]) -> list[str]:
         f"{run['seconds']:.0f}",
         run["device"],
         f"{run['threads']} of {run['cores']}",
-        run["versions"]["torch"],
+        ", ".join([run["python"], *(run["versions"].get(k, "?") for k in ("torch", "numpy"))]),
         f"`{run['commit']}`",
     ]
 
