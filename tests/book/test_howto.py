@@ -28,7 +28,7 @@ FOLDER = ROOT / "book" / "howto"
 PAGES = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
 RUN_BY = {"model": "test_add_a_model.py"}  # pages with a test of their own
 METHOD_OF = {"l2rm": "l2rm", "uot_rcl": "uot_rcl"}
-WIDTH = 96  # characters that fit into a page without scrolling
+WIDTH = 86  # characters that fit into a page without scrolling
 
 
 @pytest.fixture(scope="session")
