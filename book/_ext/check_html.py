@@ -1,4 +1,4 @@
-"""Check built pages: every local link, file and anchor exists, and nothing is loaded from the network.
+"""Check built pages: links, files and anchors exist, pictures have alternative text, all without network.
 
 python book/_ext/check_html.py _build/html
 """
@@ -37,6 +37,7 @@ class Page(HTMLParser):
         self.ids: set[str] = set()
         self.links: list[str] = []
         self.loads: list[str] = []
+        self.unnamed: list[str] = []  # pictures that a screen reader cannot name
         self._style = False
         self.feed(text)
 
@@ -50,6 +51,8 @@ class Page(HTMLParser):
             loading = set(a.get("rel", "").lower().split()) & LOADING_LINKS
             (self.loads if loading else self.links).append(a["href"])
         elif tag in LOADS:
+            if tag == "img" and ("alt" not in a or a["alt"] in (a.get("src"), "_images")):
+                self.unnamed.append(a.get("src", "")[:60])
             self.loads += [a[k] for k in ("src", "poster") if a.get(k)]
             self.loads += [part.split()[0] for part in a.get("srcset", "").split(",") if part.strip()]
         elif tag == "object" and a.get("data"):
@@ -90,6 +93,8 @@ class Checker:
                     yield f"{name}: loads {url} from the network"
                 else:
                     yield from self._missing(path, url)
+            for source in page.unnamed:
+                yield f"{name}: the picture {source} has no alternative text"
             for url in page.links:
                 if not is_external(url):
                     yield from self._missing(path, url)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import pathlib
+import re
 from typing import Any
 
 import nbformat
@@ -65,7 +66,21 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
     for why in problems(path, stored, root, walk):
         log.warning("stored outputs: %s", why, location=docname, type="nb_overlay", subtype="stale")
     if stored.exists():
-        source[0] = nbformat.writes(merge(nbformat.read(path, 4), nbformat.read(stored, 4)))
+        page = described(merge(nbformat.read(path, 4), nbformat.read(stored, 4)))
+        source[0] = nbformat.writes(page)
+
+
+def described(page: Any) -> Any:
+    """Give every figure without alternative text one from its heading, in place; a file name says nothing."""
+    heading = ""
+    for cell in page.cells:
+        if cell.cell_type == "markdown":
+            found = re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
+            heading = re.sub(r"\{[\w:]+\}`[^`]*`|[*`$]", "", found[-1]).strip() if found else heading
+        elif any(k.startswith("image/") for o in cell.get("outputs", []) for k in o.get("data", {})):
+            image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
+            image.setdefault("alt", f"Figure under the heading: {heading}")
+    return page
 
 
 class ExecutionStatus(SphinxDirective):
@@ -77,7 +92,7 @@ class ExecutionStatus(SphinxDirective):
         root = pathlib.Path(self.env.srcdir)
         runs = runs_of(root / "book" / "executed")
         self.env.note_dependency(str(root / "book" / "executed" / "runs.json"))
-        lines = ["| page | state | ran on | seconds | device | threads | torch | commit |"]
+        lines = ["| page | state | ran on | seconds | device | threads | Python, torch, NumPy | commit |"]
         lines += ["|---|---|---|---:|---|---|---|---|"]
         for path in sorted((root / "notebooks").glob("*.ipynb")):
             state = problems(path, root / "book" / "executed" / path.name, root, walk_of(self.env.app))
@@ -96,7 +111,7 @@ def status_cells(run: dict[str, Any]) -> list[str]:
         f"{run['seconds']:.0f}",
         run["device"],
         f"{run['threads']} of {run['cores']}",
-        run["versions"]["torch"],
+        ", ".join([run["python"], *(run["versions"].get(k, "?") for k in ("torch", "numpy"))]),
         f"`{run['commit']}`",
     ]
 

@@ -19,6 +19,8 @@ from nclib.tables._figures import (
 from nclib.tables._layouts import LAYOUTS, PAPERS, Layout
 from nclib.tables._ledger import counts, decide, ledger, ledger_sheet
 from nclib.tables._printed import paper_table
+from nclib.tables._report import report_sheet
+from nclib.tables._rerun import Rerun, reruns
 from nclib.tables._runs import Recorded, protocol_line, recorded
 from nclib.tables._sheets import bundled_sheet, errata_sheet, printed_sheet, show
 
@@ -30,6 +32,7 @@ __all__ = [
     "Finding",
     "Layout",
     "Recorded",
+    "Rerun",
     "best_other_differences",
     "bundled_sheet",
     "counts",
@@ -46,6 +49,8 @@ __all__ = [
     "protocol_line",
     "rates_figure",
     "recorded",
+    "report_sheet",
+    "reruns",
     "rows_figure",
     "show",
     "verdicts_figure",

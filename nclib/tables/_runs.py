@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise", "seed", "preset")
 FREE = ("device", "threads", "out", "noise_file", "noise_sha256", "root")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
+DIGITS = 8  # of a checksum, in text
+SHOWN_DIGESTS = 3
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "noise", "variant")
 
 
@@ -208,19 +210,53 @@ def protocol_line(table: pd.DataFrame) -> str:
         found = values(column)
         return f"{words} {', '.join(found)}" if found else ""
 
-    noise = " and ".join(f"{p.removesuffix('s')}-level" for p in values("protocol")) + " noise"
+    labels = not values("protocol")
+    items = "pairs" if labels else "pictures"
+    level = " and ".join(f"{p.removesuffix('s')}-level" for p in values("protocol"))
+    noise = listed("label noise", "noise") if labels else f"{level} noise"
     size = max(values("test_images") or values("test_pairs"), key=len, default="")
+    best = "mean average precision of both directions" if labels else "rSum"
     parts = [
-        listed("bundled data" if _bundled(values("dataset")) else "data", "dataset"),
+        listed("bundled data" if _bundled(values("dataset")) else "data", "dataset")
+        + _digests(table, "data_checksum", "checksum"),
         listed("preset", "preset"),
         listed("model", "model"),
-        noise if values("protocol") else listed("label noise", "noise"),
+        noise + _digests(table, "noise_checksum", "noise checksums"),
         f"{_seeds(table)}",
-        f"selected on {'/'.join(values('val_images') or values('val_pairs'))} validation items",
-        f"tested on {size} test items",
+        _ensembles(table),
+        f"selected: the epoch with the highest {best} on "
+        f"{'/'.join(values('val_images') or values('val_pairs'))} validation {items}",
+        f"tested on {size} test {items}",
         ", ".join(values("device")),
     ]
     return "; ".join(part for part in parts if part) + "."
+
+
+def _digests(table: pd.DataFrame, column: str, word: str) -> str:
+    """Name the checksums behind some runs, in brackets; the first ones where there are many."""
+    found = checksums(table, column)
+    if not found:
+        return ""
+    more = f" and {len(found) - SHOWN_DIGESTS} more, see CSV" if len(found) > SHOWN_DIGESTS else ""
+    return f" ({word} {', '.join(found[:SHOWN_DIGESTS])}{more})"
+
+
+def checksums(table: pd.DataFrame, column: str) -> list[str]:
+    """Return the distinct checksums in a column of runs, shortened, in the order of rate and seed."""
+    if column not in table:
+        return []
+    order = [c for c in ("mrate", "noise_rate", "protocol", "seed") if c in table]
+    return list(dict.fromkeys(str(v)[:DIGITS] for v in table.sort_values(order)[column].dropna()))
+
+
+def _ensembles(table: pd.DataFrame) -> str:
+    """Say which methods were tested as the mean of two networks."""
+    if "single.rsum" not in table:
+        return "single models"
+    two = table["single.rsum"].notna()
+    if not two.any():
+        return "single models"
+    return f"two networks, mean similarity: {', '.join(sorted(set(table[two]['method'])))}; others single"
 
 
 def _seeds(table: pd.DataFrame) -> str:

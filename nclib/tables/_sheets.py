@@ -11,7 +11,7 @@ from nclib.tables._html import Sheet, View, csv_text
 from nclib.tables._layouts import Layout, layout_of
 from nclib.tables._match import Wanted, measured, models_named, wanted
 from nclib.tables._printed import MISSING, Cell, anomaly_text, cells, paper_table, rows_of, said_against
-from nclib.tables._runs import Recorded, protocol_line, select
+from nclib.tables._runs import Recorded, checksums, protocol_line, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,7 +217,7 @@ def _retrieval_rows(
                 shown = [texts[-1], gained, *texts[:-1]] if len(part) else [NO_RECORD] + [""] * len(RECALLS)
                 first = [View(heads[0]), View(label, own=f"printed: {heads[2]}")]
                 rows.append((first, [_own_view(t) for t in shown]))
-                lines.append([*heads, *_summary(values), gained])
+                lines.append([*heads, *_summary(values), gained, *_origin(part)])
                 used.append(part)
     together = (
         pd.concat([u for u in used if len(u)]) if any(len(u) for u in used) else runs.retrieval.iloc[:0]
@@ -238,7 +238,7 @@ def _retrieval_rows(
         names=("rate", "run"),
         columns=columns,
         rows=rows,
-        file=csv_text(["rate", "run", "printed rows", *head, "n", f"rsum - {name}"], lines),
+        file=csv_text(["rate", "run", "printed rows", *head, "n", f"rsum - {name}", *ORIGIN], lines),
     )
 
 
@@ -252,6 +252,14 @@ def _summary(values: list[tuple[float, ...]]) -> list[str]:
         out.append(f"{sum(v) / len(v):.4f}" if v else "")
         out.append(f"{spread(v):.4f}" if len(v) > 1 else "")
     return [*out, str(max(len(v) for v in values))]
+
+
+ORIGIN = ("noise checksums", "records")
+
+
+def _origin(part: pd.DataFrame) -> list[str]:
+    """Checksums of the noise, and names of the records, behind a row."""
+    return [" ".join(checksums(part, "noise_checksum")), " ".join(sorted(map(str, part.get("name", ()))))]
 
 
 def _own_view(text: str) -> View:
@@ -282,8 +290,9 @@ def _category_rows(
         heads = [run.label, ", ".join(names)]
         first = View(run.label, own=f"printed: {heads[1]}")
         rows.append(([first], [_own_view(t) for t in [*texts, *gains]]))
-        lines.append([*heads, *_summary(values), *gains])
-        used += [part for part in level.values() if len(part)]
+        own = [part for part in level.values() if len(part)]
+        lines.append([*heads, *_summary(values), *gains, *_origin(pd.concat(own) if own else every.iloc[:0])])
+        used += own
     together = pd.concat(used) if used else runs.category.iloc[:0]
     marks = [f"{r:g}" for r in rates]
     columns = [(d, m) for d in ("image → text", "text → image", f"mean of both − {name}") for m in marks]
@@ -300,7 +309,9 @@ def _category_rows(
         names=("run",),
         columns=columns,
         rows=rows,
-        file=csv_text(["run", "printed rows", *head, "n", *(f"mean - {name} {m}" for m in marks)], lines),
+        file=csv_text(
+            ["run", "printed rows", *head, "n", *(f"mean - {name} {m}" for m in marks), *ORIGIN], lines
+        ),
     )
 
 

@@ -12,7 +12,7 @@ GOOD = """<html><head><link rel="stylesheet" href="_static/a.css?v=1">
 <script src="_static/a.js"></script></head>
 <body><h1 id="top">T</h1><a href="#top">up</a> <a href="b.html#part">b</a>
 <a href="https://example.org">elsewhere</a> <a href="mailto:a@b.c">mail</a> <a href="sub/">folder</a>
-<img src="data:image/png;base64,AAAA"> <img src="with%20space.png"></body></html>"""
+<img alt="" src="data:image/png;base64,AAAA"> <img alt="A space" src="with%20space.png"></body></html>"""
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_good_pages(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ('<a href="gone.html">x</a>', "gone.html does not exist"),
         ('<a href="b.html#gone">x</a>', "b.html#gone points to an anchor that does not exist"),
         ('<a href="#gone">x</a>', "#gone points to an anchor that does not exist"),
-        ('<img src="gone.png">', "gone.png does not exist"),
+        ('<img alt="" src="gone.png">', "gone.png does not exist"),
         ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js"),
         ('<script src="//cdn.example.org/x.js"></script>', "loads //cdn.example.org/x.js"),
         ('<link rel="stylesheet" href="http://x.org/a.css">', "loads http://x.org/a.css"),
         ('<link rel="preconnect" href="https://x.org">', "loads https://x.org"),
-        ('<img srcset="b.html 1x, https://x.org/2.png 2x">', "loads https://x.org/2.png"),
+        ('<img alt="" srcset="b.html 1x, https://x.org/2.png 2x">', "loads https://x.org/2.png"),
         ("<style>@import url('https://x.org/f.css');</style>", "loads https://x.org/f.css"),
         ('<p style="background: url(https://x.org/p.png)">', "loads https://x.org/p.png"),
         ('<iframe src="https://x.org/video"></iframe>', "loads https://x.org/video"),

@@ -1,0 +1,36 @@
+"""The code blocks and commands of a page, for tests that run them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+BLOCK = re.compile(r"^```\{code-block\} (\w+)\n((?::\w+:[^\n]*\n)*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One named block of code."""
+
+    language: str
+    caption: str
+    code: str
+
+
+def blocks(page: Path) -> dict[str, Block]:
+    """Return the named blocks of a page, in its order."""
+    found: dict[str, Block] = {}
+    for language, head, code in BLOCK.findall(page.read_text("utf8")):
+        options = dict(re.findall(r"^:(\w+): (.*)$", head, re.MULTILINE))
+        assert options["name"] not in found, f"{page.name}: two blocks are called {options['name']}"
+        found[options["name"]] = Block(language, options.get("caption", ""), code)
+    return found
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page: lines behind a prompt, their comments cut off."""
+    lines = [line for text in CONSOLE.findall(page.read_text("utf8")) for line in text.splitlines()]
+    assert all(line.startswith("$ ") for line in lines), f"{page.name}: a command without a prompt"
+    return [line[2:].split("   #")[0].strip() for line in lines]

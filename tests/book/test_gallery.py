@@ -1,0 +1,188 @@
+"""Cards, thumbnails, stored outputs on other pages, and links from functions to the pages that use them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from backlinks import back_links, pages_of, title_of
+from check_html import Checker
+from gallery import CHOSEN, card, first_sentence, parts_of, plain, thumbnail, time_of
+from nb_overlay import described
+from nbdeps import Walk
+from notebook_tools import notebook
+
+ROOT = Path(__file__).resolve().parents[2]
+EXT = ROOT / "book" / "_ext"
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 4 4"><circle r="1"/></svg>'
+
+
+def figure(svg: str = SVG) -> Any:
+    return nbformat.v4.new_output("display_data", data={"image/svg+xml": svg, "text/plain": "<Figure>"})
+
+
+def test_a_card_says_what_the_page_says(tmp_path: Path) -> None:
+    nb = notebook(
+        "# NCR: co-teaching with `soft` margins\n\nHuang, 2021. Two *networks* {cite:p}`x` agree. More."
+    )
+    nbformat.write(nb, tmp_path / "ncr.ipynb")
+    one = card(tmp_path / "ncr.ipynb", "Robust", {"ncr": {"seconds": 12.4}})
+    assert (one.title, one.sentence, one.seconds) == (
+        "NCR: co-teaching with soft margins", "Two networks agree.", 12.4
+    )  # fmt: skip
+    assert (time_of(12.4), time_of(200), time_of(None)) == ("12 s", "3 min", "not run yet")
+
+
+def test_prose_becomes_words() -> None:
+    assert plain("A [link](x.md) to {py:func}`nclib.run`, $x^2$ **bold**") == "A link to nclib.run, bold"
+    assert first_sentence("# T\n\n| a |\n\n(label)=\n\nOne thing. Another.") == "One thing."
+    assert first_sentence("# T") == ""
+
+
+def test_every_notebook_of_the_book_has_a_card_in_its_order() -> None:
+    listed = [name for _, names in parts_of(ROOT / "_toc.yml") for name in names]
+    assert sorted(listed) == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+    for part, names in parts_of(ROOT / "_toc.yml"):
+        for name in names:
+            one = card(ROOT / "notebooks" / f"{name}.ipynb", part, {})
+            assert one.title
+            assert len(one.sentence) > 12, name
+            assert "$" not in one.title + one.sentence
+
+
+def test_chosen_figures_are_cells_of_their_notebooks() -> None:
+    for name, cell in CHOSEN.items():
+        nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
+        assert cell in {c.id for c in nb.cells if c.cell_type == "code"}, f"{name} has no cell {cell}"
+
+
+def test_the_chosen_figure_else_the_first(tmp_path: Path) -> None:
+    nb = notebook("# T", "1", "2")
+    nb.cells[1].outputs, nb.cells[2].outputs = [figure("<svg>1</svg>")], [figure("<svg>2</svg>")]
+    nb.cells[2].id = CHOSEN["ncr"]
+    nbformat.write(nb, tmp_path / "ncr.ipynb")
+    nbformat.write(nb, tmp_path / "other.ipynb")
+    assert thumbnail(tmp_path / "ncr.ipynb") == ("svg", b"<svg>2</svg>")
+    assert thumbnail(tmp_path / "other.ipynb") == ("svg", b"<svg>1</svg>")
+    assert thumbnail(tmp_path / "absent.ipynb") is None
+
+
+def test_figures_without_words_get_those_of_their_heading() -> None:
+    nb = notebook("# T", "1", "2", "3")
+    nb.cells[0].source = "# T\n\n(x)=\n## What the *split* sees"
+    for cell in nb.cells[1:3]:
+        cell.outputs = [figure()]
+    nb.cells[2].metadata["mystnb"] = {"image": {"alt": "Said."}}
+    alts = [c.metadata.get("mystnb", {}).get("image", {}).get("alt") for c in described(nb).cells[1:]]
+    assert alts == ["Figure under the heading: What the split sees", "Said.", None]
+
+
+def test_pictures_without_words_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "x.svg").write_text(SVG)
+    for words, problems in (('alt=""', 0), ('alt="A circle"', 0), ('alt="x.svg"', 1), ("", 1)):
+        (tmp_path / "index.html").write_text(f'<img src="x.svg" {words}>')
+        assert len(list(Checker(tmp_path).problems())) == problems
+
+
+PACKAGE = {
+    "__init__.py": "from nclib.a import used, spare\n",
+    "a.py": 'def used():\n    "Used."\n\n\ndef spare():\n    "Spare."\n',
+    "methods/__init__.py": "",
+    "methods/m.py": "from nclib.reg import R\n\n\n@R.register('mm', summary='')\nclass M:\n    'M.'\n",
+    "reg.py": "class R:\n    @staticmethod\n    def register(name, summary):\n        return lambda c: c\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A book of one notebook, one how-to page, the interfaces, and a gallery."""
+    for folder in ("nclib/methods", "notebooks", "book/executed"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name, text in PACKAGE.items():
+        (tmp_path / "nclib" / name).write_text(text, "utf8")
+    nb = notebook("# Page one: its rest\n\nIt says this. And that.", "import nclib\nnclib.used()", "1")
+    nb.cells[2].id = "numbers"
+    nbformat.write(nb, tmp_path / "notebooks" / "a.ipynb")
+    nb.cells[1].outputs = [figure()]
+    table = {"text/html": "<table><tr><th>n</th></tr><tr><td>42</td></tr></table>", "text/plain": "42"}
+    nb.cells[2].outputs = [nbformat.v4.new_output("display_data", data=table)]
+    nbformat.write(nb, tmp_path / "book" / "executed" / "a.ipynb")
+    (tmp_path / "book" / "executed" / "runs.json").write_text(json.dumps({"a": {"seconds": 5}}), "utf8")
+    block = "```{code-block} python\n:name: x\n\nimport nclib\n\nnclib.spare('mm')\n```\n"
+    (tmp_path / "book" / "how.md").write_text(f"# How\n\n{block}", "utf8")
+    named = ("autofunction:: nclib.used", "autofunction:: nclib.spare", "autoclass:: nclib.methods.m.M")
+    auto = "```{eval-rst}\n" + "\n".join(f".. {one}\n" for one in named) + "```\n"
+    (tmp_path / "book" / "api.md").write_text(f"# Interfaces\n\n{auto}", "utf8")
+    outputs = "```{stored-output} a numbers\n```\n\n```{stored-output} a cell-1\n:alt: A circle\n```\n"
+    toc = "```{toctree}\nnotebooks/a\nbook/how\nbook/api\n```\n"
+    (tmp_path / "index.md").write_text(f"# Book\n\n{toc}\n## All\n\n```{{gallery}}\n```\n\n{outputs}", "utf8")
+    chapters = "".join(f"      - file: {page}\n" for page in ("notebooks/a", "book/how", "book/api"))
+    contents = f"parts:\n  - caption: Part\n    chapters:\n{chapters}"
+    (tmp_path / "_toc.yml").write_text(contents, "utf8")
+    (tmp_path / "conf.py").write_text(
+        f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(EXT)!r}]\n"
+        "extensions = ['myst_nb', 'sphinx.ext.autodoc', 'gallery', 'backlinks']\n"
+        "nb_execution_mode = 'off'\nexclude_patterns = ['book/executed', 'html']\n",
+        "utf8",
+    )
+    return tmp_path
+
+
+def build(tree: Path) -> subprocess.CompletedProcess[str]:
+    words = ["-q", "-W", "--keep-going", "-E", "-a", "-b", "html", ".", "html"]
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", *words], cwd=tree, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
+    done = build(tree)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tree / "html" / "index.html").read_text("utf8")
+    assert '<a href="notebooks/a.html">' in page
+    assert "Page one <small>its rest</small>" in page
+    assert "It says this." in page
+    assert "<td>42</td>" in page
+    assert 'alt="A circle"' in page
+    assert (tree / "html" / "_static" / "thumbnails" / "a.svg").read_text("utf8") == SVG
+    assert not list(Checker(tree / "html").problems())
+    text = (tree / "html" / "book" / "api.html").read_text("utf8")
+    assert text.count("nc-used-in") == 3
+    used, spare, chosen = text.split("nc-used-in")[1:]
+    assert "../notebooks/a.html" in used.split("</div>")[0]
+    assert "how.html" in spare.split("</div>")[0]
+    assert "how.html" in chosen.split("</div>")[0]
+
+
+def test_an_output_that_is_gone_is_a_warning(tree: Path) -> None:
+    text = (tree / "index.md").read_text("utf8")
+    (tree / "index.md").write_text(text.replace("a numbers", "a nothing"), "utf8")
+    assert "no stored output of nothing in a" in build(tree).stderr
+
+
+def test_the_book_leads_from_functions_to_pages() -> None:
+    links = back_links(ROOT, Walk(ROOT))
+    assert "notebooks/transport" in links["nclib.ot.partial", "partial_sinkhorn"]
+    assert "notebooks/l2rm" in links["nclib.methods.l2rm", ""]
+    assert "book/howto/record" in links["nclib.records", "collect"]
+    every = {page for pages in links.values() for page in pages}
+    assert every <= set(pages_of(ROOT))
+    assert title_of(ROOT / "notebooks" / "l2rm.ipynb") == "L2RM"
+
+
+def test_outputs_shown_on_other_pages_are_cells_of_their_notebooks() -> None:
+    shown = [
+        tuple(line.split()[1:])
+        for page in sorted((ROOT / "book").glob("**/*.md"))
+        for line in page.read_text("utf8").splitlines()
+        if line.startswith("```{stored-output}")
+    ]
+    assert shown
+    for name, cell in shown:
+        nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
+        assert cell in {c.id for c in nb.cells}, f"{name} has no cell {cell}"

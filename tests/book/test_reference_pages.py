@@ -1,0 +1,100 @@
+"""The pages of reference name what exists: symbols are options, roles lead to objects, terms are sorted."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nclib
+from nclib import category, methods, models
+
+BOOK = Path(__file__).resolve().parents[2] / "book"
+PAGES = sorted([*BOOK.glob("*.md"), *BOOK.glob("howto/*.md")])
+SYMBOLS = (BOOK / "symbols.md").read_text("utf8")
+LOCAL = {
+    "S",
+    "plan",
+    "p",
+    "q",
+    "p_matched",
+    "reg",
+    "regions",
+    "words",
+    "vectors",
+    "zv",
+    "zt",
+    "pv",
+    "pt",
+    "semantic_cost",
+}
+OPTIONS: dict[str, set[str]] = {
+    "L2RM": {f.name for f in dataclasses.fields(methods.options("l2rm"))} | {"batch_size"},
+    "OMIT": {*models.options("omit"), "margin", "plain"},
+    "REPAIR": {f.name for f in dataclasses.fields(methods.options("repair"))},
+    "UOT-RCL": {f.name for f in dataclasses.fields(category.options("uot_rcl"))} | {"dim"},
+}  # fmt: skip
+
+
+def part(name: str) -> str:
+    return SYMBOLS.split(f"\n## {name}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("paper", OPTIONS)
+def test_symbols_lead_to_options_that_exist(paper: str) -> None:
+    cells = [row.split("|")[-2] for row in part(paper).splitlines() if row.startswith("| $")]
+    named = {name for cell in cells for name in re.findall(r"(?<!\})`(\w+)`", cell)}
+    assert len(named & OPTIONS[paper]) >= 6
+    assert named <= OPTIONS[paper] | LOCAL, named - OPTIONS[paper] - LOCAL
+
+
+def test_options_of_the_compared_methods_exist() -> None:
+    rows = [row for row in part("The compared methods").splitlines() if "Options`" in row]
+    assert len(rows) == 5
+    for row in rows:
+        method = row.split("|")[1].strip().lower()
+        named = set(re.findall(r"(?<!\})`(\w+)`", row.split("|")[-2]))
+        assert named <= {f.name for f in dataclasses.fields(methods.options(method))}
+
+
+def found(target: str) -> Any:
+    """The object behind a dotted name."""
+    parts = target.lstrip("~").split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            thing: Any = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        for name in parts[cut:]:
+            thing = getattr(thing, name)
+        return thing
+    raise ImportError(target)
+
+
+def test_roles_lead_to_objects() -> None:
+    roles = {
+        target
+        for page in PAGES
+        for target in re.findall(r"\{py:(?:func|class|mod|meth)\}`([^`]+)`", page.read_text("utf8"))
+    }
+    assert len(roles) > 20
+    assert all(found(target) is not None for target in roles)
+    assert found("nclib.run") is nclib.run
+
+
+def test_terms_are_sorted_and_each_is_explained() -> None:
+    text = (BOOK / "glossary.md").read_text("utf8")
+    terms = re.findall(r"^(\S.*)\n  \S", text.split("```{glossary}")[1], re.MULTILINE)
+    assert len(terms) > 30
+    assert terms == sorted(terms, key=str.lower)
+    named = {t for page in PAGES for t in re.findall(r"\{term\}`([^`]+)`", page.read_text("utf8"))}
+    assert named <= set(terms)
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## (\S+)$", (BOOK / "changelog.md").read_text("utf8"), re.MULTILINE)
+    assert versions[0] == nclib.__version__

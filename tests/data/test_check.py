@@ -1,0 +1,191 @@
+"""The command that verifies a folder of the papers' data, on small files in the true layout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nclib
+from nclib.data import check as command
+from nclib.data import load
+from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, main, noise_files
+from nclib.data.vocabulary import Vocabulary
+
+SPLITS = {"f30k": ("train", "dev", "test"), "coco": ("train", "dev", "testall")}
+
+
+def write(folder, split, n, *, each=5, per_caption=False, ending="caps.txt"):
+    folder.mkdir(exist_ok=True)
+    images = np.random.default_rng(n).normal(size=(n, 3, 4)).astype(np.float32)
+    np.save(folder / f"{split}_ims.npy", np.repeat(images, each, 0) if per_caption else images)
+    lines = [("7\t" if ending.endswith("tsv") else "") + f"a dog {i}" for i in range(n * each)]
+    (folder / f"{split}_{ending}").write_text("\n".join(lines) + "\n", "utf8")
+
+
+def words(path):
+    path.parent.mkdir(exist_ok=True)
+    Vocabulary.from_texts(["a dog"]).to_json(path)
+
+
+@pytest.fixture
+def f30k(tmp_path):
+    folder = tmp_path / "f30k_precomp"
+    for split, n in (("train", 6), ("dev", 4), ("test", 3)):
+        write(folder, split, n, per_caption=split == "dev")
+    words(tmp_path / "vocab" / "f30k_precomp_vocab.json")
+    return tmp_path
+
+
+def states(report):
+    return {line.file: line.state for line in report.lines}
+
+
+def test_published_sizes_are_told_from_others(f30k, monkeypatch):
+    report = check("f30k", f30k)
+    assert report.folder == f30k / "f30k_precomp"
+    assert report.complete(any_size=True)
+    assert not report.complete()
+    assert states(report) == {
+        "train_ims.npy": OTHER, "train_caps.txt": GOOD, "dev_ims.npy": OTHER, "dev_caps.txt": GOOD,
+        "test_ims.npy": OTHER, "test_caps.txt": GOOD, "f30k_precomp_vocab.json": OTHER,
+    }  # fmt: skip
+    assert str(report).startswith("f30k: complete, in other sizes than published")
+    assert "4 images of 3 x 4, row per caption" in str(report)
+    assert "published: 29,000 images" in str(report)
+    expected = command.PAIRS["f30k"]
+    small = command.Expected(expected.layout, {"train": 6, "dev": 4, "test": 3}, 6)
+    monkeypatch.setitem(command.PAIRS, "f30k", small)
+    assert check("f30k", f30k).complete()
+    assert str(check("f30k", f30k)).startswith("f30k: complete")
+
+
+def test_what_is_accepted_loads_and_what_is_refused_does_not(f30k):
+    assert check("f30k", f30k).complete(any_size=True)
+    assert load("f30k", root=f30k).test.n_images == 3
+    (f30k / "f30k_precomp" / "dev_caps.txt").write_text("one line\n")
+    report = check("f30k", f30k)
+    assert states(report)["dev_ims.npy"] == WRONG
+    assert "1 captions" in str(report)
+    with pytest.raises(ValueError, match="dev: 20 feature rows and 1 captions"):
+        load("f30k", root=f30k)
+
+
+def test_missing_files_are_listed_with_what_they_hold(f30k):
+    (f30k / "f30k_precomp" / "train_ims.npy").unlink()
+    (f30k / "vocab" / "f30k_precomp_vocab.json").unlink()
+    report = check("f30k", f30k)
+    assert states(report)["train_ims.npy"] == MISSING
+    assert states(report)["f30k_precomp_vocab.json"] == MISSING
+    assert "float32 (29,000 or 145,000 rows, 36, 2048)" in str(report)
+    assert not report.complete(any_size=True)
+    nothing = check("coco", f30k)
+    assert not nothing.found
+    assert len(nothing.lines) == 7
+    assert "25,000 lines" in str(nothing)
+
+
+def test_a_file_cut_short_or_with_nan_is_wrong(f30k):
+    folder = f30k / "f30k_precomp"
+    data = (folder / "train_ims.npy").read_bytes()
+    (folder / "train_ims.npy").write_bytes(data[:-40])
+    assert states(check("f30k", f30k))["train_ims.npy"] == WRONG
+    images = np.zeros((600, 3, 4), np.float32)
+    images[301, 1, 2] = np.nan  # between the rows that a short look reads
+    np.save(folder / "train_ims.npy", images)
+    (folder / "train_caps.txt").write_text("a dog\n" * 3000)
+    assert states(check("f30k", f30k))["train_ims.npy"] == OTHER
+    full = check("f30k", f30k, full=True)
+    assert states(full)["train_ims.npy"] == WRONG
+    assert "image 301 " in str(full)
+    images[0, 0, 0] = np.inf
+    np.save(folder / "train_ims.npy", images)
+    assert "image 0 " in str(check("f30k", f30k))
+
+
+def test_a_spoilt_vocabulary_and_empty_captions_are_wrong(f30k):
+    (f30k / "vocab" / "f30k_precomp_vocab.json").write_text("{}")
+    (f30k / "f30k_precomp" / "test_caps.txt").write_text("a\n" * 14 + "\n")
+    found = states(check("f30k", f30k))
+    assert found["f30k_precomp_vocab.json"] == WRONG
+    assert found["test_caps.txt"] == WRONG
+
+
+def test_coco_and_cc152k(tmp_path):
+    for split in SPLITS["coco"]:
+        write(tmp_path / "coco_precomp", split, 3)
+    words(tmp_path / "coco_precomp" / "coco_precomp_vocab.json")
+    assert check("coco", tmp_path).complete(any_size=True)
+    for split in SPLITS["f30k"]:
+        write(tmp_path / "cc152k_precomp", split, 3, each=1, ending="caps.tsv")
+    words(tmp_path / "cc152k_precomp_vocab.json")
+    report = check("cc152k", tmp_path)
+    assert report.complete(any_size=True)
+    assert states(report)["cc152k_precomp_vocab.json"] == GOOD  # no published size to compare with
+
+
+def test_category_files(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for split, n in (("train", 20), ("valid", 5), ("test", 6)):
+        arrays |= {f"{split}_image": rng.normal(size=(n, 8)), f"{split}_text": rng.normal(size=(n, 3))}
+        arrays[f"{split}_label"] = np.arange(n) % 4
+    np.savez(tmp_path / "wikipedia.npz", **arrays)
+    report = check("wikipedia", tmp_path)
+    assert states(report) == {"wikipedia.npz": OTHER}
+    assert "20 / 5 / 6 pairs, features 8 and 3, 10 classes; published: 2,173 / 231 / 462 pairs" in str(report)
+    assert not check("nuswide", tmp_path).found
+    del arrays["test_text"]
+    np.savez(tmp_path / "wikipedia.npz", **arrays)
+    assert states(check("wikipedia", tmp_path)) == {"wikipedia": WRONG}
+
+
+def test_noise_files_are_named(tmp_path, monkeypatch):
+    np.save(tmp_path / "noise_inx_0.4.npy", np.arange(12))
+    np.save(tmp_path / "0.6_noise.npy", np.zeros((2, 2)))
+    (tmp_path / "short_inx.npy").write_bytes(b"x")
+    found = {line.file: line for line in noise_files(tmp_path)}
+    assert {k: v.state for k, v in found.items()} == {
+        "noise_inx_0.4.npy": GOOD, "0.6_noise.npy": WRONG, "short_inx.npy": WRONG
+    }  # fmt: skip
+    assert "12 entries, not among the published files" in found["noise_inx_0.4.npy"].text
+    import hashlib
+
+    from nclib.noise import _published
+
+    digest = hashlib.sha256((tmp_path / "noise_inx_0.4.npy").read_bytes()).hexdigest()[:16]
+    monkeypatch.setitem(_published.PUBLISHED, digest, ("RCL/DECL f30k", 0.4))
+    assert "published: RCL/DECL f30k, rate 0.4" in noise_files(tmp_path)[1].text
+
+
+def test_command(f30k, capsys):
+    assert main([str(f30k)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("f30k: complete, in other sizes")
+    assert "coco" not in out  # nothing of it is there
+    assert main([str(f30k), "f30k", "--any-size"]) == 0
+    assert main([str(f30k), "coco", "--any-size"]) == 1
+    assert "coco: not there" in capsys.readouterr().out
+    empty = f30k / "empty"
+    empty.mkdir()
+    assert main([str(empty)]) == 1
+    assert "nothing that is known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["/no/such/folder"], [".", "flickr"]])
+def test_wrong_arguments_end_with_what_is_allowed(arguments, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert "there is no such folder" in said or "name must be one of f30k, coco" in said
+
+
+def test_it_runs_as_a_module(f30k):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "nclib.data.check", str(f30k), "f30k", "--any-size"],
+        env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
