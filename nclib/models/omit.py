@@ -32,7 +32,7 @@ from nclib.models._omit_transport import LOOPS, transport_plans, transport_score
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import EPS, l2, word_mask
 from nclib.models.grouping import group_captions
-from nclib.models.omit_text import SHORTEST, augment, bert_with_mask, gru_with_mask
+from nclib.models.omit_text import SHORTEST, TEXTS, augment
 from nclib.models.registry import MODELS, choice, positive, positive_integer
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
@@ -54,9 +54,6 @@ BYTES = {"transport": 3, "attention": 8}
 
 GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 """Words of captions, and cosines, that are scored at a time without gradients."""
-
-TEXTS = {"bigru": 0, "bert": 1}
-"""Text encoders, and how many leading tokens are the global vector instead of a word."""
 
 
 @MODELS.register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
@@ -106,12 +103,15 @@ class OMIT(Matcher):
     image_global : {"mean", "first"}
         An image's global vector: the mean of its fragments, or its first fragment, which then is no local one
         (the class token of a vision transformer).
-    text : {"bigru", "bert"}
-        Text encoder: a bidirectional GRU, whose captions have the mean of their words as global vector, or a
-        transformer in the layout of BERT, whose first token is the global vector and no word.
+    text : {"bigru", "bert", "clip"}
+        Text encoder: a bidirectional GRU, whose captions have the mean of their words as global vector; a
+        transformer in the layout of BERT, whose first token is the global vector and no word; or CLIP's text
+        tower, whose global vector is the end of the text, words being the tokens between start and end.
     text_folder, text_words : str
         For ``text="bert"``: local folder with ``config.json``, ``model.safetensors`` and ``vocab.txt``, and
         the data's vocabulary file; see :class:`nclib.models.text_transformer.TransformerTextEncoder`.
+    text_file, text_merges, clip_gelu : str
+        For ``text="clip"``, with ``text_words``: see :class:`nclib.models.clip_encoders.ClipTextEncoder`.
     finetune : bool
         Train the transformer too; otherwise only the linear map after it.
     augment_captions : bool
@@ -159,6 +159,9 @@ class OMIT(Matcher):
         text: str = "bigru",
         text_folder: str = "",
         text_words: str = "",
+        text_file: str = "",
+        text_merges: str = "",
+        clip_gelu: str = "config",
         finetune: bool = False,
         augment_captions: bool = True,
         word_vectors: str | None = None,
@@ -168,7 +171,7 @@ class OMIT(Matcher):
         self.marginals = choice("marginals", marginals, MARGINALS)
         self.sinkhorn = choice("sinkhorn", sinkhorn, LOOPS)
         self.image_global = choice("image_global", image_global, ("mean", "first"))
-        self.text_lead = TEXTS[choice("text", text, TEXTS)]
+        self.text = TEXTS[choice("text", text, TEXTS)]
         positive(lam=lam, tau=tau, attention_tau=attention_tau)
         positive_integer(iterations=iterations)
         self.lam, self.iterations, self.tau, self.attention_tau = lam, iterations, tau, attention_tau
@@ -180,16 +183,23 @@ class OMIT(Matcher):
             self.mask_ratio = mask_ratio
         if not isinstance(augment_captions, bool):
             raise TypeError(f"augment_captions must be True or False, got {augment_captions!r}")
-        self.augment_captions, self.embed_dim = augment_captions, embed_dim
+        self.augment_captions = augment_captions and self.text.augmented
+        self.embed_dim = embed_dim
         self.image_encoder = IMAGE_ENCODERS[choice("image_encoder", image_encoder, IMAGE_ENCODERS)](
             feature_dim, embed_dim
         )
-        if text == "bert":
-            self.text_encoder: nn.Module = bert_with_mask(
-                vocab_size, embed_dim, folder=text_folder, words_file=text_words, finetune=finetune
-            )
-        else:
-            self.text_encoder = gru_with_mask(vocab_size, word_dim, embed_dim, word_vectors)
+        self.text_encoder: nn.Module = TEXTS[text].build(
+            vocab_size,
+            embed_dim,
+            word_dim=word_dim,
+            word_vectors=word_vectors,
+            folder=text_folder,
+            words_file=text_words,
+            file=text_file,
+            merges=text_merges,
+            gelu=clip_gelu,
+            finetune=finetune,
+        )
         kind = MATCHINGS[matching]
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
@@ -228,19 +238,22 @@ class OMIT(Matcher):
     def encode_captions(self, tokens: Tokens) -> OMITCaptions:
         """Encode captions as unit words (C, W, D), zero at padding, with a unit global vector (C, D)."""
         tokens = self.check_tokens(tokens)
-        if min(tokens.lengths) <= self.text_lead:
-            raise ValueError("tokens has a caption of one token, but the first is the global vector here")
+        lead, tail = self.text.lead, self.text.tail
+        if min(tokens.lengths) <= lead + tail:
+            raise ValueError(
+                f"tokens has a caption of {min(tokens.lengths)} tokens; {lead + tail} of them are no words"
+            )
         if self.training and self.augment_captions:
-            shortest = 1 if self.text_lead else SHORTEST
+            shortest = 1 if lead else SHORTEST
             tokens = augment(tokens, mask_id=self.vocab_size, n_words=self.vocab_size, shortest=shortest)
-        x, _ = self.text_encoder(tokens)
-        lengths = tuple(n - self.text_lead for n in tokens.lengths)
-        first, x = l2(x[:, 0]), x[:, self.text_lead :]
+        x, whole = self.text_encoder(tokens)
+        lengths = tuple(n - lead - tail for n in tokens.lengths)
+        x = x[:, lead : x.shape[1] - tail]
         mask = word_mask(lengths, x.shape[1], x)
         absent = 1 - mask  # the length of a zero row has no second derivative
         norms = torch.linalg.vector_norm(x + absent[..., None], dim=-1) * mask
-        words = x / (norms + absent + EPS)[..., None]
-        vectors = first if self.text_lead else l2(words.sum(1) / mask.sum(1, keepdim=True))
+        words = x * mask[..., None] / (norms + absent + EPS)[..., None]
+        vectors = l2(whole) if lead else l2(words.sum(1) / mask.sum(1, keepdim=True))
         spread = l2(vectors + self.text_pool(words, mask)) if self.matching == "pem" else None
         return OMITCaptions(vectors, lengths, words, norms, spread)
 

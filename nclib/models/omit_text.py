@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nclib.batch import Tokens
+from nclib.models.clip_encoders import ClipTextEncoder
 from nclib.models.encoders import TextEncoder
 from nclib.models.text_transformer import TransformerTextEncoder
 from nclib.models.vse_inf import keep_rows
@@ -57,6 +59,49 @@ def bert_with_mask(
     row[0, 0] = piece
     encoder.pieces = torch.cat([encoder.pieces, row])
     return encoder
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text encoder of OMIT.
+
+    Parameters
+    ----------
+    build : callable
+        Builds it from the vocabulary's size, the width of a word and the model's options of that kind.
+    lead, tail : int
+        Tokens at the start and at the end of a caption that are no words; with a lead the encoder's second
+        result is the global vector, else that is the mean of the words.
+    augmented : bool
+        Whether captions are changed at random in training.
+    """
+
+    build: Callable[..., nn.Module]
+    lead: int = 0
+    tail: int = 0
+    augmented: bool = True
+
+
+TEXTS = {
+    "bigru": Text(
+        lambda n, dim, *, word_dim, word_vectors, **_: gru_with_mask(n, word_dim, dim, word_vectors)
+    ),
+    "bert": Text(
+        lambda n, dim, *, folder, words_file, finetune, **_: bert_with_mask(
+            n, dim, folder=folder, words_file=words_file, finetune=finetune
+        ),
+        lead=1,
+    ),
+    # CLIP has no mask word, and the released code changes none of its captions.
+    "clip": Text(
+        lambda n, dim, *, file, merges, words_file, gelu, finetune, **_: ClipTextEncoder(
+            n, dim, file=file, merges=merges, words_file=words_file, gelu=gelu, unit=False, finetune=finetune
+        ),
+        lead=1,
+        tail=1,
+        augmented=False,
+    ),
+}
 
 
 def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORTEST) -> Tokens:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from local_weights import PIECES, WORDS, bert_folder, words_file
+from local_weights import PIECES, WORDS, bert_folder, clip_state, merges_file, words_file
+from safetensors.torch import save_file
 from toy import fill, regions, words
 
 import nclib.ot
@@ -371,6 +372,32 @@ def test_shares_of_attention_are_comparable_with_a_plan():
         assert (share[:, 0, :, 2] == 0).all()
 
 
+def test_words_through_clips_text_tower(tmp_path):
+    save_file(clip_state(), tmp_path / "clip.safetensors")
+    net = model(
+        text="clip",
+        text_file=str(tmp_path / "clip.safetensors"),
+        text_merges=merges_file(tmp_path / "merges.txt"),
+        text_words=words_file(tmp_path / "words.json"),
+        vocab_size=len(WORDS),
+    )
+    ids = torch.tensor([[1, 4, 6, 8, 2], [1, 9, 2, 0, 0]])
+    tokens = Tokens(ids, (5, 3))
+    t = net.encode_captions(tokens)
+    states, ends = net.text_encoder(tokens)
+    unit = states / states.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(t.vectors, ends / ends.norm(dim=-1, keepdim=True))  # the end of the text
+    assert t.lengths == (3, 1)
+    torch.testing.assert_close(t.words[0], unit[0, 1:4])  # neither the start nor the end is a word
+    torch.testing.assert_close(t.words[1, 0], unit[1, 1])
+    assert (t.words[1, 1:] == 0).all()
+    torch.testing.assert_close(net.train().encode_captions(tokens).words, t.words)  # unchanged
+    net(torch.randn(4, 3, 4), tokens).sum().backward()
+    assert net.text_encoder.fc.weight.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="a caption of 2 tokens; 2 of them are no words"):
+        net.encode_captions(Tokens(torch.tensor([[1, 2]]), (2,)))
+
+
 def test_words_through_a_transformer(tmp_path):
     bert_folder(tmp_path)
     options = {
@@ -399,7 +426,7 @@ def test_words_through_a_transformer(tmp_path):
     tuned = model(**options, finetune=True).train()
     tuned(torch.randn(4, 3, 4), many).sum().backward()
     assert tuned.text_encoder.transformer.words.weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="caption of one token"):
+    with pytest.raises(ValueError, match="a caption of 1 tokens; 1 of them are no words"):
         net.encode_captions(Tokens(torch.ones(1, 1, dtype=torch.long), (1,)))
     with pytest.raises(ValueError, match=r"has no config\.json"):
         model(**options | {"text_folder": str(tmp_path / "none")})
