@@ -43,7 +43,7 @@ CHOSEN = {
     "omit": "fig4",
     "rcl": "family",
     "repair": "examples",
-    "transport": "grid",
+    "transport": "partial",
     "uot_rcl": "fig7",
     "which_noise": "ranking",
 }
@@ -152,7 +152,8 @@ class Gallery(SphinxDirective):
         image = ""
         if picture:
             source = url(f"{THUMBNAILS}/{one.name}.{picture[0]}")
-            image = f'<img src="{source}" alt="" loading="lazy">'  # the title beside it says what it is
+            # no words: the title beside it has them; "dark-light" keeps the theme from dimming it
+            image = f'<img src="{source}" alt="" class="dark-light" loading="lazy">'
         title, _, rest = one.title.partition(": ")
         small = f" <small>{html.escape(rest)}</small>" if rest else ""
         return (
