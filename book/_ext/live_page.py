@@ -28,13 +28,16 @@ def live_cells(live: Any) -> list[Any]:
     """Return the cells of a live run that can stand on a second page: code and headings.
 
     Labels and glued values stay behind, since a book can define a name once; the prose is in the chapter.
+    Alternative texts of figures come along.
     """
     out: list[Any] = []
     for cell in copy.deepcopy(live.cells):
         if cell.cell_type == "code":
             if any(t in {"remove-cell", INJECTED} for t in tags(cell)):
                 continue
-            cell.metadata.pop("mystnb", None)
+            words = cell.metadata.pop("mystnb", {}).get("image", {}).get("alt")
+            if words:
+                cell.metadata["mystnb"] = {"image": {"alt": words}}
             cell.outputs = [o for o in cell.outputs if not any(k.startswith(GLUE) for k in o.get("data", {}))]
             if cell.outputs:
                 cell.metadata["tags"] = sorted({*tags(cell), "hide-input"})

@@ -56,7 +56,7 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
     root = pathlib.Path(app.srcdir)
     if docname == LIVE_PAGE:
         app.env.note_dependency(str(root / "book" / "live" / "runs.json"))
-        source[0] = nbformat.writes(show_live(root, nbformat.reads(source[0], 4)))
+        source[0] = nbformat.writes(described(show_live(root, nbformat.reads(source[0], 4))))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
         return
     walk = walk_of(app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,12 +63,12 @@ def test_live_cells_bring_no_names_a_second_time() -> None:
             "# Title", "x = 1", "# Words\n\n(label)=\n## A part {cite:p}`key`\n\nWords.", "x + 1", "## End"
         )
     )
-    nb.cells[3].metadata["mystnb"] = {"figure": {"name": "fig-a"}}
+    nb.cells[3].metadata["mystnb"] = {"figure": {"name": "fig-a"}, "image": {"alt": "A curve."}}
     glue = nbformat.v4.new_output("display_data", data={"application/papermill.record/text/plain": "1"})
     nb.cells[1].outputs = [glue]
     cells = live_cells(nb)
     assert [c.source for c in cells] == ["### A part key", "x + 1"]
-    assert "mystnb" not in cells[1].metadata
+    assert cells[1].metadata["mystnb"] == {"image": {"alt": "A curve."}}
     assert cells[1].metadata["tags"] == ["hide-input"]
 
 
@@ -140,6 +141,24 @@ def test_the_live_run_stands_beside_the_stored_one(tree: Path) -> None:
     assert "**100 seconds**" in text
     assert "**12 seconds**" in text
     assert printed(page) == ["live output 1\n", "live output 2\n"]
+
+
+def test_pictures_of_the_live_run_have_words(tree: Path) -> None:
+    ran = executed(nbformat.read(tree / "notebooks/a.ipynb", 4), "live output")
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'
+    for cell in ran.cells[1:]:
+        cell.outputs.append(nbformat.v4.new_output("display_data", data={"image/svg+xml": svg}))
+        svg = svg.replace("4", "5")
+    ran.cells[1].metadata["mystnb"] = {"image": {"alt": "A curve."}}
+    live = tree / "book" / "live"
+    live.mkdir()
+    nbformat.write(ran, live / "a.ipynb")
+    (live / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
+    done = build(tree)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tree / "html/book/your_machine.html").read_text("utf8")
+    words = re.findall(r'<img alt="([^"]*)"', page)
+    assert words == ["A curve.", f"Figure under the heading: {RUN['title']}"]
 
 
 def a_record(seed: int, rsum: float, **settings: Any) -> dict[str, Any]:
