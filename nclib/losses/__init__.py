@@ -1,0 +1,103 @@
+"""Losses of a batch, as functions of its similarity matrix.
+
+Every loss takes ``S``, (B, B): images in rows, captions in columns, the given pairs on the diagonal. It
+returns one value per pair, (B,); the caller takes the mean or the sum, as its paper does. Both retrieval
+directions are added, never averaged, unless a formula says otherwise. Half precision scores are raised to
+float32 first, and nothing here waits for the device.
+
+Symbols: ``tau`` temperature, ``margin`` alpha, ``plan`` the transport plan of the batch (rows images),
+``p_v2t`` the softmax of ``S / tau`` over the captions of an image, ``p_t2v`` over the images of a caption.
+
+Three families are filed by name, each with one call signature, so that a method can take a name as option:
+
+======== ==================================== ========================================
+family   call                                 names
+======== ==================================== ========================================
+WARMUP   ``loss(S, tau=..., margin=...)``     infonce_rce, infonce, rce, triplet, ...
+REMATCH  ``loss(S, plan, tau, floor=1e-10)``  sym_kl, kl, infonce
+SPLIT    ``loss(S, margin=..., tau=...)``     mean, hardest, infonce
+======== ==================================== ========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from nclib.losses._checks import Family, log_probabilities
+from nclib.losses._ranking import SOFT_MARGIN, hinges, soft_margin_triplet, soft_margins, triplet
+from nclib.losses._rematching import rematch_infonce, rematch_kl, rematch_sym_kl
+from nclib.losses._softmax import (
+    COMPLEMENTARY,
+    complementary,
+    complementary_log,
+    generalised_cross_entropy,
+    info_nce,
+    infonce_rce,
+    reverse_cross_entropy,
+)
+
+__all__ = [
+    "COMPLEMENTARY",
+    "REMATCH",
+    "SOFT_MARGIN",
+    "SPLIT",
+    "WARMUP",
+    "complementary",
+    "complementary_log",
+    "generalised_cross_entropy",
+    "hinges",
+    "info_nce",
+    "infonce_rce",
+    "log_probabilities",
+    "rematch_infonce",
+    "rematch_kl",
+    "rematch_sym_kl",
+    "reverse_cross_entropy",
+    "soft_margin_triplet",
+    "soft_margins",
+    "triplet",
+]
+
+
+def _by_temperature(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def call(S: Tensor, *, tau: float = 0.05, margin: float = 0.2) -> Tensor:
+        return loss(S, tau)
+
+    call.__doc__ = loss.__doc__
+    return call
+
+
+def _by_margin(negatives: str) -> Callable[..., Tensor]:
+    def call(S: Tensor, *, tau: float = 0.05, margin: float = 0.2) -> Tensor:
+        return triplet(S, margin, negatives)
+
+    call.__doc__ = triplet.__doc__
+    return call
+
+
+_infonce = _by_temperature(info_nce)
+
+WARMUP = Family(
+    "warm-up loss",
+    {
+        "infonce_rce": _by_temperature(infonce_rce),
+        "infonce": _infonce,
+        "rce": _by_temperature(reverse_cross_entropy),
+        "triplet": _by_margin("hardest"),
+        "triplet_mean": _by_margin("mean"),
+        "triplet_sum": _by_margin("sum"),
+        "complementary_log": _by_temperature(complementary_log),
+        "gce": _by_temperature(generalised_cross_entropy),
+    },
+)
+"""Losses on all pairs as given; ``WARMUP[name](S, tau=0.05, margin=0.2)``. Each uses what it needs."""
+
+REMATCH = Family("rematch loss", {"sym_kl": rematch_sym_kl, "kl": rematch_kl, "infonce": rematch_infonce})
+"""Losses of the mismatched pairs against a transport plan; ``REMATCH[name](S, plan, tau, floor=1e-10)``."""
+
+SPLIT = Family(
+    "split loss", {"mean": _by_margin("mean"), "hardest": _by_margin("hardest"), "infonce": _infonce}
+)
+"""Per-pair losses that a mixture divides; ``SPLIT[name](S, margin=0.2, tau=0.05)``."""
