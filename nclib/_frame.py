@@ -10,14 +10,17 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
+from nclib import checkpoint
+from nclib._lock import sole_writer
 from nclib._options import Rule, make, plain_values, rules
+from nclib._parallel import Processes, processes
 from nclib._registry import Registry
 from nclib._saved_loop import SavedLoop
 from nclib._settings import as_plain, check_data_options, checked, noise_digest
@@ -53,6 +56,8 @@ class Frame(Generic[R]):
         Settings of the noise that a noise file replaces, and by what.
     record : type
         Kind of its record.
+    in_one_process : str
+        Name of these runs if several processes cannot share one, else empty.
     """
 
     options: type
@@ -64,6 +69,7 @@ class Frame(Generic[R]):
     catalogues: Mapping[str, Callable[[], Collection[str]]]
     noise_from_file: Mapping[str, Any]
     record: type[R]
+    in_one_process: str = ""
 
     def parameters(self, method: str) -> dict[str, Rule]:
         """Return every parameter of a run with ``method`` and what it may be, by name."""
@@ -125,18 +131,44 @@ class Frame(Generic[R]):
     ) -> R:
         """Return the record in ``folder``, or that of ``execute(settings, folder, device, progress)``.
 
-        The global generators and the number of threads are as before afterwards.
+        A damaged record is set aside with a warning and made again from the checkpoint. The global generators
+        and the number of threads are as before afterwards. Processes that ``torchrun`` started share the run;
+        the first one prints and writes.
+
+        Raises
+        ------
+        RuntimeError
+            When another process works on this run.
         """
-        if (folder / "record.json").exists():
-            done = self.record.load(folder / "record.json")
-            if progress:
-                print(f"already done on {done.environment['device']}: {folder / 'record.json'}")
-            return done
-        device = choose_device(settings["device"])
+        with processes(settings["device"], refuse=self.in_one_process) as group:
+            return self._run(settings, folder, execute, progress and group.rank == 0, group)
+
+    def _run(
+        self,
+        settings: dict[str, Any],
+        folder: Path,
+        execute: Callable[[dict[str, Any], Path, torch.device, bool], R],
+        progress: bool,
+        group: Processes,
+    ) -> R:
+        path, damage = folder / "record.json", ""
+        if path.exists():
+            try:
+                done = self.record.load(path)
+            except ValueError as error:
+                damage = str(error)
+            else:
+                if progress:
+                    print(f"already done on {done.environment['device']}: {path}")
+                return done
+        device = choose_device(group.device or settings["device"])
         with (
+            sole_writer(folder) if group.rank == 0 else nullcontext(),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
             cpu_threads(settings["threads"]),
         ):
+            if damage and group.rank == 0:
+                checkpoint.set_aside(path, damage)
             if device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(device)
             return execute(settings, folder, device, progress)
@@ -174,10 +206,12 @@ class Frame(Generic[R]):
                 "peak_memory_mb": round(peak_memory_mb(loop.device), 1),
                 "parameters": parameters,
             },
-            environment=environment(loop.device),
+            environment={**environment(loop.device), "processes": loop.processes.size},
             folder=str(loop.folder),
         )
-        record.save(loop.folder / "record.json")
+        if loop.processes.rank == 0:
+            record.save(loop.folder / "record.json")
+        loop.processes.agree("the record", record.name)
         if progress:
             print(record)
         return record

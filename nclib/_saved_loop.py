@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nclib import checkpoint
+from nclib._parallel import current
 
 IDENTITY = {"fingerprint": "settings or code"}  # key of a checkpoint's identity -> words, where they differ
 
@@ -57,6 +58,7 @@ class SavedLoop(ABC):
 
     def __init__(self, *, seed: int, device: torch.device, folder: Path, identity: dict[str, str]) -> None:
         self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
+        self.processes = current()
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
@@ -107,6 +109,8 @@ class SavedLoop(ABC):
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
         """Train to the end, from the last checkpoint if there is one; return one dict per epoch.
 
+        A damaged checkpoint is set aside with a warning, and training starts anew.
+
         Raises
         ------
         ValueError
@@ -121,6 +125,7 @@ class SavedLoop(ABC):
                 f"out={str(self.folder.parent)!r} cannot be written ({error}); choose another folder"
             ) from error
         self._resume()
+        self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
             started = time.perf_counter()
@@ -135,7 +140,9 @@ class SavedLoop(ABC):
                 self.best = {**best, "weights": private_copy(self._weights())}
             row["seconds"] = round(time.perf_counter() - started, 3)
             self.history.append(row)
-            self._save()
+            if self.processes.rank == 0:
+                self._save()
+            self.processes.agree("epoch", epoch)  # the checkpoint is there for all
             if progress:
                 print(self._line(row), flush=True)
         return self.history
@@ -179,7 +186,12 @@ class SavedLoop(ABC):
 
     def _resume(self) -> None:
         if self._file.exists():
-            saved = self._read()
+            try:
+                saved = self._read()
+            except checkpoint.DamagedError as error:
+                if self.processes.rank == 0:
+                    checkpoint.set_aside(self._file, str(error))
+                return
             self.history, self.best = saved["history"], saved["best"]
             self._load_state(saved)
 

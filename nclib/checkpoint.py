@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,10 @@ KINDS = {  # names of the file format
     torch.bool: "BOOL",
 }
 _TENSOR, _MAP, _TUPLE = "__tensor__", "__map__", "__tuple__"
+
+
+class DamagedError(ValueError):
+    """A file is not a checkpoint, or not as it was written."""
 
 
 def _split(tree: Any, tensors: dict[str, Tensor]) -> Any:
@@ -62,7 +69,8 @@ def _chunks(tensors: Mapping[str, Tensor], plain: str) -> Iterator[Chunk]:
     """Yield the bytes of a safetensors file, tensors from where they lie: the library copies all of them."""
     # Large elements first, as the library does: every tensor then starts at a multiple of its element.
     order = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    header: dict[str, Any] = {"__metadata__": {"plain": plain}}
+    parts = [value.reshape(-1).view(torch.uint8).numpy().data for _, value in order]
+    header: dict[str, Any] = {"__metadata__": {"plain": plain, "crc32": _sum(plain, parts)}}
     end = 0
     for name, value in order:
         start, end = end, end + value.numel() * value.element_size()
@@ -70,19 +78,38 @@ def _chunks(tensors: Mapping[str, Tensor], plain: str) -> Iterator[Chunk]:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
-    for _, value in order:
-        yield value.reshape(-1).view(torch.uint8).numpy().data
+    yield from parts
+
+
+def _sum(plain: str, parts: Iterable[Chunk]) -> str:
+    """Return a checksum of everything but the places of the tensors, which the format checks itself."""
+    crc = zlib.crc32(plain.encode())
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return f"{crc:08x}"
 
 
 def write_atomically(path: Path, data: bytes | Iterable[Chunk]) -> None:
-    """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens.
+
+    Raises
+    ------
+    OSError
+        When it cannot be written, on a full disk for example; ``path`` is then as before.
+    """
     part = path.with_name(path.name + f".{os.getpid()}.part")
-    with open(part, "wb") as handle:
-        handle.writelines([data] if isinstance(data, bytes) else data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(part, "wb") as handle:
+            handle.writelines([data] if isinstance(data, bytes) else data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        reason = f"{error.strerror}; what was there before is kept. Make room or choose another place"
+        raise OSError(error.errno, reason, str(path)) from error
 
 
 def save(path: str | Path, tree: Mapping[str, Any]) -> None:
@@ -105,8 +132,8 @@ def load(path: str | Path) -> dict[str, Any]:
     ------
     FileNotFoundError
         When there is no such file.
-    ValueError
-        When the file is damaged or was not written by :func:`save`.
+    DamagedError
+        When the file is damaged or was not written by :func:`save`; it is a ValueError.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -115,12 +142,26 @@ def load(path: str | Path) -> dict[str, Any]:
         raise FileNotFoundError(f"no checkpoint at {path}")
     try:
         with safe_open(path, framework="pt") as file:
-            plain = json.loads(file.metadata()["plain"])
+            facts = file.metadata()
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not a readable checkpoint ({error}); delete it to start anew") from error
-    result: dict[str, Any] = _join(plain, tensors)
+        with open(path, "rb") as raw:
+            raw.seek(8 + int.from_bytes(raw.read(8), "little"))
+            found = _sum(facts["plain"], iter(lambda: raw.read(1 << 24), b""))
+        if found != facts["crc32"]:
+            raise DamagedError("its content does not match its checksum")
+        result: dict[str, Any] = _join(json.loads(facts["plain"]), tensors)
+    except (SafetensorError, KeyError, TypeError, DamagedError, json.JSONDecodeError) as error:
+        raise DamagedError(
+            f"{path} is not a readable checkpoint ({error}); delete it to start anew"
+        ) from error
     return result
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Rename a damaged file to ``*.damaged`` and warn, so that nothing is lost and what it held is remade."""
+    other = path.with_name(path.name + ".damaged")
+    os.replace(path, other)
+    warnings.warn(f"{reason}; it was renamed to {other.name} and is made again", UserWarning, stacklevel=2)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -53,7 +53,7 @@ class Record:
         ``seconds`` of training, ``test_seconds``, ``parameters``, and ``peak_memory_mb``: of the run on a
         GPU, of the whole process so far on a CPU.
     environment : dict
-        Hardware and versions.
+        Hardware and versions, and the number of ``processes`` that shared the run.
     folder : str
         Where checkpoints and per-epoch arrays lie; not stored.
     """
