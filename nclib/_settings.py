@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
 import os
@@ -13,6 +14,8 @@ import torch
 
 from nclib._options import Rule, problems
 from nclib._registry import Registry
+
+OF_THE_DATA = ("feature_dim", "vocab_size", "n_regions")  # sizes of a model that the data decide
 
 
 def as_plain(value: Any) -> Any:
@@ -60,6 +63,18 @@ def checked(
     if found:
         raise ValueError("bad parameters: " + "; ".join(found))
     return given
+
+
+def check_model_options(model: str, given: Collection[str]) -> None:
+    """Raise a ValueError when a model has no such option."""
+    from nclib import models
+    from nclib.models.registry import SIZES
+
+    known = [*models.options(model), *(n for n in SIZES if n not in OF_THE_DATA)]
+    for name in (n for n in given if n not in known):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"model_options: {model!r} has no option {name!r}; {hint}it has {', '.join(known)}")
 
 
 def check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ import torch
 from nclib import category, data, methods, models
 from nclib._frame import Frame, cpu_threads, fingerprint, of_last_epoch, of_noise
 from nclib._options import Rule, make, option, rules
+from nclib._settings import check_model_options
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
@@ -177,6 +178,7 @@ def resolve(
     """
     values |= {"model_options": model_options, "data_options": data_options}
     settings = FRAME.resolve(method, values)
+    check_model_options(settings["model"], settings["model_options"])
     if settings["epochs"] + settings["warmup_epochs"] == 0:
         raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
     return settings

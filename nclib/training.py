@@ -6,6 +6,7 @@ killed continues from its last finished epoch and ends with the same bits as one
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nclib._ahead import ahead
 from nclib._options import option
 from nclib._saved_loop import SavedLoop, seed_of
 from nclib.data.dataset import Split
@@ -26,6 +28,7 @@ from nclib.methods import Batch, Method, Truth
 from nclib.models import Matcher, similarity_matrix
 from nclib.noise import Mismatch
 
+AHEAD = 2  # batches that are read from disk while one is in use; 38 MB each at the papers' sizes
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -87,9 +90,25 @@ class NoisyPairs:
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
         """Load the pairs at ``index`` onto ``device``."""
-        images = self.split.features(self.image_of[index].numpy())
-        tokens = self.split.captions.batch(index.numpy())
-        return Batch(index, images.to(device, non_blocking=True), tokens.to(device))
+        return _on(device, self._host_batch(index, device))
+
+    def batches(self, order: Tensor, size: int, drop_last: bool, device: torch.device) -> Batches:
+        """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead."""
+        return Batches(
+            lambda index: self._host_batch(index, device),
+            order,
+            size,
+            drop_last,
+            place=lambda batch: _on(device, batch),
+            n_ahead=AHEAD if self.split.on_disk else 0,
+        )
+
+    def _host_batch(self, index: Tensor, device: torch.device) -> Batch:
+        """Load pairs into the host's memory; knows nothing of a current device, so any thread can do it."""
+        images = self.split.features(
+            self.image_of[index].numpy(), pinned=self.split.on_disk and device.type == "cuda"
+        )
+        return Batch(index, images, self.split.captions.batch(index.numpy()))
 
     def truth(self) -> Truth:
         """Return what is really so, for diagnosis."""
@@ -100,20 +119,39 @@ class NoisyPairs:
         return torch.from_numpy(self.split.relevance(rows, caption_pair.numpy()))
 
 
-class Batches:
-    """Shuffled batches of some pairs; knows its length, draws its order once."""
+def _on(device: torch.device, batch: Batch) -> Batch:
+    return Batch(batch.index, batch.images.to(device, non_blocking=True), batch.captions.to(device))
 
-    def __init__(self, load: Callable[[Tensor], Batch], order: Tensor, size: int, drop_last: bool) -> None:
+
+class Batches:
+    """Shuffled batches of some pairs; knows its length, draws its order once.
+
+    ``load`` makes a batch from positions; with ``n_ahead`` a thread calls it for so many batches ahead of
+    the one in use. ``place`` finishes a batch in the thread that asks for it.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Tensor], Batch],
+        order: Tensor,
+        size: int,
+        drop_last: bool,
+        *,
+        place: Callable[[Batch], Batch] | None = None,
+        n_ahead: int = 0,
+    ) -> None:
         n = len(order)
         # Batch normalisation needs two samples, so a last batch of one is left out as well.
         last = n - n % size if drop_last or n % size == 1 else n
         self.load, self.chunks = load, list(order[:last].split(size)) if last else []
+        self.place, self.n_ahead = place, n_ahead
 
     def __len__(self) -> int:
         return len(self.chunks)
 
     def __iter__(self) -> Iterator[Batch]:
-        return (self.load(index) for index in self.chunks)
+        loaded = ahead(self.load, self.chunks, self.n_ahead) if self.n_ahead else map(self.load, self.chunks)
+        return loaded if self.place is None else map(self.place, loaded)
 
 
 class Trainer(SavedLoop):
@@ -169,6 +207,11 @@ class Trainer(SavedLoop):
         self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
+        if self.batch_size < self.processes.size:
+            raise ValueError(
+                f"batch_size={self.batch_size} is less than the {self.processes.size} processes that share a "
+                "batch; take fewer"
+            )
         self.active, self.lr_scale = 0, 1.0
 
     # -- what a method may ask for ----------------------------------------------------------------------
@@ -185,7 +228,8 @@ class Trainer(SavedLoop):
         """Return shuffled batches of all pairs, or of those at ``subset``."""
         n = self.n_pairs if subset is None else len(subset)
         order = torch.randperm(n, generator=self.generator(purpose))
-        return Batches(self.batch, order if subset is None else subset[order], self.batch_size, drop_last)
+        chosen = order if subset is None else subset[order]
+        return self.pairs.batches(chosen, self.batch_size, drop_last, self.device)
 
     @property
     def training_epoch(self) -> int:
@@ -203,7 +247,7 @@ class Trainer(SavedLoop):
         net = self.networks[self.active if network is None else network]
         half = self.schedule.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
-            S: Tensor = net(batch.images, batch.captions, logits=logits)
+            S = self.processes.compare(net, batch.images, batch.captions, logits=logits)
         return S.float()
 
     @torch.no_grad()
@@ -233,11 +277,16 @@ class Trainer(SavedLoop):
     def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
         """Return ``values(batch)`` of every pair, on the host, with all networks in eval mode."""
         batches = self.batches(purpose="per pair")
-        with self.evaluating():
-            found = torch.cat([values(batch) for batch in batches])
+        own, shared = copy.copy(batches), self.processes.splits(len(batches))
+        if shared:  # whole batches: a process needs nothing of the others
+            own.chunks = batches.chunks[self.processes.rank :: self.processes.size]
+        with self.evaluating(), self.processes.apart():
+            found = torch.cat([values(batch) for batch in own])
         index = torch.cat(batches.chunks)
         result = found.new_zeros(self.n_pairs, *found.shape[1:], device="cpu")
-        result[index] = found.cpu()
+        result[torch.cat(own.chunks)] = found.cpu()
+        if shared:
+            result = self.processes.total(result)
         if len(index) < self.n_pairs:  # the pair that a last batch of one left out counts as average
             left = torch.ones(self.n_pairs, dtype=torch.bool)
             left[index] = False
@@ -276,6 +325,7 @@ class Trainer(SavedLoop):
         steps = 0
         for network in range(self.method.n_networks):
             self.active = network
+            self.processes.align(self.networks)
             items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
             step = self.method.warmup_step if warm else self.method.step
             quiet = not (progress and sys.stderr.isatty())
@@ -299,6 +349,7 @@ class Trainer(SavedLoop):
         network, optimizer = self.networks[self.active], self.optimizers[self.active]
         optimizer.zero_grad(set_to_none=True)
         torch.stack(list(terms.values())).sum().backward()
+        self.processes.average_gradients(network.parameters())
         nn.utils.clip_grad_norm_(network.parameters(), self.schedule.clip)
         optimizer.step()
 
@@ -311,10 +362,11 @@ class Trainer(SavedLoop):
                 device=self.device,
                 progress=progress,
                 precision=PRECISION[self.schedule.precision],
+                share=(self.processes.rank, self.processes.size),
             )
             for network in self.networks
         ]
-        return torch.stack(parts)
+        return self.processes.total(torch.stack(parts))
 
     def score(self, split: Split, *, progress: bool = False) -> Tensor:
         """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""

@@ -161,6 +161,19 @@ def test_bf16_trains_and_differs(finished, tmp_path):
     assert comparable(record) != comparable(finished)
 
 
+@pytest.mark.parametrize("model", models.available())
+def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
+    settings = resolve("plain", **{**TINY, "model": model, "epochs": 0, "precision": "bf16"})
+    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    batch = trainer.batch(torch.arange(9))
+    for logits in (False, True):
+        assert trainer.similarity(batch, logits=logits).dtype == torch.float32
+    (row,) = trainer.fit(progress=False)
+    assert np.isfinite([row["loss_triplet"], row["val_rsum"]]).all()
+    assert {p.dtype for p in trainer.networks[0].parameters()} == {torch.float32}
+    assert all(torch.isfinite(p).all() for p in trainer.networks[0].parameters())
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -54,6 +54,7 @@ FRAME = Frame(
     catalogues={"dataset": data.available},
     noise_from_file={"noise_rate": None, "noise": "file", "noise_scope": "file"},
     record=CategoryRecord,
+    in_one_process="runs of category retrieval",
 )
 
 

@@ -1,4 +1,4 @@
-"""Check a folder of the papers' data: ``python -m nclib.data.check ROOT [NAME ...]``.
+"""Check a folder of the papers' data: ``nclib data check ROOT [NAME ...]``.
 
 Says for every file whether it is there, readable and of the published size, and what is missing. Nothing is
 loaded whole, so that folders of 40 GB are checked in seconds; ``--full`` reads every number.
@@ -7,7 +7,6 @@ loaded whole, so that folders of 40 GB are checked in seconds; ``--full`` reads 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from nclib.data import precomputed
+from nclib.data import precomputed, tokeniser
 from nclib.data.category import published
-from nclib.data.precomputed import PER_CAPTION, Layout, Part
-from nclib.data.vocabulary import Vocabulary
+from nclib.data.precomputed import LAYOUTS, PER_CAPTION, Layout, Part
+from nclib.data.rows import RowFile
+from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 ROWS = 256  # feature rows read at a time, or in all where not everything is read
+CAPTIONS = 1000  # captions that are looked up in the vocabulary
+KNOWN = 0.5  # share of their words that it must know; made for the data it knows nearly all
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,15 @@ class Report:
     folder : Path
         Where its files lie, or were looked for.
     lines : tuple of Line
+    training : tuple of int, optional
+        Images of the training split and captions of each, where its files are good: what a noise file of
+        these data must fit.
     """
 
     name: str
     folder: Path
     lines: tuple[Line, ...]
+    training: tuple[int, int] | None = None
 
     @property
     def found(self) -> bool:
@@ -80,27 +86,23 @@ class Report:
 
 @dataclass(frozen=True)
 class Expected:
-    """A published package of region features: its layout and its numbers of images and words."""
+    """A published package of region features: layout, numbers of images and words, shape of a row."""
 
     layout: Layout
     images: dict[str, int]
     words: int | None = None
+    row: tuple[int, int] | None = None
 
 
+REGIONS = (36, 2048)  # of every published package
 PAIRS = {
-    "f30k": Expected(
-        Layout("f30k", "Flickr30K", 5, "caps.txt"), {"train": 29000, "dev": 1014, "test": 1000}, 8481
-    ),
-    "coco": Expected(
-        Layout("coco", "MS-COCO", 5, "caps.txt"), {"train": 113287, "dev": 1000, "testall": 5000}, 11353
-    ),
-    "cc152k": Expected(
-        Layout("cc152k", "CC152K", 1, "caps.tsv"), {"train": 150000, "dev": 1000, "test": 1000}
-    ),
+    "f30k": Expected(LAYOUTS["f30k"], {"train": 29000, "dev": 1014, "test": 1000}, 8481, REGIONS),
+    "coco": Expected(LAYOUTS["coco"], {"train": 113287, "dev": 1000, "testall": 5000}, 11353, REGIONS),
+    "cc152k": Expected(LAYOUTS["cc152k"], {"train": 150000, "dev": 1000, "test": 1000}, None, REGIONS),
 }
 
 
-def check(name: str, root: str | Path, *, full: bool = False) -> Report:
+def check(name: str, root: str | Path, *, full: bool = False, half: bool = False) -> Report:
     """Look at the files of one data set.
 
     Parameters
@@ -111,6 +113,8 @@ def check(name: str, root: str | Path, *, full: bool = False) -> Report:
         What ``data_options={"root": ...}`` will be.
     full : bool
         Read every feature instead of some rows.
+    half : bool
+        Look for the float16 copies in the place of the features, as ``half=True`` of the data sets does.
 
     Raises
     ------
@@ -122,62 +126,99 @@ def check(name: str, root: str | Path, *, full: bool = False) -> Report:
     place = Path(root).expanduser()
     if not place.exists():
         raise ValueError(f"root={str(root)!r}: there is no such folder")
-    return CHECKS[name](name, place, full)
+    return CHECKS[name](name, place, full, half)
 
 
-def _pairs(name: str, root: Path, full: bool) -> Report:
+def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     """Region features and captions of three splits, and the vocabulary."""
     expected = PAIRS[name]
     layout, splits = expected.layout, tuple(expected.images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
-    folder = precomputed._find_folder(layout, root, splits)
-    missing = precomputed._missing(layout, folder, splits)
-    lines = []
+    folder = precomputed.find_folder(layout, root, splits)
+    missing = [text.split(" ")[0] for text in precomputed._missing(layout, folder, splits, half)]
+    lines: list[Line] = []
+    parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(expected, split, file)) for file in absent]
         if not absent:
-            part = precomputed._read(layout, folder, split)
-            lines += _split_lines(expected, part, folder, full)
-    lines.append(_vocabulary(expected, folder))
-    return Report(name, folder, tuple(lines))
+            parts[split] = precomputed._read(layout, folder, split, half)
+    rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
+    for part in parts.values():
+        path = precomputed._features_file(folder, part.split, half)
+        assert path is not None
+        lines += _split_lines(expected, part, path, full, next(iter(rows.items()), None))
+        if not half:
+            lines += _copy_lines(part, path, full)
+    lines.append(_vocabulary(expected, folder, [t for part in parts.values() for t in part.texts[:CAPTIONS]]))
+    train = parts.get("train")
+    good = train is not None and train.features is not None and not train.problems
+    each = layout.captions_per_image
+    return Report(name, folder, tuple(lines), (len(train.texts) // each, each) if good and train else None)
 
 
 def _wanted(expected: Expected, split: str, file: str) -> str:
     n, each = expected.images[split], expected.layout.captions_per_image
     if file.endswith(".npy"):
-        return f"float32 ({n:,} or {n * each:,} rows, 36, 2048)" if each > 1 else f"float32 ({n:,}, 36, 2048)"
+        kind = "float16" if file.endswith(precomputed.HALF) else "float32"
+        return f"{kind} ({n:,} or {n * each:,} rows, 36, 2048)" if each > 1 else f"{kind} ({n:,}, 36, 2048)"
     return f"{n * each:,} lines"
 
 
-def _split_lines(expected: Expected, part: Part, folder: Path, full: bool) -> Iterator[Line]:
+def _split_lines(
+    expected: Expected, part: Part, path: Path, full: bool, first: tuple[str, tuple[int, ...]] | None
+) -> Iterator[Line]:
+    """Say what one split holds; ``first`` names a split and the shape of its rows, which all must have."""
     layout = expected.layout
-    path = precomputed._features_file(folder, part.split)
-    assert path is not None
     captions = f"{part.split}_{layout.captions_file}"
-    if part.problems or part.features is None:
-        yield Line(WRONG, path.name, "; ".join(part.problems))
+    for file in dict.fromkeys(problem.file for problem in part.problems):
+        yield Line(WRONG, file, "; ".join(p.text for p in part.problems if p.file == file))
+    if part.features is not None and not part.problems:
+        images, published_images = len(part.features), expected.images[part.split]
+        row = part.features.shape[1:]
+        shape = " x ".join(f"{n:,}" for n in row)
+        size = path.stat().st_size / 1e9
+        words = f"{images:,} images of {shape}, {part.layout}, {size:.2f} GB"
+        bad = _not_finite(part.features, full)
+        if bad is not None:
+            yield Line(WRONG, path.name, bad)
+        elif first is not None and row != first[1]:
+            other = " x ".join(f"{n:,}" for n in first[1])
+            yield Line(WRONG, path.name, f"{words}; but {other} in split {first[0]}")
+        elif images != published_images:
+            yield Line(OTHER, path.name, f"{words}; published: {published_images:,} images")
+        elif expected.row is not None and row != expected.row:
+            yield Line(OTHER, path.name, f"{words}; published: {expected.row[0]} x {expected.row[1]:,}")
+        else:
+            yield Line(GOOD, path.name, words)
+    if not part.texts:
         return
-    images, published_images = len(part.features), expected.images[part.split]
-    shape = " x ".join(f"{n:,}" for n in part.features.shape[1:])
-    size = path.stat().st_size / 1e9
-    words = f"{images:,} images of {shape}, {part.layout}, {size:.2f} GB"
-    bad = _not_finite(part.features, full)
-    if bad is not None:
-        yield Line(WRONG, path.name, f"image {bad} holds NaN or infinite values")
-    elif images != published_images:
-        yield Line(OTHER, path.name, f"{words}; published: {published_images:,} images")
-    else:
-        yield Line(GOOD, path.name, words)
-    empty = sum(not text for text in part.texts)
+    empty = [number for number, text in enumerate(part.texts, 1) if not text]
     rows = " (one image per 5 rows)" if part.layout == PER_CAPTION else ""
     text = f"{len(part.texts):,} captions{rows}"
-    yield Line(WRONG if empty else GOOD, captions, f"{text}; {empty} empty lines" if empty else text)
+    if empty:
+        yield Line(WRONG, captions, f"{text}; {len(empty)} empty lines, first line {empty[0]}")
+    else:
+        yield Line(GOOD, captions, text)
 
 
-def _not_finite(features: np.ndarray, full: bool) -> int | None:
-    """First image with a value that is not finite; of evenly spaced ones unless ``full``."""
+def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
+    """Say of a float16 copy of the features whether it is one."""
+    path = precomputed._features_file(original.parent, part.split, half=True)
+    if path is None:
+        return
+    array = precomputed.open_features(path, np.float16)
+    if isinstance(array, str):
+        yield Line(WRONG, path.name, array)
+        return
+    wrong = precomputed.not_its_copy(array, original) or _not_finite(array, full)
+    size = path.stat().st_size / 1e9
+    yield Line(WRONG if wrong else GOOD, path.name, wrong or f"float16 copy, {size:.2f} GB")
+
+
+def _not_finite(features: RowFile, full: bool) -> str | None:
+    """Name the first image with a value that is not finite; of evenly spaced ones unless ``full``."""
     n = len(features)
     if not full:
         rows = np.unique(np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64))
@@ -185,27 +226,35 @@ def _not_finite(features: np.ndarray, full: bool) -> int | None:
     else:
         blocks = (np.arange(start, min(start + ROWS, n)) for start in range(0, n, ROWS))
     for rows in blocks:
-        good = np.isfinite(np.asarray(features[rows])).all(axis=(1, 2))
+        try:
+            good = np.isfinite(features.take(rows)).all(axis=(1, 2))
+        except OSError as error:
+            return str(error)
         if not good.all():
-            return int(rows[int(np.argmin(good))])
+            return f"image {rows[int(np.argmin(good))]} holds NaN or infinite values"
     return None
 
 
-def _vocabulary(expected: Expected, folder: Path) -> Line:
-    file = f"{expected.layout.stem}_vocab.json"
+def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
+    file = expected.layout.vocabulary_file
     path = precomputed._find_vocabulary(expected.layout, folder, None)
     if path is None:
         return Line(MISSING, file, "in the folder, beside it, or under vocab; or build_vocabulary=True")
     try:
-        size = Vocabulary.from_json(path).size
-    except ValueError as error:
+        words = Vocabulary.from_json(path, tokenise=tokeniser.tokenise)
+    except (ValueError, OSError) as error:
         return Line(WRONG, file, str(error))
-    if expected.words is not None and size != expected.words:
-        return Line(OTHER, file, f"{size:,} words; published: {expected.words:,}")
-    return Line(GOOD, file, f"{size:,} words")
+    ids = np.concatenate([words.encode(text)[1:-1] for text in texts]) if texts else np.zeros(0)
+    known = float((ids != UNKNOWN).mean()) if len(ids) else 1.0
+    if known < KNOWN:
+        text = f"knows {known:.0%} of the words of these captions; is it made for other data?"
+        return Line(WRONG, file, text)
+    if expected.words is not None and words.size != expected.words:
+        return Line(OTHER, file, f"{words.size:,} words; published: {expected.words:,}")
+    return Line(GOOD, file, f"{words.size:,} words")
 
 
-def _category(name: str, root: Path, full: bool) -> Report:
+def _category(name: str, root: Path, full: bool, half: bool) -> Report:
     """Feature files of category retrieval: small enough to be read whole."""
     known = published.SETS[name]
     sizes = " / ".join(f"{n:,}" for n in known.sizes)
@@ -224,30 +273,38 @@ def _category(name: str, root: Path, full: bool) -> Report:
     return Report(name, root, (line,))
 
 
-CHECKS: dict[str, Callable[[str, Path, bool], Report]] = {
+CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
     **dict.fromkeys(published.SETS, _category),
 }
 
 
-def noise_files(root: str | Path) -> list[Line]:
+def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> list[Line]:
     """Say of every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root`` what it is.
 
     The names of published files are known by their checksums; the package reads them with ``noise_file``.
-    """
-    from nclib.noise._published import PUBLISHED
 
+    Parameters
+    ----------
+    root : path
+    training : sequence of (int, int)
+        Images and captions of each, per training split that is there; a file must fit one of them. Without
+        any, only what holds for all data is looked at.
+    """
     place = Path(root).expanduser()
     paths = [p for pattern in ("*.npy", "*/*.npy") for p in sorted(place.glob(pattern))]
     return [
-        _noise_line(path, PUBLISHED)
+        _noise_line(path, training)
         for path in paths
         if ("noise" in path.name or "inx" in path.name) and path.is_file()
     ]
 
 
-def _noise_line(path: Path, known: dict[str, tuple[str, float]]) -> Line:
+def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
     import hashlib
+
+    from nclib.noise import Mismatch
+    from nclib.noise._published import PUBLISHED
 
     try:
         index = np.load(path, allow_pickle=False)
@@ -256,38 +313,47 @@ def _noise_line(path: Path, known: dict[str, tuple[str, float]]) -> Line:
     if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer):
         text = f"must be one row of whole numbers, got {index.dtype} {index.shape}"
         return Line(WRONG, path.name, text)
-    who = known.get(hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    if index.size and index.min() < 0:
+        return Line(WRONG, path.name, f"names image row {index.min()}; rows run from 0")
+    who = PUBLISHED.get(hashlib.sha256(path.read_bytes()).hexdigest()[:16])
     source = f"published: {who[0]}, rate {who[1]:g}" if who else "not among the published files"
+    problems = []
+    for images, each in training:
+        try:
+            Mismatch.from_file(path, np.arange(images * each) // each)
+        except (ValueError, TypeError) as error:
+            problems.append(str(error))
+    if problems and len(problems) == len(training) and not who:
+        return Line(WRONG, path.name, "; ".join(dict.fromkeys(problems)))
     return Line(GOOD, path.name, f"noise index of {len(index):,} entries, {source}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the reports; return 0 when everything asked for is complete."""
     parser = argparse.ArgumentParser(
-        prog="python -m nclib.data.check", description="Check a folder of the papers' data."
+        prog="nclib data check", description="Check a folder of the papers' data."
     )
     parser.add_argument("root", type=Path, help="the folder that data_options root will name")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(CHECKS)}; else what is there"
     )
     parser.add_argument("--full", action="store_true", help="read every feature, not some rows")
+    parser.add_argument("--half", action="store_true", help="float16 copies in the place of the features")
     parser.add_argument("--any-size", action="store_true", help="accept other numbers than the published")
     options = parser.parse_args(arguments)
     try:
-        reports = [check(name, options.root, full=options.full) for name in options.names or CHECKS]
+        how = {"full": options.full, "half": options.half}
+        reports = [check(name, options.root, **how) for name in options.names or CHECKS]
     except ValueError as error:
         parser.error(str(error))
     shown: list[Any] = reports if options.names else [r for r in reports if r.found]
     for report in shown:
         print(report)
-    noise = noise_files(options.root) if options.root.is_dir() else []
+    training = [r.training for r in reports if r.training is not None]
+    noise = noise_files(options.root, training) if options.root.is_dir() else []
     if noise:
         print("noise files:", *noise, sep="\n")
     if not shown:
         print(f"{options.root}: nothing that is known. Name one of {', '.join(CHECKS)} to see what it needs.")
     good = bool(shown) and all(r.complete(any_size=options.any_size) for r in shown)
     return 0 if good and all(line.state == GOOD for line in noise) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,10 +11,14 @@ import torch
 from torch import Tensor
 
 from nclib.batch import Tokens
+from nclib.data._buffers import Buffers
+from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+_BUFFERS = Buffers()
+NUMBERS = (np.float32, np.float16, np.uint8)  # what images may be stored as
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +127,9 @@ class Split:
     Parameters
     ----------
     name : str
-    images : ndarray or memmap, float32 or uint8, (n_images, R, F)
-        One row per image: R fragments of F numbers.
+    images : ndarray, memmap or RowFile, float32, float16 or uint8, (n_images, R, F)
+        One row per image: R fragments of F numbers. Large ones stay on disk in a
+        :class:`~nclib.data.rows.RowFile`.
     captions : Captions
         Grouped by image: captions ``i * captions_per_image`` and following describe image ``i``.
     image_of : ndarray, int64, (n_captions,)
@@ -148,7 +153,7 @@ class Split:
     """
 
     name: str
-    images: np.ndarray
+    images: np.ndarray | RowFile
     captions: Captions
     image_of: np.ndarray
     captions_per_image: int
@@ -161,9 +166,10 @@ class Split:
 
     def __post_init__(self) -> None:
         n, where = len(self.images), f"split {self.name!r}: "
-        if self.images.ndim != 3 or self.images.dtype not in (np.float32, np.uint8):
+        if self.images.ndim != 3 or self.images.dtype not in NUMBERS:
             raise ValueError(
-                f"{where}images must be float32 or uint8 (n_images, R, F), got {_describe(self.images)}"
+                f"{where}images must be float32, float16 or uint8 (n_images, R, F), "
+                f"got {_describe(self.images)}"
             )
         object.__setattr__(self, "image_of", np.asarray(self.image_of))
         if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
@@ -204,13 +210,20 @@ class Split:
         """Number of captions."""
         return len(self.captions)
 
-    def features(self, rows: Any) -> Tensor:
+    @property
+    def on_disk(self) -> bool:
+        """Whether :meth:`features` reads a large file, which a thread of its own can do ahead."""
+        return isinstance(self.images, RowFile)
+
+    def features(self, rows: Any, *, pinned: bool = False) -> Tensor:
         """Return the fragments of some images.
 
         Parameters
         ----------
         rows : array-like of int, (B,), or of bool, (n_images,)
             Repeats are allowed.
+        pinned : bool
+            Put those that are read from disk into memory that a GPU copies from without waiting.
 
         Returns
         -------
@@ -218,8 +231,16 @@ class Split:
             A copy on the CPU; bytes are scaled to [0, 1].
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
+        if isinstance(self.images, RowFile):
+            shape = (len(rows), *self.images.shape[1:])
+            out = torch.empty(shape, pin_memory=True) if pinned else _BUFFERS.tensor(shape)
+            if self.images.dtype == np.float32:
+                self.images.take(rows, out.numpy())
+                return out
+            found = torch.from_numpy(self.images.take(rows))
+            return out.copy_(found).div_(255) if found.dtype == torch.uint8 else out.copy_(found)
         found = torch.from_numpy(np.asarray(self.images)[rows])
-        return found / 255 if found.dtype == torch.uint8 else found
+        return found / 255 if found.dtype == torch.uint8 else found.float()
 
     def part(self, start: int, stop: int) -> Split:
         """Return images ``start`` to ``stop - 1`` with their captions as a split of their own.

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.files import checksum
 from nclib.data.registry import check_choice, datasets
+from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 MIN_COUNT = 4  # a word is known when it occurs this often in training and validation captions
 VALIDATION_IMAGES = 1000
 FOLD = 1000  # images per fold of the COCO test set
 SAMPLED_ROWS = 64  # feature rows per split that enter the checksum; the files have up to 44 GB
+HALF = ".f16.npy"  # how the name of a float16 copy ends, in the place of .npy
 PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
 DEV_PROTOCOLS = ("full1000", "ncr200")
 PathLike = str | os.PathLike[str]
@@ -44,8 +46,30 @@ class Layout:
 
     @property
     def stem(self) -> str:
-        """Folder name of the package and start of the vocabulary's file name."""
+        """Folder name of the package."""
         return f"{self.name}_precomp"
+
+    @property
+    def vocabulary_file(self) -> str:
+        """Name of the file with the words."""
+        return f"{self.stem}_vocab.json"
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout("f30k", "Flickr30K", 5, "caps.txt"),
+        Layout("coco", "MS-COCO", 5, "caps.txt"),
+        Layout("cc152k", "CC152K", 1, "caps.tsv"),
+    )
+}
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file."""
+
+    file: str
+    text: str
 
 
 @dataclass
@@ -53,10 +77,10 @@ class Part:
     """One split as found on disk; ``problems`` says what is wrong with it."""
 
     split: str
-    features: np.ndarray | None
+    features: RowFile | None
     texts: list[str]
     layout: str
-    problems: list[str]
+    problems: list[Problem]
 
 
 @datasets.register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper="field's file layout")
@@ -66,6 +90,7 @@ def f30k(
     dev_protocol: str = "full1000",
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
+    half: bool = False,
 ) -> Dataset:
     """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
 
@@ -82,11 +107,15 @@ def f30k(
     build_vocabulary : bool
         When there is no vocabulary file, build one from training and validation captions (words that occur
         at least 4 times) and write it into the folder.
+    half : bool
+        Read the float16 copies ``{split}_ims.f16.npy`` of the features, which take half the disk and half
+        the reading; ``nclib data convert half`` makes them. The numbers differ from the float32
+        ones in the fourth digit, and so does the checksum of the data.
 
     Returns
     -------
     Dataset
-        Images are memory maps. ``details["layouts"]`` tells the row layout of each split.
+        Images stay on disk. ``details["layouts"]`` tells the row layout of each split.
 
     Raises
     ------
@@ -95,8 +124,7 @@ def f30k(
     ValueError
         When files do not fit together; all of them are listed.
     """
-    layout = Layout("f30k", "Flickr30K", 5, "caps.txt")
-    return _load(layout, root, "test", dev_protocol, vocabulary, build_vocabulary)
+    return _load("f30k", root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
 
 @datasets.register("coco", summary="MS-COCO, precomputed regions; needs root=", paper="field's file layout")
@@ -107,12 +135,13 @@ def coco(
     dev_protocol: str = "full1000",
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
+    half: bool = False,
 ) -> Dataset:
     """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
 
     Parameters
     ----------
-    root, dev_protocol, vocabulary, build_vocabulary
+    root, dev_protocol, vocabulary, build_vocabulary, half
         As for :func:`f30k`; the folder is ``coco_precomp`` or ``coco/precomp``.
     test_split : {"testall", "test"}
         All 5,000 test images, or the first 1,000. With all, ``test.details["folds"]`` holds the five
@@ -128,8 +157,7 @@ def coco(
         As for :func:`f30k`.
     """
     check_choice("test_split", test_split, ("testall", "test"))
-    layout = Layout("coco", "MS-COCO", 5, "caps.txt")
-    return _load(layout, root, test_split, dev_protocol, vocabulary, build_vocabulary)
+    return _load("coco", root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
 
 
 @datasets.register("cc152k", summary="CC152K, precomputed regions; needs root=", paper="field's file layout")
@@ -139,12 +167,13 @@ def cc152k(
     dev_protocol: str = "full1000",
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
+    half: bool = False,
 ) -> Dataset:
     """Load Conceptual Captions 152K (150,000 / 1,000 / 1,000 images, one caption each, noisy by nature).
 
     Parameters
     ----------
-    root, dev_protocol, vocabulary, build_vocabulary
+    root, dev_protocol, vocabulary, build_vocabulary, half
         As for :func:`f30k`; the folder is ``cc152k_precomp`` or ``cc152k/precomp``, captions are
         ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
 
@@ -157,26 +186,27 @@ def cc152k(
     FileNotFoundError, ValueError
         As for :func:`f30k`.
     """
-    layout = Layout("cc152k", "CC152K", 1, "caps.tsv")
-    return _load(layout, root, "test", dev_protocol, vocabulary, build_vocabulary)
+    return _load("cc152k", root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
 
 def _load(
-    layout: Layout,
+    name: str,
     root: PathLike,
     test_split: str,
     dev_protocol: str,
     vocabulary: PathLike | None,
     build_vocabulary: bool,
+    half: bool,
 ) -> Dataset:
     check_choice("dev_protocol", dev_protocol, DEV_PROTOCOLS)
+    layout = LAYOUTS[name]
     names = {"train": "train", "val": "dev", "test": test_split}
-    folder = _find_folder(layout, Path(root).expanduser(), tuple(names.values()))
+    folder = find_folder(layout, Path(root).expanduser(), tuple(names.values()))
     vocabulary_file = _find_vocabulary(layout, folder, vocabulary)
-    missing = _missing(layout, folder, tuple(names.values()))
+    missing = _missing(layout, folder, tuple(names.values()), half)
     if vocabulary_file is None and not build_vocabulary:
         missing.append(
-            f"{layout.stem}_vocab.json (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
+            f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
             "to make one from the training and validation captions)"
         )
     if missing:
@@ -185,8 +215,8 @@ def _load(
             + "\n  ".join(missing)
             + "\nPut the published precomputed features there, or give their folder as root=."
         )
-    parts = {role: _read(layout, folder, split) for role, split in names.items()}
-    problems = [f"{part.split}: {text}" for part in parts.values() for text in part.problems]
+    parts = {role: _read(layout, folder, split, half) for role, split in names.items()}
+    problems = [f"{part.split}: {problem.text}" for part in parts.values() for problem in part.problems]
     shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
     if len(set(shapes.values())) > 1:
         problems.append(f"splits differ in (regions, features): {shapes}")
@@ -199,9 +229,8 @@ def _load(
     if vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
-        seen = [*parts["train"].texts, *parts["val"].texts]
-        words = Vocabulary.from_texts(seen, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
-        words.to_json(folder / f"{layout.stem}_vocab.json")
+        words = build_words([*parts["train"].texts, *parts["val"].texts])
+        words.to_json(folder / layout.vocabulary_file)
     splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
     return Dataset(
         name=layout.name,
@@ -220,7 +249,8 @@ def _load(
     )
 
 
-def _find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
+def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
+    """Return the folder below ``root`` that holds a split's captions, or where they would be."""
     if not root.is_dir():
         raise FileNotFoundError(f"root={str(root)!r} is not a folder; give the one that holds {layout.stem}")
     places = [root, root / layout.stem, root / layout.name / "precomp"]
@@ -234,76 +264,137 @@ def _find_vocabulary(layout: Layout, folder: Path, given: PathLike | None) -> Pa
         if not Path(given).is_file():
             raise FileNotFoundError(f"vocabulary={str(given)!r} is not a file")
         return Path(given)
-    name = f"{layout.stem}_vocab.json"
+    name = layout.vocabulary_file
     near = [folder, folder / "vocab", folder.parent, folder.parent / "vocab", folder.parent.parent / "vocab"]
     return next((place / name for place in near if (place / name).is_file()), None)
 
 
-def _features_file(folder: Path, split: str) -> Path | None:
-    names = (f"{split}_ims.npy", f"{split}_feat.npy")
+def build_words(texts: Iterable[str]) -> Vocabulary:
+    """Return the field's vocabulary of training and validation captions: words that occur 4 times."""
+    return Vocabulary.from_texts(texts, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
+
+
+def _features_file(folder: Path, split: str, half: bool = False) -> Path | None:
+    names = [f"{split}_{kind}{HALF if half else '.npy'}" for kind in ("ims", "feat")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _missing(layout: Layout, folder: Path, splits: Sequence[str]) -> list[str]:
+def _missing(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
     missing = []
     for split in splits:
-        if _features_file(folder, split) is None:
-            missing.append(f"{split}_ims.npy")
+        if _features_file(folder, split, half) is None:
+            original = _features_file(folder, split)
+            missing.append(
+                f"{split}_ims.npy"
+                if not half
+                else f"{split}_ims{HALF} (half=True; make it with: nclib data convert half "
+                f"{original or folder / f'{split}_ims.npy'})"
+            )
         if not (folder / f"{split}_{layout.captions_file}").is_file():
             missing.append(f"{split}_{layout.captions_file}")
     return missing
 
 
-def _read(layout: Layout, folder: Path, split: str) -> Part:
+def _read(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
     """Open one split and decide its row layout; never raises for a bad file."""
     part = Part(split, None, [], "", [])
-    text = (folder / f"{split}_{layout.captions_file}").read_bytes()
+    captions = f"{split}_{layout.captions_file}"
     try:
-        lines = text.decode("utf8").removesuffix("\n").split("\n")  # not splitlines: it cuts inside captions
-    except UnicodeDecodeError as error:
-        part.problems.append(f"{layout.captions_file} is not UTF-8 (byte {error.start})")
+        part.texts = read_captions(folder / captions)
+    except (OSError, ValueError) as error:
+        part.problems.append(Problem(captions, f"{layout.captions_file} {error}"))
         return part
-    if layout.captions_file.endswith(".tsv"):
-        cells = [line.rstrip("\r").split("\t") for line in lines]
-        bad = [number for number, cell in enumerate(cells, 1) if len(cell) < 2]
-        if bad:
-            part.problems.append(f"{len(bad)} lines without a tab-separated caption, first line {bad[0]}")
-            return part
-        lines = [cell[1] for cell in cells]
-    part.texts = [line.strip() for line in lines]
-    path = _features_file(folder, split)
-    try:
-        array = np.load(str(path), mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        part.problems.append(f"{path and path.name} cannot be read, probably cut short ({error})")
-        return part
-    if array.ndim != 3 or array.dtype != np.float32 or 0 in array.shape:
-        part.problems.append(
-            f"{path and path.name} must be float32 (rows, regions, features), got {array.dtype} {array.shape}"
-        )
+    path = _features_file(folder, split, half)
+    assert path is not None  # the caller has looked
+    array = open_features(path, np.float16 if half else np.float32)
+    if isinstance(array, str):
+        part.problems.append(Problem(path.name, f"{path.name} {array}"))
         return part
     n, each = len(part.texts), layout.captions_per_image
     if len(array) == n and n % each == 0:
         part.layout = PER_CAPTION if each > 1 else PER_IMAGE
         part.features = array[::each]  # a view: still on disk
         if not _copies(array, each):
-            part.problems.append(
-                f"{path and path.name} has a row per caption, but the {each} rows of one image differ"
-            )
+            problem = f"has a row per caption, but the {each} rows of one image differ"
+            part.problems.append(Problem(path.name, f"{path.name} {problem}"))
     elif len(array) * each == n:
         part.layout, part.features = PER_IMAGE, array
     else:
-        part.problems.append(
+        problem = (
             f"{len(array)} feature rows and {n} captions; expected {each} captions per image, with a feature "
             f"row per image ({n // each}) or per caption ({n})"
         )
+        part.problems.append(Problem(path.name, problem))
+    original = _features_file(folder, split) if half else None
+    if original is not None and part.features is not None:
+        different = not_its_copy(array, original)
+        if different:
+            part.problems.append(Problem(path.name, f"{path.name} {different}"))
     return part
 
 
-def _copies(array: np.ndarray, each: int) -> bool:
+def read_captions(path: Path) -> list[str]:
+    """Read captions, one per line; of a ``.tsv`` file the cell behind the first tab.
+
+    Raises
+    ------
+    ValueError
+        When the text is not UTF-8 or a line of a ``.tsv`` file has no caption; the message completes a
+        sentence that begins with the file's name.
+    OSError
+        When the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OSError(f"cannot be read ({error.strerror})") from error
+    try:
+        lines = data.decode("utf8").removesuffix("\n").split("\n")  # not splitlines: it cuts inside captions
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 (byte {error.start})") from None
+    if path.suffix == ".tsv":
+        cells = [line.rstrip("\r").split("\t") for line in lines]
+        bad = [number for number, cell in enumerate(cells, 1) if len(cell) < 2]
+        if bad:
+            raise ValueError(f"has {len(bad)} lines without a tab-separated caption, first line {bad[0]}")
+        lines = [cell[1] for cell in cells]
+    return [line.strip() for line in lines]
+
+
+def open_features(path: Path, dtype: Any) -> RowFile | str:
+    """Open a features file of a type, or say what is wrong with it."""
+    try:
+        array = RowFile(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    if array.ndim != 3 or array.dtype != dtype or 0 in array.shape:
+        return (
+            f"must be {np.dtype(dtype)} (rows, regions, features), got {array.dtype.newbyteorder('=').name}"
+            f"{'' if array.dtype.isnative else ' in foreign byte order'} {array.shape}"
+        )
+    return array
+
+
+def not_its_copy(half: RowFile, original: Path) -> str:
+    """Say how a float16 file differs from its float32 original, judged by some rows; '' when it does not."""
+    again = f"make it again with: nclib data convert half {original} --replace"
+    array = open_features(original, np.float32)
+    if isinstance(array, str):
+        return ""  # the original has its own line
+    if array.shape != half.shape:
+        return f"has shape {half.shape}, its original {original.name} {array.shape}; {again}"
+    rows = np.unique(np.linspace(0, len(half) - 1, SAMPLED_ROWS).astype(np.int64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
+    if same.all():
+        return ""
+    return f"is no copy of {original.name}: row {rows[int(np.argmin(same))]} differs; {again}"
+
+
+def _copies(array: RowFile, each: int) -> bool:
     """Whether rows come in groups of equal ones, judged by the first, middle and last group."""
     last = len(array) // each - 1
-    groups = (array[each * i : each * (i + 1)] for i in {0, last // 2, last})
+    groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
     return all(bool((group == group[:1]).all()) for group in groups)
 
 
@@ -349,5 +440,6 @@ def _content(splits: Iterable[Split]) -> list[Any]:
     for split in splits:
         rows = np.unique(np.linspace(0, split.n_images - 1, SAMPLED_ROWS).astype(np.int64))
         features = split.features(rows).numpy()
-        content += [str(split.images.shape), features, split.captions.tokens, split.captions.offsets]
+        kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
+        content += [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]
     return content

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from nclib.batch import Tokens
 from nclib.models.registry import positive_integer
@@ -162,10 +163,13 @@ class Matcher(nn.Module, ABC):
     memory_budget : int
         Bytes that the intermediate results of one :meth:`similarity` call may take. The model
         chooses its chunks of captions from it.
+    draws_in_training : bool
+        Whether encoding in training mode draws random numbers other than by dropout modules.
     """
 
     score_range: tuple[float, float] = (0.0, 1.0)
     needs_regions: int | None = None
+    draws_in_training: bool = False
 
     def __init__(self, *, feature_dim: int, vocab_size: int, n_regions: int) -> None:
         super().__init__()
@@ -184,6 +188,21 @@ class Matcher(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """Number type of the weights."""
         return next(self.parameters()).dtype
+
+    @property
+    def encodes_alone(self) -> bool:
+        """Whether the encoding of a row depends, in the current mode, on that row and the weights only.
+
+        Batch norm, dropout and other random draws in training forbid it. Processes that share a run divide
+        the encoding of a batch where this holds.
+        """
+
+        def mixes(module: nn.Module) -> bool:
+            draws = getattr(module, "draws_in_training", False)
+            draws |= isinstance(module, nn.Dropout) and module.p > 0
+            return module.training and (draws or isinstance(module, _BatchNorm))
+
+        return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
         """Return ``images`` in the model's number type, or say what is wrong with them."""

@@ -9,7 +9,7 @@ follow the paper's text. Choices that the paper leaves open are options, and sta
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from nclib.models._omit_transport import LOOPS, transport_plans, transport_score
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import EPS, l2, word_mask
 from nclib.models.grouping import group_captions
-from nclib.models.omit_text import SHORTEST, TEXTS, augment
+from nclib.models.omit_text import SHORTEST, TEXTS, augment, build_text
 from nclib.models.registry import MODELS, choice, positive, positive_integer
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
@@ -129,11 +129,8 @@ class OMIT(Matcher):
 
     # Section 4.1: one epoch on all violations, then hardest negatives; ten epochs at the first rate in all.
     # The loop's optimiser is Adam without the paper's weight decay of 5e-4.
-    settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "quick": {"margin": 0.05},
-        "f30k": PUBLISHED,
-        "coco": PUBLISHED,
-    }
+    settings: ClassVar = {"quick": {"margin": 0.05}, "f30k": PUBLISHED, "coco": PUBLISHED}
+    draws_in_training = True
 
     def __init__(
         self,
@@ -188,16 +185,17 @@ class OMIT(Matcher):
         self.image_encoder = IMAGE_ENCODERS[choice("image_encoder", image_encoder, IMAGE_ENCODERS)](
             feature_dim, embed_dim
         )
-        self.text_encoder: nn.Module = TEXTS[text].build(
+        self.text_encoder = build_text(
+            text,
             vocab_size,
             embed_dim,
-            word_dim=word_dim,
+            word_dim,
             word_vectors=word_vectors,
-            folder=text_folder,
-            words_file=text_words,
-            file=text_file,
-            merges=text_merges,
-            gelu=clip_gelu,
+            text_folder=text_folder,
+            text_words=text_words,
+            text_file=text_file,
+            text_merges=text_merges,
+            clip_gelu=clip_gelu,
             finetune=finetune,
         )
         kind = MATCHINGS[matching]

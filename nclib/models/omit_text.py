@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from nclib.batch import Tokens
 from nclib.models.clip_encoders import ClipTextEncoder
 from nclib.models.encoders import TextEncoder
+from nclib.models.registry import local_path, used_with
 from nclib.models.text_transformer import TransformerTextEncoder
 from nclib.models.vse_inf import keep_rows
 
@@ -24,7 +26,7 @@ SHORTEST = 5
 
 
 def gru_with_mask(
-    vocab_size: int, word_dim: int, embed_dim: int, word_vectors: str | None = None
+    vocab_size: int, embed_dim: int, word_dim: int, *, word_vectors: str | None = None
 ) -> TextEncoder:
     """Return a bidirectional GRU whose id ``vocab_size`` is the mask word.
 
@@ -39,7 +41,7 @@ def gru_with_mask(
 
 
 def bert_with_mask(
-    vocab_size: int, embed_dim: int, *, folder: str, words_file: str = "", finetune: bool = False
+    vocab_size: int, embed_dim: int, word_dim: int, *, text_folder: str, text_words: str, finetune: bool
 ) -> TransformerTextEncoder:
     """Return a transformer text encoder whose id ``vocab_size`` is the mask word.
 
@@ -47,18 +49,43 @@ def bert_with_mask(
     (``<unk>``) takes its place.
     """
     encoder = TransformerTextEncoder(
-        vocab_size, embed_dim, folder=folder, words_file=words_file, unit=False, finetune=finetune
+        vocab_size, embed_dim, folder=text_folder, words_file=text_words, unit=False, finetune=finetune
     )
     piece = 3
-    if words_file:
-        pieces = (Path(folder) / "vocab.txt").read_text(encoding="utf8").splitlines()
+    if text_words:
+        file = Path(text_folder) / "vocab.txt"
+        pieces = file.read_text(encoding="utf8").splitlines()
         if "[MASK]" not in pieces:
-            raise ValueError(f"{Path(folder) / 'vocab.txt'} lacks [MASK]")
+            raise ValueError(f"{file} lacks [MASK]")
         piece = pieces.index("[MASK]")
     row = torch.full_like(encoder.pieces[:1], -1)
     row[0, 0] = piece
     encoder.pieces = torch.cat([encoder.pieces, row])
     return encoder
+
+
+def clip_words(
+    vocab_size: int,
+    embed_dim: int,
+    word_dim: int,
+    *,
+    text_file: str,
+    text_merges: str,
+    text_words: str,
+    clip_gelu: str,
+    finetune: bool,
+) -> ClipTextEncoder:
+    """Return CLIP's text tower with the lengths of its words kept; it has no mask word."""
+    return ClipTextEncoder(
+        vocab_size,
+        embed_dim,
+        file=text_file,
+        merges=text_merges,
+        words_file=text_words,
+        gelu=clip_gelu,
+        unit=False,
+        finetune=finetune,
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +95,9 @@ class Text:
     Parameters
     ----------
     build : callable
-        Builds it from the vocabulary's size, the width of a word and the model's options of that kind.
+        Builds it from the vocabulary's size, the common width, the width of a word, and the options it uses.
+    uses : tuple of str
+        The model's options that it uses.
     lead, tail : int
         Tokens at the start and at the end of a caption that are no words; with a lead the encoder's second
         result is the global vector, else that is the mean of the words.
@@ -77,31 +106,54 @@ class Text:
     """
 
     build: Callable[..., nn.Module]
+    uses: tuple[str, ...]
     lead: int = 0
     tail: int = 0
     augmented: bool = True
 
 
 TEXTS = {
-    "bigru": Text(
-        lambda n, dim, *, word_dim, word_vectors, **_: gru_with_mask(n, word_dim, dim, word_vectors)
-    ),
-    "bert": Text(
-        lambda n, dim, *, folder, words_file, finetune, **_: bert_with_mask(
-            n, dim, folder=folder, words_file=words_file, finetune=finetune
-        ),
-        lead=1,
-    ),
+    "bigru": Text(gru_with_mask, ("word_vectors",)),
+    "bert": Text(bert_with_mask, ("text_folder", "text_words", "finetune"), lead=1),
     # CLIP has no mask word, and the released code changes none of its captions.
     "clip": Text(
-        lambda n, dim, *, file, merges, words_file, gelu, finetune, **_: ClipTextEncoder(
-            n, dim, file=file, merges=merges, words_file=words_file, gelu=gelu, unit=False, finetune=finetune
-        ),
+        clip_words,
+        ("text_file", "text_merges", "text_words", "clip_gelu", "finetune"),
         lead=1,
         tail=1,
         augmented=False,
     ),
 }
+
+USUAL = {"word_vectors": None, "clip_gelu": "config", "finetune": False}
+"""Options of text encoders that are not empty by default."""
+
+
+def build_text(text: str, vocab_size: int, embed_dim: int, word_dim: int, **options: Any) -> nn.Module:
+    """Build the text encoder ``TEXTS[text]``.
+
+    Parameters
+    ----------
+    text : str
+        Its name.
+    vocab_size, embed_dim, word_dim : int
+        Number of token ids, width of the common space and of a word.
+    **options
+        All of the model's options that some text encoder uses.
+
+    Raises
+    ------
+    ValueError
+        For an option that this encoder does not use, or a missing path that it needs.
+    """
+    for name, value in options.items():
+        uses = [key for key, entry in TEXTS.items() if name in entry.uses]
+        if name in ("text_folder", "text_file"):
+            local_path(name, value, "text", text, *uses)
+        else:
+            used_with(name, value, USUAL.get(name, ""), "text", text, *uses)
+    own = {name: value for name, value in options.items() if name in TEXTS[text].uses}
+    return TEXTS[text].build(vocab_size, embed_dim, word_dim, **own)
 
 
 def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORTEST) -> Tokens:

@@ -51,6 +51,8 @@ class PCME(Matcher):
         Which states of the BiGRUs are read; see :class:`~nclib.models.pvse.SentenceEncoder`.
     """
 
+    draws_in_training = True
+
     def __init__(
         self,
         *,

@@ -13,7 +13,7 @@ from nclib.models.clip_encoders import ClipPatches, ClipTextEncoder
 from nclib.models.clip_towers import GELUS
 from nclib.models.encoders import RegionEncoder, TextEncoder
 from nclib.models.pixels import PixelEncoder
-from nclib.models.registry import choice, positive_integer
+from nclib.models.registry import choice, local_path, positive_integer, used_with
 from nclib.models.text_transformer import TransformerTextEncoder
 
 
@@ -81,13 +81,11 @@ class RegionWordMatcher(Matcher):
         choice("text", text, ("bigru", "transformer", "clip"))
         choice("image", image, ("regions", "pixels", "clip"))
         choice("clip_gelu", clip_gelu, ("config", *GELUS))
-        _given("text_folder", text_folder, "text", text, "transformer")
-        _given("text_file", text_file, "text", text, "clip")
-        _given("image_file", image_file, "image", image, "pixels", "clip")
-        if text_words and text == "bigru":
-            raise ValueError(f"text_words={text_words!r} is used with text='transformer' or 'clip' only")
-        if text_merges and text != "clip":
-            raise ValueError(f"text_merges={text_merges!r} is used with text='clip' only, got text={text!r}")
+        local_path("text_folder", text_folder, "text", text, "transformer")
+        local_path("text_file", text_file, "text", text, "clip")
+        local_path("image_file", image_file, "image", image, "pixels", "clip")
+        used_with("text_words", text_words, "", "text", text, "transformer", "clip")
+        used_with("text_merges", text_merges, "", "text", text, "clip")
         if clip_gelu != "config" and "clip" not in (text, image):
             raise ValueError(f"clip_gelu={clip_gelu!r} is used with text='clip' or image='clip' only")
         width, self.n_slots = feature_dim, n_regions
@@ -142,12 +140,3 @@ class RegionWordMatcher(Matcher):
         """Encode captions as unit words (C, W, D) and sentence vectors (C, D)."""
         words, last = self.encode_words(tokens)
         return CaptionEncoding(last, tokens.lengths, words)
-
-
-def _given(name: str, path: Any, of: str, chosen: str, *needs: str) -> None:
-    """Raise a ValueError if a path is missing where it is needed, or given where nothing reads it."""
-    if chosen in needs and not path:
-        raise ValueError(f"{of}={chosen!r} needs {name}, a local path; nothing is downloaded")
-    if chosen not in needs and path:
-        known = " or ".join(map(repr, needs))
-        raise ValueError(f"{name}={path!r} is used with {of}={known} only, got {of}={chosen!r}")

@@ -22,6 +22,20 @@ def choice(name: str, value: str, allowed: Iterable[str]) -> str:
     return value
 
 
+def local_path(name: str, path: str | None, of: str, chosen: str, *needs: str) -> None:
+    """Raise a ValueError when a path is missing, or given though the choice of ``of`` does not read it."""
+    if chosen in needs and not path:
+        raise ValueError(f"{of}={chosen!r} needs {name}, a local path; nothing is downloaded")
+    used_with(name, path, "", of, chosen, *needs)
+
+
+def used_with(name: str, value: Any, usual: Any, of: str, chosen: str, *uses: str) -> None:
+    """Raise a ValueError for an option that is not as usual though the choice of ``of`` does not use it."""
+    if chosen not in uses and value not in (usual, None):
+        known = " or ".join(map(repr, uses))
+        raise ValueError(f"{name}={value!r} is used with {of}={known} only, got {of}={chosen!r}")
+
+
 def positive(**values: float) -> None:
     """Raise a ValueError for the first of ``values`` that is not a positive number."""
     for name, value in values.items():

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nclib._parallel import with_all_captions
 from nclib.batch import Tokens
 from nclib.models.alignment import pair_nodes, plain_nodes
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
@@ -394,4 +395,4 @@ class SAF(SimilarityNodes):
         return self.filtration(nodes, mask)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        self.filtration.remember(mean, variance)
+        with_all_captions(self.filtration.remember, mean, variance)

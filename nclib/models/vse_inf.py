@@ -120,6 +120,8 @@ class VSEInfinity(CosineMatcher):
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
+    draws_in_training = True
+
     def __init__(
         self,
         *,

@@ -284,12 +284,11 @@ def _correlation(image: _Distances, text: _Distances) -> Tensor:
         joint = torch.empty_like(order, dtype=wide).scatter_(-1, text_order, steps.expand_as(order))
         r = (joint.gather(-1, order) @ steps - n * (n + 1) ** 2 / 4) / (n * (n * n - 1) / 12)
         return r.to(image.values.dtype)
-    varied = [rank is None or rank[..., 0] < n for rank in (a, b)]
     a, b = (_at_entries(order, a, image.place).to(wide), _at_entries(text_order, b, text.place).to(wide))
     a, b = (rank - rank.mean(-1, keepdim=True) for rank in (a, b))
     spread = (a.square().sum(-1) * b.square().sum(-1)).sqrt()
-    r = (a * b).sum(-1) / spread.clamp_min(0.5)
-    return torch.where(torch.as_tensor(varied[0] & varied[1], device=r.device), r, 0.0).to(image.values.dtype)
+    # Ranks that vary have a spread of at least 0.5; without variation the numerator is zero.
+    return ((a * b).sum(-1) / spread.clamp_min(0.5)).to(image.values.dtype)
 
 
 # ------------------------------------------------------------------------------------------- labels, Eq. 9

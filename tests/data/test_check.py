@@ -182,9 +182,9 @@ def test_wrong_arguments_end_with_what_is_allowed(arguments, capsys):
     assert "there is no such folder" in said or "name must be one of f30k, coco" in said
 
 
-def test_it_runs_as_a_module(f30k):
+def test_it_is_a_command(f30k):
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "nclib.data.check", str(f30k), "f30k", "--any-size"],
+        [sys.executable, "-W", "error", "-m", "nclib", "data", "check", str(f30k), "f30k", "--any-size"],
         env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

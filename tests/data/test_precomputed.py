@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nclib.data import load
+from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
 REGIONS, DIM = 3, 4
@@ -64,11 +65,7 @@ def test_both_row_layouts_give_one_row_per_image(f30k):
 
 def test_images_stay_on_disk(f30k):
     data = load("f30k", root=f30k)
-    for split in data.splits.values():
-        base = split.images
-        while not isinstance(base, np.memmap):
-            base = base.base
-        assert base.mode == "r"
+    assert all(isinstance(split.images, RowFile) and split.on_disk for split in data.splits.values())
 
 
 def test_captions_are_cut_and_looked_up(f30k):
@@ -152,7 +149,7 @@ def test_everything_misshapen_is_listed_at_once(f30k):
     assert "train: 11 feature rows and 60 captions" in text
     assert "(12)" in text
     assert "(60)" in text
-    assert "dev: dev_ims.npy cannot be read, probably cut short" in text
+    assert "dev: dev_ims.npy cannot be read: it is cut short" in text
     assert "test: test_ims.npy must be float32" in text
 
 

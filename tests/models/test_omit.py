@@ -1,5 +1,7 @@
 """OMIT: known values of every matching type and weight, invariances, accounting of mass, training."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -432,6 +434,26 @@ def test_words_through_a_transformer(tmp_path):
         model(**options | {"text_folder": str(tmp_path / "none")})
     bert_folder(tmp_path, pieces=[p for p in PIECES if p != "[MASK]"])
     with pytest.raises(ValueError, match=r"lacks \[MASK\]"):
+        model(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text": "bert"}, "text='bert' needs text_folder, a local path"),
+        ({"text": "clip"}, "text='clip' needs text_file, a local path"),
+        ({"text_file": "x"}, "text_file='x' is used with text='clip' only, got text='bigru'"),
+        ({"text_words": "x"}, "text_words='x' is used with text='bert' or 'clip' only, got text='bigru'"),
+        ({"clip_gelu": "quick"}, "clip_gelu='quick' is used with text='clip' only"),
+        ({"finetune": True}, "finetune=True is used with text='bert' or 'clip' only"),
+        (
+            {"text": "bert", "text_folder": "y", "word_vectors": "x"},
+            "word_vectors='x' is used with",
+        ),
+    ],
+)
+def test_an_option_of_another_text_encoder_is_refused(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         model(**options)
 
 

@@ -1,0 +1,54 @@
+"""Memory of batches, used again when nobody holds it any more.
+
+A batch of region features has 38 MB. Fresh memory of that size comes from the system page by page, each one
+zeroed first, which takes longer than reading the batch from a warm file.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+KEPT = 4  # free buffers that are kept: the batches of one step and those read ahead of it
+
+
+class Buffers:
+    """Hands out float32 tensors and takes their memory back when the last view of one is gone."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self.kept = kept
+        self.free: list[np.ndarray] = []
+
+    def tensor(self, shape: tuple[int, ...]) -> Tensor:
+        """Return an uninitialised float32 tensor on the CPU.
+
+        Parameters
+        ----------
+        shape : tuple of int
+
+        Returns
+        -------
+        Tensor, float32
+        """
+        wanted = int(np.prod(shape, dtype=np.int64))
+        buffer = np.empty(0, np.float32)
+        for _ in range(len(self.free)):
+            try:
+                buffer = self.free.pop()
+            except IndexError:  # another thread took it
+                break
+            if len(buffer) >= wanted:
+                break  # smaller ones are given up
+        if len(buffer) < wanted:
+            buffer = np.empty(wanted, np.float32)  # numpy asks for large pages, torch does not
+        view = buffer[:wanted]
+        # The tensor and all views of it hold this very object; buffer lives on in the finalizer.
+        weakref.finalize(view, self._take_back, buffer).atexit = False
+        return torch.from_numpy(view).view(shape)
+
+    def _take_back(self, buffer: np.ndarray) -> None:
+        if len(buffer) and len(self.free) < self.kept:
+            self.free.append(buffer)

@@ -1,0 +1,373 @@
+"""Bring other files into the field's layout: ``nclib data convert KIND ...``.
+
+``folder`` takes a file per image, ``bottom-up`` the TSV files of bottom-up attention, ``half`` makes float16
+copies of features, ``vocabulary`` the word list. Files are written in bounded memory and appear whole or not
+at all. A conversion that was stopped, even by SIGKILL or a full disk, continues when the command is given
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nclib.data._row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
+from nclib.data._row_writer import ConvertError, RowSource, journal_of, write_rows
+from nclib.data.files import write_text
+from nclib.data.precomputed import (
+    HALF,
+    LAYOUTS,
+    MIN_COUNT,
+    Layout,
+    build_words,
+    find_folder,
+    not_its_copy,
+    open_features,
+    read_captions,
+)
+from nclib.data.registry import check_choice
+from nclib.data.vocabulary import UNKNOWN, Vocabulary
+
+__all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]
+
+SPLITS = ("train", "dev", "test", "testall")
+
+
+def folder(
+    name: str,
+    split: str,
+    *,
+    features: str | Path,
+    ids: str | Path,
+    captions: str | Path,
+    out: str | Path,
+    key: str = "features",
+    replace: bool = False,
+) -> Path:
+    """Gather a file per image into the features file of a split, and write its captions and ids.
+
+    Parameters
+    ----------
+    name : {"f30k", "coco", "cc152k"}
+        Whose layout to write.
+    split : {"train", "dev", "test", "testall"}
+    features : path
+        Folder with ``<id>.npy`` or ``<id>.npz`` per image, float32 (regions, features), all of one shape.
+    ids : path
+        Text file with an image id per line; their order becomes the order of the rows.
+    captions : path
+        ``.txt``: the captions of each image one after the other, in the order of ``ids``. ``.tsv``: image id,
+        tab, caption, in any order; where an image has more than the layout holds (five, or one), the first
+        are taken.
+    out : path
+        Folder for ``{split}_ims.npy``, ``{split}_caps.txt`` (or ``.tsv``) and ``{split}_ids.txt``.
+    key : str
+        Name of the array in ``.npz`` files.
+    replace : bool
+        Allow existing files to be replaced.
+
+    Returns
+    -------
+    Path
+        The features file.
+
+    Raises
+    ------
+    ConvertError
+        Naming the first few of what is missing, double, misshapen, of the wrong type or not finite; when a
+        file is there already, is being written by another process, or does not fit on the disk.
+    ValueError
+        For an unknown name or split.
+    """
+    names, layout = read_ids(Path(ids)), _layout(name, split)
+    texts = _captions(layout, Path(captions), names)
+    source = FolderSource(Path(features), names, key)
+    return _split(layout, split, source, names, texts, Path(out), replace)
+
+
+def bottom_up(
+    name: str,
+    split: str,
+    *,
+    features: Sequence[str | Path],
+    ids: str | Path,
+    captions: str | Path,
+    out: str | Path,
+    regions: int = 36,
+    take_first: bool = False,
+    replace: bool = False,
+) -> Path:
+    """Gather lines of bottom-up-attention TSV files into the features file of a split.
+
+    The files are read twice: once to find and check every line, once to write the rows in the order of
+    ``ids``. Images that ``ids`` does not name are left out.
+
+    Parameters
+    ----------
+    name, split, ids, captions, out, replace
+        As for :func:`folder`.
+    features : sequence of path
+        TSV files with the columns image_id, image_w, image_h, num_boxes, boxes, features; the last two base64
+        of float32.
+    regions : int
+        Boxes that every image must have.
+    take_first : bool
+        Where an image has several lines, take the first; without it they are an error.
+
+    Returns
+    -------
+    Path
+        The features file.
+
+    Raises
+    ------
+    ConvertError, ValueError
+        As :func:`folder`; also when an image has another number of boxes.
+    """
+    names, layout = read_ids(Path(ids)), _layout(name, split)
+    texts = _captions(layout, Path(captions), names)
+    paths = [Path(path) for path in features]
+    source = BottomUpSource(paths, names, regions=regions, take_first=take_first)
+    return _split(layout, split, source, names, texts, Path(out), replace)
+
+
+def half(path: str | Path, *, replace: bool = False) -> Path:
+    """Write the float16 copy of a features file beside it; ``load(..., half=True)`` reads such copies.
+
+    Parameters
+    ----------
+    path : path
+        ``NAME.npy``, float32 (rows, regions, features). The copy is ``NAME.f16.npy``.
+    replace : bool
+        Allow an existing file to be replaced. Without it a copy that is there already, judged by some rows,
+        is left as it is, and another file is an error.
+
+    Returns
+    -------
+    Path
+        The copy. Its numbers have 11 binary digits: they differ by at most 1 part in 2,048 where they are not
+        below 0.00006.
+
+    Raises
+    ------
+    ConvertError
+        When the file is no such file, holds numbers that are not finite or beyond 65,504, or as
+        :func:`folder`.
+    """
+    path = Path(path)
+    if path.suffix != ".npy" or path.name.endswith(HALF):
+        raise ConvertError(f"{path} must be a float32 features file NAME.npy")
+    copy = path.with_name(path.name.removesuffix(".npy") + HALF)
+    if replace or journal_of(copy).exists() or not _is_copy(copy, path):
+        write_rows(copy, HalfSource(path), replace=replace)
+    return copy
+
+
+def _is_copy(copy: Path, original: Path) -> bool:
+    """Whether the copy is there already, judged by some rows."""
+    found = open_features(copy, np.float16) if copy.exists() else ""
+    return not isinstance(found, str) and not not_its_copy(found, original)
+
+
+def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, replace: bool = False) -> Path:
+    """Write the vocabulary of a data set: words that occur 4 times in training and validation captions.
+
+    Parameters
+    ----------
+    name : {"f30k", "coco", "cc152k"}
+    root : path
+        Folder of the captions, or one that holds it, as for :func:`nclib.data.load`.
+    out : path, optional
+        The file; default: ``{name}_precomp_vocab.json`` in the folder of the captions.
+    replace : bool
+        Allow an existing file to be replaced.
+
+    Returns
+    -------
+    Path
+        The file. It is the one that ``load(..., build_vocabulary=True)`` writes.
+
+    Raises
+    ------
+    ConvertError
+        When captions are missing or cannot be read, or the file is there already.
+    ValueError
+        For an unknown name.
+    """
+    layout = _layout(name)
+    place = find_folder(layout, Path(root), ("train", "dev"))
+    texts: dict[str, list[str]] = {}
+    for split in ("train", "dev"):
+        path = place / f"{split}_{layout.captions_file}"
+        texts[split] = _texts(path)
+    words = build_words(texts["train"] + texts["dev"])
+    target = place / layout.vocabulary_file if out is None else Path(out)
+    if target.exists() and not replace and not _same(target, words):
+        raise ConvertError(f"{target} is there already with other words; remove it, or give --replace")
+    words.to_json(target)
+    print(f"{target}: {words.size:,} words that occur {MIN_COUNT} times or more, 4 special ones included")
+    for split, lines in texts.items():
+        ids, _ = words.encode_all(lines)
+        n = len(ids) - 2 * len(lines)
+        known = 1 - int((ids == UNKNOWN).sum()) / max(1, n)
+        print(f"  {split}: {len(lines):,} captions, {n:,} words, {known:.2%} of them known")
+    return target
+
+
+def _same(path: Path, words: Vocabulary) -> bool:
+    try:
+        return Vocabulary.from_json(path) == words
+    except ValueError:
+        return False
+
+
+def _layout(name: str, split: str = "train") -> Layout:
+    check_choice("name", name, tuple(LAYOUTS))
+    check_choice("split", split, SPLITS)
+    return LAYOUTS[name]
+
+
+def _texts(path: Path) -> list[str]:
+    try:
+        return read_captions(path)
+    except (OSError, ValueError) as error:
+        raise ConvertError(f"{path} {error}") from error
+
+
+def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
+    """Return the captions in the order of the images, ``captions_per_image`` of each."""
+    each, texts = layout.captions_per_image, _texts(path)
+    if path.suffix == ".tsv":
+        of: dict[str, list[str]] = {name: [] for name in ids}
+        names = [
+            line.split("\t")[0].strip() for line in path.read_text("utf8").removesuffix("\n").split("\n")
+        ]
+        for name, text in zip(names, texts, strict=True):
+            if name in of:
+                of[name].append(text)
+        few = [f"{name}: {len(found)}" for name, found in of.items() if len(found) < each]
+        if few:
+            raise ConvertError(f"{path}: {layout.title} has {each} captions per image; fewer for {some(few)}")
+        texts = [text for name in ids for text in of[name][:each]]
+    elif len(texts) != each * len(ids):
+        raise ConvertError(
+            f"{path} has {len(texts):,} lines; {len(ids):,} images with {each} captions each need "
+            f"{each * len(ids):,}"
+        )
+    empty = [f"caption {i % each + 1} of {ids[i // each]}" for i, text in enumerate(texts) if not text]
+    if empty:
+        raise ConvertError(f"{path}: empty captions: {some(empty)}")
+    return texts
+
+
+def _split(
+    layout: Layout,
+    split: str,
+    source: RowSource,
+    ids: Sequence[str],
+    texts: Sequence[str],
+    out: Path,
+    replace: bool,
+) -> Path:
+    """Write the small files of a split, then its features."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConvertError(f"{out} cannot be made ({error.strerror})") from error
+    if layout.captions_file.endswith(".tsv"):
+        texts = [f"{name}\t{text}" for name, text in zip(ids, texts, strict=True)]
+    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": ids}
+    content = {path: "".join(f"{line}\n" for line in lines) for path, lines in small.items()}
+    other = [
+        path for path, text in content.items() if path.exists() and path.read_bytes() != text.encode("utf8")
+    ]
+    if other and not replace:
+        raise ConvertError(
+            f"there already, with other content: {some(other)}; remove them, or give --replace"
+        )
+    for path, text in content.items():
+        try:
+            write_text(path, text)
+        except OSError as error:
+            raise ConvertError(f"{path} cannot be written ({error.strerror})") from error
+    features = out / f"{split}_ims.npy"
+    write_rows(features, source, replace=replace)
+    return features
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+def _half_command(options: argparse.Namespace) -> None:
+    for given in options.files:
+        paths = [given]
+        if given.is_dir():
+            found = (p for kind in ("ims", "feat") for p in sorted(given.glob(f"*_{kind}.npy")))
+            paths = [p for p in found if p.is_file()]
+        if not paths:
+            raise ConvertError(f"{given} holds no *_ims.npy or *_feat.npy")
+        for path in paths:
+            print(half(path, replace=options.replace))
+
+
+def _split_command(function: Callable[..., Path], *own: str) -> Callable[[argparse.Namespace], None]:
+    names = ("features", "ids", "captions", "out", "replace", *own)
+
+    def command(options: argparse.Namespace) -> None:
+        print(function(options.name, options.split, **{name: getattr(options, name) for name in names}))
+
+    return command
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nclib data convert", description="Bring other files into the field's layout."
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for kind, text, command in (
+        ("folder", "a .npy or .npz file per image", _split_command(folder, "key")),
+        ("bottom-up", "TSV files of bottom-up attention", _split_command(bottom_up, "regions", "take_first")),
+    ):
+        one = kinds.add_parser(kind, help=text, description=f"Gather {text}.")
+        one.add_argument("name", choices=tuple(LAYOUTS), help="whose layout to write")
+        one.add_argument("split", choices=SPLITS)
+        if kind == "folder":
+            one.add_argument("--features", type=Path, required=True, help="folder with the files")
+            one.add_argument("--key", default="features", help="name of the array in .npz files")
+        else:
+            one.add_argument("--features", type=Path, required=True, nargs="+", help="the TSV files")
+            one.add_argument("--regions", type=int, default=36, help="boxes of every image")
+            one.add_argument("--take-first", action="store_true", help="of several lines of an image")
+        one.add_argument("--ids", type=Path, required=True, help="text file, an image id per line")
+        one.add_argument("--captions", type=Path, required=True, help=".txt in the order of ids, or .tsv")
+        one.add_argument("--out", type=Path, required=True, help="folder to write into")
+        one.set_defaults(command=command)
+    one = kinds.add_parser("half", help="float16 copies", description="Copy features as float16.")
+    one.add_argument("files", type=Path, nargs="+", metavar="FILE", help="features files, or their folders")
+    one.set_defaults(command=_half_command)
+    one = kinds.add_parser("vocabulary", help="the word list", description="Write the word list of captions.")
+    one.add_argument("name", choices=tuple(LAYOUTS))
+    one.add_argument("root", type=Path, help="folder of the captions")
+    one.add_argument("--out", type=Path, help="the file; default: beside the captions")
+    one.set_defaults(command=lambda o: vocabulary(o.name, o.root, out=o.out, replace=o.replace))
+    for one in kinds.choices.values():
+        one.add_argument("--replace", action="store_true", help="replace files that are there")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Convert; return 0 when the files are written, 1 when something stopped it, 130 for Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except (ConvertError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command continues", file=sys.stderr)
+        return 130
+    return 0

@@ -1,0 +1,273 @@
+"""Rows of a large ``.npy`` file, read when they are asked for and never kept.
+
+A memory map keeps every page that was touched in the resident set of the process, so that random batches of a
+33 GB file make the process grow towards 33 GB. Here a batch is read into one buffer, which the caller owns;
+what the kernel caches of the file belongs to no process and is given up when memory is short.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MOST_VIEWS = 512  # buffers in one call of preadv; systems allow 1,024
+_VERSIONS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}  # of the file format: bytes that hold the header's length
+
+
+class RowFileError(OSError, ValueError):
+    """A features file that cannot be read as it should: cut short, changed, of another kind."""
+
+
+def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Read the header of a ``.npy`` file and compare it with the file's size.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    shape : tuple of int
+    dtype : dtype
+    offset : int
+        Byte at which the numbers begin.
+
+    Raises
+    ------
+    RowFileError
+        When it is no such file, holds pickled objects, stands in Fortran order, or has more or fewer bytes
+        than its header says.
+    OSError
+        When it cannot be opened.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            version = np.lib.format.read_magic(file)
+            width = _VERSIONS[version]
+            text = file.read(int.from_bytes(file.read(width), "little")).decode("latin1")
+            header = ast.literal_eval(text)
+            shape = tuple(int(n) for n in header["shape"])
+            dtype = np.dtype(header["descr"])
+            fortran = bool(header["fortran_order"])
+        except (ValueError, KeyError, TypeError, SyntaxError) as error:
+            raise RowFileError(f"it is not a .npy file ({error})") from None
+        offset = file.tell()
+    if dtype.hasobject:
+        raise RowFileError("it holds pickled objects, which are never loaded")
+    if fortran and len(shape) > 1:
+        raise RowFileError("it is stored in Fortran order; write it with np.ascontiguousarray")
+    expected = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if size != expected:
+        what = "cut short" if size < expected else "longer than its header says"
+        raise RowFileError(f"it is {what}: {size:,} bytes instead of {expected:,} for {dtype} {shape}")
+    return shape, dtype, offset
+
+
+class _Source:
+    """An open file of rows; several views share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.shape, self.dtype, self.offset = npy_header(path)
+        if not self.shape:
+            raise RowFileError(f"{path.name} holds one number, not rows")
+        self.row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, self.fd)
+        self.stamp = self._stamp()
+        self._lock = threading.Lock()
+
+    def _stamp(self) -> tuple[int, int]:
+        found = os.fstat(self.fd)
+        return found.st_size, found.st_mtime_ns
+
+    def check(self) -> None:
+        if self._stamp() != self.stamp:
+            raise RowFileError(
+                f"{self.path} was changed while it was in use; rows read before and after would not belong "
+                "together. Load the data again"
+            )
+
+    def announce(self, first: int, n: int) -> None:
+        """Tell the system that rows are wanted soon, so that the disk works on many at a time."""
+        if hasattr(os, "posix_fadvise"):
+            at = self.offset + first * self.row_bytes
+            os.posix_fadvise(self.fd, at, n * self.row_bytes, os.POSIX_FADV_WILLNEED)
+
+    def read(self, first: int, views: list[memoryview]) -> None:
+        """Read consecutive rows into one view each."""
+        at = self.offset + first * self.row_bytes
+        done = 0  # views that are full
+        while done < len(views):
+            try:
+                got = self._some(views[done : done + _MOST_VIEWS], at)
+            except OSError as error:
+                raise RowFileError(f"{self.path} cannot be read at byte {at:,} ({error.strerror})") from error
+            if got == 0:
+                raise RowFileError(f"{self.path} ends at byte {at:,}; it was cut short while it was in use")
+            at += got
+            while done < len(views) and got >= len(views[done]):
+                got -= len(views[done])
+                done += 1
+            if got:
+                views[done] = views[done][got:]
+
+    def _some(self, views: Sequence[memoryview], at: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self.fd, views, at)
+        with self._lock, open(self.fd, "rb", buffering=0, closefd=False) as file:  # not on every system
+            file.seek(at)
+            return int(file.readinto(views[0]) or 0)
+
+
+class RowFile:
+    """A read-only array whose rows stay in a ``.npy`` file until they are asked for.
+
+    Parameters
+    ----------
+    path : path
+        A C-ordered ``.npy`` file with at least one axis.
+
+    Raises
+    ------
+    RowFileError
+        When the file is damaged or of another kind (see :func:`npy_header`); also while reading, when it was
+        changed or cut short meanwhile.
+
+    Notes
+    -----
+    A slice is a view and reads nothing: ``rows[::5]``, ``rows[:1000]``. One row number gives that row, a
+    list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Other processes and
+    threads may read the same object at the same time.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._source = _Source(Path(path))
+        self._rows = range(self._source.shape[0])
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._source.path
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the numbers, as stored."""
+        return self._source.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows of this view, then the shape of one row."""
+        return (len(self._rows), *self._source.shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of this view when it is read."""
+        return len(self) * self._source.row_bytes
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"RowFile({str(self.path)!r}: {self.dtype} {self.shape})"
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            view = RowFile.__new__(RowFile)
+            view._source, view._rows = self._source, self._rows[key]
+            return view
+        index = np.asarray(key)
+        if index.dtype == bool and index.shape == (len(self),):
+            index = np.flatnonzero(index)
+        whole = np.issubdtype(index.dtype, np.integer) or index.size == 0
+        if isinstance(key, tuple) or index.ndim > 1 or not whole:
+            raise IndexError(
+                f"rows of {self.path.name} are chosen by a slice, a row number, a list of row numbers, or "
+                f"{len(self)} booleans, got {key!r:.60}"
+            )
+        found = self.take(np.where(index < 0, index + len(self), index).reshape(-1))
+        return found[0] if index.ndim == 0 else found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"{self.path.name} stays on disk: reading it makes a copy")
+        return self.take(np.arange(len(self))).astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (str(self.path), self._source.stamp, self._rows)
+
+    def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Read rows.
+
+        Rows are read in the order of the file, neighbours in one call, a row that is asked for twice once.
+
+        Parameters
+        ----------
+        rows : ndarray of int, (B,)
+            In [0, len(self)), in any order.
+        out : ndarray, (B, ...), optional
+            Where to put them: C-ordered, of the file's type.
+
+        Returns
+        -------
+        ndarray, (B, ...)
+            ``out``, or a new array.
+
+        Raises
+        ------
+        IndexError
+            When a row number is out of range.
+        ValueError
+            When ``out`` has another shape or type.
+        RowFileError
+            When the file was changed or cut short since it was opened, or the disk fails.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise IndexError(f"rows must lie in 0..{len(self) - 1}, got {rows.min()}..{rows.max()}")
+        shape = (len(rows), *self.shape[1:])
+        if out is None:
+            out = np.empty(shape, self.dtype)
+        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
+            raise ValueError(f"out must be C-ordered {self.dtype} {shape}, got {out.dtype} {out.shape}")
+        source = self._source
+        source.check()
+        if out.size == 0:
+            return out
+        place = rows * self._rows.step + self._rows.start  # in the file
+        order = np.argsort(place, kind="stable")
+        unique, first = np.unique(place[order], return_index=True)
+        target = order[first]  # where in ``out`` each of them is read to
+        runs = np.split(np.arange(len(unique)), np.flatnonzero(np.diff(unique) != 1) + 1)
+        if len(runs) > 1:
+            for run in runs:
+                source.announce(int(unique[run[0]]), len(run))
+        flat = out.reshape(len(rows), -1).view(np.uint8)
+        for run in runs:
+            source.read(int(unique[run[0]]), [flat[at].data for at in target[run].tolist()])
+        if len(unique) < len(rows):
+            which = np.searchsorted(unique, place)  # of the rows that were read
+            again = np.flatnonzero(target[which] != np.arange(len(rows)))
+            out[again] = out[target[which[again]]]
+        return out
+
+
+def _reopen(path: str, stamp: tuple[int, int], rows: range) -> RowFile:
+    found = RowFile(path)
+    found._source.stamp = stamp  # as it was where the object came from
+    found._source.check()
+    found._rows = rows
+    return found

@@ -1,0 +1,511 @@
+"""Converters into the field's layout: the right files, named errors, and nothing lost when stopped."""
+
+import base64
+import fcntl
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nclib
+from nclib.data import _row_writer, convert, load
+from nclib.data.check import check
+from nclib.data.convert import ConvertError, main
+from nclib.data.rows import RowFile
+from nclib.data.vocabulary import Vocabulary
+
+REGIONS, FEATURES = 3, 4
+
+
+def numbers(n, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, REGIONS, FEATURES)).astype(np.float32)
+
+
+def names(n):
+    return [f"img_{i:03d}" for i in range(n)]
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Ten images as single files, with ids and captions."""
+    (tmp_path / "single").mkdir()
+    for name, row in zip(names(10), numbers(10), strict=True):
+        np.save(tmp_path / "single" / f"{name}.npy", row)
+    (tmp_path / "ids.txt").write_text("\n".join(names(10)) + "\n")
+    (tmp_path / "caps.txt").write_text("".join(f"a dog, seen {i}\n" for i in range(50)))
+    return tmp_path
+
+
+def write_tsv(path, rows, ids, *, count=REGIONS, extra=b""):
+    with open(path, "wb") as file:
+        for name, row in zip(ids, rows, strict=True):
+            boxes = base64.b64encode(np.zeros((count, 4), np.float32).tobytes())
+            cells = [name.encode(), b"640", b"480", str(count).encode(), boxes]
+            file.write(b"\t".join([*cells, base64.b64encode(row.tobytes())]) + b"\n")
+        file.write(extra)
+
+
+def arguments(given, kind="folder", name="f30k", split="train", features=None, **more):
+    features = features or {"folder": given / "single", "bottom-up": given / "all.tsv"}[kind]
+    options = {"ids": given / "ids.txt", "captions": given / "caps.txt", "out": given / "out", **more}
+    words = [
+        kind,
+        name,
+        split,
+        "--features",
+        *map(str, features if isinstance(features, list) else [features]),
+    ]
+    for option, value in options.items():
+        words += [f"--{option}", str(value)]
+    return words
+
+
+def test_a_file_per_image_becomes_the_layout_of_the_field(given, capsys):
+    assert main(arguments(given)) == 0
+    out = given / "out"
+    assert sorted(p.name for p in out.iterdir()) == ["train_caps.txt", "train_ids.txt", "train_ims.npy"]
+    expected = given / "expected.npy"
+    np.save(expected, numbers(10))
+    assert (out / "train_ims.npy").read_bytes() == expected.read_bytes()
+    assert (out / "train_ids.txt").read_text() == (given / "ids.txt").read_text()
+    assert (out / "train_caps.txt").read_text() == (given / "caps.txt").read_text()
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(out / "train_ims.npy")
+    assert "10 of 10 rows, 100 %" in captured.err
+
+
+def test_what_is_converted_loads(given):
+    for split in ("train", "dev", "test"):
+        assert main(arguments(given, split=split)) == 0
+    assert main(["vocabulary", "f30k", str(given / "out")]) == 0
+    assert check("f30k", given / "out").complete(any_size=True)
+    data = load("f30k", root=given / "out")
+    assert np.array_equal(data.train.images, numbers(10))
+    assert data.train.captions.text(7) == "a dog, seen 7"
+
+
+def test_npz_files_and_captions_by_image_for_cc152k(given):
+    for name, row in zip(names(10)[:5], numbers(10), strict=False):
+        (given / "single" / f"{name}.npy").unlink()
+        np.savez(given / "single" / f"{name}.npz", feat=row, other=row[0])
+    lines = [f"{name}\tthe dog of {name}\tmore" for name in reversed(names(12))]
+    (given / "caps.tsv").write_text("\n".join([*lines, "img_003\ta second caption"]) + "\n")
+    words = arguments(given, name="cc152k", captions=given / "caps.tsv", key="feat")
+    assert main(words) == 0
+    assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
+    assert (given / "out" / "train_caps.tsv").read_text().splitlines() == [
+        f"{name}\tthe dog of {name}" for name in names(10)
+    ]
+
+
+def test_bottom_up_files_are_gathered_in_the_order_of_the_ids(given):
+    order = np.random.default_rng(3).permutation(12)
+    rows = numbers(12)
+    rows[:10] = numbers(10)
+    write_tsv(given / "one.tsv", rows[order[:5]], [f"img_{i:03d}" for i in order[:5]])
+    write_tsv(given / "two.tsv", rows[order[5:]], [f"img_{i:03d}" for i in order[5:]], extra=b"\n")
+    features = [given / "one.tsv", given / "two.tsv"]
+    assert main(arguments(given, "bottom-up", features=features, regions=REGIONS)) == 0
+    assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
+
+
+def test_a_float16_copy_is_read_in_the_place_of_the_original(given, capsys):
+    for split in ("train", "dev", "test"):
+        main(arguments(given, split=split))
+    main(["vocabulary", "f30k", str(given / "out")])
+    with pytest.raises(FileNotFoundError, match=r"train_ims\.f16\.npy \(half=True; make it with: nclib data"):
+        load("f30k", root=given / "out", half=True)
+    assert main(["half", str(given / "out")]) == 0
+    assert check("f30k", given / "out").complete(any_size=True)
+    full, half = load("f30k", root=given / "out"), load("f30k", root=given / "out", half=True)
+    assert half.train.images.dtype == np.float16
+    assert np.array_equal(half.train.images, numbers(10).astype(np.float16))
+    found = half.train.features([4, 1])
+    assert np.array_equal(found, numbers(10)[[4, 1]].astype(np.float16).astype(np.float32))
+    assert np.allclose(found, full.train.features([4, 1]), rtol=2**-11)
+    assert half.checksum != full.checksum
+    np.save(given / "out" / "dev_ims.npy", numbers(10, seed=1))
+    with pytest.raises(ValueError, match=r"dev_ims\.f16\.npy is no copy of dev_ims\.npy: row 0 differs"):
+        load("f30k", root=given / "out", half=True)
+    (given / "out" / "dev_ims.npy").unlink()  # the copies are enough
+    assert load("f30k", root=given / "out", half=True).checksum == half.checksum
+
+
+def test_numbers_that_float16_holds_exactly_still_give_another_checksum(given):
+    for split in ("train", "dev", "test"):
+        main(arguments(given, split=split))
+        np.save(given / "out" / f"{split}_ims.npy", np.ones((10, 3, 4), np.float32))
+    main(["vocabulary", "f30k", str(given / "out")])
+    main(["half", str(given / "out")])
+    assert load("f30k", root=given / "out").checksum != load("f30k", root=given / "out", half=True).checksum
+
+
+def test_the_vocabulary_is_the_one_that_loading_builds(given, capsys):
+    for split in ("train", "dev", "test"):
+        main(arguments(given, split=split))
+    built = load("f30k", root=given / "out", build_vocabulary=True).vocabulary
+    file = given / "out" / "f30k_precomp_vocab.json"
+    as_built = file.read_bytes()
+    file.unlink()
+    capsys.readouterr()
+    assert main(["vocabulary", "f30k", str(given / "out")]) == 0
+    assert file.read_bytes() == as_built
+    said = capsys.readouterr().out
+    assert f"{built.size:,} words that occur 4 times or more" in said
+    assert "train: 50 captions, 250 words, 80.00% of them known" in said
+    assert main(["vocabulary", "f30k", str(given / "out")]) == 0  # the same words: nothing is lost
+    Vocabulary.from_texts(["other"]).to_json(file)
+    assert main(["vocabulary", "f30k", str(given / "out")]) == 1
+    assert main(["vocabulary", "f30k", str(given / "out"), "--replace"]) == 0
+    assert main(["vocabulary", "f30k", str(given / "out"), "--out", str(given / "v.json")]) == 0
+    assert (given / "v.json").read_bytes() == as_built
+
+
+def resave(given, i, array):
+    np.save(given / "single" / f"img_{i:03d}.npy", array)
+
+
+SPOILT = {
+    "no file": (lambda g: (g / "single" / "img_004.npy").unlink(), "no .npy or .npz file for img_004"),
+    "many": (
+        lambda g: [p.unlink() for p in (g / "single").iterdir()],
+        "img_000, img_001, img_002, img_003, img_004 and 5 more",
+    ),
+    "shape": (
+        lambda g: resave(g, 2, np.zeros((4, 4), "f4")),
+        r"differ in shape: img_000.npy \(3, 4\), img_002",
+    ),
+    "axes": (lambda g: resave(g, 2, np.zeros(4, "f4")), r"not float32 .*img_002.npy \(float32 \(4,\)\)"),
+    "type": (lambda g: resave(g, 3, np.zeros((3, 4))), r"not float32 .*img_003.npy \(float64"),
+    "cut": (
+        lambda g: os.truncate(g / "single" / "img_005.npy", 150),
+        r"img_005.npy \(it is cut short",
+    ),
+    "nan": (lambda g: resave(g, 6, np.full((3, 4), np.nan, "f4")), r"NaN or infinite values: .*img_006.npy"),
+    "unreadable": (
+        lambda g: [(g / "single" / "img_007.npy").unlink(), (g / "single" / "img_007.npy").mkdir()],
+        r"img_007.npy \(.*directory",
+    ),
+    "no folder": (lambda g: (g / "single").rename(g / "elsewhere"), "single cannot be read"),
+    "id twice": (
+        lambda g: (g / "ids.txt").write_text("img_001\nimg_002\nimg_001\n"),
+        "more than once: img_001",
+    ),
+    "id empty": (lambda g: (g / "ids.txt").write_text("img_001\n\n"), "line 2: ''"),
+    "id path": (lambda g: (g / "ids.txt").write_text("../x\n"), "line 1: '../x'"),
+    "no ids": (lambda g: (g / "ids.txt").write_text(""), "it is empty"),
+    "ids gone": (lambda g: (g / "ids.txt").unlink(), "ids.txt cannot be read"),
+    "captions": (lambda g: (g / "caps.txt").write_text("a\n" * 49), "49 lines; 10 images with 5 captions"),
+    "empty caption": (
+        lambda g: (g / "caps.txt").write_text("a\n" * 13 + "\n" + "a\n" * 36),
+        "empty captions: caption 4 of img_002",
+    ),
+    "latin": (lambda g: (g / "caps.txt").write_bytes(b"caf\xe9\n" * 50), "is not UTF-8"),
+    "captions gone": (lambda g: (g / "caps.txt").unlink(), "caps.txt cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_bad_input_is_named_and_nothing_is_believed(given, name, capsys):
+    change, words = SPOILT[name]
+    change(given)
+    assert main(arguments(given)) == 1
+    assert not (given / "out" / "train_ims.npy").exists()
+    with pytest.raises(ConvertError, match=words):
+        convert.folder(
+            "f30k", "train", features=given / "single", ids=given / "ids.txt",
+            captions=given / "caps.txt", out=given / "out",
+        )  # fmt: skip
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("error: ")
+
+
+def line(name, row, *, count=REGIONS):
+    return b"\t".join(
+        [name.encode(), b"1", b"1", str(count).encode(), b"", base64.b64encode(row.tobytes())]
+    ) + b"\n"  # fmt: skip
+
+
+TSV = {
+    "twice": (line("img_003", numbers(1)[0]), "several lines for img_003; --take-first"),
+    "count": (
+        line("img_003", numbers(1)[0], count=10),
+        "must have 3 boxes; other counts: img_003: 10",
+    ),
+    "columns": (b"img_003\t1\t1\n", r"lack columns .*: img_003 \(all.tsv, byte"),
+    "width": (line("img_009", np.zeros((3, 5), "f4")), "found img_000: 4, img_009: 5"),
+    "nan": (line("img_009", np.full((3, 4), np.inf, "f4")), "NaN or infinite values: img_009"),
+    "missing": (b"", "all.tsv: no line for img_009"),
+    "not base64": (
+        line("img_009", numbers(1)[0])[:-12] + b"!!!!!!!!!!!\n",
+        "image img_009 cannot be decoded",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TSV)
+def test_bad_lines_are_named(given, name, capsys):
+    extra, words = TSV[name]
+    write_tsv(given / "all.tsv", numbers(10)[:9], names(10)[:9], extra=extra)
+    if name in ("twice", "count", "columns"):  # nothing else is wrong
+        write_tsv(given / "all.tsv", numbers(10), names(10), extra=extra)
+    with pytest.raises(ConvertError, match=words):
+        convert.bottom_up(
+            "f30k", "train", features=[given / "all.tsv"], ids=given / "ids.txt",
+            captions=given / "caps.txt", out=given / "out", regions=REGIONS,
+        )  # fmt: skip
+    assert not (given / "out" / "train_ims.npy").exists()
+    if name == "twice":
+        assert main([*arguments(given, "bottom-up", regions=REGIONS), "--take-first"]) == 0
+        assert np.array_equal(np.load(given / "out" / "train_ims.npy"), numbers(10))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(7e4, "beyond 65,504, the largest of float16, in row 5"), (np.nan, "NaN or infinite values: row 5")],
+)
+def test_numbers_that_float16_cannot_hold(tmp_path, value, words):
+    rows = numbers(9)
+    rows[5, 1, 1] = value
+    np.save(tmp_path / "train_ims.npy", rows)
+    with pytest.raises(ConvertError, match=words):
+        convert.half(tmp_path / "train_ims.npy")
+    assert not (tmp_path / "train_ims.f16.npy").exists()
+
+
+@pytest.mark.parametrize("name", ["x.txt", "train_ims.f16.npy", "missing.npy"])
+def test_only_features_have_copies(tmp_path, name):
+    with pytest.raises(ConvertError, match=name):
+        convert.half(tmp_path / name)
+    assert main(["half", str(tmp_path)]) == 1  # a folder without features
+
+
+def test_files_that_are_there_are_kept_unless_asked(given, capsys):
+    assert main(arguments(given)) == 0
+    assert main(arguments(given)) == 1
+    assert "train_ims.npy is there already" in capsys.readouterr().err
+    (given / "caps.txt").write_text("another dog\n" * 50)
+    assert main(arguments(given)) == 1
+    assert "with other content" in capsys.readouterr().err
+    assert main([*arguments(given), "--replace"]) == 0
+    assert (given / "out" / "train_caps.txt").read_text() == "another dog\n" * 50
+
+
+@pytest.mark.parametrize("words", [[], ["turn"], ["folder", "flickr", "train"], ["folder", "f30k", "val"]])
+def test_wrong_arguments(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    with pytest.raises(ValueError, match="name must be one of 'f30k', 'coco', 'cc152k'"):
+        convert.vocabulary("flickr", "x")
+
+
+# -- faults -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def large(tmp_path):
+    """5.9 MB of features, which are copied in 80 blocks."""
+    rows = np.random.default_rng(0).normal(size=(5120, 36, 8)).astype(np.float32)
+    np.save(tmp_path / "train_ims.npy", rows)
+    np.save(tmp_path / "expected.npy", rows.astype(np.float16))
+    return tmp_path
+
+
+SLOW = """
+import sys, time
+from nclib.data import _row_writer, convert
+digest = _row_writer._digest
+def slow(rows):
+    time.sleep(0.02)
+    return digest(rows)
+_row_writer._digest = slow
+print("ready", flush=True)
+sys.exit(convert.main(sys.argv[1:]))
+"""
+
+
+def start(*words, code=SLOW, limit=None):
+    environment = {**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit,
+    )  # fmt: skip
+
+
+def finished(folder):
+    """Rows that the journal names as finished."""
+    journal = folder / "train_ims.f16.npy.journal"
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    return json.loads(lines[-1])["rows"][1] if lines and lines[-1].endswith("}") else 0
+
+
+def test_killed_at_any_moment_it_continues_and_ends_with_the_same_bytes(large):
+    copy, rng, reached = large / "train_ims.f16.npy", random.Random(0), [0]
+    for _ in range(3):
+        process = start("half", large / "train_ims.npy")
+        assert process.stdout.readline() == "ready\n"
+        aim = reached[-1] + rng.randint(300, 1200)
+        while finished(large) < aim and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.03)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert not copy.exists()
+        reached.append(finished(large))
+    assert reached == sorted(reached)
+    assert reached[1] > 0
+    with open(large / "train_ims.f16.npy.journal", "a") as journal:
+        journal.write('{"rows": [')  # a line that was not finished
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    assert copy.read_bytes() == (large / "expected.npy").read_bytes()
+    assert sorted(p.name for p in large.iterdir()) == ["expected.npy", "train_ims.f16.npy", "train_ims.npy"]
+
+
+@pytest.mark.parametrize("damage", ["bytes", "source", "journal", "shorter"])
+def test_blocks_that_are_not_what_the_journal_says_are_made_again(large, monkeypatch, damage, capsys):
+    real, calls = _row_writer._digest, []
+
+    def stops(rows):
+        calls.append(len(rows))
+        if len(calls) == 9:
+            raise KeyboardInterrupt
+        return real(rows)
+
+    monkeypatch.setattr(_row_writer, "_digest", stops)
+    assert main(["half", str(large / "train_ims.npy")]) == 130
+    part = large / "train_ims.f16.npy.part"
+    if damage == "bytes":
+        with open(part, "r+b") as file:
+            file.seek(3 * 64 * 36 * 8 * 2 + 500)
+            file.write(b"damage")
+    elif damage == "source":
+        rows = np.load(large / "train_ims.npy") + 1
+        np.save(large / "train_ims.npy", rows)
+        np.save(large / "expected.npy", rows.astype(np.float16))
+    elif damage == "journal":
+        (large / "train_ims.f16.npy.journal").unlink()
+    else:
+        os.truncate(part, 64 * 36 * 8 * 2 * 2)
+    monkeypatch.setattr(_row_writer, "_digest", real)
+    capsys.readouterr()
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    kept = {"bytes": "192 of", "source": None, "journal": None, "shorter": "64 of"}[damage]
+    said = capsys.readouterr().err
+    assert (f"{kept} 5,120 rows are there from an earlier attempt" in said) == (kept is not None)
+    assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
+
+
+def test_a_stop_between_the_last_two_steps_is_no_loss(large, monkeypatch):
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    (large / "train_ims.f16.npy.journal").write_text("")
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    assert not (large / "train_ims.f16.npy.journal").exists()
+
+
+def test_a_folder_of_which_some_copies_are_made_is_continued(large, capsys):
+    np.save(large / "dev_ims.npy", numbers(7))
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    made = (large / "train_ims.f16.npy").stat().st_mtime_ns
+    assert main(["half", str(large)]) == 0
+    assert (large / "train_ims.f16.npy").stat().st_mtime_ns == made
+    assert np.array_equal(np.load(large / "dev_ims.f16.npy"), numbers(7).astype(np.float16))
+    np.save(large / "dev_ims.f16.npy", numbers(7, seed=1).astype(np.float16))
+    assert main(["half", str(large)]) == 1
+    assert "dev_ims.f16.npy is there already" in capsys.readouterr().err
+    assert main(["half", str(large), "--replace"]) == 0
+    assert np.array_equal(np.load(large / "dev_ims.f16.npy"), numbers(7).astype(np.float16))
+
+
+def test_a_full_disk_says_so_and_loses_nothing(large):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+
+    process = start("half", large / "train_ims.npy", limit=limit)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "writing stopped after 1,728 of 5,120 rows (File too large; " in said
+    assert "the same command continues there" in said
+    assert not (large / "train_ims.f16.npy").exists()
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
+
+
+def test_too_little_space_is_said_before_anything_is_written(large, monkeypatch, capsys):
+    free = type("Usage", (), {"free": 1_000_000})
+    monkeypatch.setattr(_row_writer.shutil, "disk_usage", lambda path: free)
+    assert main(["half", str(large / "train_ims.npy")]) == 1
+    assert "needs 0.00 GB more" in capsys.readouterr().err
+    assert (large / "train_ims.f16.npy.part").stat().st_size == 0
+
+
+def test_two_at_once_are_refused(large, capsys):
+    process = start("half", large / "train_ims.npy")
+    while finished(large) == 0 and process.poll() is None:
+        time.sleep(0.01)
+    assert main(["half", str(large / "train_ims.npy")]) == 1
+    assert "another process is writing" in capsys.readouterr().err
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert (large / "train_ims.f16.npy").read_bytes() == (large / "expected.npy").read_bytes()
+
+
+def test_a_file_that_gets_its_name_just_now_is_not_written(large, monkeypatch):
+    """The other process finishes between the opening of the growing file and its lock."""
+    part = large / "train_ims.f16.npy.part"
+    real = fcntl.flock
+
+    def late(file, how):
+        part.rename(large / "train_ims.f16.npy")
+        return real(file, how)
+
+    monkeypatch.setattr(_row_writer.fcntl, "flock", late)
+    with pytest.raises(ConvertError, match="another process is writing"):
+        convert.half(large / "train_ims.npy")
+
+
+def test_captions_that_are_not_there_have_no_vocabulary(given, capsys):
+    for place, words in ((given / "nowhere", "is not a folder"), (given, "train_caps.txt cannot be read")):
+        assert main(["vocabulary", "f30k", str(place)]) == 1
+        assert words in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written_is_named(given, capsys):
+    (given / "out").write_text("a file, not a folder")
+    assert main(arguments(given)) == 1
+    assert "out cannot be made" in capsys.readouterr().err
+
+
+def test_memory_stays_bounded(large, monkeypatch):
+    largest, real = [0], RowFile.take
+
+    def watched(self, rows, out=None):
+        largest[0] = max(largest[0], len(rows))
+        return real(self, rows, out)
+
+    monkeypatch.setattr(RowFile, "take", watched)
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    assert largest[0] == _row_writer.BLOCK
+
+
+def test_a_bar_is_drawn_where_there_is_a_terminal(large, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["half", str(large / "train_ims.npy")]) == 0
+    assert "5120/5120" in capsys.readouterr().err
+
+
+def test_it_is_a_command(given):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "nclib", "data", "convert", *arguments(given)],
+        env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, str(given / "out" / "train_ims.npy"))

@@ -1,0 +1,299 @@
+"""Rows of a large file: the same numbers as an array in memory, without keeping them."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nclib
+from nclib.data import Captions, Split, Vocabulary
+from nclib.data._buffers import Buffers
+from nclib.data.rows import RowFile, RowFileError, npy_header
+from nclib.data.vocabulary import SPECIAL
+
+SHAPE = (23, 3, 4)
+
+
+@pytest.fixture
+def array():
+    return np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+
+
+@pytest.fixture
+def path(tmp_path, array):
+    np.save(tmp_path / "ims.npy", array)
+    return tmp_path / "ims.npy"
+
+
+def split_of(images):
+    n = len(images)
+    captions = Captions(np.tile(np.int32([1, 2]), n), np.arange(n + 1) * 2, Vocabulary(SPECIAL))
+    return Split("train", images, captions, np.arange(n), 1)
+
+
+slices = st.builds(
+    slice,
+    st.none() | st.integers(-30, 30),
+    st.none() | st.integers(-30, 30),
+    st.integers(-4, 4).filter(bool),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(slices, max_size=3), data=st.data())
+def test_any_rows_of_any_slice_are_those_of_the_array(path, array, cuts, data):
+    rows = RowFile(path)
+    for cut in cuts:
+        rows, array = rows[cut], array[cut]
+    assert isinstance(rows, RowFile)  # still on disk
+    assert (rows.shape, rows.ndim, rows.dtype, rows.nbytes) == (array.shape, 3, array.dtype, array.nbytes)
+    assert np.array_equal(rows, array)
+    n = len(rows)
+    if n:
+        chosen = data.draw(st.lists(st.integers(-n, n - 1), max_size=40))
+        assert np.array_equal(rows[chosen], array[np.array(chosen, np.int64)])
+        assert np.array_equal(rows[chosen[0] if chosen else -1], array[chosen[0] if chosen else -1])
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)), bool)
+    assert np.array_equal(rows[mask], array[mask])
+    assert np.array_equal(pickle.loads(pickle.dumps(rows)), array)
+
+
+def test_slices_read_nothing_and_neighbours_are_read_in_one_call(path, array, monkeypatch):
+    calls = []
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, views, at: calls.append(len(views)) or real(fd, views, at))
+    rows = RowFile(path)
+    view = rows[2:20]
+    assert len(view) == 18
+    assert calls == []
+    assert np.array_equal(view[[7, 5, 6, 0, 6]], array[2:20][[7, 5, 6, 0, 6]])
+    assert calls == [1, 3]  # row 0, then rows 5 to 7, each once
+    rows[::2][[0, 1]]
+    assert calls[2:] == [1, 1]
+
+
+@pytest.mark.parametrize("most", [1, 7, 50, 200])
+def test_a_read_that_gives_less_than_asked_goes_on(path, array, monkeypatch, most):
+    def short(fd, views, at):
+        data = os.pread(fd, min(most, sum(map(len, views))), at)
+        stream = io.BytesIO(data)
+        for view in views:
+            stream.readinto(view)
+        return len(data)
+
+    monkeypatch.setattr(os, "preadv", short)
+    assert np.array_equal(RowFile(path)[[4, 5, 6, 1]], array[[4, 5, 6, 1]])
+
+
+def test_systems_without_preadv_read_the_same(path, array, monkeypatch):
+    monkeypatch.delattr(os, "preadv")
+    monkeypatch.delattr(os, "posix_fadvise")
+    assert np.array_equal(RowFile(path)[[4, 5, 6, 1]], array[[4, 5, 6, 1]])
+
+
+def test_take_fills_the_buffer_it_is_given(path, array):
+    out = np.empty((2, 3, 4), np.float32)
+    assert RowFile(path).take(np.array([3, 1]), out) is out
+    assert np.array_equal(out, array[[3, 1]])
+    for bad in (np.empty((3, 3, 4), np.float32), out.astype(np.float64), np.empty((2, 3, 8), "f4")[..., ::2]):
+        with pytest.raises(ValueError, match="out must be C-ordered float32"):
+            RowFile(path).take(np.array([3, 1]), bad)
+
+
+@pytest.mark.parametrize("key", [23, -24, [0, 23]])
+def test_rows_out_of_range(path, key):
+    with pytest.raises(IndexError, match=r"rows must lie in 0\.\.22"):
+        RowFile(path)[key]
+
+
+@pytest.mark.parametrize("key", [(0, 1), 1.5, "a", [[0]], None, [True]])
+def test_other_keys_are_refused(path, key):
+    with pytest.raises(IndexError, match="chosen by a slice, a row number"):
+        RowFile(path)[key]
+
+
+def test_reading_everything_is_a_copy(path, array):
+    with pytest.raises(ValueError, match="stays on disk"):
+        np.asarray(RowFile(path), copy=False)
+    assert np.asarray(RowFile(path), np.float64).dtype == np.float64
+    assert "ims.npy" in repr(RowFile(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda a: npy(a)[:-1], "cut short: .* bytes instead of"),
+        (lambda a: npy(a) + b"\0", "longer than its header says"),
+        (lambda a: npy(np.asfortranarray(a)), "Fortran order"),
+        (lambda a: npy(np.array([{}], object)), "pickled objects"),
+        (lambda a: b"", "not a .npy file"),
+        (lambda a: b"\x93NUMPY\x09\x00" + npy(a)[8:], "not a .npy file"),
+        (lambda a: npy(a).replace(b"shape", b"shap_"), "not a .npy file"),
+        (lambda a: npy(a).replace(b"'<f4'", b"'<q9'"), "not a .npy file"),
+        (lambda a: npy(a[0, 0, 0]), "one number, not rows"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, array, content, words):
+    (tmp_path / "x.npy").write_bytes(content(array))
+    with pytest.raises(RowFileError, match=words):
+        RowFile(tmp_path / "x.npy")
+
+
+def npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=array.dtype == object)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_every_version_of_the_format(tmp_path, array, version):
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array(file, array, version)
+    assert npy_header(tmp_path / "x.npy")[:2] == (SHAPE, np.float32)
+    assert np.array_equal(RowFile(tmp_path / "x.npy"), array)
+
+
+def test_a_file_that_changes_is_noticed(path, array, tmp_path):
+    rows = RowFile(path)
+    stored = pickle.dumps(rows)
+    replaced = tmp_path / "new.npy"
+    np.save(replaced, array + 1)
+    os.replace(replaced, path)
+    assert np.array_equal(rows[[1]], array[[1]])  # the file that was opened is still there
+    with pytest.raises(RowFileError, match="changed while it was in use"):
+        pickle.loads(stored)
+    rows = RowFile(path)
+    with open(path, "r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"abcd")
+    os.utime(path, ns=(0, 1))
+    with pytest.raises(RowFileError, match="changed while it was in use"):
+        rows[[1]]
+
+
+def test_a_file_that_is_cut_is_noticed(path, monkeypatch):
+    rows = RowFile(path)
+    os.truncate(path, 500)
+    with pytest.raises(RowFileError, match="changed while it was in use"):
+        rows[[20]]
+    monkeypatch.setattr(rows._source, "check", lambda: None)  # cut between the look and the read
+    with pytest.raises(RowFileError, match="ends at byte"):
+        rows[[20]]
+
+
+def test_an_error_of_the_disk_names_file_and_place(path, monkeypatch):
+    def fails(fd, views, at):
+        raise OSError(5, "Input/output error")
+
+    rows = RowFile(path)
+    monkeypatch.setattr(os, "preadv", fails)
+    with pytest.raises(RowFileError, match=r"ims\.npy cannot be read at byte 128 \(Input/output error\)"):
+        rows[0]
+
+
+def test_the_file_is_closed_with_its_last_view(path):
+    rows = RowFile(path)
+    fd, view = rows._source.fd, rows[3:]
+    del rows
+    os.fstat(fd)
+    del view
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_threads_read_at_the_same_time(path, array):
+    rows, wrong = RowFile(path), []
+
+    def read(seed):
+        for chosen in np.random.default_rng(seed).integers(0, 23, (100, 8)):
+            if not np.array_equal(rows[chosen], array[chosen]):
+                wrong.append(chosen)
+
+    threads = [threading.Thread(target=read, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8])
+def test_features_of_a_split_are_float32_wherever_they_lie(tmp_path, array, dtype):
+    stored = (np.abs(array) * 60).astype(dtype)
+    np.save(tmp_path / "x.npy", stored)
+    disk, memory = split_of(RowFile(tmp_path / "x.npy")), split_of(stored)
+    assert (disk.on_disk, memory.on_disk) == (True, False)
+    chosen = [5, 5, 0, 22]
+    assert disk.features(chosen).dtype == torch.float32
+    assert torch.equal(disk.features(chosen), memory.features(chosen))
+    assert torch.equal(disk.part(3, 9).features([1]), memory.features([4]))
+    assert disk.features([]).shape == (0, 3, 4)
+
+
+def test_features_for_a_gpu_are_read_into_pinned_memory(path, array, monkeypatch):
+    asked, real = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda shape, pin_memory: asked.append(pin_memory) or real(shape))
+    found = split_of(RowFile(path)).features([2, 1], pinned=True)
+    assert asked == [True]
+    assert np.array_equal(found, array[[2, 1]])
+
+
+def test_memory_of_a_batch_is_used_again_when_nobody_holds_it():
+    buffers = Buffers(kept=2)
+    first = buffers.tensor((4, 3))
+    place = first.data_ptr()
+    part = first[1:, :2].numpy()  # a view of a view holds the memory too
+    del first
+    assert buffers.tensor((4, 3)).data_ptr() != place
+    part[:] = 7
+    assert (part == 7).all()
+    del part
+    held = [buffers.tensor((3, 2)) for _ in range(4)]
+    assert place in {t.data_ptr() for t in held}  # a smaller batch fits as well
+    del held
+    assert len(buffers.free) == 2
+    assert buffers.tensor((100,)).shape == (100,)
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+import numpy as np
+
+def resident():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssFile"))) / 1024
+
+if sys.argv[2] == "rows":
+    from nclib.data.rows import RowFile
+    rows = RowFile(sys.argv[1])
+else:
+    rows = np.load(sys.argv[1], mmap_mode="r")
+before = resident()
+for chosen in np.random.default_rng(0).permutation(len(rows)).reshape(-1, 8):
+    rows[chosen].sum()
+print(resident() - before)
+"""
+
+
+def test_random_rows_do_not_stay_in_memory(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((160, 36, 2048), np.float32))  # 47 MB
+    grown = {}
+    for kind in ("rows", "memmap"):
+        done = subprocess.run(
+            [sys.executable, "-c", GROWTH, str(tmp_path / "x.npy"), kind],
+            env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        grown[kind] = float(done.stdout)
+    assert grown["memmap"] > 35  # MB: what happens without
+    assert grown["rows"] < 15
