@@ -14,6 +14,7 @@ from nclib.tables._figures import (
     gains_over,
     rates_figure,
     rows_figure,
+    sweep_figure,
     verdicts_figure,
 )
 from nclib.tables._layouts import LAYOUTS, PAPERS, Layout
@@ -53,5 +54,6 @@ __all__ = [
     "reruns",
     "rows_figure",
     "show",
+    "sweep_figure",
     "verdicts_figure",
 ]

@@ -175,6 +175,62 @@ def _measured_rows(paper: str, table: str, runs: Recorded, preset: str) -> dict[
     return found
 
 
+def sweep_figure(runs: Recorded, option: str, usual: float, *, xlabel: str, **where: Any) -> Figure:
+    """Draw the recalls over the values of one option, image to text on the left, text to image on the right.
+
+    Parameters
+    ----------
+    runs : Recorded
+        Recorded runs of image-text retrieval.
+    option : str
+        Name of an option of a method whose values are numbers.
+    usual : float
+        Its value in runs that leave it alone.
+    xlabel : str
+        What the option is.
+    **where
+        Column = value pairs of the runs, such as ``method="l2rm", mrate=0.2``.
+
+    Returns
+    -------
+    Figure
+        Mean and standard deviation over seeds; says so where fewer than two values were recorded.
+    """
+    table = select(runs.retrieval, **where)
+    values = {
+        variant: float(variant.removeprefix(f"{option}=")) if variant else usual
+        for variant in set(table.get("variant", ()))
+        if not variant or (variant.startswith(f"{option}=") and "," not in variant)
+    }
+    figure, axes = plots._axes(2, height=3.4)
+    part = table[table["variant"].isin(values)] if len(table) else table
+    for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
+        axis.set(xlabel=xlabel, title=title)
+        if len(values) < 2:
+            _say_nothing(axis)
+            continue
+        groups = part.groupby(part["variant"].map(values))
+        for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
+            cells = groups[f"{way}_r{k}"].agg(["mean", "std"]).fillna(0)
+            axis.errorbar(
+                cells.index,
+                cells["mean"],
+                cells["std"],
+                color=colour,
+                marker=mark,
+                ms=5,
+                lw=1.6,
+                capsize=2,
+                label=f"R@{k}",
+            )
+        axis.set_ylim(0, None)
+        axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
+    axes[0].set_ylabel("recall, %")
+    if len(values) > 1:
+        axes[0].legend(fontsize=8)
+    return figure
+
+
 def gains_over(runs: Recorded, reference: str = "plain", **where: Any) -> list[Difference]:
     """Return rSum of every method minus that of ``reference``, by method, model and rate, over shared seeds.
 

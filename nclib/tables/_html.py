@@ -88,6 +88,21 @@ class Sheet:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self._repr_html_(), "text/plain": f"{self.title}: {len(self.rows)} rows"}
 
+    def text(self) -> str:
+        """Return the table as plain text, what was measured in brackets behind what is printed."""
+        import pandas as pd
+
+        def plain(view: View) -> str:
+            own = " ".join(view.own.split())
+            return f"{view.text} [{own}]" if own and view.text else view.text or own
+
+        frame = pd.DataFrame(
+            [[plain(cell) for cell in cells] for _, cells in self.rows],
+            index=[", ".join(head.text for head in heads if head.text) for heads, _ in self.rows],
+            columns=pd.MultiIndex.from_tuples(self.columns),
+        )
+        return "\n".join(filter(None, [self.title, *self.lines, frame.to_string()]))
+
     def _link(self) -> str:
         if not self.file:
             return ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nclib._words import words_of
 from nclib.tables._layouts import layout_of
 from nclib.tables._match import DATASETS, TESTED, Wanted, wanted
 from nclib.tables._printed import rows_of
@@ -32,15 +33,11 @@ class Rerun:
     rate: str
     arguments: Mapping[str, Any]
 
-    def call(self, root: str, seed: int = 0) -> str:
-        """Return the call as Python text."""
-        given = {**self.arguments, "seed": seed, "data_options": {"root": root}}
-        words = [f"{k}={v!r}" for k, v in given.items() if k != "method"]
-        return f"nclib.run({', '.join([repr(self.arguments['method']), *words])})"
-
     def command(self, root: str, seed: int = 0) -> str:
-        """Return the call as one line for a shell."""
-        return f'python -c "import nclib; {self.call(root, seed)}"'
+        """Return the run as one line for a shell, with the folder of the data."""
+        given = {**self.arguments, "seed": seed, "data_options": {"root": root}}
+        method = given.pop("method")
+        return " ".join(["nclib run", method, *words_of(given)])
 
 
 def reruns(

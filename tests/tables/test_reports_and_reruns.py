@@ -3,14 +3,14 @@
 import csv
 import io
 import re
+import shlex
 
 import pandas as pd
 import pytest
 from records_made import save, save_category
 from test_printed_tables import Shown
 
-from nclib import category, experiment, tables
-from nclib.tables import __main__ as command
+from nclib import category, cli, experiment, tables
 from nclib.tables._compare import Difference
 from nclib.tables._layouts import layout_of
 from nclib.tables._match import DATASETS, wanted
@@ -149,13 +149,16 @@ def test_every_rerun_resolves_and_fills_its_own_cells(key):
         assert settings["preset"] == "paper"
 
 
-def test_a_rerun_is_python_that_can_be_run(tmp_path):
+def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     one, _ = tables.reruns("L2RM", "3", row="L2RM w/o Cost Function")
     seen = {}
-    scope = {"nclib": type("nclib", (), {"run": staticmethod(lambda *a, **k: seen.update(k, method=a[0]))})}
-    exec(one[0].call("/data", seed=3), scope)
-    assert seen["method"] == "l2rm"
-    assert (seen["cost"], seen["seed"], seen["data_options"]) == ("cosine", 3, {"root": "/data"})
+    record = type("Done", (), {"folder": "runs"})
+    monkeypatch.setattr(experiment, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
+    program, *words = shlex.split(one[0].command("/my data", seed=3))
+    assert (program, cli.main(words)) == ("nclib", 0)
+    assert seen.pop("progress") is True
+    assert seen == {**one[0].arguments, "seed": 3, "data_options": {"root": "/my data"}}
+    assert seen["cost"] == "cosine"
     omit, _ = tables.reruns("OMIT", "3", row="CAM")
     assert omit[0].arguments["model_options"] == {"matching": "cam"} or "matching" in str(omit[0].arguments)
     # what is made by this call fills exactly the row that it was listed for
@@ -179,17 +182,34 @@ def test_unknown_cells_are_refused_with_those_of_the_table(where, words):
 
 
 def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, capsys):
-    assert command.main(["rerun", "L2RM", "6", "--rate", "0.6", "--data", "Flickr30K", "--seeds", "2"]) == 0
+    assert cli.main(["rerun", "L2RM", "6", "--rate", "0.6", "--data", "Flickr30K", "--seeds", "2"]) == 0
     out = capsys.readouterr().out
-    assert out.count('python -c "import nclib; nclib.run(') == 28
+    assert out.count("nclib run ") == 28
     assert "# 14 runs for each of 2 seeds" in out
     target = tmp_path / "ledger.csv"
-    assert command.main(["claims", "--folder", str(folder), "--csv", str(target), "--paper", "L2RM"]) == 0
+    assert cli.main(["claims", "--folder", str(folder), "--csv", str(target), "--paper", "L2RM"]) == 0
     out = capsys.readouterr().out
     assert f"31 claims, {len(runs)} recorded runs" in out
     written = {row["id"]: row["verdict"] for row in csv.DictReader(io.StringIO(target.read_text("utf8")))}
     table = tables.ledger(runs).set_index("id")["verdict"]
     assert written == {k: v for k, v in table.items() if k.startswith("L")}
-    with pytest.raises(SystemExit):
-        command.main(["rerun", "L2RM", "5"])
+    assert cli.main(["rerun", "L2RM", "5"]) == 2
     assert "there are L2RM: 1, 2" in capsys.readouterr().err
+
+
+def test_a_sweep_is_drawn_from_runs_that_change_that_option_alone(tmp_path):
+    where = {"model": "vse", "mrate": 0.2, "protocol": "images"}
+    for seed in (0, 1):
+        save(tmp_path, "l2rm", 300 + seed, seed=seed, **where)
+        save(tmp_path, "l2rm", 240 + seed, seed=seed, rho=0.5, **where)
+    save(tmp_path, "l2rm", 100, seed=0, rho=0.5, mask=False, **where)
+    runs = tables.recorded(tmp_path)
+    figure = tables.sweep_figure(runs, "rho", 0.1, xlabel="mass", method="l2rm", mrate=0.2)
+    for axis in figure.axes:
+        assert axis.get_legend_handles_labels()[1] == ["R@10", "R@5", "R@1"]
+        for container in axis.containers:
+            assert list(container.lines[0].get_xdata()) == [0.1, 0.5]
+            first, second = container.lines[0].get_ydata()
+            assert first > second > 0.7 * first
+    nothing = tables.sweep_figure(runs, "rho", 0.1, xlabel="mass", method="l2rm", mrate=0.6)
+    assert [axis.texts[0].get_text() for axis in nothing.axes] == ["no recorded runs"] * 2
