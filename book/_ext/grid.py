@@ -1,57 +1,25 @@
 """Make the recorded runs that the book shows: ``python book/_ext/grid.py robust [--workers 2] [--list]``.
 
-A grid is a YAML file in ``book/grids``: a list of blocks. A block names parameters of ``nclib.run``; where it
-gives a list, every value is taken, in every combination. Finished records go to ``book/results/<grid>``. Runs
-whose record is there already are left out, an interrupted run continues where it stopped.
+Finished records of a grid (``grids.py`` says what that is) go to ``book/results/<grid>``. Runs whose record
+is there already are left out, an interrupted run continues where it stopped. One pool of processes makes them
+all, without notebooks.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import os
 import pathlib
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-GRIDS, RESULTS = ROOT / "book" / "grids", ROOT / "book" / "results"
-NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise", "seed")
+from grids import GRIDS, ROOT, GridError, file_of, plan
 
-
-def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return every run of a block, seeds outermost, so that an unfinished grid is balanced."""
-    lists = {k: v if isinstance(v, list) else [v] for k, v in block.items()}
-    names = sorted(lists, key=lambda name: name != "seed")
-    for values in itertools.product(*(lists[name] for name in names)):
-        yield dict(zip(names, values, strict=True))
-
-
-def runs_of(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the runs of a grid, the lowest seeds of all blocks first; each once."""
-    found: dict[str, dict[str, Any]] = {}
-    for block in blocks:
-        for run in combinations(block):
-            found.setdefault(json.dumps(run, sort_keys=True), run)
-    return sorted(found.values(), key=lambda run: run.get("seed", 0))
-
-
-def label(run: dict[str, Any]) -> str:
-    """Return a file name for a run's record: what it is, then what is unusual about it."""
-    usual = [str(run[k]) for k in ("method", "model", "dataset") if k in run]
-    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("noise", ""), ("seed", "s")):
-        usual += [f"{sign}{run[key]}"] if key in run else []
-    extra: list[str] = []
-    for key, value in sorted(run.items()):
-        parts = value.items() if isinstance(value, dict) else [(key, value)]
-        extra += [] if key in NAMED else [f"{k}={v}" for k, v in parts]
-    return "-".join(usual + extra)
+RESULTS = ROOT / "book" / "results"
 
 
 def make(run: dict[str, Any], target: pathlib.Path, work: pathlib.Path) -> str:
@@ -76,33 +44,37 @@ def make(run: dict[str, Any], target: pathlib.Path, work: pathlib.Path) -> str:
 
 def main() -> None:
     """Parse the command line and make the records that are missing."""
-    import yaml
-
-    grids = sorted(path.stem for path in GRIDS.glob("*.yml"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("grid", choices=grids)
+    parser.add_argument("grid", help="name of a grid, or path of its file")
     parser.add_argument("--workers", type=int, default=max(1, os.cpu_count() or 1), help="runs at a time")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "runs", help="folder of unfinished runs")
     parser.add_argument("--match", default="", help="only runs whose name fits this regular expression")
+    parser.add_argument("--root", default="", help="folder of the papers' data")
     parser.add_argument("--list", action="store_true", help="show the runs, and whether they are recorded")
     options = parser.parse_args()
-    runs = runs_of(yaml.safe_load((GRIDS / f"{options.grid}.yml").read_text("utf8")))
-    targets = [(run, RESULTS / options.grid / f"{label(run)}.json") for run in runs]
+    path = file_of(options.grid, GRIDS)
+    runs = plan(path, options.root and str(pathlib.Path(options.root).absolute()))
+    targets = [(run, RESULTS / path.stem / f"{run.label}.json") for run in runs]
     targets = [pair for pair in targets if re.search(options.match, pair[1].stem)]
     missing = [(run, target) for run, target in targets if not target.exists()]
     if options.list:
         for _, target in targets:
             print("recorded" if target.exists() else "missing ", target.stem)
+    elif any(not run.settings for run, _ in missing):
+        raise GridError(f"{path.name} has runs on the papers' data; say where they lie: --root /data")
     else:
         os.environ["OMP_NUM_THREADS"] = "1"  # before the workers load torch
         # A worker does many runs: a short one takes less time than starting Python and torch.
         with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-            jobs = [pool.submit(make, run, target, options.work) for run, target in missing]
+            jobs = [pool.submit(make, run.arguments, target, options.work) for run, target in missing]
             for job in jobs:
                 print(job.result(), flush=True)
-    print(f"{options.grid}: {sum(t.exists() for _, t in targets)} of {len(targets)} runs recorded")
+    print(f"{path.stem}: {sum(t.exists() for _, t in targets)} of {len(targets)} runs recorded")
     sys.exit(not (options.list or all(target.exists() for _, target in targets)))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except GridError as error:
+        sys.exit(str(error))

@@ -18,11 +18,13 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOCK = ROOT / "book" / "requirements.lock"
 NOTE = "nclib-environment.json"
+PINNED = "the pinned packages (1.8 GB on disk, about two minutes)"
 
 
-def key(venv: pathlib.Path) -> str:
+def key(venv: pathlib.Path, lock: pathlib.Path = LOCK) -> str:
     """Digest of what decides the installation; the place counts, since installed paths are absolute."""
-    parts = [LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), str(venv).encode()]
+    project = (ROOT / "pyproject.toml").read_bytes() if lock == LOCK else b""
+    parts = [lock.read_bytes(), project, str(venv).encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
@@ -33,10 +35,13 @@ def read_note(venv: pathlib.Path) -> dict[str, str]:
         return {}
 
 
-def make(venv: pathlib.Path) -> None:
-    """Bring ``venv`` to the state that the lock file names; does nothing when it is there already."""
+def make(venv: pathlib.Path, lock: pathlib.Path = LOCK, what: str = PINNED) -> None:
+    """Bring ``venv`` to the state that the lock file names; does nothing when it is there already.
+
+    The project itself is installed with its own lock file only; ``what`` says what is being installed.
+    """
     venv = venv.resolve()
-    note, want = read_note(venv), key(venv)
+    note, want = read_note(venv), key(venv, lock)
     python = venv / "bin" / "python"
     if note.get("key") == want and python.exists():
         return
@@ -48,14 +53,16 @@ def make(venv: pathlib.Path) -> None:
         print(f"Creating {venv} with Python {sys.version.split()[0]}", flush=True)
         if subprocess.call([sys.executable, "-m", "venv", "--clear", str(venv)]):
             sys.exit("No virtual environment could be made; on Debian and Ubuntu: apt install python3-venv")
-    print("Installing the pinned packages (1.8 GB on disk, about two minutes) ...", flush=True)
+    print(f"Installing {what} ...", flush=True)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
     steps = [
-        [*pip, "install", *quiet, "--requirement", str(LOCK)],
+        [*pip, "install", *quiet, "--requirement", str(lock)],
         [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
         [*pip, "check"],
     ]
+    if lock != LOCK:
+        del steps[1]
     for step in steps:
         if subprocess.call(step):
             sys.exit(f"Installing stopped at: {' '.join(step)}\nRun the same make command again to go on.")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,3 +37,17 @@ def commands(page: Path) -> list[str]:
     lines = [line for text in CONSOLE.findall(page.read_text("utf8")) for line in text.splitlines()]
     assert all(line.startswith("$ ") for line in lines), f"{page.name}: a command without a prompt"
     return [line[2:].split("   #")[0].strip() for line in lines]
+
+
+def run(script: str, folder: Path, path: Path) -> str:
+    """Run a script in a fresh process with ``path`` before everything installed; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

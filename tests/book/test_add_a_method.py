@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from code_blocks import blocks, run
 
 import nclib
 from nclib.methods import Loop, Method
 from nclib.training import Trainer
 
-PAGE = (Path(__file__).resolve().parents[2] / "book" / "add_a_method.md").read_text("utf8")
+FILE = Path(__file__).resolve().parents[2] / "book" / "add_a_method.md"
+PAGE, BLOCKS = FILE.read_text("utf8"), blocks(FILE)
 PACKAGE = Path(nclib.__file__).parent
 
 
-def block(name: str) -> str:
-    """Return the content of the page's code block of that name."""
-    found = re.findall(
-        rf"```{{code-block}} python\n(?::\w+:.*\n)*:name: {name}\n\n(.*?)```\n", PAGE, re.DOTALL
-    )
-    assert len(found) == 1, name
-    return found[0]
-
-
 def test_every_block_of_the_page_is_one_that_is_run() -> None:
-    assert re.findall(r"^:name: (.*)$", PAGE, re.MULTILINE) == ["dropped", "run-dropped"]
+    assert list(BLOCKS) == ["dropped", "run-dropped"]
     assert PAGE.count("```python") == 0
-    assert ":caption: nclib/methods/dropped.py" in PAGE
+    assert BLOCKS["dropped"].caption == "nclib/methods/dropped.py"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +30,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the package, to which only the page's file was added."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(PACKAGE, folder / "nclib", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "nclib" / "methods" / "dropped.py").write_text(block("dropped"), "utf8")
+    (folder / "nclib" / "methods" / "dropped.py").write_text(BLOCKS["dropped"].code, "utf8")
     return folder
 
 
@@ -62,22 +52,8 @@ print(json.dumps({
 """
 
 
-def run(script: str, folder: Path, path: Path) -> str:
-    """Run a script in a fresh process with ``path`` before everything installed; return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_one_new_file_is_a_method(copy: Path) -> None:
-    out = run(block("run-dropped") + CHECK, copy, copy)
+    out = run(BLOCKS["run-dropped"].code + CHECK, copy, copy)
     seen = json.loads(out.splitlines()[-1])
     assert seen["catalogue"].startswith("Gaussian-mixture split")
     assert "unknown parameter 'thresold'; did you mean 'threshold'?" in seen["message"]
@@ -89,7 +65,7 @@ def test_one_new_file_is_a_method(copy: Path) -> None:
 
 
 def test_a_cell_of_a_notebook_is_enough(tmp_path: Path) -> None:
-    script = f"exec(compile({block('dropped')!r}, 'cell', 'exec'))\n" + block("run-dropped")
+    script = f"exec(compile({BLOCKS['dropped'].code!r}, 'cell', 'exec'))\n" + BLOCKS["run-dropped"].code
     assert "rSum" in run(script, tmp_path, PACKAGE.parent)
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grids
 import nbformat
 import pytest
 import yaml
 from code_blocks import blocks, commands
 
 import nclib
+from nclib import cli
 from nclib._options import Rule
-from nclib.data import check
+from nclib._words import options_of
 from nclib.data.registry import datasets
 from nclib.experiment import parameters
-from nclib.tables import __main__ as tables_command
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "book" / "howto"
@@ -74,12 +77,12 @@ def test_the_page_on_own_data_says_what_the_check_finds(
 ) -> None:
     """Before a run the vocabulary is missing and nothing else; after it the folder is complete."""
     monkeypatch.chdir(folders["own_data"])
-    line = next(c for c in commands(PAGES["own_data"]) if "nclib.data.check" in c)
-    words = shlex.split(line)[3:]
-    assert check.main(words) == 0
+    line = next(c for c in commands(PAGES["own_data"]) if "data check" in c)
+    words = shlex.split(line)[1:]
+    assert cli.main(words) == 0
     (folders["own_data"] / "mine" / "f30k_precomp" / "f30k_precomp_vocab.json").unlink()
     capsys.readouterr()
-    assert check.main(words) == 1
+    assert cli.main(words) == 1
     lines = [row.split()[:2] for row in capsys.readouterr().out.splitlines() if "missing" in row]
     assert lines == [["missing", "f30k_precomp_vocab.json"]]
 
@@ -149,42 +152,127 @@ def test_lines_on_records_and_tables_run(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """The lines that start with ``python -m`` on the pages about records and the papers' data."""
+    """The lines that start with ``nclib`` on the pages about records and the papers' data."""
     monkeypatch.chdir(folders["record"])
-    lines = [shlex.split(c) for page in PAGES.values() for c in commands(page) if c.startswith("python -m")]
-    assert {words[2] for words in lines} == {"nclib.data.check", "nclib.tables"}
+    pages = [page for name, page in PAGES.items() if name != "full_size"]  # that one has a test of its own
+    lines = [shlex.split(c)[1:] for page in pages for c in commands(page) if c.startswith("nclib ")]
+    assert {"data", "claims", "rerun"} <= {words[0] for words in lines} <= set(cli.COMMANDS)
     seen = []
     for words in lines:
-        if words[3] == "mine":
+        if "mine" in words:  # a folder that another page makes
             continue
-        here = [str(tmp_path) if word == "/data" else word for word in words[3:]]
-        code = (check if words[2] == "nclib.data.check" else tables_command).main(here)
-        seen.append((" ".join(words[3:]), code, capsys.readouterr().out))
+        if words[0] == "run" and "--help" not in words:  # only whether it would start
+            rules = parameters(words[1])
+            assert nclib.experiment.resolve(words[1], **options_of(words[2:], rules))["method"] == words[1]
+            continue
+        code = cli.main([str(tmp_path) if word == "/data" else word for word in words])
+        seen.append((" ".join(words), code, capsys.readouterr().out))
     said = {line: out for line, _, out in seen}
     assert [code for _, code, _ in seen].count(1) == 2  # an empty folder is not complete
-    assert "nothing that is known" in said["/data"]
-    assert "f30k: not there" in said["/data f30k"]
+    assert "nothing that is known" in said["data check /data"]
+    assert "f30k: not there" in said["data check /data f30k"]
     assert "# 14 runs" in next(out for line, out in said.items() if line.startswith("rerun"))
     assert "107 claims, 4 recorded runs" in next(
         out for line, out in said.items() if line.startswith("claims")
     )
 
 
+def test_the_commands_on_full_size_make_a_folder_that_loads(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folders["full_size"])
+    lines = [shlex.split(c) for c in commands(PAGES["full_size"])]
+    assert {words[0] for words in lines} == {"nclib"}
+    assert [cli.main(words[1:]) for words in lines] == [0] * len(lines)
+    assert "f30k: complete, in other sizes" in capsys.readouterr().out
+    plain, half = (nclib.data.load("f30k", root="f30k_precomp", half=half) for half in (False, True))
+    assert (plain.train.n_images, plain.val.n_images, plain.n_regions) == (20, 20, 36)
+    assert half.train.images.dtype == "float16"
+
+
+def test_the_table_on_full_size_is_what_was_measured() -> None:
+    found = json.loads((ROOT / "book" / "results" / "bench" / "full_size.json").read_text("utf8"))
+    rows = {(r["source"], r["cache"]): r for r in found["loading"]}
+    waits = {(r["source"], r["cache"], r["n_ahead"]): r["waiting"] for r in found["steps"]}
+
+    def speed(source: str, cache: str) -> str:
+        row = rows.get((source, cache))
+        return f"{row['batches'] * 128 / row['seconds']:,.0f}" if row else ""
+
+    def share(source: str, cache: str, ahead: int) -> str:
+        value = waits.get((source, cache, ahead))
+        return "" if value is None else f"{value:.0%}".replace("%", " %")
+
+    expected = []
+    for source, ahead, read in (
+        ("memory", 0, True), ("memmap", 0, True), ("rows", 0, True), ("rows", 2, False), ("half", 2, True)
+    ):  # fmt: skip
+        size = f"{rows[source, 'warm']['vm_hwm_mb']:,.0f} MB"
+        cells = [size, speed(source, "warm"), speed(source, "cold")] if read else ["", "", ""]
+        expected.append([*cells, share(source, "warm", ahead), share(source, "cold", ahead)])
+    page = PAGES["full_size"].read_text("utf8")
+    table = [line for line in page.splitlines() if line.startswith("| ")][1:]
+    assert [[cell.strip() for cell in line.split("|")[2:-1]] for line in table] == expected
+    assert f"{found['rows']:,} pictures" in page
+    assert found["when"] in page
+
+
 def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
-    for folder in ("_ext", "grids"):
-        (tmp_path / "book" / folder).mkdir(parents=True)
-    source = (ROOT / "book" / "_ext" / "grid.py").read_text("utf8")
-    (tmp_path / "book" / "_ext" / "grid.py").write_text(source, "utf8")
+    """In a copy of the tree: the page's own grid, planned and listed by both programs."""
+    shutil.copytree(ROOT / "book" / "_ext", tmp_path / "book" / "_ext", ignore=lambda *_: ["__pycache__"])
+    shutil.copytree(ROOT / "book" / "grids", tmp_path / "book" / "grids")
+    shutil.copy(ROOT / "Makefile", tmp_path)
     file = blocks(PAGES["grid"])["grid-file"]
     (tmp_path / file.caption).write_text(file.code, "utf8")
-    line = next(c for c in commands(PAGES["grid"]) if "--list" in c)
-    words = [sys.executable, *shlex.split(line)[1:]]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "mine: 0 of 8 runs recorded" in done.stdout
+    lines = [c for c in commands(PAGES["grid"]) if "LIST=1" in c]
+    assert len(lines) == 3
+    said = []
+    for line in lines:
+        words = [*shlex.split(line), f"PY={sys.executable}"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    assert "8 runs in " in said[0]
+    assert "# a line of text on the block" in said[0]
+    assert "mine: 0 of 8 runs recorded" in said[1]
+    assert "l2rm-sgr-f30k-m0.6-images-s0-preset=paper" in said[2]
+    assert "coco" not in said[2]
     for run in yaml.safe_load(file.code):
-        one = {k: v[0] if isinstance(v, list) else v for k, v in run.items()}
+        one = {k: v[0] if isinstance(v, list) else v for k, v in run.items() if k != "about"}
         assert nclib.experiment.resolve(one.pop("method"), **one)["epochs"] == 1
+
+
+def test_the_program_of_the_page_on_gpus_is_shared_by_two_processes(tmp_path: Path) -> None:
+    program = blocks(PAGES["gpu"])["gpu-several"]
+    line = next(c for c in commands(PAGES["gpu"]) if c.startswith("torchrun"))
+    (tmp_path / program.caption).write_text(program.code, "utf8")
+    words = [sys.executable, "-m", "torch.distributed.run", *shlex.split(line)[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=150)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("2 processes") == 2  # each process runs the whole program
+    assert done.stdout.count("epoch  1/") == 1
+    assert len(list(tmp_path.rglob("record.json"))) == 1
+
+
+def test_options_that_the_grid_page_names_exist() -> None:
+    table = re.findall(r"^\| (`[A-Z_]+=.*?) \|", PAGES["grid"].read_text("utf8"), re.MULTILINE)
+    named = {word for row in table for word in re.findall(r"`([A-Z_]+)=", row)}
+    known = re.search(r"^GRID_OPTIONS = (.*)$", (ROOT / "Makefile").read_text("utf8"), re.MULTILINE)
+    assert known
+    assert named == {"LIST", *known[1].split()} - {"SNAKEMAKE"}
+    for name in known[1].split():
+        assert f'"--{name.lower().replace("_", "-")}"' in (ROOT / "book" / "_ext" / "sweep.py").read_text(
+            "utf8"
+        )
+
+
+def test_numbers_of_runs_on_the_grid_page_are_those_of_the_files() -> None:
+    said = dict(
+        re.findall(r"^\| `(paper_\w+)` \| .*?(\d+) with three", PAGES["grid"].read_text("utf8"), re.MULTILINE)
+    )
+    assert len(said) == 4
+    for name, number in said.items():
+        assert len(grids.plan(grids.file_of(name))) == 3 * int(number)
 
 
 def test_make_lines_name_targets() -> None:
@@ -207,8 +295,8 @@ def test_parameters_that_the_run_page_names_exist() -> None:
     schedule = re.search(r"The schedule \((.*?)\)", page)
     assert schedule
     assert set(re.findall(r"`(\w+)`", schedule[1])) <= set(parameters("l2rm"))
-    grids = set(re.findall(r"^\| `(\w+)` \|", PAGES["grid"].read_text("utf8"), re.MULTILINE))
-    assert grids == {path.stem for path in (ROOT / "book" / "grids").glob("*.yml")}
+    listed = set(re.findall(r"^\| `(\w+)` \|", PAGES["grid"].read_text("utf8"), re.MULTILINE))
+    assert listed == {path.stem for path in (ROOT / "book" / "grids").glob("*.yml")}
 
 
 def test_fields_that_the_record_page_names_are_those_of_a_record() -> None:

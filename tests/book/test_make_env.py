@@ -77,3 +77,17 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path, calls: li
     with pytest.raises(SystemExit, match="is not a virtual environment"):
         make_env.make(tmp_path)
     assert calls == []
+
+
+def test_another_lock_makes_an_environment_without_the_project(
+    tmp_path: Path, calls: list[list[str]]
+) -> None:
+    lock = tmp_path / "some.lock"
+    lock.write_text("snakemake==9.27.1\n", "utf8")
+    make_env.make(tmp_path / ".venv-grid", lock, what="something else")
+    assert [command[-1] for command in calls[1:]] == [str(lock), "check"]
+    make_env.make(tmp_path / ".venv-grid", lock, what="something else")
+    assert len(calls) == 3
+    lock.write_text("snakemake==9.28.0\n", "utf8")
+    make_env.make(tmp_path / ".venv-grid", lock, what="something else")
+    assert len(calls) == 5

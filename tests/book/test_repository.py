@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -21,8 +22,8 @@ TOP = {
 }
 
 
-def lock() -> dict[str, str]:
-    lines = (ROOT / "book" / "requirements.lock").read_text("utf8").splitlines()
+def lock(name: str = "requirements.lock") -> dict[str, str]:
+    lines = (ROOT / "book" / name).read_text("utf8").splitlines()
     pins = [line.split("==") for line in lines if line and not line.startswith("#")]
     assert all(len(pin) == 2 for pin in pins)
     return {canonicalize_name(name): version for name, version in pins}
@@ -51,6 +52,12 @@ def test_the_lock_satisfies_the_project() -> None:
     ]
     assert wrong == []
     assert pins["torch"] == "2.13.0"
+
+
+def test_the_lock_of_snakemake_satisfies_the_project() -> None:
+    pins = lock("requirements-grid.lock")
+    for wanted in map(Requirement, project()["optional-dependencies"]["grid"]):  # type: ignore[index]
+        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)])
 
 
 def test_conda_takes_its_versions_from_the_lock() -> None:
@@ -86,3 +93,41 @@ def test_every_page_of_the_contents_exists() -> None:
         assert any((ROOT / f"{name}{end}").exists() for end in (".md", ".ipynb")), name
     chapters = {p.stem for p in (ROOT / "notebooks").glob("*.ipynb")}
     assert chapters == {name.split("/")[1] for name in files if name.startswith("notebooks/")}
+
+
+def test_every_benchmark_writes_a_file_that_names_its_commit() -> None:
+    """``make bench`` gives each of them ``--out``."""
+    for path in sorted((ROOT / "book" / "bench").glob("*.py")):
+        text = path.read_text("utf8")
+        if path.stem.endswith("_common"):
+            assert '["commit"]' in text
+            continue
+        assert 'add_argument("--out"' in text, path.name
+        assert "environment(torch.device" in text or "write_json(" in text, path.name
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", *words, f"PY={sys.executable}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_book_is_made_in_either_preset() -> None:
+    quick, paper = make("-n", "book"), make("-n", "book", "PRESET=paper", "ROOT=/data", "GPUS=2")
+    assert quick.returncode == paper.returncode == 0
+    assert "sweep.py" not in quick.stdout
+    steps = [
+        'data check "/data"',
+        "sweep.py",
+        '--root "/data"',
+        '--gpus "2"',
+        '--paper "/data"',
+        "--live",
+        "build .",
+    ]
+    assert [step for step in steps if step in paper.stdout] == steps
+    assert sorted(steps, key=paper.stdout.index) == steps
+    assert "PRESET=half: must be quick or paper" in make("-n", "book", "PRESET=half").stderr
+    missing = make("paper", "ROOT=/nowhere")
+    assert missing.returncode != 0
+    assert "give the folder of the papers' data" in missing.stderr

@@ -76,6 +76,23 @@ def test_the_live_run_is_quick_and_is_reused(tree: Path, monkeypatch: pytest.Mon
     assert path.stat().st_mtime_ns == written
 
 
+def test_on_the_papers_data_a_chapter_gets_their_parameters(tree: Path) -> None:
+    cell = 'dataset: str = "emoji"\npreset: str = "quick"\ndata_options = None\nout: str = "runs"'
+    nb = notebook("# Trains", cell, "print(dataset, preset, data_options)")
+    nb.cells[1].metadata["tags"] = [PARAMETERS]
+    nbformat.write(nb, tree / "notebooks" / "b.ipynb")
+    data = tree / "data"
+    with pytest.raises(SystemExit, match="there is no such folder"):
+        run_notebooks.main(["--paper", str(data)], tree)
+    data.mkdir()
+    assert run_notebooks.main(["--paper", str(data)], tree) == 0
+    stored = nbformat.read(tree / "book" / "executed" / "b.ipynb", 4)
+    assert [o.text for o in stored.cells[-1].outputs] == [f"f30k paper {{'root': '{data}'}}\n"]
+    assert INJECTED in stored.cells[2].metadata["tags"]  # the page shows them
+    other = nbformat.read(tree / "book" / "executed" / "a.ipynb", 4)
+    assert [INJECTED in c.metadata.get("tags", []) for c in other.cells] == [False] * 3
+
+
 def test_unknown_names_are_refused(tree: Path) -> None:
     with pytest.raises(SystemExit, match="no notebook 'b'; there are: a"):
         run_notebooks.main(["b"], tree)
