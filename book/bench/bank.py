@@ -41,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from nclib.experiment import load_trainer, resolve
 from nclib.methods._coteaching import Division
 from nclib.noise import rank_correspondence
+from nclib.records import environment
 from nclib.training import Trainer
 
 Features = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -215,6 +216,7 @@ def main() -> None:
         found["step"] += bench_step(model, sizes, batch, steps)
         print(json.dumps(found["step"][-4:], indent=1), flush=True)
     found["when"] = datetime.now(UTC).strftime("%Y-%m-%d")
+    found["commit"] = environment(torch.device("cpu"))["commit"]
     found["environment"] = {
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),

@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.category._experiment import load_trainer, resolve
 from nclib.category._training import CategoryTrainer
+from nclib.records import environment
 
 N = 42_941  # training pairs of NUS-WIDE-10
 SIZES = {
@@ -125,6 +126,7 @@ def main() -> None:
     found = {
         "epochs": rows,
         "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": environment(torch.device("cpu"))["commit"],
         "environment": {
             "processor": platform.processor() or platform.machine(),
             "python": platform.python_version(),

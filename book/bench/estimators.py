@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.evaluation import mean_average_precision, ranks, recall
 from nclib.noise import BetaMixture, GaussianMixture1d, unit_interval
+from nclib.records import environment
 
 # ----------------------------------------------------------------------------------------- literal versions
 
@@ -261,6 +262,7 @@ def main() -> None:
             print(f"{label} {row['ms']:10.2f} ms {row['ratio']:8.1f}x", flush=True)
     result = {
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": environment(torch.device("cpu"))["commit"],
         "machine": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -34,6 +34,7 @@ from scipy.spatial.distance import cdist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.evaluation import mean_average_precision
+from nclib.records import environment
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -180,6 +181,7 @@ def main() -> None:
         result = {
             "benchmark": "mean average precision",
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": environment(torch.device("cpu"))["commit"],
             "machine": platform.processor() or platform.machine(),
             "python": platform.python_version(),
             "numpy": np.__version__,

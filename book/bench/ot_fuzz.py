@@ -14,9 +14,11 @@ its sums exceed their weights by more than the tolerance (1e-5 in float32, 1e-9 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ import torch
 from torch import Tensor
 
 import nclib.ot
+from nclib.records import environment
 
 FORMULATIONS = ("extended", "capped", "balanced")
 #: Largest violation of the sums of a converged plan, relative to the mass, by precision.
@@ -100,6 +103,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--problems", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
@@ -123,7 +127,13 @@ def main() -> int:
         if not t.converged:
             print(f"problem {k}, {formulation}, {t.plan.dtype}, share {problem['share']:.3g}: not converged")
     print(dict(counts), f"faults: {bad}; largest mass error of a converged plan: {worst:.1e}")
-    print(f"{time.process_time() - began:.0f} s of CPU time")
+    seconds = time.process_time() - began
+    print(f"{seconds:.0f} s of CPU time")
+    if options.out:
+        found = {"counts": counts, "faults": bad, "largest_mass_error": worst, "cpu_seconds": seconds}
+        asked = {"problems": options.problems, "seed": options.seed}
+        found |= {**asked, "environment": environment(torch.device("cpu"))}
+        options.out.write_text(json.dumps(found, indent=1) + "\n", "utf8")
     return int(bad > 0)
 
 

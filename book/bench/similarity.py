@@ -40,6 +40,7 @@ from sgraf_reference import loop_similarity  # noqa: E402
 
 from nclib.batch import Tokens  # noqa: E402
 from nclib.models import available, build  # noqa: E402
+from nclib.records import environment  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -279,6 +280,7 @@ def main() -> None:
         record = {
             "benchmark": "similarity",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": environment(torch.device("cpu"))["commit"],
             "hardware": hardware(),
             "versions": {
                 "python": platform.python_version(),

@@ -1,0 +1,266 @@
+"""Training from a features file of full size: speed, resident memory, and whether a step waits for data.
+
+    python book/bench/full_size.py --out full_size.json                    # half a gigabyte, a minute or two
+    python book/bench/full_size.py --out full_size.json --gigabytes 12     # about ten minutes, 18 GB of disk
+
+A file of the papers' layout, float32 (rows, 36, 2048), is written into a temporary folder, whole, with a
+float16 copy, and removed at the end. Four sources are compared, each in a process of its own: the
+features in ``memory`` (no more than ``--memory`` GB of them), a ``memmap``, the package's ``rows`` of the
+file, and the ``half`` copy. ``loading`` draws one epoch of random batches of 128: ``rows_per_second`` is
+that of the median batch, ``first`` and ``last`` those of the first and last tenth; ``order`` "file" reads
+the rows as they stand, to show what a shuffled copy of the file could gain. ``vm_hwm_mb`` is the
+largest resident set of the process, ``rss_anon_mb`` and ``rss_file_mb`` are its parts at the end: own
+memory, and pages of mapped files.
+
+``steps`` trains VSE (36 regions of 2,048 numbers, 64 dimensions, so that steps are short) and splits the time
+of a step into waiting for its batch and everything else, with and without reading ahead. ``waiting`` is the
+share of waiting over all steps but the first two; ``trace`` holds milliseconds of both for every step.
+
+With the ``warm`` cache the file was read before; ``cold`` asks the system to forget the file, which a virtual
+machine's host need not do, so that these numbers are of this machine's disk and its neighbours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nclib import methods, models, training
+from nclib.data import Captions, Split, Vocabulary
+from nclib.data.rows import RowFile
+from nclib.data.vocabulary import SPECIAL
+from nclib.noise import Mismatch
+from nclib.records import environment
+
+REGIONS, FEATURES, BATCH, EACH = 36, 2048, 128, 5
+CHUNK = 512  # rows written at a time
+FILES = {np.float32: "train_ims.npy", np.float16: "train_ims.f16.npy"}
+WORDS = 1000
+Images = np.ndarray | RowFile
+
+
+def in_memory(folder: Path, rows: int) -> Images:
+    return np.asarray(RowFile(folder / FILES[np.float32])[:rows])
+
+
+SOURCES: dict[str, Callable[[Path, int], Images]] = {
+    "memory": in_memory,
+    "memmap": lambda folder, rows: np.load(folder / FILES[np.float32], mmap_mode="r"),
+    "rows": lambda folder, rows: RowFile(folder / FILES[np.float32]),
+    "half": lambda folder, rows: RowFile(folder / FILES[np.float16]),
+}
+
+
+def write(folder: Path, rows: int) -> None:
+    """Write both files; numbers of one chunk in changing order, so that no row repeats."""
+    rng = np.random.default_rng(0)
+    chunk = rng.exponential(size=(CHUNK, REGIONS, FEATURES)).astype(np.float32)
+    for dtype, name in FILES.items():
+        with open(folder / name, "wb") as file:
+            header = {
+                "descr": np.dtype(dtype).str,
+                "fortran_order": False,
+                "shape": (rows, REGIONS, FEATURES),
+            }
+            np.lib.format.write_array_header_1_0(file, header)
+            part = chunk.astype(dtype)
+            for k, first in enumerate(range(0, rows, CHUNK)):
+                file.write(np.roll(part[: rows - first], k, axis=2).data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def cache(path: Path, warm: bool) -> None:
+    """Read the file, or ask the system to forget what it keeps of it."""
+    with open(path, "rb", buffering=0) as file:
+        if warm:
+            buffer = bytearray(2**24)
+            while file.readinto(buffer):
+                pass
+        else:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def resident() -> dict[str, float]:
+    """Sizes of this process in MB."""
+    names = {"VmHWM": "vm_hwm_mb", "RssAnon": "rss_anon_mb", "RssFile": "rss_file_mb"}
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return {names[w[0][:-1]]: int(w[1]) * 1024 / 1e6 for w in lines if w and w[0][:-1] in names}
+
+
+def split_of(images: Images) -> Split:
+    """Random captions of twelve words for the images."""
+    n = len(images) * EACH
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(len(SPECIAL), WORDS, (n, 12)).astype(np.int32)
+    words = Vocabulary((*SPECIAL, *(f"w{i}" for i in range(WORDS - len(SPECIAL)))))
+    captions = Captions(tokens.reshape(-1), np.arange(n + 1, dtype=np.int64) * 12, words)
+    return Split("train", images, captions, np.arange(n) // EACH, EACH)
+
+
+def loading(images: Images, random: bool) -> dict[str, Any]:
+    """Draw one epoch of batches, of random rows or in the order of the file."""
+    split = split_of(images)
+    start = resident()
+    order = np.arange(len(images))
+    if random:
+        order = np.random.default_rng(2).permutation(order)
+    seconds = []
+    for first in range(0, len(order) - BATCH + 1, BATCH):
+        before = time.perf_counter()
+        split.features(order[first : first + BATCH])
+        seconds.append(time.perf_counter() - before)
+    tenth = max(1, len(seconds) // 10)
+    speed = {"first": seconds[:tenth], "last": seconds[-tenth:], "rows_per_second": seconds}
+    return {
+        "batches": len(seconds),
+        "rows_in_source": len(images),
+        **{name: BATCH / median(part) for name, part in speed.items()},
+        "seconds": sum(seconds),
+        "rss_anon_at_start_mb": start["rss_anon_mb"],
+        **resident(),
+    }
+
+
+def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
+    """Train some steps of the plain method; where does their time go?"""
+    training.AHEAD = n_ahead
+    split = split_of(images)
+    torch.manual_seed(0)
+    sizes = {"feature_dim": FEATURES, "vocab_size": WORDS, "n_regions": REGIONS}
+    network = models.build("vse", **sizes, embed_dim=64, word_dim=64)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = training.Trainer(
+            methods.build("plain"),
+            [network],
+            training.NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0)),
+            split.part(0, 2),
+            training.Schedule(batch_size=BATCH),
+            seed=0,
+            device=torch.device("cpu"),
+            folder=Path(folder),
+            fingerprint="benchmark",
+            data_checksum="benchmark",
+        )
+        network.train()
+        trace: list[tuple[float, float]] = []
+        total = torch.zeros(())
+        batches = iter(trainer.batches(purpose="benchmark"))
+        for _ in range(n_steps):
+            start = time.perf_counter()
+            batch = next(batches)
+            ready = time.perf_counter()
+            terms = trainer.method.step(trainer, batch)
+            trainer._minimise(terms)
+            total += sum(terms.values()).detach()
+            trace.append((1e3 * (ready - start), 1e3 * (time.perf_counter() - ready)))
+        del batches
+    late = np.array(trace[2:])
+    return {
+        "steps": n_steps,
+        "waiting_ms": float(np.median(late[:, 0])),
+        "computing_ms": float(np.median(late[:, 1])),
+        "waiting": float(late[:, 0].sum() / late.sum()),
+        "step_ms": float(late.sum(1).mean()),
+        "loss": float(total) / n_steps,
+        "trace": [[round(a, 1), round(b, 1)] for a, b in trace],
+        **resident(),
+    }
+
+
+def one(plan: dict[str, Any]) -> dict[str, Any]:
+    """Measure one source in this process."""
+    torch.set_num_threads(1)
+    folder = Path(plan["folder"])
+    kind = np.float16 if plan["source"] == "half" else np.float32
+    cache(folder / FILES[kind], warm=plan["cache"] == "warm")
+    images = SOURCES[plan["source"]](folder, plan["rows_in_memory"])
+    if plan["what"] == "loading":
+        return loading(images, plan["order"] == "random")
+    return steps(images, plan["steps"], plan["n_ahead"])
+
+
+def plans(n_steps: int) -> list[dict[str, Any]]:
+    """What is measured, in this order."""
+    reading: list[dict[str, Any]] = [
+        {"what": "loading", "source": source, "cache": state, "order": order}
+        for state, order, sources in (
+            ("warm", "random", tuple(SOURCES)),
+            ("cold", "random", ("memmap", "rows", "half")),
+            ("cold", "file", ("rows",)),
+        )
+        for source in sources
+    ]
+    train = [{"what": "steps", "source": "memory", "cache": "warm", "n_ahead": 0, "steps": n_steps}]
+    train += [
+        {"what": "steps", "source": source, "cache": state, "n_ahead": n, "steps": n_steps}
+        for state in ("warm", "cold")
+        for source, ahead in (("memmap", (0,)), ("rows", (0, 2)), ("half", (2,)))
+        for n in ahead
+    ]
+    return [*reading, *train]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--gigabytes", type=float, default=0.5, help="size of the float32 file")
+    parser.add_argument("--memory", type=float, default=4.0, help="most gigabytes held in memory")
+    parser.add_argument("--steps", type=int, default=12, help="training steps of each kind")
+    parser.add_argument("--folder", type=Path, help="where the files are made; default: the temporary folder")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(one(json.loads(options.one))))
+        return
+    if options.out is None:
+        parser.error("--out is needed")
+    made = environment(torch.device("cpu"))  # before anything, since the checkout may change meanwhile
+    row = REGIONS * FEATURES * 4
+    rows = int(options.gigabytes * 1e9 / row)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        free = shutil.disk_usage(folder).free
+        if free < 1.6 * rows * row:
+            parser.error(f"{folder} has {free / 1e9:.1f} GB free, {1.6 * rows * row / 1e9:.1f} GB are needed")
+        write(Path(folder), rows)
+        found: dict[str, list[dict[str, Any]]] = {"loading": [], "steps": []}
+        for plan in plans(options.steps):
+            shared = {"folder": folder, "rows_in_memory": min(rows, int(options.memory * 1e9 / row))}
+            command = [sys.executable, __file__, "--one", json.dumps(plan | shared)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            result = {k: v for k, v in plan.items() if k not in ("what", "steps")} | json.loads(done.stdout)
+            found[plan["what"]].append(result)
+            print(json.dumps({k: v for k, v in result.items() if k != "trace"}), flush=True)
+    content = {
+        "rows": rows,
+        "gigabytes": rows * row / 1e9,
+        **found,
+        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "processors": os.cpu_count(),
+        "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
+        "environment": made,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
