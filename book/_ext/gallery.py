@@ -41,6 +41,7 @@ CHOSEN = {
     "ncr": "rectified",
     "noisy_correspondence": "side",
     "omit": "fig4",
+    "one_run": "diagnostics",
     "rcl": "family",
     "repair": "examples",
     "transport": "partial",

@@ -4,6 +4,7 @@
     python book/_ext/run_notebooks.py --all      run every one
     python book/_ext/run_notebooks.py --check    run nothing; exit 1 when one is stale
     python book/_ext/run_notebooks.py --live l2rm    run on this machine, for the page "Your machine"
+    python book/_ext/run_notebooks.py --paper /data  run every one in the preset paper on the papers' data
 
 Stored outputs go to ``book/executed``, free of clocks, paths and progress bars, so that two runs on one
 platform give the same bytes; date, seconds and hardware go to ``runs.json`` beside them.
@@ -29,6 +30,10 @@ from nbdeps import Walk
 from nbstamp import INJECTED, ROOT, STAMP, failures, problems, stamp, tags
 
 LIVE_PARAMETERS = {"preset": "quick"}
+PAPERS_DATA = {
+    "emoji": "f30k",
+    "emoji_category": "wikipedia",
+}  # what stands for the bundled data in the papers
 
 
 def machine(seconds: float, title: str) -> dict[str, Any]:
@@ -183,6 +188,18 @@ def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
         execute(source, folder, f"book/live/{source.stem}", LIVE_PARAMETERS, root=root, walk=walk)
 
 
+def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
+    """Return the parameters that run a chapter in the preset paper; none where it trains nothing."""
+    import papermill
+
+    known = papermill.inspect_notebook(str(source))
+    default = known.get("dataset", {}).get("default", "").strip("\"'")
+    if default not in PAPERS_DATA or "data_options" not in known:
+        return {}
+    given = {"dataset": PAPERS_DATA[default], "data_options": {"root": str(folder)}}
+    return {**given, "preset": "paper"} if "preset" in known else given
+
+
 def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -191,7 +208,12 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     parser.add_argument("--all", action="store_true", help="run fresh ones too")
     parser.add_argument("--check", action="store_true", help="run nothing, exit 1 when one is stale")
     parser.add_argument("--live", action="store_true", help='run for the page "Your machine"')
+    parser.add_argument(
+        "--paper", type=pathlib.Path, metavar="ROOT", help="run in the preset paper, with the data there"
+    )
     args = parser.parse_args(argv)
+    if args.paper and not args.paper.is_dir():
+        raise SystemExit(f"--paper {args.paper}: there is no such folder")
     if args.live:
         live(args.names, root, args.all)
         return 0
@@ -205,8 +227,9 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
         if stale:
             print("stored outputs must be renewed and committed: make notebooks", file=sys.stderr)
         return 1 if stale else 0
-    for path in notebooks if args.all else stale:
-        execute(path, folder, f"runs/book/{path.stem}", {}, root=root, walk=walk)
+    for path in notebooks if args.all or args.paper else stale:
+        given = on_papers_data(path, args.paper.resolve()) if args.paper else {}
+        execute(path, folder, f"runs/book/{path.stem}", given, root=root, walk=walk)
     return 0
 
 

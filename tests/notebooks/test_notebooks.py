@@ -35,6 +35,7 @@ TINY = {
     "errata": {},
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
+    "one_run": {"dataset": "planted", "options": {"epochs": 2}},
     "results_l2rm": {},
     "results_omit": {},
     "results_repair": {},
@@ -65,6 +66,16 @@ def run(name, target, parameters):
     )
 
 
+def test_styled_tables_have_a_fixed_name_and_the_class_of_tables():
+    """Without them outputs differ from run to run, and the theme puts light text on a light ground."""
+    for path in NOTEBOOKS.values():
+        for cell in nbformat.read(path, 4).cells:
+            if cell.cell_type == "code" and ".style" in cell.source:
+                where = f"{path.name}, cell {cell.id}"
+                assert cell.source.count('class="dataframe"') >= 1, where
+                assert "set_uuid(" in cell.source, where
+
+
 def test_every_notebook_has_a_small_size():
     assert set(NOTEBOOKS) == set(TINY)
 
@@ -90,6 +101,20 @@ def test_runs(name, tmp_path):
         assert all(max(r["metrics"]["test"].values()) > 0 for r in records)
 
 
+def test_one_run_takes_methods_of_category_retrieval(tmp_path):
+    sizes = {"n_train": 120, "n_val": 40, "n_test": 40}
+    given = {"method": "uot_rcl", "dataset": "planted_category", "noise_rate": 0.4, "data_options": sizes}
+    out = str(tmp_path / "runs")
+    done = run("one_run", tmp_path / "out.ipynb", {**given, "out": out, "options": {"epochs": 3}})
+    (path,) = (tmp_path / "runs").rglob("record.json")
+    record = json.loads(path.read_text())
+    assert record["settings"]["epochs"] == 3
+    cells = {c.id: c for c in done.cells}
+    assert cells["record"].outputs[0].text.strip() == str(path)
+    assert "image/svg+xml" in cells["noise"].outputs[-1].data
+    assert "map_avg" in cells["results"].outputs[0].data["text/html"]
+
+
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
@@ -102,6 +127,12 @@ def test_runs(name, tmp_path):
         ("repair", {"bank_size": 0}, "bank_size=0: must be"),
         ("uot_rcl", {"noise_rate": 2}, "noise_rate=2: must be a number"),
         ("omit", {"matching": "best"}, "matching='best'"),
+        ("one_run", {"method": "l2rmm"}, "method='l2rmm': must be one of"),
+        ("one_run", {"mrat": 0.6}, "unknown parameter 'mrat'; did you mean 'mrate'?"),
+        ("one_run", {"options": {"rhoo": 0.1}}, "unknown parameter 'rhoo'; did you mean 'rho'?"),
+        ("one_run", {"options": {"seed": 1}}, "options: seed is a parameter of its own"),
+        ("one_run", {"noise_rate": 0.4}, "noise_rate=0.4: l2rm trains on pairs"),
+        ("one_run", {"method": "mrl", "model": "vse"}, "model='vse': mrl is category retrieval"),
     ],
 )
 def test_wrong_parameters_stop_before_any_work(name, wrong, message, tmp_path):
