@@ -20,7 +20,7 @@ import torch
 from nclib import checkpoint
 from nclib._lock import sole_writer
 from nclib._options import Rule, make, plain_values, rules
-from nclib._parallel import Processes, processes
+from nclib._parallel import processes
 from nclib._registry import Registry
 from nclib._saved_loop import SavedLoop
 from nclib._settings import as_plain, check_data_options, checked, noise_digest
@@ -140,38 +140,29 @@ class Frame(Generic[R]):
         RuntimeError
             When another process works on this run.
         """
-        with processes(settings["device"], refuse=self.in_one_process) as group:
-            return self._run(settings, folder, execute, progress and group.rank == 0, group)
-
-    def _run(
-        self,
-        settings: dict[str, Any],
-        folder: Path,
-        execute: Callable[[dict[str, Any], Path, torch.device, bool], R],
-        progress: bool,
-        group: Processes,
-    ) -> R:
         path, damage = folder / "record.json", ""
-        if path.exists():
-            try:
-                done = self.record.load(path)
-            except ValueError as error:
-                damage = str(error)
-            else:
-                if progress:
-                    print(f"already done on {done.environment['device']}: {path}")
-                return done
-        device = choose_device(group.device or settings["device"])
-        with (
-            sole_writer(folder) if group.rank == 0 else nullcontext(),
-            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-            cpu_threads(settings["threads"]),
-        ):
-            if damage and group.rank == 0:
-                checkpoint.set_aside(path, damage)
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-            return execute(settings, folder, device, progress)
+        with processes(settings["device"], refuse=self.in_one_process) as group:
+            shown = progress and group.rank == 0
+            if path.exists():
+                try:
+                    done = self.record.load(path)
+                except ValueError as error:
+                    damage = str(error)
+                else:
+                    if shown:
+                        print(f"already done on {done.environment['device']}: {path}")
+                    return done
+            device = choose_device(group.device or settings["device"])
+            with (
+                sole_writer(folder) if group.rank == 0 else nullcontext(),
+                torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+                cpu_threads(settings["threads"]),
+            ):
+                if damage and group.rank == 0:
+                    checkpoint.set_aside(path, damage)
+                if device.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats(device)
+                return execute(settings, folder, device, shown)
 
     def finish(
         self,

@@ -8,8 +8,43 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 NAME = ".lock"
+
+
+def take(file: IO[Any]) -> bool:
+    """Lock an open file for this process until it is closed; return False where another process has it.
+
+    Always True on Windows, which has no such lock.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a run, if need be.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> ValueError:
+    return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 
 
 @contextmanager
@@ -27,27 +62,18 @@ def sole_writer(folder: Path) -> Iterator[None]:
     ValueError
         When the folder cannot be written.
     """
+    make_folder(folder)
     try:
-        import fcntl
-    except ImportError:  # Windows has no such lock
-        yield
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
         handle = open(folder / NAME, "a+", encoding="utf8")  # noqa: SIM115  (closed below)
     except OSError as error:
-        raise ValueError(
-            f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder"
-        ) from error
+        raise _unwritable(folder, error) from error
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take(handle):
             handle.seek(0)
             raise RuntimeError(
                 f"{folder} is being written by {handle.read().strip() or 'another process'}; "
                 "wait for it, or choose another out"
-            ) from None
+            )
         with contextlib.suppress(OSError):  # a full disk; the note is only for the message above
             os.ftruncate(handle.fileno(), 0)
             os.write(handle.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())

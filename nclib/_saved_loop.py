@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nclib import checkpoint
+from nclib._lock import make_folder
 from nclib._parallel import current
 
 IDENTITY = {"fingerprint": "settings or code"}  # key of a checkpoint's identity -> words, where they differ
@@ -118,12 +119,7 @@ class SavedLoop(ABC):
         RuntimeError
             When a loss is no longer finite.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(
-                f"out={str(self.folder.parent)!r} cannot be written ({error}); choose another folder"
-            ) from error
+        make_folder(self.folder)
         self._resume()
         self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
         for epoch in range(len(self.history), self.n_planned):

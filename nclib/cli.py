@@ -43,7 +43,8 @@ def run(words: Words) -> int:
     ``--data_options.root /data``. The same command continues an interrupted run.
     """
     import nclib
-    from nclib import category, experiment, methods
+    from nclib import category, methods
+    from nclib.experiment import kind_of
 
     known = [*methods.available(), *category.available()]
     parser = _parser("run", run)
@@ -54,8 +55,8 @@ def run(words: Words) -> int:
         print(_parameters(words[0]))
         return 0
     options, others = parser.parse_known_args(words)
-    rules = (experiment if options.method in methods.available() else category).parameters(options.method)
-    record = nclib.run(options.method, progress=not options.quiet, **options_of(others, rules))
+    values = options_of(others, kind_of(options.method).parameters(options.method))
+    record = nclib.run(options.method, progress=not options.quiet, **values)
     if os.environ.get("RANK", "0") == "0":  # the first of the processes that torchrun started
         print(Path(record.folder) / "record.json")
     return 0
@@ -63,9 +64,9 @@ def run(words: Words) -> int:
 
 def _parameters(method: str) -> str:
     """Return the parameters of a run with ``method`` as a table: name, value in the quick preset, meaning."""
-    from nclib import category, experiment, methods
+    from nclib.experiment import kind_of
 
-    kind = experiment if method in methods.available() else category
+    kind = kind_of(method)
     settings = kind.resolve(method)
     usual = {**settings, **settings["method_options"]}
     lines = [f"nclib run {method} [--name value ...], values in the preset quick:", ""]

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import difflib
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +37,7 @@ __all__ = [
     "check_parameters",
     "cpu_threads",
     "fingerprint",
+    "kind_of",
     "load_trainer",
     "open_run",
     "parameters",
@@ -79,6 +83,35 @@ FRAME = Frame(
     noise_from_file={"mrate": None, "protocol": "file"},
     record=Record,
 )
+
+
+def kind_of(method: str) -> ModuleType:
+    """Return the module whose ``run``, ``resolve`` and ``parameters`` belong to a method.
+
+    Parameters
+    ----------
+    method : str
+        One of ``nclib.methods.available()`` or ``nclib.category.available()``.
+
+    Returns
+    -------
+    module
+        :mod:`nclib.experiment` for mismatched pairs, ``nclib.category`` for wrong categories.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name; the message lists those that there are.
+    """
+    pairs, labels = methods.available(), category.available()
+    if method in pairs:
+        return sys.modules[__name__]
+    if method in labels:
+        return category
+    every = [*pairs, *labels]
+    near = difflib.get_close_matches(str(method), every, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
 
 
 def parameters(method: str) -> dict[str, Rule]:
@@ -153,7 +186,7 @@ def run(
     --------
     >>> record = run("plain", dataset="planted", model="vse", epochs=1)  # doctest: +SKIP
     """
-    if method not in methods.available() and method in category.available():
+    if kind_of(method) is category:
         given = {"model_options": model_options, "data_options": data_options}
         values |= {k: v for k, v in given.items() if v is not None}
         return category.run(method, progress=progress, **values)

@@ -201,7 +201,7 @@ def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypat
 
 
 def test_unknown_method_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"unknown method 'l2rn'; did you mean 'l2rm'\?"):
+    with pytest.raises(ValueError, match=r"method='l2rn': must be one of .*deep_sm.*; did you mean 'l2rm'\?"):
         run(tmp_path, "l2rn")
 
 

@@ -23,6 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
 NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise", "seed")
 ABOUT = "about"
+METHOD = "l2rm"  # of a run that names none, as in nclib.run
 OWN = ("out", "device")  # parameters that the program decides
 
 
@@ -126,31 +127,17 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether the data of a run are files whose folder must be given, and is not."""
+    from nclib import category
     from nclib.data.category import category_datasets
     from nclib.data.registry import datasets
+    from nclib.experiment import kind_of
 
     name = arguments.get("dataset")
-    registry = category_datasets if kind_of(arguments)[0] == "category" else datasets
+    registry = category_datasets if kind_of(arguments.get("method", METHOD)) is category else datasets
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(registry[name].factory).parameters.get("root")
     return root is not None and root.default is root.empty
-
-
-def kind_of(arguments: dict[str, Any]) -> tuple[str, Any]:
-    """Return ``"pairs"`` or ``"category"``, and the ``resolve`` of this kind of run."""
-    import nclib
-    from nclib import category, experiment
-
-    method = arguments.get("method", "l2rm")
-    every = [*nclib.methods.available(), *category.available()]
-    if method not in every:
-        near = difflib.get_close_matches(str(method), every, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
-    if method in nclib.methods.available():
-        return "pairs", experiment.resolve
-    return "category", category.resolve
 
 
 def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
@@ -169,6 +156,8 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     GridError
         Naming the file, the block and the parameter, for everything wrong at once.
     """
+    from nclib.experiment import kind_of
+
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}
     wrong: dict[str, None] = {}
@@ -188,7 +177,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 options = {**(run.get("data_options") or {}), "root": root or "unknown"}
                 arguments = {**run, "data_options": options} if needed else run
-                settings = kind_of(run)[1](**arguments)
+                settings = kind_of(run.get("method", METHOD)).resolve(**arguments)
             except (ValueError, TypeError) as error:
                 wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
                 continue

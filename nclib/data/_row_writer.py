@@ -7,7 +7,6 @@ The file gets its name when the last row is on disk.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -22,6 +21,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from tqdm import tqdm
 
+from nclib._lock import take
 from nclib.data.files import write_text
 
 BLOCK = 64  # rows that are written and noted together: 19 MB at the papers' sizes
@@ -127,10 +127,9 @@ def _alone(part: Path, path: Path) -> Iterator[BinaryIO]:
         raise ConvertError(f"{part} cannot be written ({error.strerror})") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            same = os.path.samestat(os.fstat(file.fileno()), part.stat())
+            same = take(file) and os.path.samestat(os.fstat(file.fileno()), part.stat())
         except OSError:
-            same = False  # locked, or it got its name just now
+            same = False  # it got its name just now
         if not same:
             raise ConvertError(f"another process is writing {path}; wait for it, or end it")
         yield file

@@ -112,6 +112,7 @@ class _Source:
             except OSError as error:
                 raise RowFileError(f"{self.path} cannot be read at byte {at:,} ({error.strerror})") from error
             if got == 0:
+                self.check()  # the usual reason, in its own words
                 raise RowFileError(f"{self.path} ends at byte {at:,}; it was cut short while it was in use")
             at += got
             while done < len(views) and got >= len(views[done]):

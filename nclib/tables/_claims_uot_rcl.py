@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nclib.tables._compare import Difference, paired
@@ -224,20 +225,26 @@ def lambda_hardly_matters(runs: Recorded) -> Finding:
     )
 
 
-def _momenta(runs: Recorded, high: tuple[str, ...], low: tuple[str, ...], **where: float) -> list[Difference]:
-    """Every momentum in ``high`` minus every one in ``low``; the empty name is 0.99."""
+def _momenta(runs: Recorded) -> pd.DataFrame:
+    """Runs that differ from the usual in the momentum at most."""
+    table = _own(runs)
+    return table[table["variant"].isin(["", *_variants(runs, "gamma")])] if len(table) else table
+
+
+def _higher(table: pd.DataFrame, high: Sequence[float], low: Sequence[float]) -> list[Difference]:
+    """Every momentum in ``high`` minus every one in ``low``."""
     return [
         d
         for a in high
         for b in low
         for d in compare(
-            select(_own(runs), **where),
-            {"variant": a},
-            {"variant": b},
+            table,
+            {"option.gamma": a},
+            {"option.gamma": b},
             "map_avg",
             digits=3,
             conditions=CATEGORY_CONDITIONS,
-            name=f"{a or 'gamma=0.99'} − {b or 'gamma=0.99'},",
+            name=f"gamma={a:g} − {b:g},",
         )
     ]
 
@@ -245,20 +252,20 @@ def _momenta(runs: Recorded, high: tuple[str, ...], low: tuple[str, ...], **wher
 @judge("U16")
 def high_momenta_are_better(runs: Recorded) -> Finding:
     """At 0.2, momenta near 1 against momenta near 0."""
-    found = _momenta(runs, ("", "gamma=0.95", "gamma=1"), ("gamma=0", "gamma=0.1"), noise_rate=0.2)
+    found = _higher(select(_momenta(runs), noise_rate=0.2), (0.95, 0.99, 1.0), (0.0, 0.1))
     return conclude(found, _data(runs), missing="uot_rcl with other values of gamma at 0.2")
 
 
 @judge("U17")
 def fixed_labels_overfit(runs: Recorded) -> Finding:
     """At 0.8, gamma = 1 loses more between the selected and the last epoch than 0.99 does."""
-    table = select(_own(runs), noise_rate=0.8)
+    table = select(_momenta(runs), noise_rate=0.8)
     if "last.map_avg" in table:
         table = table.assign(lost=table["map_avg"] - table["last.map_avg"])
     found = compare(
         table,
-        {"variant": "gamma=1"},
-        {"variant": ""},
+        {"option.gamma": 1.0},
+        {"option.gamma": 0.99},
         "lost",
         digits=3,
         conditions=CATEGORY_CONDITIONS,
@@ -270,14 +277,16 @@ def fixed_labels_overfit(runs: Recorded) -> Finding:
 @judge("U18")
 def prototypes_alone_are_worse(runs: Recorded) -> Finding:
     """gamma = 0.99 against 0 and 0.1."""
-    found = _momenta(runs, ("",), ("gamma=0", "gamma=0.1"))
+    found = _higher(_momenta(runs), (0.99,), (0.0, 0.1))
     return conclude(found, _data(runs), missing="uot_rcl with gamma=0 and 0.1")
 
 
 @judge("U19")
 def usual_momentum_is_best(runs: Recorded) -> Finding:
     """gamma = 0.99 against every other recorded value."""
-    found = _momenta(runs, ("",), tuple(_variants(runs, "gamma")))
+    table = _momenta(runs)
+    others = sorted(set(table.get("option.gamma", ())) - {0.99})
+    found = _higher(table, (0.99,), others)
     return conclude(found, _data(runs), missing="uot_rcl with other values of gamma")
 
 

@@ -95,6 +95,7 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
     }
     return {
         **{k: v for k, v in s.items() if not isinstance(v, dict)},
+        **{f"option.{k}": v for k, v in s.get("method_options", {}).items()},
         **record.metrics["test"],
         **others,
         **record.diagnostics,

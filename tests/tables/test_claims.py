@@ -60,6 +60,11 @@ def made(tmp_path_factory):
             save_category(folder, "sdml", 0.7 - 0.4 * rate, noise_rate=rate, seed=seed)
             save_category(folder, "mcca", 0.4, noise_rate=rate, seed=seed)
             save_category(folder, "uot_rcl", 0.8 - 0.1 * rate, noise_rate=rate, seed=seed, lam=0.0)
+        for rate in (0.2, 0.8):  # the usual momentum on these data is 0.95, the paper's 0.99
+            for gamma, value in ((0.0, 0.7), (0.1, 0.71), (0.99, 0.85), (1.0, 0.84)):
+                save_category(
+                    folder, "uot_rcl", value + wobble / 100, noise_rate=rate, seed=seed, gamma=gamma
+                )
     return tables.recorded(folder)
 
 
@@ -123,6 +128,10 @@ def test_without_records_only_transport_is_decided(nothing):
         ("U01", HOLDS),
         ("U02", HOLDS),
         ("U14", HOLDS),
+        ("U16", HOLDS),
+        ("U17", PARTLY),  # made records lose nothing after the best epoch
+        ("U18", HOLDS),
+        ("U19", HOLDS),
         ("U21", HOLDS),
     ],
 )
@@ -133,6 +142,7 @@ def test_verdicts_follow_the_records(claim, verdict, found):
 def test_evidence_holds_the_numbers(found):
     text = found.at["U21", "evidence"]
     assert "rate 0.8: +0.69" in text
+    assert "gamma=0.99 − 0.95, rate 0.2: +0.050" in found.at["U19", "evidence"]
     assert re.search(r"n = 3, p", text)
     assert found.at["L01", "data"] == "on bundled data emoji, quick"
     assert found.at["L01", "test"].endswith("n = 3 is weak")
