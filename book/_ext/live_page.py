@@ -95,7 +95,8 @@ def comparison(live: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str
     rows = []
     for mine in live:
         same = [r for r in recorded if kind(r) == kind(mine)]
-        device = f"{mine['environment']['device']}, {mine['environment']['threads']} threads"
+        n = mine["environment"]["threads"]
+        device = f"{mine['environment']['device']}, {n} thread{'s' if n != 1 else ''}"
         for where, group in ((f"your machine: {device}", [mine]), (f"recorded, seeds: {len(same)}", same)):
             if group:
                 tests = [r["metrics"]["test"] for r in group]

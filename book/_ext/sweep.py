@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -152,8 +153,9 @@ def profile_of(name: str) -> pathlib.Path:
 
 
 def check_executor(snakemake: pathlib.Path, profile: pathlib.Path) -> None:
-    """Say what to install where a profile names an executor that this Snakemake lacks."""
-    name = str((yaml.safe_load((profile / "config.yaml").read_text("utf8")) or {}).get("executor", "local"))
+    """Say what is missing where a profile's executor cannot work here."""
+    content = yaml.safe_load((profile / "config.yaml").read_text("utf8")) or {}
+    name = str(content.get("executor", "local"))
     python, module = snakemake.parent / "python", f"snakemake_executor_plugin_{name.replace('-', '_')}"
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     if name not in ("local", "dryrun", "touch") and subprocess.call([str(python), "-c", code]):
@@ -161,6 +163,24 @@ def check_executor(snakemake: pathlib.Path, profile: pathlib.Path) -> None:
             f"PROFILE={profile.name}: Snakemake has no executor {name!r} yet. Once: "
             f"{python} -m pip install snakemake-executor-plugin-{name}"
         )
+    if name == "slurm":
+        check_slurm(profile, str(content.get("slurm-status-command", "sacct")))
+
+
+def check_slurm(profile: pathlib.Path, asks: str) -> None:
+    """Say what is wrong where jobs could not be submitted, or their ends would never be noticed."""
+    missing = [word for word in ("sbatch", asks) if shutil.which(word) is None]
+    if missing:
+        raise Refused(
+            f"PROFILE={profile.name}: there is no {missing[0]} here; start on a machine of the cluster"
+        )
+    if asks == "sacct":
+        answer = subprocess.run(["sacct", "--noheader"], capture_output=True, text=True, check=False)
+        if answer.returncode:  # without accounts the executor would wait for its jobs for ever
+            raise Refused(
+                f"PROFILE={profile.name}: this cluster keeps no accounts of its jobs ({answer.stderr.strip()}). "
+                f"Add to {profile / 'config.yaml'}: slurm-status-command: squeue"
+            )
 
 
 def command(snakemake: pathlib.Path, folder: pathlib.Path, asked: argparse.Namespace) -> list[str]:

@@ -264,6 +264,25 @@ def test_a_profile_without_its_executor_is_told(tmp_path: Path) -> None:
         sweep.main(words)
 
 
+def test_a_slurm_that_would_be_waited_for_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    monkeypatch.setenv("PATH", str(commands))
+    with pytest.raises(sweep.Refused, match="PROFILE=here: there is no sbatch here"):
+        sweep.check_slurm(tmp_path / "here", "sacct")
+    answers = {"sbatch": "exit 0", "squeue": "exit 0", "sacct": "echo accounting is disabled >&2; exit 1"}
+    for name, does in answers.items():
+        (commands / name).write_text(f"#!/bin/sh\n{does}\n", "utf8")
+        (commands / name).chmod(0o755)
+    with pytest.raises(sweep.Refused, match=r"accounting is disabled.*slurm-status-command: squeue"):
+        sweep.check_slurm(tmp_path / "here", "sacct")
+    sweep.check_slurm(tmp_path / "here", "squeue")
+    (commands / "sacct").write_text("#!/bin/sh\nexit 0\n", "utf8")
+    sweep.check_slurm(tmp_path / "here", "sacct")
+
+
 def test_the_plan_is_shown_without_running_anything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
