@@ -28,6 +28,7 @@ from nclib.methods import Batch, Method, Truth
 from nclib.models import Matcher, similarity_matrix
 from nclib.noise import Mismatch
 
+BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 AHEAD = 2  # batches that are read from disk while one is in use; 38 MB each at the papers' sizes
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -92,13 +93,13 @@ class NoisyPairs:
         """Load the pairs at ``index`` onto ``device``."""
         return _on(device, self._host_batch(index, device))
 
-    def batches(self, order: Tensor, size: int, drop_last: bool, device: torch.device) -> Batches:
+    def batches(self, order: Tensor, size: int, least: int, device: torch.device) -> Batches:
         """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead."""
         return Batches(
             lambda index: self._host_batch(index, device),
             order,
             size,
-            drop_last,
+            least,
             place=lambda batch: _on(device, batch),
             n_ahead=AHEAD if self.split.on_disk else 0,
         )
@@ -124,7 +125,7 @@ def _on(device: torch.device, batch: Batch) -> Batch:
 
 
 class Batches:
-    """Shuffled batches of some pairs; knows its length, draws its order once.
+    """Batches of some pairs in a given order; knows its length. A last batch below ``least`` is left out.
 
     ``load`` makes a batch from positions; with ``n_ahead`` a thread calls it for so many batches ahead of
     the one in use. ``place`` finishes a batch in the thread that asks for it.
@@ -135,14 +136,13 @@ class Batches:
         load: Callable[[Tensor], Batch],
         order: Tensor,
         size: int,
-        drop_last: bool,
+        least: int,
         *,
         place: Callable[[Batch], Batch] | None = None,
         n_ahead: int = 0,
     ) -> None:
-        n = len(order)
-        # Batch normalisation needs two samples, so a last batch of one is left out as well.
-        last = n - n % size if drop_last or n % size == 1 else n
+        n, rest = len(order), len(order) % size
+        last = n - rest if rest < least else n
         self.load, self.chunks = load, list(order[:last].split(size)) if last else []
         self.place, self.n_ahead = place, n_ahead
 
@@ -229,7 +229,11 @@ class Trainer(SavedLoop):
         n = self.n_pairs if subset is None else len(subset)
         order = torch.randperm(n, generator=self.generator(purpose))
         chosen = order if subset is None else subset[order]
-        return self.pairs.batches(chosen, self.batch_size, drop_last, self.device)
+        return self.batches_of(chosen, least=self.batch_size if drop_last else BATCH_NORM_NEEDS)
+
+    def batches_of(self, index: Tensor, size: int = 0, least: int = BATCH_NORM_NEEDS) -> Batches:
+        """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's)."""
+        return self.pairs.batches(index, size or self.batch_size, least, self.device)
 
     @property
     def training_epoch(self) -> int:

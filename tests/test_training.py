@@ -230,10 +230,11 @@ def test_batches_leave_out_a_last_batch_of_one():
         return index
 
     order = torch.arange(9)
-    assert [len(b) for b in Batches(load, order, 4, drop_last=False)] == [4, 4]
-    assert [len(b) for b in Batches(load, order[:6], 4, drop_last=False)] == [4, 2]
-    assert [len(b) for b in Batches(load, order[:6], 4, drop_last=True)] == [4]
-    assert len(Batches(load, order[:3], 4, drop_last=True)) == 0
+    assert [len(b) for b in Batches(load, order, 4, least=2)] == [4, 4]
+    assert [len(b) for b in Batches(load, order[:6], 4, least=2)] == [4, 2]
+    assert [len(b) for b in Batches(load, order, 4, least=1)] == [4, 4, 1]
+    assert [len(b) for b in Batches(load, order[:6], 4, least=4)] == [4]
+    assert len(Batches(load, order[:3], 4, least=4)) == 0
 
 
 def test_noisy_pairs_load_the_image_that_the_noise_gave():

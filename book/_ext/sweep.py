@@ -178,8 +178,8 @@ def check_slurm(profile: pathlib.Path, asks: str) -> None:
         answer = subprocess.run(["sacct", "--noheader"], capture_output=True, text=True, check=False)
         if answer.returncode:  # without accounts the executor would wait for its jobs for ever
             raise Refused(
-                f"PROFILE={profile.name}: this cluster keeps no accounts of its jobs ({answer.stderr.strip()}). "
-                f"Add to {profile / 'config.yaml'}: slurm-status-command: squeue"
+                f"PROFILE={profile.name}: this cluster keeps no accounts of its jobs "
+                f"({answer.stderr.strip()}). Add to {profile / 'config.yaml'}: slurm-status-command: squeue"
             )
 
 

@@ -119,6 +119,12 @@ class Loop(Protocol):
     ) -> BatchIterable:
         """Return shuffled batches of all pairs, or of those at ``subset``."""
 
+    def batches_of(self, index: Tensor, size: int = 0, least: int = 2) -> BatchIterable:
+        """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's).
+
+        A last batch below ``least`` pairs is left out; batch normalisation needs two.
+        """
+
     def held_out(self, index: Tensor) -> Batch:
         """Load known-matched pairs, ``index`` in [0, n_held_out)."""
 

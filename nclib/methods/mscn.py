@@ -178,18 +178,16 @@ class MSCN(CoTeaching):
         for group in self.meta_optimizers[loop.active].param_groups:
             group["lr"] = self.options.meta_lr * loop.lr_scale
         B = self.options.train_batch or max(2, loop.batch_size // 2)
-        chunks = (
-            kept[torch.randperm(len(kept), generator=loop.generator("kept"))].split(B) if len(kept) else ()
-        )
-        chunks = [index for index in chunks if len(index) > 1]
-        if not chunks:
+        order = torch.randperm(len(kept), generator=loop.generator("kept"))
+        batches = loop.batches_of(kept[order], B)
+        if not len(batches):
             warnings.warn(
                 f"epoch {loop.epoch}: {len(kept)} of {loop.n_pairs} pairs are kept and do not fill a batch; "
                 f"network {loop.active} does not train in this epoch",
                 stacklevel=2,
             )
         meta = self.meta_pairs.batches(B)
-        return Steps(((turn, loop.batch(index), meta) for turn, index in enumerate(chunks)), len(chunks))
+        return Steps(((turn, batch, meta) for turn, batch in enumerate(batches)), len(batches))
 
     def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
         def scores(batch: Batch) -> Tensor:

@@ -147,8 +147,7 @@ class REPAIR(CoTeaching):
                 continue
             order = torch.randperm(len(clean), generator=loop.generator(f"bank {k}"))[: o.bank_size]
             with loop.evaluating():
-                for index in clean[order].split(loop.batch_size):
-                    batch = loop.batch(index)
+                for batch in loop.batches_of(clean[order], least=1):
                     bank.push(*encode(loop, batch, k), batch.index)
 
     def _label_all(self, loop: Loop) -> None:

@@ -33,7 +33,7 @@ class Loop:
         self.purposes.append(purpose)
         g = torch.Generator().manual_seed(len(self.purposes))
         order = subset[torch.randperm(len(subset), generator=g)]
-        return Batches(lambda index: index, order, self.batch_size, drop_last)
+        return Batches(lambda index: index, order, self.batch_size, self.batch_size if drop_last else 2)
 
 
 class Method(CoTeaching):
