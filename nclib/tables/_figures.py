@@ -13,7 +13,7 @@ from nclib.tables._evidence import ROBUST, VERDICTS, best_other, compare
 from nclib.tables._layouts import layout_of
 from nclib.tables._match import models_named, wanted
 from nclib.tables._printed import rows_of
-from nclib.tables._runs import Recorded, select
+from nclib.tables._runs import Recorded, select, usual_value
 from nclib.tables._sheets import BUNDLED
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _measured_rows(paper: str, table: str, runs: Recorded, preset: str) -> dict[
     return found
 
 
-def sweep_figure(runs: Recorded, option: str, usual: float, *, xlabel: str, **where: Any) -> Figure:
+def sweep_figure(runs: Recorded, option: str, *, xlabel: str, scale: str = "linear", **where: Any) -> Figure:
     """Draw the recalls over the values of one option, image to text on the left, text to image on the right.
 
     Parameters
@@ -183,20 +183,22 @@ def sweep_figure(runs: Recorded, option: str, usual: float, *, xlabel: str, **wh
     runs : Recorded
         Recorded runs of image-text retrieval.
     option : str
-        Name of an option of a method whose values are numbers.
-    usual : float
-        Its value in runs that leave it alone.
+        Name of an option of a method or model whose values are numbers.
     xlabel : str
         What the option is.
+    scale : {"linear", "log"}
+        Of the axis of its values.
     **where
         Column = value pairs of the runs, such as ``method="l2rm", mrate=0.2``.
 
     Returns
     -------
     Figure
-        Mean and standard deviation over seeds; says so where fewer than two values were recorded.
+        Mean and standard deviation over seeds, a dotted line at the value that the preset uses; says so where
+        fewer than two values were recorded.
     """
     table = select(runs.retrieval, **where)
+    usual = usual_value(table, option)
     values = {
         variant: float(variant.removeprefix(f"{option}=")) if variant else usual
         for variant in set(table.get("variant", ()))
@@ -204,6 +206,7 @@ def sweep_figure(runs: Recorded, option: str, usual: float, *, xlabel: str, **wh
     }
     figure, axes = plots._axes(2, height=3.4)
     part = table[table["variant"].isin(values)] if len(table) else table
+    ticks = sorted(values.values())
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
         axis.set(xlabel=xlabel, title=title)
         if len(values) < 2:
@@ -224,6 +227,9 @@ def sweep_figure(runs: Recorded, option: str, usual: float, *, xlabel: str, **wh
                 label=f"R@{k}",
             )
         axis.set_ylim(0, None)
+        axis.set_xscale(scale)
+        axis.set_xticks(ticks, [f"{v:g}" for v in ticks])
+        axis.minorticks_off()
         axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
     axes[0].set_ylabel("recall, %")
     if len(values) > 1:

@@ -146,6 +146,15 @@ def variant_of(settings: Mapping[str, Any]) -> str:
     return variant({k: v for k, v in mine.items() if k in usual and v != usual[k]})
 
 
+def usual_value(table: pd.DataFrame, option: str) -> Any:
+    """Return the value of an option in usual runs of the method, model and data in a table's first row."""
+    if table.empty:
+        return None
+    row = table.iloc[0]
+    usual = _usual(*(str(row.get(k, "")) for k in ("method", "model", "dataset", "preset")))
+    return (usual or {}).get(option)
+
+
 @functools.cache
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Usual settings of a run as one flat mapping; None when this version does not know the method."""

@@ -204,12 +204,14 @@ def test_a_sweep_is_drawn_from_runs_that_change_that_option_alone(tmp_path):
         save(tmp_path, "l2rm", 240 + seed, seed=seed, rho=0.5, **where)
     save(tmp_path, "l2rm", 100, seed=0, rho=0.5, mask=False, **where)
     runs = tables.recorded(tmp_path)
-    figure = tables.sweep_figure(runs, "rho", 0.1, xlabel="mass", method="l2rm", mrate=0.2)
+    figure = tables.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.2)
     for axis in figure.axes:
         assert axis.get_legend_handles_labels()[1] == ["R@10", "R@5", "R@1"]
         for container in axis.containers:
             assert list(container.lines[0].get_xdata()) == [0.1, 0.5]
             first, second = container.lines[0].get_ydata()
             assert first > second > 0.7 * first
-    nothing = tables.sweep_figure(runs, "rho", 0.1, xlabel="mass", method="l2rm", mrate=0.6)
+        assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "0.5"]
+        assert [line.get_xdata()[0] for line in axis.lines if line.get_ls() == ":"] == [0.1]  # the preset's
+    nothing = tables.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.6)
     assert [axis.texts[0].get_text() for axis in nothing.axes] == ["no recorded runs"] * 2
