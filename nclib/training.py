@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from nclib.evaluation import recall
 from nclib.methods import Batch, Method, Truth
 from nclib.models import Matcher, similarity_matrix
 from nclib.noise import Mismatch
+
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 AHEAD = 2  # batches that are read from disk while one is in use; 38 MB each at the papers' sizes
@@ -101,8 +104,13 @@ class NoisyPairs:
             size,
             least,
             place=lambda batch: _on(device, batch),
-            n_ahead=AHEAD if self.split.on_disk else 0,
+            n_ahead=self.n_ahead,
         )
+
+    @property
+    def n_ahead(self) -> int:
+        """Batches that a thread loads before they are asked for; 0 where the data are in memory."""
+        return AHEAD if self.split.on_disk else 0
 
     def _host_batch(self, index: Tensor, device: torch.device) -> Batch:
         """Load pairs into the host's memory; knows nothing of a current device, so any thread can do it."""
@@ -234,6 +242,11 @@ class Trainer(SavedLoop):
     def batches_of(self, index: Tensor, size: int = 0, least: int = BATCH_NORM_NEEDS) -> Batches:
         """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's)."""
         return self.pairs.batches(index, size or self.batch_size, least, self.device)
+
+    def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
+        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked."""
+        n = self.pairs.n_ahead
+        return ahead(load, items, n) if n else map(load, items)
 
     @property
     def training_epoch(self) -> int:

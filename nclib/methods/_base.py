@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from nclib.batch import Tokens
 from nclib.models import Matcher
+
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,12 @@ class Loop(Protocol):
         """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's).
 
         A last batch below ``least`` pairs is left out; batch normalisation needs two.
+        """
+
+    def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
+        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked.
+
+        ``load`` must not draw random numbers.
         """
 
     def held_out(self, index: Tensor) -> Batch:

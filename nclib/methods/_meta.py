@@ -338,18 +338,18 @@ class MetaPairs:
         return pairs, label, torch.cat([label.new_ones(len(matches)), differs])
 
     def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-        """Yield shuffled meta batches without end; every turn is shuffled anew."""
+        """Return shuffled meta batches without end; every turn is shuffled anew."""
+        return self.loop.ahead(self.load, self._rows(size))
+
+    def _rows(self, size: int) -> Iterator[Tensor]:
         for turn in itertools.count():
             order = torch.randperm(2 * self.n, generator=self.loop.generator(f"meta {turn}"))
-            for rows in order.split(size):
-                if len(rows) > 1:  # batch normalisation needs two
-                    yield self.load(rows)
+            yield from (rows for rows in order.split(size) if len(rows) > 1)  # batch normalisation needs two
 
     def scores(self, network: MetaMatcher, size: int = 256) -> tuple[Tensor, Tensor]:
         """Return the scores that a network gives to the matches and to the mismatches, on the host."""
         parts = []
-        for rows in torch.arange(2 * self.n).split(size):
-            pairs, label, weight = self.load(rows)
+        for pairs, label, weight in self.loop.ahead(self.load, torch.arange(2 * self.n).split(size)):
             parts.append(torch.stack([network(pairs.images, pairs.captions, paired=True), label, weight]))
         score, label, weight = torch.cat(parts, dim=1).cpu()
         wrong = (label == 0) & (weight == 1)
