@@ -209,7 +209,7 @@ def low_temperature_hurts(runs: Recorded) -> Finding:
     table, found = select(runs.retrieval, method="plain", model="omit"), []
     for name in ("intra", "inter"):
         base = f"marginals={name}"
-        for low in sorted({v for v in table.get("variant", ()) if v.startswith(f"{base}, tau=0")}):
+        for low in sorted({v for v in table.get("variant", ()) if v.startswith(f"{base}, model.tau=0")}):
             found += compare(table, {"variant": low}, {"variant": base}, name=f"{low},")
     return conclude(found, _data(runs), want="below", missing=_missing("marginals=intra or inter", "tau < 1"))
 

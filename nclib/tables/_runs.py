@@ -163,14 +163,13 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
     try:
         if not model:
             return _flat(category.resolve(method, dataset=dataset, preset=preset, **_root(dataset)))
-        flat = _flat(
-            experiment.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset))
+        own = inspect.signature(models.registry.MODELS[model].factory).parameters
+        return _flat(
+            experiment.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)),
+            {k: p.default for k, p in own.items() if p.default is not p.empty},
         )
     except ValueError:
         return None
-    own = inspect.signature(models.registry.MODELS[model].factory).parameters
-    defaults = {f"{k}": p.default for k, p in own.items() if p.default is not p.empty}
-    return {**defaults, **flat}
 
 
 def _root(dataset: str) -> dict[str, Any]:
@@ -185,11 +184,14 @@ def _root(dataset: str) -> dict[str, Any]:
     return {"data_options": {p.name: "." for p in needed if p.default is p.empty}}
 
 
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Settings as one mapping; an option of the model that the method has too is called ``model.<name>``."""
     flat = {k: v for k, v in settings.items() if k not in NAMED + FREE and not isinstance(v, dict)}
-    for part in ("data_options", "model_options", "method_options"):
-        flat |= {k: v for k, v in settings.get(part, {}).items() if k not in FREE}
-    return flat
+    method = settings.get("method_options", {})
+    model = {**(model_defaults or {}), **settings.get("model_options", {})}
+    flat |= settings.get("data_options", {}) | method
+    flat |= {f"model.{k}" if k in method else k: v for k, v in model.items()}
+    return {k: v for k, v in flat.items() if k not in FREE}
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:

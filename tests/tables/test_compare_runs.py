@@ -9,7 +9,7 @@ import pytest
 from records_made import save, save_category
 from scipy import stats
 
-from nclib import tables
+from nclib import experiment, tables
 from nclib.tables._compare import Difference, mean_text
 from nclib.tables._match import wanted
 from nclib.tables._runs import protocol_line, variant, variant_of
@@ -99,6 +99,11 @@ def test_variants_name_what_is_unusual(made):
     assert found["l2rm", "rho=1"] == 1
     assert made.category.groupby("variant").size().to_dict() == {"": 7, "lam=0": 3}
     assert variant({"b": 2.0, "a": False}) == "a=False, b=2"
+    options = {"marginals": "inter", "tau": 0.1}  # tau is an option of the loss as well
+    settings = experiment.resolve("plain", model="omit", loss="infonce", model_options=options)
+    assert variant_of(settings) == "loss=infonce, marginals=inter, model.tau=0.1"
+    settings = experiment.resolve("l2rm", model="omit", tau=0.1)
+    assert variant_of(settings) == "tau=0.1"
     assert "unknown" in variant_of({"method": "gone", "model": "vse", "dataset": "emoji", "preset": "quick"})
 
 
