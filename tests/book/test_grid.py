@@ -167,3 +167,17 @@ def test_every_record_of_the_book_is_a_run_of_its_grid(folder):
         settings = Record.load(path).settings
         wanted = {k: v for k, v in planned[path.stem].items() if k not in FREE}
         assert {k: settings.get(k) for k in wanted} == wanted, path.stem
+
+
+def test_no_run_is_recorded_twice():
+    """Two records of one run would count as two seeds."""
+    seen = {}
+    for path in sorted((ROOT / "book" / "results").glob("*/*.json")):
+        try:
+            settings = Record.load(path).settings
+        except ValueError:
+            continue  # a benchmark
+        key = json.dumps({k: v for k, v in settings.items() if k not in FREE}, sort_keys=True)
+        assert key not in seen, f"{path} repeats {seen[key]}"
+        seen[key] = path
+    assert len(seen) > 500
