@@ -467,7 +467,7 @@ def test_a_file_that_gets_its_name_just_now_is_not_written(large, monkeypatch):
         part.rename(large / "train_ims.f16.npy")
         return real(file, how)
 
-    monkeypatch.setattr(_row_writer.fcntl, "flock", late)
+    monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(ConvertError, match="another process is writing"):
         convert.half(large / "train_ims.npy")
 
