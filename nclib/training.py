@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib._ahead import ahead
+from nclib._ahead import X, Y, ahead
 from nclib._options import option
 from nclib._saved_loop import SavedLoop, seed_of
 from nclib.data.dataset import Split
@@ -27,9 +27,6 @@ from nclib.evaluation import recall
 from nclib.methods import Batch, Method, Truth
 from nclib.models import Matcher, similarity_matrix
 from nclib.noise import Mismatch
-
-X = TypeVar("X")
-Y = TypeVar("Y")
 
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 AHEAD = 2  # batches that are read from disk while one is in use; 38 MB each at the papers' sizes

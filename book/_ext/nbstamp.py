@@ -7,6 +7,7 @@ count.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import pathlib
 import textwrap
@@ -22,6 +23,7 @@ PARAMETERS = "parameters"
 STAMP = "nclib_stamp"
 RESULTS = "book/results"
 READER = "recorded"  # nclib.records.recorded
+FOLDER = "RECORDED"  # nclib.records.RECORDED, which is the folder RESULTS
 
 
 def tags(cell: Any) -> list[str]:
@@ -54,16 +56,18 @@ def cell_keys(nb: Any) -> list[str]:
 def named_results(code: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield the recorded runs that the code reads.
 
-    They are named by a string, ``"book/results"`` or a file below it, or read through ``recorded``. Where
-    every such call asks for a method, only the records of methods that the code mentions count.
+    They are named by a string, ``"book/results"`` or a file below it, by a path such as ``RECORDED / "bench"
+    / "map.json"``, or read through ``recorded``. Where every such call asks for a method, only the records of
+    methods that the code mentions count.
     """
-    nodes = list(ast.walk(ast.parse(code)))
+    tree = ast.parse(code)
+    nodes = list(ast.walk(tree))
     strings = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    for value in strings:
-        if RESULTS in value:
-            target = root / value[value.index(RESULTS) :]
-            found = target.rglob("*") if target.is_dir() else target.parent.glob(target.name)
-            yield from (p for p in found if p.is_file())
+    named = {value[value.index(RESULTS) :] for value in strings if RESULTS in value}
+    for value in named | {"/".join((RESULTS, *parts)) for parts in paths_from(tree, FOLDER)}:
+        target = root / value
+        found = target.rglob("*") if target.is_dir() else target.parent.glob(target.name)
+        yield from (p for p in found if p.is_file())
     reads = [n for n in nodes if READER in (getattr(n, "attr", None), getattr(n, "id", None))]
     calls = [n for n in nodes if isinstance(n, ast.Call) and n.func in reads]
     narrow = len(calls) == len(reads) and all("method" in {k.arg for k in c.keywords} for c in calls)
@@ -71,6 +75,28 @@ def named_results(code: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
         for record in records_in(root / RESULTS):
             if not narrow or record["settings"].get("method") in strings:
                 yield record["path"]
+
+
+def paths_from(tree: ast.AST, folder: str) -> Iterator[tuple[str, ...]]:
+    """Yield the parts of every path that starts at ``folder``, as far as they stand in the code as strings.
+
+    ``folder / "bench" / f"{name}.json"`` gives ``("bench",)``, and ``folder`` by itself ``()``.
+    """
+    if folder in (getattr(tree, "attr", None), getattr(tree, "id", None)):
+        yield ()
+        return
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Div):
+        parts: list[ast.expr] = []
+        base: ast.expr = tree
+        while isinstance(base, ast.BinOp) and isinstance(base.op, ast.Div):
+            parts.insert(0, base.right)
+            base = base.left
+        if folder in (getattr(base, "attr", None), getattr(base, "id", None)):
+            known = (p.value if isinstance(p, ast.Constant) else None for p in parts)
+            yield tuple(itertools.takewhile(lambda part: isinstance(part, str), known))
+            return
+    for child in ast.iter_child_nodes(tree):
+        yield from paths_from(child, folder)
 
 
 def records_in(folder: pathlib.Path) -> list[dict[str, Any]]:

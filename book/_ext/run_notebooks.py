@@ -85,6 +85,17 @@ def write_json(path: pathlib.Path, value: object) -> None:
     os.replace(part, path)
 
 
+def enter(path: pathlib.Path, name: str, value: object) -> None:
+    """Set one entry of a JSON object in a file, while others may set theirs."""
+    from nclib._lock import take
+
+    with open(path.with_suffix(".lock"), "a", encoding="utf8") as lock:
+        while not take(lock):
+            time.sleep(0.05)
+        every = json.loads(path.read_text("utf8")) if path.exists() else {}
+        write_json(path, {**every, name: value})
+
+
 def execute(
     source: pathlib.Path,
     folder: pathlib.Path,
@@ -153,12 +164,10 @@ def execute(
     nb.metadata[STAMP] = want
     nbformat.write(nb, part)
     os.replace(part, folder / source.name)
-    runs_file = folder / "runs.json"
-    runs = json.loads(runs_file.read_text("utf8")) if runs_file.exists() else {}
-    runs[source.stem] = machine(seconds, title_of(nb, source.stem))
-    write_json(runs_file, runs)
+    entry = machine(seconds, title_of(nb, source.stem))
+    enter(folder / "runs.json", source.stem, entry)
     print(f"{source.name}: {seconds:.0f} s", flush=True)
-    return dict(runs[source.stem])
+    return entry
 
 
 def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:

@@ -27,7 +27,7 @@ from nclib.data.precomputed import (
     find_folder,
     not_its_copy,
     open_features,
-    read_captions,
+    read_named_captions,
 )
 from nclib.data.registry import check_choice
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
@@ -203,7 +203,7 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
     texts: dict[str, list[str]] = {}
     for split in ("train", "dev"):
         path = place / f"{split}_{layout.captions_file}"
-        texts[split] = _texts(path)
+        texts[split] = [text for _, text in _named_captions(path)]
     words = build_words(texts["train"] + texts["dev"])
     target = place / layout.vocabulary_file if out is None else Path(out)
     if target.exists() and not replace and not _same(target, words):
@@ -231,22 +231,20 @@ def _layout(name: str, split: str = "train") -> Layout:
     return LAYOUTS[name]
 
 
-def _texts(path: Path) -> list[str]:
+def _named_captions(path: Path) -> list[tuple[str, str]]:
     try:
-        return read_captions(path)
+        return read_named_captions(path)
     except (OSError, ValueError) as error:
         raise ConvertError(f"{path} {error}") from error
 
 
 def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
     """Return the captions in the order of the images, ``captions_per_image`` of each."""
-    each, texts = layout.captions_per_image, _texts(path)
+    each, named = layout.captions_per_image, _named_captions(path)
+    texts = [text for _, text in named]
     if path.suffix == ".tsv":
         of: dict[str, list[str]] = {name: [] for name in ids}
-        names = [
-            line.split("\t")[0].strip() for line in path.read_text("utf8").removesuffix("\n").split("\n")
-        ]
-        for name, text in zip(names, texts, strict=True):
+        for name, text in named:
             if name in of:
                 of[name].append(text)
         few = [f"{name}: {len(found)}" for name, found in of.items() if len(found) < each]

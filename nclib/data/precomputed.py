@@ -336,6 +336,14 @@ def _read(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
 def read_captions(path: Path) -> list[str]:
     """Read captions, one per line; of a ``.tsv`` file the cell behind the first tab.
 
+    Raises what :func:`read_named_captions` raises.
+    """
+    return [text for _, text in read_named_captions(path)]
+
+
+def read_named_captions(path: Path) -> list[tuple[str, str]]:
+    """Read captions with the image each belongs to: the first cell of a ``.tsv`` file, '' in any other.
+
     Raises
     ------
     ValueError
@@ -357,8 +365,8 @@ def read_captions(path: Path) -> list[str]:
         bad = [number for number, cell in enumerate(cells, 1) if len(cell) < 2]
         if bad:
             raise ValueError(f"has {len(bad)} lines without a tab-separated caption, first line {bad[0]}")
-        lines = [cell[1] for cell in cells]
-    return [line.strip() for line in lines]
+        return [(name.strip(), text.strip()) for name, text, *_ in cells]
+    return [("", line.strip()) for line in lines]
 
 
 def open_features(path: Path, dtype: Any) -> RowFile | str:

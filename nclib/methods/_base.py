@@ -11,17 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nclib._ahead import X, Y
 from nclib.batch import Tokens
 from nclib.models import Matcher
-
-X = TypeVar("X")
-Y = TypeVar("Y")
 
 
 @dataclass(frozen=True)

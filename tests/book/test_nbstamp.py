@@ -127,6 +127,26 @@ def test_recorded_runs_that_the_code_reads_count(tmp_path: Path, code: str, coun
     assert sorted(p.stem for p in named_results(code, tmp_path)) == counted
 
 
+@pytest.mark.parametrize(
+    ("code", "counted"),
+    [
+        ("open(RECORDED / 'bench' / 'map.json')", ["map"]),
+        ("open(records.RECORDED / 'bench' / 'map.json')", ["map"]),
+        ("open(RECORDED / 'bench' / 'none.json')", []),
+        ("open(RECORDED / 'bench' / f'{name}.json')", ["map", "rank"]),
+        ("folder = RECORDED / 'bench'", ["map", "rank"]),
+        ("folder = RECORDED", ["a", "map", "rank"]),
+        ("print(1 / 2, 'bench/map.json', OTHER / 'bench' / 'map.json')", []),
+    ],
+)
+def test_stored_benchmarks_that_the_code_opens_count(tmp_path: Path, code: str, counted: list[str]) -> None:
+    folder = tmp_path / "book" / "results"
+    (folder / "bench").mkdir(parents=True)
+    for name in ("bench/map", "bench/rank", "a"):
+        (folder / f"{name}.json").write_text("{}", "utf8")
+    assert sorted(p.stem for p in named_results(code, tmp_path)) == counted
+
+
 def test_cell_key_keeps_magics_and_broken_code() -> None:
     assert cell_key("%matplotlib inline\nx = 1") == cell_key("%matplotlib inline\nx  =  1 # one")
     assert cell_key("%matplotlib inline\nx = 1") != cell_key("x = 1")

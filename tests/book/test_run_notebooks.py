@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -91,6 +92,13 @@ def test_on_the_papers_data_a_chapter_gets_their_parameters(tree: Path) -> None:
     assert INJECTED in stored.cells[2].metadata["tags"]  # the page shows them
     other = nbformat.read(tree / "book" / "executed" / "a.ipynb", 4)
     assert [INJECTED in c.metadata.get("tags", []) for c in other.cells] == [False] * 3
+
+
+def test_two_runners_keep_one_anothers_entries(tmp_path: Path) -> None:
+    path = tmp_path / "runs.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: run_notebooks.enter(path, f"chapter {n}", n), range(64)))
+    assert json.loads(path.read_text("utf8")) == {f"chapter {n}": n for n in range(64)}
 
 
 def test_unknown_names_are_refused(tree: Path) -> None:
