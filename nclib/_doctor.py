@@ -101,14 +101,13 @@ def _bundled() -> Iterator[Found]:
 
 
 def _papers_data(root: Path | None) -> Iterator[Found]:
-    from nclib.data.check import CHECKS, check
+    from nclib.data.check import check_all
 
     if root is None:
         yield True, "papers' data", "not looked for; nclib doctor ROOT looks in a folder"
         return
-    reports = [check(name, root) for name in CHECKS]
+    reports = check_all(root)
     for report in reports:
-        if report.found:
-            yield report.complete(any_size=True), report.name, str(report).splitlines()[0]
-    if not any(report.found for report in reports):
+        yield report.complete(any_size=True), report.name, str(report).splitlines()[0]
+    if not reports:
         yield False, "papers' data", f"{root}: nothing that is known; nclib data check {root} NAME says more"

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from nclib.data.rows import RowFileError, npy_header
 
 SHOWN = 5  # names in a message
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+#: What reading a damaged .npy or .npz file raises.
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -38,7 +41,7 @@ def read_ids(path: Path) -> list[str]:
         When the list is empty, an id occurs twice, or an id cannot be a file name.
     """
     try:
-        ids = [line.strip() for line in path.read_text("utf8").splitlines()]
+        ids = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConvertError(f"{path} cannot be read ({error})") from error
     bad = [f"line {i}: {name!r}" for i, name in enumerate(ids, 1) if not name or set(name) & set("/\\\t\0")]
@@ -91,7 +94,7 @@ class FolderSource:
         for path in self.paths:
             try:
                 shape, dtype = self._kind(path)
-            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            except UNREADABLE as error:
                 problems.append(f"{path.name} ({error})")
                 continue
             if dtype != np.float32 or len(shape) != 2 or 0 in shape:
@@ -106,7 +109,7 @@ class FolderSource:
     def _kind(self, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
         if path.suffix == ".npy":
             return npy_header(path)[:2]
-        with np.load(path, allow_pickle=False) as arrays:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
             if self.key not in arrays.files:
                 raise KeyError(f"has {some(arrays.files)}; choose one with --key")
             found = arrays[self.key]
@@ -114,11 +117,11 @@ class FolderSource:
 
     def _read(self, path: Path) -> np.ndarray:
         try:
-            found = np.load(path, allow_pickle=False)
-            if path.suffix == ".npz":
-                with found:
+            with open(path, "rb") as file:  # NumPy leaves a damaged archive open
+                found = np.load(file, allow_pickle=False)
+                if path.suffix == ".npz":
                     found = found[self.key]
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise ConvertError(f"{path} cannot be read ({error})") from error
         if found.shape != self.shape[1:] or found.dtype != self.dtype:
             raise ConvertError(f"{path} was changed meanwhile: now {found.dtype} {found.shape}")
@@ -145,6 +148,8 @@ class BottomUpSource:
     def __init__(
         self, paths: Sequence[Path], ids: Sequence[str], *, regions: int = 36, take_first: bool = False
     ) -> None:
+        if regions < 1:
+            raise ConvertError(f"regions must be 1 or more, got {regions}")
         self.paths, self.ids, self.regions = paths, ids, regions
         wanted = {name: i for i, name in enumerate(ids)}
         self.places: list[tuple[int, int]] = [(-1, -1)] * len(ids)  # file, byte

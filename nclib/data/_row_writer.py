@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -45,7 +45,9 @@ class RowSource(Protocol):
         """Return what changes when the origin of these rows changes."""
 
 
-def write_rows(path: Path, source: RowSource, *, replace: bool = False) -> None:
+def write_rows(
+    path: Path, source: RowSource, *, beside: Mapping[Path, str] | None = None, replace: bool = False
+) -> None:
     """Write all rows of ``source`` into ``path``, or those that an earlier attempt has left to write.
 
     Parameters
@@ -53,6 +55,9 @@ def write_rows(path: Path, source: RowSource, *, replace: bool = False) -> None:
     path : Path
         Ends in ``.npy``; appears when all rows are on disk.
     source : RowSource
+    beside : mapping of Path to str, optional
+        Text files that belong to the rows. They are written when all rows are on disk; where they change, an
+        older ``path`` is removed first, so that it never stands beside files that are not its own.
     replace : bool
         Allow a file of that name to be replaced, at the end.
 
@@ -94,6 +99,11 @@ def write_rows(path: Path, source: RowSource, *, replace: bool = False) -> None:
                     done = last
                     shown(done)
             os.fsync(file.fileno())
+            changed = {p: text for p, text in (beside or {}).items() if not _holds(p, text)}
+            if changed:
+                path.unlink(missing_ok=True)
+            for other, text in changed.items():
+                write_text(other, text)
             os.replace(part, path)
         except OSError as error:
             raise ConvertError(
@@ -102,6 +112,10 @@ def write_rows(path: Path, source: RowSource, *, replace: bool = False) -> None:
                 f"{part.name}; when the cause is gone, the same command continues there"
             ) from error
         journal.unlink(missing_ok=True)
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_bytes() == text.encode("utf8")
 
 
 def journal_of(path: Path) -> Path:

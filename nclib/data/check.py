@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,12 @@ from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
+TO_DO = {
+    MISSING: "put the published file there, or make it (nclib data convert --help)",
+    WRONG: "get the file again, from one package with the others, or convert it again with --replace; "
+    "where permission was denied: chmod u+r",
+    OTHER: "not the numbers of the papers' package; runs take the file, and --any-size accepts it here",
+}
 ROWS = 256  # feature rows read at a time, or in all where not everything is read
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
 KNOWN = 0.5  # share of their words that it must know; made for the data it knows nearly all
@@ -81,7 +86,12 @@ class Report:
         state = "not complete" if self.found else "not there"
         if self.complete(any_size=True):
             state = "complete" if self.complete() else "complete, in other sizes than published"
-        return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines)])
+        return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *self.advice()])
+
+    def advice(self) -> list[str]:
+        """Return what to do, a line for each state that occurs."""
+        states = dict.fromkeys(line.state for line in self.lines if line.state != GOOD)
+        return [f"  -> {state}: {TO_DO[state]}" for state in states]
 
 
 @dataclass(frozen=True)
@@ -279,6 +289,34 @@ CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
 }
 
 
+def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> list[Report]:
+    """Look for every data set.
+
+    The files of Flickr30K and MS-COCO have the same names. Where ``root`` itself holds such files, they count
+    for one of the two: the one that the folder is named after, else the first that is complete.
+
+    Parameters
+    ----------
+    root, full, half
+        As for :func:`check`.
+
+    Returns
+    -------
+    list of Report
+        One for each data set of which something was found.
+    """
+    found = [r for r in (check(name, root, full=full, half=half) for name in CHECKS) if r.found]
+    place = Path(root).expanduser().resolve()
+    alike = [r for r in found if r.name in PAIRS and r.folder.resolve() == place]
+    rules: tuple[Callable[[Report], bool], ...] = (
+        lambda r: place.name == PAIRS[r.name].layout.stem or place.parts[-2:] == (r.name, "precomp"),
+        lambda r: r.complete(),
+        lambda r: r.complete(any_size=True),
+    )
+    best = next((r for rule in rules for r in alike if rule(r)), None)
+    return [r for r in found if best is None or r is best or r not in alike]
+
+
 def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> list[Line]:
     """Say of every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root`` what it is.
 
@@ -305,11 +343,12 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
 
     from nclib.noise import Mismatch
     from nclib.noise._published import PUBLISHED
+    from nclib.noise.mismatch import load_index
 
     try:
-        index = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        return Line(WRONG, path.name, f"cannot be read ({error})")
+        index = load_index(path)
+    except ValueError as error:
+        return Line(WRONG, path.name, str(error).removeprefix(f"{path} "))
     if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer):
         text = f"must be one row of whole numbers, got {index.dtype} {index.shape}"
         return Line(WRONG, path.name, text)
@@ -343,13 +382,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         how = {"full": options.full, "half": options.half}
-        reports = [check(name, options.root, **how) for name in options.names or CHECKS]
+        named = [check(name, options.root, **how) for name in options.names]
+        shown = named or check_all(options.root, **how)
     except ValueError as error:
         parser.error(str(error))
-    shown: list[Any] = reports if options.names else [r for r in reports if r.found]
     for report in shown:
         print(report)
-    training = [r.training for r in reports if r.training is not None]
+    training = [r.training for r in shown if r.training is not None]
     noise = noise_files(options.root, training) if options.root.is_dir() else []
     if noise:
         print("noise files:", *noise, sep="\n")

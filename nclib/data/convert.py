@@ -17,7 +17,6 @@ import numpy as np
 
 from nclib.data._row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
 from nclib.data._row_writer import ConvertError, RowSource, journal_of, write_rows
-from nclib.data.files import write_text
 from nclib.data.precomputed import (
     HALF,
     LAYOUTS,
@@ -34,6 +33,7 @@ from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]
 
+CAPTIONS = (".txt", ".tsv")
 SPLITS = ("train", "dev", "test", "testall")
 
 
@@ -208,7 +208,12 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
     target = place / layout.vocabulary_file if out is None else Path(out)
     if target.exists() and not replace and not _same(target, words):
         raise ConvertError(f"{target} is there already with other words; remove it, or give --replace")
-    words.to_json(target)
+    try:
+        words.to_json(target)
+    except OSError as error:
+        raise ConvertError(
+            f"{target} cannot be written ({error.strerror}); name another file with --out"
+        ) from error
     print(f"{target}: {words.size:,} words that occur {MIN_COUNT} times or more, 4 special ones included")
     for split, lines in texts.items():
         ids, _ = words.encode_all(lines)
@@ -240,9 +245,12 @@ def _named_captions(path: Path) -> list[tuple[str, str]]:
 
 def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
     """Return the captions in the order of the images, ``captions_per_image`` of each."""
+    kind = path.suffix.lower()
+    if kind not in CAPTIONS:
+        raise ConvertError(f"{path}: captions must end in {' or '.join(CAPTIONS)}, not {path.suffix!r}")
     each, named = layout.captions_per_image, _named_captions(path)
     texts = [text for _, text in named]
-    if path.suffix == ".tsv":
+    if kind == ".tsv":
         of: dict[str, list[str]] = {name: [] for name in ids}
         for name, text in named:
             if name in of:
@@ -256,6 +264,8 @@ def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
             f"{path} has {len(texts):,} lines; {len(ids):,} images with {each} captions each need "
             f"{each * len(ids):,}"
         )
+    elif all("\t" in text for text in texts):
+        raise ConvertError(f"{path} has a tab in every line; if image ids stand before them, call it .tsv")
     empty = [f"caption {i % each + 1} of {ids[i // each]}" for i, text in enumerate(texts) if not text]
     if empty:
         raise ConvertError(f"{path}: empty captions: {some(empty)}")
@@ -271,7 +281,7 @@ def _split(
     out: Path,
     replace: bool,
 ) -> Path:
-    """Write the small files of a split, then its features."""
+    """Write the features of a split, with its captions and ids."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -287,13 +297,8 @@ def _split(
         raise ConvertError(
             f"there already, with other content: {some(other)}; remove them, or give --replace"
         )
-    for path, text in content.items():
-        try:
-            write_text(path, text)
-        except OSError as error:
-            raise ConvertError(f"{path} cannot be written ({error.strerror})") from error
     features = out / f"{split}_ims.npy"
-    write_rows(features, source, replace=replace)
+    write_rows(features, source, beside=content, replace=replace)
     return features
 
 
@@ -304,8 +309,11 @@ def _half_command(options: argparse.Namespace) -> None:
     for given in options.files:
         paths = [given]
         if given.is_dir():
-            found = (p for kind in ("ims", "feat") for p in sorted(given.glob(f"*_{kind}.npy")))
-            paths = [p for p in found if p.is_file()]
+            try:
+                there = sorted(given.iterdir())
+            except OSError as error:
+                raise ConvertError(f"{given} cannot be read ({error.strerror})") from error
+            paths = [p for kind in ("ims", "feat") for p in there if p.match(f"*_{kind}.npy") and p.is_file()]
         if not paths:
             raise ConvertError(f"{given} holds no *_ims.npy or *_feat.npy")
         for path in paths:

@@ -224,13 +224,14 @@ def _load(
         raise ValueError(
             f"{layout.title}: the files in {folder} do not fit together\n  "
             + "\n  ".join(problems)
-            + "\nGet the named files again, complete and from one package."
+            + "\nGet the named files again, complete and from one package; where permission was denied, "
+            "let your user read them (chmod u+r)."
         )
     if vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
         words = build_words([*parts["train"].texts, *parts["val"].texts])
-        words.to_json(folder / layout.vocabulary_file)
+        _keep(words, folder / layout.vocabulary_file)
     splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
     return Dataset(
         name=layout.name,
@@ -247,6 +248,16 @@ def _load(
             "pairs_as_found": layout.name == "cc152k",  # from the web: some of its own pairs are wrong
         },
     )
+
+
+def _keep(words: Vocabulary, path: Path) -> None:
+    try:
+        words.to_json(path)
+    except OSError as error:
+        raise ValueError(
+            f"build_vocabulary=True: {path} cannot be written ({error.strerror}); write it elsewhere with "
+            "nclib data convert vocabulary NAME ROOT --out PATH, and give vocabulary=PATH"
+        ) from error
 
 
 def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
@@ -357,10 +368,12 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise OSError(f"cannot be read ({error.strerror})") from error
     try:
-        lines = data.decode("utf8").removesuffix("\n").split("\n")  # not splitlines: it cuts inside captions
+        lines = (
+            data.decode("utf-8-sig").removesuffix("\n").split("\n")
+        )  # not splitlines: it cuts inside captions
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start})") from None
-    if path.suffix == ".tsv":
+    if path.suffix.lower() == ".tsv":
         cells = [line.rstrip("\r").split("\t") for line in lines]
         bad = [number for number, cell in enumerate(cells, 1) if len(cell) < 2]
         if bad:

@@ -157,12 +157,12 @@ class Vocabulary:
             index = {str(w): int(i) for w, i in data["word2idx"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a vocabulary file with keys word2idx, idx2word, idx") from error
-        if sorted(index.values()) != list(range(len(index))) or int(data.get("idx", len(index))) != len(
-            index
-        ):
+        back, size = data.get("idx2word", {}), data.get("idx", len(index))
+        if not isinstance(back, dict) or not isinstance(size, int):
+            raise ValueError(f"{path}: idx2word must map ids to words and idx be the number of words")
+        if sorted(index.values()) != list(range(len(index))) or size != len(index):
             raise ValueError(f"{path}: word2idx must use every id from 0 to {len(index) - 1} once")
         words = sorted(index, key=index.__getitem__)
-        back = data.get("idx2word", {})
         wrong = [i for i, word in enumerate(words) if back.get(str(i), word) != word]
         if wrong:
             raise ValueError(f"{path}: word2idx and idx2word disagree at ids {wrong[:5]}")

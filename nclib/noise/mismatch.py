@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,8 +221,9 @@ class Mismatch:
         ------
         FileNotFoundError
             If there is no such file.
-        ValueError, TypeError
-            If the file fits neither format, both in different ways, or is no permutation.
+        ValueError
+            If the file is no ``.npy`` file of whole numbers, fits neither format, both in different ways, or
+            is no permutation.
         """
         path = Path(path)
         if not path.is_file():
@@ -236,7 +238,10 @@ class Mismatch:
                 f"captions_per_image is {captions_per_image}, but image_of has {true.size} captions of "
                 f"{n_images} image rows"
             )
-        index = integers(np.load(path, allow_pickle=False), f"the noise index in {path.name}")
+        try:
+            index = integers(load_index(path), f"the noise index in {path.name}")
+        except TypeError as error:
+            raise ValueError(str(error)) from None
         noisy = _read(index, true, n_images, path.name)
         if rate is not None:
             share(rate, 1)
@@ -288,6 +293,25 @@ class Mismatch:
             f"{self.protocol} mismatch, nominal rate {nominal}: {self.n_moved:,} of {len(self):,} captions "
             f"moved ({100 * self.true_rate:.2f} %), {self.source}, checksum {self.checksum}"
         )
+
+
+def load_index(path: Path) -> NDArray[Any]:
+    """Return the array in a noise-index file, whatever its numbers.
+
+    Raises
+    ------
+    ValueError
+        When the file cannot be read or is no ``.npy`` file of numbers.
+    """
+    try:
+        with open(path, "rb") as file:  # NumPy leaves a damaged archive open
+            found = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+        said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise ValueError(f"{path} cannot be read as a .npy file of numbers{said}") from error
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"{path} is a .npz file; a noise index is a .npy file")
+    return found
 
 
 def _read(index: Index, true: Index, n_images: int, name: str) -> Index:

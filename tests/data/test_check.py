@@ -5,13 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import scipy.io
 
 import nclib
+from nclib.data import category, load
 from nclib.data import check as command
-from nclib.data import load
-from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, main, noise_files
+from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, check_all, main, noise_files
 from nclib.data.vocabulary import Vocabulary
 
 SPLITS = {"f30k": ("train", "dev", "test"), "coco": ("train", "dev", "testall")}
@@ -140,6 +142,53 @@ def test_category_files(tmp_path):
     del arrays["test_text"]
     np.savez(tmp_path / "wikipedia.npz", **arrays)
     assert states(check("wikipedia", tmp_path)) == {"wikipedia": WRONG}
+
+
+@pytest.mark.parametrize("file", ["wikipedia.npz", "wikipedia.mat", "wiki_deep_doc2vec_data_corr_ae.h5py"])
+@pytest.mark.parametrize("size", [0, 50, 400])
+def test_a_damaged_category_file_is_named(tmp_path, capsys, file, size):
+    rng, path = np.random.default_rng(0), tmp_path / file
+    arrays = {"tr_fc7": rng.normal(size=(40, 30)), "tr_txt": rng.normal(size=(40, 30))}
+    if path.suffix == ".mat":
+        scipy.io.savemat(path, arrays)
+    elif path.suffix == ".npz":
+        np.savez_compressed(path, **arrays)
+    else:
+        with h5py.File(path, "w") as content:
+            content.update(arrays)
+    os.truncate(path, size)
+    assert main([str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"{path} cannot be read" in said
+    assert "get it again" in said
+
+
+def test_text_in_the_place_of_arrays_is_named(tmp_path):
+    (tmp_path / "wikipedia.mat").write_text("not a MATLAB file, but long enough to be taken for one" * 9)
+    with pytest.raises(ValueError, match=r"wikipedia\.mat cannot be read"):
+        category.load("wikipedia", root=tmp_path)
+
+
+def test_a_folder_itself_is_one_data_set(f30k, capsys):
+    folder = f30k / "f30k_precomp"
+    assert main([str(folder), "--any-size"]) == 0
+    assert capsys.readouterr().out.count("complete") == 1
+    assert [report.name for report in check_all(folder)] == ["f30k"]
+    other = folder.rename(f30k / "mine")
+    assert [report.name for report in check_all(other)] == ["f30k"]
+    (other / "test_caps.txt").unlink()
+    assert [report.name for report in check_all(other)] == ["f30k", "coco"]  # could be either
+
+
+def test_what_to_do_is_said(f30k, capsys):
+    folder = f30k / "f30k_precomp"
+    os.truncate(folder / "train_ims.npy", 300)
+    (folder / "test_caps.txt").unlink()
+    assert main([str(f30k)]) == 1
+    said = capsys.readouterr().out
+    assert "-> wrong: get the file again" in said
+    assert "-> missing: put the published file there, or make it (nclib data convert" in said
+    assert "-> other size: not the numbers of the papers' package" in said
 
 
 def test_noise_files_are_named(tmp_path, monkeypatch):

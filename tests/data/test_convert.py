@@ -308,6 +308,103 @@ def test_wrong_arguments(words, capsys):
         convert.vocabulary("flickr", "x")
 
 
+def test_captions_never_stand_beside_features_of_other_images(given, monkeypatch, capsys):
+    """Replacing fails, or is killed, at any moment: all old, all new, or no features."""
+    assert main(arguments(given)) == 0
+    out = given / "out"
+    old = {path.name: path.read_bytes() for path in out.iterdir()}
+    (given / "ids.txt").write_text("\n".join(reversed(names(10))) + "\n")
+    (given / "caps.txt").write_text("another dog\n" * 50)
+    resave(given, 0, np.full((3, 4), np.nan, "f4"))
+    assert main([*arguments(given), "--replace"]) == 1
+    assert {p.name: p.read_bytes() for p in out.iterdir() if p.name in old} == old
+
+    resave(given, 0, numbers(10)[0])
+
+    def stopped(path, text):
+        if path.name == "train_ids.txt":
+            raise KeyboardInterrupt
+        write_text(path, text)
+
+    write_text = _row_writer.write_text
+    monkeypatch.setattr(_row_writer, "write_text", stopped)
+    assert main([*arguments(given), "--replace"]) == 130
+    assert (out / "train_ids.txt").read_bytes() == old["train_ids.txt"]
+    assert not (out / "train_ims.npy").exists()
+    monkeypatch.undo()
+    assert main([*arguments(given), "--replace"]) == 0
+    assert "10 of 10 rows are there from an earlier attempt" in capsys.readouterr().err
+    assert (out / "train_ids.txt").read_text().split() == names(10)[::-1]
+    assert np.array_equal(np.load(out / "train_ims.npy"), numbers(10)[::-1])
+
+
+@pytest.mark.parametrize("kind", ["folder", "tsv"])
+def test_byte_order_marks_are_no_part_of_ids_and_captions(given, kind):
+    assert main(arguments(given)) == 0
+    wanted = {path.name: path.read_bytes() for path in (given / "out").iterdir()}
+    captions = given / "caps.txt"
+    if kind == "tsv":
+        lines = captions.read_text().splitlines()
+        captions = given / "caps.TSV"
+        captions.write_text("".join(f"{names(10)[i // 5]}\t{text}\n" for i, text in enumerate(lines)))
+    for path in (given / "ids.txt", captions):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert main(arguments(given, out=given / "again", captions=captions)) == 0
+    assert {path.name: path.read_bytes() for path in (given / "again").iterdir()} == wanted
+
+
+def test_captions_under_another_name_are_refused(given, capsys):
+    (given / "caps.txt").rename(given / "caps.token")
+    assert main(arguments(given, captions=given / "caps.token")) == 1
+    assert "captions must end in .txt or .tsv, not '.token'" in capsys.readouterr().err
+    (given / "caps.txt").write_text("img_001\ta dog\n" * 50)
+    assert main(arguments(given)) == 1
+    assert "a tab in every line; if image ids stand before them, call it .tsv" in capsys.readouterr().err
+
+
+def test_a_damaged_archive_is_named(given, capsys):
+    (given / "single" / "img_004.npy").unlink()
+    path = given / "single" / "img_004.npz"
+    np.savez_compressed(path, features=numbers(1)[0])
+    content = bytearray(path.read_bytes())
+    content[60:90] = bytes(30)
+    for damaged in (content, content[:100]):
+        path.write_bytes(damaged)
+        assert main(arguments(given)) == 1
+        assert "img_004.npz" in capsys.readouterr().err
+
+
+def test_no_boxes_at_all_are_refused(given, capsys):
+    write_tsv(given / "all.tsv", numbers(10), names(10), count=0)
+    assert main(arguments(given, "bottom-up", regions=0)) == 1
+    assert "regions must be 1 or more, got 0" in capsys.readouterr().err
+
+
+def test_an_unreadable_folder_is_not_called_empty(given, monkeypatch, capsys):
+    assert main(arguments(given)) == 0
+
+    def denied(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    assert main(["half", str(given / "out")]) == 1
+    assert f"{given / 'out'} cannot be read (Permission denied)" in capsys.readouterr().err
+
+
+def test_a_vocabulary_that_cannot_be_written_says_where_it_could_go(given, monkeypatch, capsys):
+    for split in ("train", "dev", "test"):
+        assert main(arguments(given, split=split)) == 0
+
+    def denied(self, path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Vocabulary, "to_json", denied)
+    assert main(["vocabulary", "f30k", str(given / "out")]) == 1
+    assert "cannot be written (Permission denied); name another file with --out" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"cannot be written \(Permission denied\).*give vocabulary=PATH"):
+        load("f30k", root=given / "out", build_vocabulary=True)
+
+
 # -- faults -------------------------------------------------------------------------------------------------
 
 

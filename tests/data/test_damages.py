@@ -60,6 +60,11 @@ def pickled(path):
     path.write_bytes(stream.getvalue())
 
 
+def several(path):
+    with open(path, "wb") as file:
+        np.savez(file, np.arange(30))
+
+
 DAMAGES = {
     "missing features": ("train_ims.npy", os.unlink, MISSING, "float32 (6 or 30 rows, 36, 2048)"),
     "missing captions": ("dev_caps.txt", os.unlink, MISSING, "20 lines"),
@@ -91,6 +96,18 @@ DAMAGES = {
         WRONG,
         "word2idx must use every id",
     ),
+    "words in a row": (
+        "f30k_precomp_vocab.json",
+        text('{"word2idx": {"<pad>": 0}, "idx2word": ["<pad>"], "idx": 1}'),
+        WRONG,
+        "idx2word must map ids to words",
+    ),
+    "number of words": (
+        "f30k_precomp_vocab.json",
+        text('{"word2idx": {"<pad>": 0}, "idx2word": {}, "idx": "x"}'),
+        WRONG,
+        "idx be the number of words",
+    ),
     "other words": (
         "f30k_precomp_vocab.json",
         lambda p: Vocabulary.from_texts(["chat chien le un"]).to_json(p),
@@ -121,6 +138,12 @@ DAMAGES = {
     "noise below zero": ("noise_0.5.npy", array(np.r_[:29, -1]), WRONG, "names image row -1"),
     "noise of other length": ("noise_0.5.npy", array(np.arange(7)), WRONG, "fits neither format"),
     "noise in fractions": ("noise_0.5.npy", array(np.zeros(30)), WRONG, "one row of whole numbers"),
+    "noise in several arrays": (
+        "noise_0.5.npy",
+        several,
+        WRONG,
+        "is a .npz file",
+    ),
     "noise pickled": ("noise_0.5.npy", pickled, WRONG, "cannot be read"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -264,7 +265,7 @@ UNEVEN[0] = 7
         (np.arange(200), ValueError, "rows run from 0 to 39"),
         (UNEVEN, ValueError, "image row 0 is used 4 times, but has 5"),
         (-TRUE, ValueError, "negative"),
-        (TRUE.astype(float), TypeError, "integers"),
+        (TRUE.astype(float), ValueError, "integers"),
         (TRUE.reshape(-1, P), ValueError, "vector"),
     ],
 )
@@ -284,7 +285,26 @@ def test_wrong_captions_per_image_is_refused(tmp_path):
         Mismatch.from_file(write(tmp_path / "f.npy", TRUE), TRUE, captions_per_image=4)
 
 
-def test_pickles_are_refused(tmp_path):
-    np.save(tmp_path / "f.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle"):
+NO_INDEX = {
+    "pickle": lambda path: np.save(path, np.array([{}], dtype=object), allow_pickle=True),
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_text("0 1 2\n"),
+    "cut": lambda path: (np.save(path, TRUE), os.truncate(path, 200)),
+    "folder": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", NO_INDEX)
+def test_what_is_no_array_is_refused_by_name(tmp_path, kind):
+    NO_INDEX[kind](tmp_path / "f.npy")
+    words = (
+        "there is no noise-index file at" if kind == "folder" else r"f\.npy cannot be read as a \.npy file"
+    )
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
         Mismatch.from_file(tmp_path / "f.npy", TRUE)
+
+
+def test_a_npz_file_is_refused_by_name(tmp_path):
+    np.savez(tmp_path / "f.npz", TRUE)
+    with pytest.raises(ValueError, match=r"f\.npz is a \.npz file"):
+        Mismatch.from_file(tmp_path / "f.npz", TRUE)

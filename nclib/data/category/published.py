@@ -9,7 +9,8 @@ one common minimum, so that they start at 0, and image and text classes of a pai
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,29 @@ SETS = {
 # -- one reader per layout: from a path to arrays called {split}_{image,text,label,text_label} ---------
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file whatever a parser says of it: damaged ones make them raise errors of any kind."""
+    try:
+        yield
+    except (ImportError, FileNotFoundError):
+        raise
+    except Exception as error:
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{path} cannot be read ({said}); get it again, or let your user read it (chmod u+r)"
+        ) from error
+
+
 def _from_npz(path: Path) -> Arrays:
-    with np.load(path, allow_pickle=False) as file:
+    # Opened here, since NumPy leaves a damaged archive open.
+    with _reading(path), open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
         return {key.replace("valid_", "val_"): file[key] for key in file.files}
 
 
 def _from_hdf5(path: Path) -> Arrays:
     h5py = _h5py()
-    with h5py.File(path, "r") as file:
+    with _reading(path), h5py.File(path, "r") as file:
         return _deep_keys({key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)})
 
 
@@ -91,12 +107,13 @@ def _mat(path: Path) -> Arrays:
     """Read every numeric array of a MATLAB file, of either format."""
     from scipy.io import loadmat
 
-    try:
-        content = loadmat(path)
-    except NotImplementedError:  # version 7.3 is HDF5, with its axes reversed
-        h5py = _h5py()
-        with h5py.File(path, "r") as file:
-            return {k: file[k][()].T for k in file if isinstance(file[k], h5py.Dataset)}
+    with _reading(path):
+        try:
+            content = loadmat(path)
+        except NotImplementedError:  # version 7.3 is HDF5, with its axes reversed
+            h5py = _h5py()
+            with h5py.File(path, "r") as file:
+                return {k: file[k][()].T for k in file if isinstance(file[k], h5py.Dataset)}
     return {k: v for k, v in content.items() if isinstance(v, np.ndarray)}
 
 
@@ -138,11 +155,15 @@ def _from_raw_wikipedia(path: Path) -> Arrays:
     found = _mat(path)
     arrays: Arrays = {}
     for published, split, list_name in (("tr", "train", "trainset"), ("te", "test", "testset")):
-        listing = path.with_name(f"{list_name}_txt_img_cat.list")
-        lines = listing.read_text("utf8").split("\n")
+        lacks = [key for key in (f"I_{published}", f"T_{published}") if key not in found]
+        if lacks:
+            raise ValueError(f"{path}: there is no array {' and no '.join(lacks)}; found {', '.join(found)}")
         arrays[f"{split}_image"] = found[f"I_{published}"]
         arrays[f"{split}_text"] = found[f"T_{published}"]
-        arrays[f"{split}_label"] = np.array([int(line.split()[-1]) for line in lines if line.strip()])
+        listing = path.with_name(f"{list_name}_txt_img_cat.list")
+        with _reading(listing):
+            lines = listing.read_text("utf8").split("\n")
+            arrays[f"{split}_label"] = np.array([int(line.split()[-1]) for line in lines if line.strip()])
     return arrays
 
 
