@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nclib import checkpoint
-from nclib._lock import sole_writer
+from nclib._lock import check_writable, sole_writer
 from nclib._options import Rule, make, plain_values, rules
 from nclib._parallel import processes
 from nclib._registry import Registry
@@ -28,6 +28,7 @@ from nclib.records import Record, environment, peak_memory_mb
 from nclib.training import choose_device
 
 R = TypeVar("R", bound=Record)
+L = TypeVar("L")
 OF_A_ROW = ("epoch", "phase", "lr", "steps", "seconds")  # in every row of the curves
 
 
@@ -126,11 +127,13 @@ class Frame(Generic[R]):
         self,
         settings: dict[str, Any],
         folder: Path,
-        execute: Callable[[dict[str, Any], Path, torch.device, bool], R],
+        load: Callable[[dict[str, Any], Path, torch.device], L],
+        execute: Callable[[dict[str, Any], L, bool], R],
         progress: bool,
     ) -> R:
-        """Return the record in ``folder``, or that of ``execute(settings, folder, device, progress)``.
+        """Return the record in ``folder``, or that of a run.
 
+        A run is ``execute(settings, load(settings, folder, device), progress)``; ``load`` writes nothing.
         A damaged record is set aside with a warning and made again from the checkpoint. The global generators
         and the number of threads are as before afterwards. Processes that ``torchrun`` started share the run;
         the first one prints and writes.
@@ -153,16 +156,24 @@ class Frame(Generic[R]):
                         print(f"already done on {done.environment['device']}: {path}")
                     return done
             device = choose_device(group.device or settings["device"])
+            lock = sole_writer(folder) if group.rank == 0 else nullcontext()
             with (
-                sole_writer(folder) if group.rank == 0 else nullcontext(),
                 torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
                 cpu_threads(settings["threads"]),
+                ExitStack() as held,
             ):
-                if damage and group.rank == 0:
-                    checkpoint.set_aside(path, damage)
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
-                return execute(settings, folder, device, shown)
+                if folder.exists():  # another process may be at work there: say so at once
+                    held.enter_context(lock)
+                    loaded = load(settings, folder, device)
+                else:  # a first start that fails on its data leaves no folder
+                    check_writable(folder)
+                    loaded = load(settings, folder, device)
+                    held.enter_context(lock)
+                if damage and group.rank == 0:
+                    checkpoint.set_aside(path, damage)
+                return execute(settings, loaded, shown)
 
     def finish(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 from collections.abc import Iterator
@@ -43,13 +44,27 @@ def make_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
+def check_writable(folder: Path) -> None:
+    """Check that the folder of a run can be made, and make nothing.
+
+    Raises
+    ------
+    ValueError
+        When it cannot be made.
+    """
+    there = next(p for p in folder.absolute().parents if p.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        code = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        raise _unwritable(folder, OSError(code, os.strerror(code), str(there)))
+
+
 def _unwritable(folder: Path, error: OSError) -> ValueError:
     return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 
 
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if need be.
+    """Hold the lock of a folder, which is made if need be; remove what a killed writer left half written.
 
     Parameters
     ----------
@@ -77,4 +92,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):  # a full disk; the note is only for the message above
             os.ftruncate(handle.fileno(), 0)
             os.write(handle.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
+        for part in folder.rglob("*.part"):
+            with contextlib.suppress(OSError):
+                part.unlink()
         yield

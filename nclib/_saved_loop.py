@@ -103,7 +103,13 @@ class SavedLoop(ABC):
     # -- the loop ---------------------------------------------------------------------------------------
 
     def keep(self, **arrays: Any) -> None:
-        """Store arrays of this epoch; read them back with :func:`nclib.training.epoch_arrays`."""
+        """Store arrays of this epoch; read them back with :func:`nclib.training.epoch_arrays`.
+
+        Parameters
+        ----------
+        **arrays
+            Tensors or arrays by name; another of the same name in this epoch takes its place.
+        """
         for name, value in arrays.items():
             self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
@@ -111,6 +117,16 @@ class SavedLoop(ABC):
         """Train to the end, from the last checkpoint if there is one; return one dict per epoch.
 
         A damaged checkpoint is set aside with a warning, and training starts anew.
+
+        Parameters
+        ----------
+        progress : bool
+            Print one line per epoch (and draw a bar in a terminal).
+
+        Returns
+        -------
+        list of dict
+            The rows of the curves, those of an earlier process among them.
 
         Raises
         ------

@@ -106,10 +106,11 @@ def write_atomically(path: Path, data: bytes | Iterable[Chunk]) -> None:
             os.fsync(handle.fileno())
         os.replace(part, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         reason = f"{error.strerror}; what was there before is kept. Make room or choose another place"
         raise OSError(error.errno, reason, str(path)) from error
+    finally:  # also after Ctrl-C
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def save(path: str | Path, tree: Mapping[str, Any]) -> None:
@@ -132,14 +133,21 @@ def load(path: str | Path) -> dict[str, Any]:
     ------
     FileNotFoundError
         When there is no such file.
+    OSError
+        When there is one that cannot be read.
     DamagedError
         When the file is damaged or was not written by :func:`save`; it is a ValueError.
     """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"no checkpoint at {path}")
+    try:
+        open(path, "rb").close()  # the library says of every file that it cannot open that there is none
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no checkpoint at {path}") from None
+    except OSError as error:
+        reason = f"{error.strerror}; this checkpoint cannot be read. Make it readable, or take another out"
+        raise OSError(error.errno, reason, str(path)) from error
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata()

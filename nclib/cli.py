@@ -10,15 +10,21 @@ import argparse
 import json
 import os
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 from nclib._words import options_of, words_of
 
+if TYPE_CHECKING:
+    from nclib.tables import Recorded
+
 Words = Sequence[str]
 INTERRUPTED = 130  # the shell's status of a command that Ctrl-C ended
+UNREAD = 141  # and of one whose reader went away, as in ``nclib claims | head -1``
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def table(words: Words) -> int:
     parser.add_argument("--csv", type=Path, help="also write it to this file")
     options = parser.parse_args(words)
     make = tables.bundled_sheet if options.bundled else tables.printed_sheet
-    sheet = make(options.paper, options.number, tables.recorded(options.folder))
+    sheet = make(options.paper, options.number, _recorded(options.folder))
     if sheet is None:
         print(f"{options.paper}, Table {options.number} has no counterpart on the bundled data")
         return 1
@@ -111,7 +117,7 @@ def claims(words: Words) -> int:
     parser.add_argument("--paper", choices=tables.PAPERS, help="the claims of one paper")
     parser.add_argument("--csv", type=Path, help="also write the ledger to this file")
     options = parser.parse_args(words)
-    runs = tables.recorded(options.folder)
+    runs = _recorded(options.folder)
     ledger = tables.ledger(runs)
     shown = ledger[ledger["paper"] == options.paper] if options.paper else ledger
     for row in shown.to_dict("records"):
@@ -121,6 +127,16 @@ def claims(words: Words) -> int:
     print(f"\n{len(shown)} claims, {len(runs)} recorded runs\n{tables.counts(ledger).to_string()}")
     _write(options.csv, tables.ledger_sheet(ledger, options.paper or "").file)
     return 0
+
+
+def _recorded(folder: Path | None) -> Recorded:
+    """Return the recorded runs below a folder; say so where there is none."""
+    from nclib import tables
+
+    runs = tables.recorded(folder)
+    if folder and not len(runs):
+        print(f"nclib: no record of a run below {folder}", file=sys.stderr)
+    return runs
 
 
 def rerun(words: Words) -> int:
@@ -138,6 +154,8 @@ def rerun(words: Words) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds")
     parser.add_argument("--run", action="store_true", help="do the runs, one after the other")
     options = parser.parse_args(words)
+    if options.seeds < 1:
+        raise ValueError(f"seeds={options.seeds}: must be an integer, at least 1")
     runs, without = tables.reruns(
         options.paper, options.table, row=options.row, data=options.data, rate=options.rate
     )
@@ -242,11 +260,22 @@ def main(words: Words | None = None) -> int:
     int
         Exit status.
     """
+    words = sys.argv[1:] if words is None else list(words)
     try:
-        return _choose("", main, sys.argv[1:] if words is None else list(words), COMMANDS)
-    except (ValueError, FileNotFoundError, RuntimeError, OSError) as error:
+        status = _choose("", main, words, COMMANDS)
+        sys.stdout.flush()  # a reader that went away is noticed here, not when Python ends
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush, when Python ends
+        return UNREAD
+    except (ValueError, RuntimeError, OSError, ImportError) as error:  # ImportError: an optional package
         print(f"nclib: {error}", file=sys.stderr)
         return 2
+    except (EOFError, BadZipFile, zlib.error) as error:
+        print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last finished epoch", file=sys.stderr)
+        trains = words[:1] == ["run"] or "--run" in words
+        more = "; the same command goes on from the last finished epoch" if trains else ""
+        print(f"stopped{more}", file=sys.stderr)
         return INTERRUPTED

@@ -192,7 +192,7 @@ def run(
         return category.run(method, progress=progress, **values)
     settings = resolve(method, model_options=model_options, data_options=data_options, **values)
     folder = Path(settings["out"]) / run_name(settings)
-    return FRAME.run(settings, folder, _run, progress)
+    return FRAME.run(settings, folder, load_trainer, _run, progress)
 
 
 def resolve(
@@ -283,11 +283,11 @@ def load_trainer(settings: Mapping[str, Any], folder: Path, device: torch.device
     return trainer, dataset
 
 
-def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress: bool) -> Record:
-    trainer, dataset = load_trainer(settings, folder, device)
+def _run(settings: dict[str, Any], loaded: tuple[Trainer, Dataset], progress: bool) -> Record:
+    trainer, dataset = loaded
     noise = trainer.pairs.noise
     if progress:
-        print(f"{folder.name}  [{settings['preset']}, {device}]\n{noise.describe()}")
+        print(f"{trainer.folder.name}  [{settings['preset']}, {trainer.device}]\n{noise.describe()}")
     curves = trainer.fit(progress)
     trainer.load_best()
     started = time.perf_counter()
@@ -335,10 +335,26 @@ def test_metrics(trainer: Trainer, split: Split) -> dict[str, dict[str, float]]:
 def open_run(record: Record, device: str = "cpu") -> tuple[Trainer, Dataset]:
     """Load the data and the selected weights of a finished run, to look at what it learned.
 
+    Parameters
+    ----------
+    record : Record
+        Of the run; its ``folder`` must hold the checkpoint.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    trainer : Trainer
+        With the weights of the selected epoch in its ``networks``, in eval mode.
+    dataset : Dataset
+        The data of the run.
+
     Raises
     ------
     FileNotFoundError
         When the run's folder, which holds its weights, is not there.
+    ValueError
+        When the checkpoint is damaged or belongs to other settings, data or code, or there is no such device.
     """
     with torch.random.fork_rng(devices=[]):
         trainer, dataset = load_trainer(record.settings, Path(record.folder), choose_device(device))

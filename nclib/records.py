@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import subprocess
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
+MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
 FREE = ("out", "device", "threads")  # settings that do not decide the numbers
 RECORDED = Path(__file__).resolve().parents[1] / "book" / "results"  # in a checkout
 PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
+
+
+class OtherFileError(ValueError):
+    """A sound JSON file is no record of the kind that was asked for, but a benchmark's result, say."""
 
 
 @dataclass
@@ -72,7 +78,23 @@ class Record:
     folder: str = field(default="", compare=False)
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON, atomically; return the path."""
+        """Write the record as JSON, atomically; not-a-number and infinity become null.
+
+        Parameters
+        ----------
+        path : path
+            The file; its folder is made if need be.
+
+        Returns
+        -------
+        Path
+            ``path``.
+
+        Raises
+        ------
+        OSError
+            When it cannot be written; what was there before is kept.
+        """
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
         write_atomically(Path(path), text.encode())
@@ -82,18 +104,61 @@ class Record:
     def load(cls, path: str | Path) -> Self:
         """Read a record.
 
+        Parameters
+        ----------
+        path : path
+            The JSON file that :meth:`save` wrote.
+
+        Returns
+        -------
+        Record
+            With the file's folder as ``folder``.
+
         Raises
         ------
+        OtherFileError
+            When the file is sound JSON, but of something else; it is a ValueError.
         ValueError
-            When the file is not a record of this schema.
+            When the file is damaged, of another schema, or lacks something that readers of records rely on.
+        OSError
+            When the file cannot be read.
         """
         try:
             content = json.loads(Path(path).read_text("utf8"))
+        except ValueError as error:  # no JSON, or no UTF-8
+            raise ValueError(f"{path} is not a record: {error}") from error
+        if not (isinstance(content, dict) and content.keys() >= set(MARKS)):
+            raise OtherFileError(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
+        try:
             if content["schema"] != SCHEMA:
                 raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
-            return cls(**content, folder=str(Path(path).parent))
-        except (KeyError, TypeError, json.JSONDecodeError, ValueError) as error:
+            record = cls(**content, folder=str(Path(path).parent))
+            record._check()
+        except (TypeError, ValueError) as error:  # TypeError: a part too few or too many
             raise ValueError(f"{path} is not a record: {error}") from error
+        return record
+
+    def _check(self) -> None:
+        """Raise a ValueError unless everything is there that tables, figures and runs read."""
+        for part in ("data", "noise", "diagnostics", "cost"):
+            _need(part, getattr(self, part))
+        _need("settings", self.settings, "method", "preset")
+        _need("environment", self.environment, "device")
+        _need("metrics", self.metrics, "val", "test")
+        _need("metrics.test", self.metrics["test"])
+        keys: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "single", "test_dsl"), ("rsum",))
+        keys["test"] = (*RECALLS, "rsum")
+        if "map_avg" in self.metrics["test"]:  # category retrieval
+            _need("settings", self.settings, "dataset", "data_options", "method_options")
+            keys = {"val": ("map_avg",), "test": ("map_avg", "map_i2t", "map_t2i")}
+        for name, group in self.metrics.items():
+            _need(f"metrics.{name}", group, *keys.get(name, ()))
+        for name in {"method_options", "model_options", "data_options"} & self.settings.keys():
+            _need(f"settings.{name}", self.settings[name])
+        if not (isinstance(self.curves, list) and all(isinstance(row, dict) for row in self.curves)):
+            raise ValueError("curves must be a list of mappings, one per epoch")
+        if not isinstance(self.best_epoch, int):
+            raise ValueError(f"best_epoch={self.best_epoch!r} must be the number of an epoch")
 
     def columns(self) -> dict[str, Any]:
         """Return what a table of this kind of runs shows beside what all kinds have."""
@@ -104,6 +169,15 @@ class Record:
         test = self.metrics["test"]
         recalls = "  ".join(f"{k} {test[k]:.1f}" for k in RECALLS)
         return f"{self.name} [{self.settings['preset']}]: rSum {test['rsum']:.1f}  ({recalls})"
+
+
+def _need(name: str, part: Any, *keys: str) -> None:
+    """Raise a ValueError unless a part of a record is a mapping with these keys."""
+    if not isinstance(part, dict):
+        raise ValueError(f"{name} must be a mapping, not {type(part).__name__}")
+    lacks = [key for key in keys if key not in part]
+    if lacks:
+        raise ValueError(f"{name} lacks {', '.join(lacks)}")
 
 
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
@@ -123,20 +197,62 @@ R = TypeVar("R", bound=Record)
 
 
 def read(folder: str | Path, kind: type[R]) -> Iterator[tuple[Path, R]]:
-    """Yield path and record of every record of a kind below ``folder``."""
+    """Yield path and record of every record of a kind below ``folder``, in the order of the paths.
+
+    A damaged file is passed over with a warning that names it, other JSON files without one.
+
+    Parameters
+    ----------
+    folder : path
+    kind : type
+        Kind of record.
+
+    Yields
+    ------
+    path : Path
+    record : Record
+        Of the given kind.
+
+    Raises
+    ------
+    ValueError
+        When there is no such folder. (The book's own may be absent: it is, outside a checkout.)
+    """
+    if not Path(folder).is_dir() and Path(folder) != RECORDED:
+        raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
     for path in sorted(Path(folder).rglob("*.json")):
         try:
             record = kind.load(path)
-        except ValueError:
-            continue  # other JSON files, such as benchmark results, live there as well
+        except OtherFileError:
+            continue  # benchmark results and other kinds of records live there as well
+        except ValueError as error:
+            said = f"{error}; it is left out of what is read here. Make the run again, or delete the file"
+            warnings.warn(said, UserWarning, stacklevel=2)
+            continue
         yield path, record
 
 
 def collect(folder: str | Path, kind: type[Record] = Record) -> pd.DataFrame:
     """Read every record below ``folder`` into a table, one row per run.
 
-    Columns: the settings, ``method_*`` for options of the method, test metrics, what the ``kind`` of record
-    adds (validation rSum as ``val_rsum``), diagnostics that are numbers, cost, device.
+    Parameters
+    ----------
+    folder : path
+        A damaged file in it is passed over with a warning, other JSON files without one.
+    kind : type
+        Kind of record.
+
+    Returns
+    -------
+    DataFrame
+        Columns: the settings, ``method_*`` for options of the method, test metrics, what the ``kind`` of
+        record adds (validation rSum as ``val_rsum``), diagnostics that are numbers, cost, device, ``name``
+        and ``path``. Empty, without columns, where there is no record.
+
+    Raises
+    ------
+    ValueError
+        When there is no such folder.
     """
     import pandas as pd
 
@@ -162,7 +278,26 @@ def collect(folder: str | Path, kind: type[Record] = Record) -> pd.DataFrame:
 
 
 def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | None:
-    """Return the first record below ``folder`` with exactly these settings, if any; the machine is free."""
+    """Return the first record below ``folder`` with exactly these settings, if any.
+
+    Parameters
+    ----------
+    folder : path
+    settings : mapping
+        Complete settings, as ``resolve`` gives them; ``out``, ``device`` and ``threads`` are not compared.
+    kind : type
+        Kind of record.
+
+    Returns
+    -------
+    Record or None
+        Of the given kind; None where no record has these settings.
+
+    Raises
+    ------
+    ValueError
+        When there is no such folder.
+    """
     for _, record in read(folder, kind):
         if all(record.settings.get(k) == v for k, v in settings.items() if k not in FREE):
             return record
@@ -170,7 +305,27 @@ def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | 
 
 
 def mean_and_spread(table: pd.DataFrame, by: Iterable[str], value: str = "rsum") -> pd.DataFrame:
-    """Return mean, standard deviation (n - 1) and number of seeds of ``value`` per group."""
+    """Return mean and standard deviation of a column per group of runs.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row per run, as from :func:`collect`.
+    by : iterable of str
+        Columns whose values form the groups; a missing value is a value too.
+    value : str
+        The column.
+
+    Returns
+    -------
+    DataFrame
+        One row per group: the columns ``by``, ``mean``, ``std`` (n - 1; NaN for a single run), ``count``.
+
+    Raises
+    ------
+    KeyError
+        When the table has no such column.
+    """
     return table.groupby(list(by), dropna=False)[value].agg(["mean", "std", "count"]).reset_index()
 
 
@@ -184,6 +339,11 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
         ``anomalies``.
     **where
         Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
+
+    Returns
+    -------
+    DataFrame
+        Every value as the text that is printed.
 
     Raises
     ------
@@ -204,7 +364,19 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return hardware, threads, versions and, in a checkout, the git commit."""
+    """Return hardware, threads, versions and, in a checkout, the git commit.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where a run is made.
+
+    Returns
+    -------
+    dict
+        Plain values: ``device`` (name of the GPU or CPU), ``cores``, ``threads``, ``platform``, ``python``,
+        ``versions`` (by package), ``commit`` (``unknown`` outside a checkout).
+    """
     from importlib.metadata import version
 
     names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
@@ -247,7 +419,18 @@ def _commit() -> str:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Return the largest memory used so far, in MB: of the GPU's allocator, or resident on a CPU."""
+    """Return the largest memory used so far.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Returns
+    -------
+    float
+        In MB (2**20 bytes): of the GPU's allocator, or resident memory of the process on a CPU; NaN on
+        Windows without a GPU.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     try:
@@ -267,6 +450,11 @@ def recorded(kind: type[Record] = Record, /, **where: Any) -> pd.DataFrame:
         Kind of record.
     **where
         Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
+
+    Returns
+    -------
+    DataFrame
+        Columns as in :func:`collect`; empty where a column is unknown or no run satisfies all.
     """
     table = collect(RECORDED, kind)
     for column, value in where.items():

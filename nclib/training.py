@@ -49,6 +49,15 @@ class Schedule:
 def choose_device(name: str = "auto") -> torch.device:
     """Return the device called ``name``; ``auto`` takes a GPU when there is one.
 
+    Parameters
+    ----------
+    name : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    torch.device
+
     Raises
     ------
     ValueError
@@ -75,6 +84,11 @@ class NoisyPairs:
         Which image each caption is paired with, and which pairs are still matched.
     truth_is_known : bool
         False for data whose own pairs are partly wrong: then nobody can say which pairs are matched.
+
+    Raises
+    ------
+    ValueError
+        When noise and split differ in the number of captions.
     """
 
     def __init__(self, split: Split, noise: Mismatch, *, truth_is_known: bool = True) -> None:
@@ -90,11 +104,38 @@ class NoisyPairs:
         return len(self.image_of)
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """Load the pairs at ``index`` onto ``device``."""
+        """Load the pairs at ``index`` onto ``device``.
+
+        Parameters
+        ----------
+        index : Tensor, int64, (B,)
+            Numbers of captions in the training split; pair ``i`` is caption ``i`` with its image.
+        device : torch.device
+
+        Returns
+        -------
+        Batch
+            Of B pairs, in this order.
+        """
         return _on(device, self._host_batch(index, device))
 
     def batches(self, order: Tensor, size: int, least: int, device: torch.device) -> Batches:
-        """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead."""
+        """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead.
+
+        Parameters
+        ----------
+        order : Tensor, int64, (N,)
+            Pairs, in the order in which they are wanted.
+        size : int
+            Pairs in a batch.
+        least : int
+            A last batch with fewer is left out.
+        device : torch.device
+
+        Returns
+        -------
+        Batches
+        """
         return Batches(
             lambda index: self._host_batch(index, device),
             order,
@@ -117,7 +158,13 @@ class NoisyPairs:
         return Batch(index, images, self.split.captions.batch(index.numpy()))
 
     def truth(self) -> Truth:
-        """Return what is really so, for diagnosis."""
+        """Return what is really so, for diagnosis.
+
+        Returns
+        -------
+        Truth
+            Which pairs are matched and, where the data know it, how relevant an image is to a caption.
+        """
         return Truth(self.noise.matched, self._relevance if self.split.has_relevance else None)
 
     def _relevance(self, image_pair: Tensor, caption_pair: Tensor) -> Tensor:
@@ -182,6 +229,12 @@ class Trainer(SavedLoop):
         Where checkpoints and per-epoch arrays go.
     fingerprint, data_checksum : str
         Identify settings and code, and the data; a checkpoint with others is refused.
+
+    Raises
+    ------
+    ValueError
+        When a batch needs more pairs than there are, or has fewer than the processes that share the run, or
+        when the validation split is too small for the pairs that the method sets aside.
     """
 
     criterion: ClassVar[str] = "rsum"
@@ -222,26 +275,86 @@ class Trainer(SavedLoop):
     # -- what a method may ask for ----------------------------------------------------------------------
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return a generator seeded by (run seed, epoch, purpose)."""
+        """Return a generator seeded by (run seed, epoch, purpose).
+
+        Parameters
+        ----------
+        purpose : str
+            What is drawn; another purpose gives independent draws.
+
+        Returns
+        -------
+        torch.Generator
+            On the CPU; the network that is being trained counts too.
+        """
         return torch.Generator().manual_seed(seed_of(self.seed, self.epoch, self.active, purpose))
 
     def batch(self, index: Tensor) -> Batch:
-        """Load the pairs at ``index``."""
+        """Load the pairs at ``index``.
+
+        Parameters
+        ----------
+        index : Tensor, int64, (B,)
+
+        Returns
+        -------
+        Batch
+            On the run's device.
+        """
         return self.pairs.batch(index, self.device)
 
     def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
-        """Return shuffled batches of all pairs, or of those at ``subset``."""
+        """Return shuffled batches of all pairs, or of those at ``subset``.
+
+        Parameters
+        ----------
+        subset : Tensor, int64, (N,), optional
+            Pairs to take; all by default.
+        purpose : str
+            Decides the order, with the run's seed and the epoch.
+        drop_last : bool
+            Leave out a last batch that is not full; otherwise only one of a single pair is left out.
+
+        Returns
+        -------
+        Batches
+        """
         n = self.n_pairs if subset is None else len(subset)
         order = torch.randperm(n, generator=self.generator(purpose))
         chosen = order if subset is None else subset[order]
         return self.batches_of(chosen, least=self.batch_size if drop_last else BATCH_NORM_NEEDS)
 
     def batches_of(self, index: Tensor, size: int = 0, least: int = BATCH_NORM_NEEDS) -> Batches:
-        """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's)."""
+        """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's).
+
+        Parameters
+        ----------
+        index : Tensor, int64, (N,)
+        size : int
+            Pairs in a batch; 0: the run's batch size.
+        least : int
+            A last batch with fewer is left out.
+
+        Returns
+        -------
+        Batches
+        """
         return self.pairs.batches(index, size or self.batch_size, least, self.device)
 
     def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
-        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked."""
+        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked.
+
+        Parameters
+        ----------
+        load : callable
+            Must be safe to call in another thread.
+        items : iterable
+            What it is called with.
+
+        Returns
+        -------
+        iterator
+        """
         n = self.pairs.n_ahead
         return ahead(load, items, n) if n else map(load, items)
 
@@ -251,13 +364,42 @@ class Trainer(SavedLoop):
         return self.epoch - self.schedule.warmup_epochs
 
     def held_out(self, index: Tensor) -> Batch:
-        """Load pairs that are known to be matched (``method.clean_share``)."""
+        """Load pairs that are known to be matched (``method.clean_share``).
+
+        Parameters
+        ----------
+        index : Tensor, int64, (B,)
+            Numbers among the ``n_held_out`` pairs that were set aside.
+
+        Returns
+        -------
+        Batch
+            On the run's device.
+
+        Raises
+        ------
+        ValueError
+            When none were set aside.
+        """
         if self._held_out is None:
             raise ValueError("no pairs were set aside: the method's clean_share is 0")
         return self._held_out.batch(index, self.device)
 
     def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:
-        """Return the (B, B) float32 similarities (or logits) of a batch, images in rows."""
+        """Return the (B, B) float32 similarities (or logits) of a batch, images in rows.
+
+        Parameters
+        ----------
+        batch : Batch
+        network : int, optional
+            Number of the network; the one being trained by default.
+        logits : bool
+            Return the logits of the similarities, as :meth:`nclib.models.Matcher.similarity`.
+
+        Returns
+        -------
+        Tensor, float32, (B, B)
+        """
         net = self.networks[self.active if network is None else network]
         half = self.schedule.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
@@ -266,12 +408,35 @@ class Trainer(SavedLoop):
 
     @torch.no_grad()
     def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the global image and caption vectors of a batch, (B, D) each."""
+        """Return the global image and caption vectors of a batch, (B, D) each.
+
+        Parameters
+        ----------
+        batch : Batch
+        network : int, optional
+            Number of the network; the one being trained by default.
+
+        Returns
+        -------
+        images, captions : Tensor, (B, D)
+            Without gradient.
+        """
         net = self.networks[self.active if network is None else network]
         return net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
 
     def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) cosine of the global image and caption vectors."""
+        """Return the (B, B) cosine of the global image and caption vectors.
+
+        Parameters
+        ----------
+        batch, network
+            As in :meth:`vectors`.
+
+        Returns
+        -------
+        Tensor, (B, B)
+            Images in rows; without gradient.
+        """
         v, t = (nn.functional.normalize(x, dim=-1) for x in self.vectors(batch, network))
         return v @ t.T
 
@@ -289,7 +454,18 @@ class Trainer(SavedLoop):
                 network.train(mode)
 
     def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
-        """Return ``values(batch)`` of every pair, on the host, with all networks in eval mode."""
+        """Return ``values(batch)`` of every pair, on the host, with all networks in eval mode.
+
+        Parameters
+        ----------
+        values : callable
+            Takes a :class:`Batch` of B pairs, returns a tensor (B, ...).
+
+        Returns
+        -------
+        Tensor, (n_pairs, ...)
+            On the CPU. A pair that would be alone in the last batch gets the mean of the others.
+        """
         batches = self.batches(purpose="per pair")
         own, shared = copy.copy(batches), self.processes.splits(len(batches))
         if shared:  # whole batches: a process needs nothing of the others
@@ -308,7 +484,20 @@ class Trainer(SavedLoop):
         return result
 
     def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
-        """Return ``loss(S)`` of every pair, on the host."""
+        """Return ``loss(S)`` of every pair, on the host.
+
+        Parameters
+        ----------
+        loss : callable
+            Takes the similarities (B, B) of a batch, returns a tensor (B,).
+        network : int, optional
+            Number of the network; the one being trained by default.
+
+        Returns
+        -------
+        Tensor, (n_pairs,)
+            On the CPU.
+        """
         return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
 
     def reset_optimizers(self) -> None:
@@ -368,7 +557,19 @@ class Trainer(SavedLoop):
         optimizer.step()
 
     def scores(self, split: Split, *, progress: bool = False) -> Tensor:
-        """Return the similarity matrix of a split by each network, (n, n_images, n_captions)."""
+        """Return the similarity matrix of a split by each network, (n, n_images, n_captions).
+
+        Parameters
+        ----------
+        split : Split
+        progress : bool
+            Draw a bar.
+
+        Returns
+        -------
+        Tensor, float32, (n, n_images, n_captions)
+            On the CPU, one matrix per network.
+        """
         parts = [
             similarity_matrix(
                 network,
@@ -383,7 +584,17 @@ class Trainer(SavedLoop):
         return self.processes.total(torch.stack(parts))
 
     def score(self, split: Split, *, progress: bool = False) -> Tensor:
-        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions)."""
+        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions).
+
+        Parameters
+        ----------
+        split, progress
+            As in :meth:`scores`.
+
+        Returns
+        -------
+        Tensor, float32, (n_images, n_captions)
+        """
         return self.scores(split, progress=progress).mean(0)
 
     def _validate(self) -> dict[str, float]:
@@ -440,7 +651,23 @@ def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPair
 
 
 def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, by epoch (1-based) and name."""
+    """Return the arrays that a run kept, by epoch (1-based) and name.
+
+    Parameters
+    ----------
+    folder : path
+        Of the run: ``record.folder``.
+
+    Returns
+    -------
+    dict of int to dict of str to ndarray
+        The epoch, from 1, and the name of each array; empty where the run kept none.
+
+    Raises
+    ------
+    ValueError, EOFError, zipfile.BadZipFile
+        When a file is damaged.
+    """
     result = {}
     for path in sorted((Path(folder) / "epochs").glob("*.npz")):
         with np.load(path, allow_pickle=False) as file:

@@ -1,6 +1,8 @@
 """Checkpoints: bit for bit, atomic, and never pickle."""
 
+import errno
 import math
+import os
 
 import pytest
 import torch
@@ -79,6 +81,38 @@ def test_damaged_file_is_named(tmp_path, content):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no checkpoint at"):
         checkpoint.load(tmp_path / "none.safetensors")
+
+
+def test_a_file_that_cannot_be_read_is_not_called_missing(tmp_path, monkeypatch):
+    """Done by a stand-in for open: for root, every file is readable."""
+    path = tmp_path / "c.safetensors"
+    checkpoint.save(path, {"a": torch.ones(1)})
+
+    def refuse(file, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(file))
+
+    monkeypatch.setattr(checkpoint, "open", refuse, raising=False)
+    with pytest.raises(PermissionError, match=r"Permission denied; .*Make it readable.*c\.safetensors"):
+        checkpoint.load(path)
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_named(tmp_path):
+    with pytest.raises(IsADirectoryError, match="this checkpoint cannot be read"):
+        checkpoint.load(tmp_path)
+
+
+def test_an_interrupted_write_leaves_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "c.safetensors"
+    checkpoint.save(path, {"a": torch.ones(1)})
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(path, {"a": torch.zeros(1)})
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert checkpoint.load(path)["a"] == 1
 
 
 def test_digest_tells_bits_apart():

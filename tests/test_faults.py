@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,20 @@ def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path, u
     assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
 
 
+KILLED_WRITING = """
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+nclib.run("l2rm", out=sys.argv[1], **RUN)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path: Path, undisturbed: Record) -> None:
+    done = python(KILLED_WRITING, str(tmp_path))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list(tmp_path.rglob("*.part"))) == 1
+    assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
+    assert not list(tmp_path.rglob("*.part"))
+
+
 def flip(path: Path, where: float) -> None:
     """Turn one bit of a file round."""
     data = bytearray(path.read_bytes())
@@ -109,9 +124,15 @@ def test_a_damaged_checkpoint_is_set_aside(damage, where: float, tmp_path: Path,
     assert (folder / "checkpoint.safetensors.damaged").exists()
 
 
-@pytest.mark.parametrize("content", ["{", '{"schema": 0}'])
-def test_a_damaged_record_is_made_again(content: str, tmp_path: Path, undisturbed: Record) -> None:
+@pytest.mark.parametrize(
+    "content",
+    ["{", '{"schema": 0}', {"environment": {}}, {"metrics": {}}],
+    ids=["cut", "schema", "device", "metrics"],
+)
+def test_a_damaged_record_is_made_again(content, tmp_path: Path, undisturbed: Record) -> None:
     path = Path(nclib.run("l2rm", out=str(tmp_path), **RUN).folder) / "record.json"
+    if isinstance(content, dict):  # parts that were changed
+        content = json.dumps(json.loads(path.read_text()) | content)
     path.write_text(content)
     with pytest.warns(UserWarning, match=r"record\.json is not a record.*renamed"):
         again = nclib.run("l2rm", out=str(tmp_path), **RUN)
@@ -169,3 +190,24 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"out='.*file' cannot be written .*choose another folder"):
         nclib.run("l2rm", out=str(tmp_path / "file"), **RUN)
+
+
+def test_a_folder_is_checked_before_the_data_are_read(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("nclib.experiment.data.load", lambda *_, **__: pytest.fail("read the data"))
+    with pytest.raises(ValueError, match=r"Not a directory.*choose another folder"):
+        nclib.run("l2rm", out=str(tmp_path / "file" / "deep"), **RUN)
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        ("l2rm", {"dataset": "f30k", "data_options": {"root": "nothere"}}),
+        ("l2rm", {"dataset": "planted", "batch_size": 4096}),
+        ("mrl", {"dataset": "wikipedia", "data_options": {"root": "nothere"}}),
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(method: str, wrong: dict, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, OSError)):
+        nclib.run(method, out=str(tmp_path / "out"), progress=False, **wrong)
+    assert not list(tmp_path.iterdir())

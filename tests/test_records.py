@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from nclib import records
+from nclib import records, tables
+from nclib.category import CategoryRecord
 
 
 def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
@@ -50,6 +51,72 @@ def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="is not a record"):
         records.Record.load(tmp_path / "x.json")
+
+
+def lacking(path, change):
+    """Store a record that somebody changed by hand."""
+    make().save(path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c["environment"].clear(), "environment lacks device"),
+        (lambda c: c["metrics"].clear(), "metrics lacks val, test"),
+        (lambda c: c["metrics"].update(test={}), "metrics.test lacks i2t_r1, .*, rsum"),
+        (lambda c: c["metrics"].update(test=None), "metrics.test must be a mapping, not NoneType"),
+        (lambda c: c["metrics"].update(test={"map_avg": 1}), "settings lacks dataset, data_options"),
+        (lambda c: c["metrics"].update(test_dsl={}), "metrics.test_dsl lacks rsum"),
+        (lambda c: c["settings"].clear(), "settings lacks method, preset"),
+        (lambda c: c["settings"].update(method_options=None), "settings.method_options must be a mapping"),
+        (lambda c: c.update(cost=[]), "cost must be a mapping, not list"),
+        (lambda c: c.update(curves=[1]), "curves must be a list of mappings"),
+        (lambda c: c.update(best_epoch=None), "best_epoch=None must be the number of an epoch"),
+        (lambda c: c.pop("noise"), "missing 1 required positional argument: 'noise'"),
+        (lambda c: c.update(schema=99), "schema 99, this version reads 1"),
+    ],
+)
+def test_a_record_that_lacks_something_is_named_and_left_out(tmp_path, change, said):
+    path = lacking(tmp_path / "bad.json", change)
+    with pytest.raises(ValueError, match=f"bad.json is not a record: .*{said}"):
+        records.Record.load(path)
+    make("good").save(tmp_path / "good.json")
+    with pytest.warns(UserWarning, match=f"bad.json is not a record: .*{said}.*left out.*Make the run again"):
+        assert list(records.collect(tmp_path)["name"]) == ["good"]
+
+
+def test_a_cut_record_is_left_out_with_a_warning(tmp_path):
+    for seed in range(5):
+        make(f"r{seed}", seed=seed).save(tmp_path / f"r{seed}.json")
+    (tmp_path / "r3.json").write_text((tmp_path / "r3.json").read_text()[:300])
+    with pytest.warns(UserWarning, match=r"r3\.json is not a record: .* delete the file") as said:
+        assert len(records.collect(tmp_path)) == 4
+    assert len(said) == 1
+    assert said[0].filename == records.__file__
+
+
+def test_a_kind_of_records_passes_over_the_other(tmp_path):
+    make().save(tmp_path / "r.json")
+    with pytest.raises(records.OtherFileError, match="is not a record of category retrieval"):
+        CategoryRecord.load(tmp_path / "r.json")
+    assert records.collect(tmp_path, CategoryRecord).empty
+
+
+@pytest.mark.parametrize("name", ["nothing", "file.json"])
+def test_only_a_folder_holds_records(tmp_path, name):
+    (tmp_path / "file.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"folder='.*{name}' is not a folder; give one that holds records"):
+        records.collect(tmp_path / name)
+
+
+def test_outside_a_checkout_nothing_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RECORDED", tmp_path / "nothing")
+    assert records.recorded().empty
+    assert len(tables.recorded()) == 0
 
 
 def test_collect_and_spread(tmp_path):

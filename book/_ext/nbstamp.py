@@ -100,10 +100,16 @@ def paths_from(tree: ast.AST, folder: str) -> Iterator[tuple[str, ...]]:
 
 
 def records_in(folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Return every record of a run below ``folder``, with its ``path``; other JSON files are passed over."""
+    """Return every record of a run below ``folder``, with its ``path``; other JSON files are passed over.
+
+    A file that is no JSON at all is a ValueError that names it.
+    """
     found = []
     for path in sorted(folder.rglob("*.json")):
-        content = json.loads(path.read_text("utf8"))
+        try:
+            content = json.loads(path.read_text("utf8"))
+        except ValueError as error:  # no JSON, or no UTF-8
+            raise ValueError(f"{path} is damaged ({error}); restore it, or delete it") from error
         if isinstance(content, dict) and {"settings", "metrics", "cost", "environment"} <= content.keys():
             found.append({**content, "path": path})
     return found

@@ -143,7 +143,7 @@ def run(
     """
     settings = resolve(method, data_options=data_options, **values)
     folder = Path(settings["out"]) / run_name(settings)
-    return FRAME.run(settings, folder, _run, progress)
+    return FRAME.run(settings, folder, load_trainer, _run, progress)
 
 
 def run_name(settings: Mapping[str, Any]) -> str:
@@ -215,10 +215,12 @@ def load_trainer(
     return trainer, dataset, noise
 
 
-def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress: bool) -> CategoryRecord:
-    trainer, dataset, noise = load_trainer(settings, folder, device)
+def _run(
+    settings: dict[str, Any], loaded: tuple[CategoryTrainer, data.CategoryData, LabelNoise], progress: bool
+) -> CategoryRecord:
+    trainer, dataset, noise = loaded
     if progress:
-        print(f"{folder.name}  [{settings['preset']}, {device}]\n{noise.describe()}")
+        print(f"{trainer.folder.name}  [{settings['preset']}, {trainer.device}]\n{noise.describe()}")
     curves = trainer.fit(progress)
     last = trainer.evaluate(dataset.test)
     trainer.load_best()
@@ -247,7 +249,7 @@ def _run(settings: dict[str, Any], folder: Path, device: torch.device, progress:
         diagnostics={
             **given,
             **of_last_epoch(curves),
-            **corrected_confusion(folder, noise.truth, trainer.best["epoch"]),
+            **corrected_confusion(trainer.folder, noise.truth, trainer.best["epoch"]),
         },
         test_seconds=test_seconds,
         parameters=sum(p.numel() for p in network.parameters()) if network is not None else 0,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nclib import records
 from nclib._options import rules
-from nclib.records import RECORDED, Record
+from nclib.records import RECORDED, OtherFileError, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,12 +29,14 @@ class CategoryRecord(Record):
 
         Raises
         ------
+        OtherFileError
+            When the file is not a record of category retrieval; it is a ValueError.
         ValueError
-            When the file is not a record of category retrieval.
+            As :meth:`nclib.records.Record.load`.
         """
         record = super().load(path)
-        if "map_avg" not in record.metrics.get("test", {}):
-            raise ValueError(f"{path} is not a record of category retrieval")
+        if "map_avg" not in record.metrics["test"]:
+            raise OtherFileError(f"{path} is not a record of category retrieval")
         return record
 
     def columns(self) -> dict[str, Any]:

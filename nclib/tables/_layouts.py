@@ -16,7 +16,6 @@ RECALL = {
     "rsum": ("", "rSum"),
     "time_s": ("", "time (s)"),
 }
-METRIC = {label: metric for metric, label in RECALL.items()}
 DATA = {  # (dataset, protocol of the test) -> heading
     ("Flickr30K", "test-1k"): "Flickr30K",
     ("MS-COCO", "5fold-1k"): "MS-COCO 1K",

@@ -27,7 +27,6 @@ MARKED = (  # kinds of anomalies that belong to single cells or rows
     "naming",
 )
 WHOLE = re.compile(r"6 recalls|^all$|^map$|^metric$|^method$|^type$|^count$|^sum|^recalls$|^rsum$")
-TYPE = re.compile(r"type=(\w+)")
 
 
 @dataclass(frozen=True, eq=False)  # each cell is itself

@@ -66,18 +66,19 @@ def recorded(
     Returns
     -------
     Recorded
+
+    Raises
+    ------
+    ValueError
+        When there is no such folder.
     """
     import pandas as pd
 
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for path in sorted(Path(folder or records.RECORDED).rglob("*.json")):
-        try:
-            record = records.Record.load(path)
-        except ValueError:
-            continue  # other JSON files, such as benchmark results, live there as well
+    for path, record in records.read(folder or records.RECORDED, records.Record):
         s = record.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows["map_avg" in record.metrics.get("test", {})].append(_row(record, path))
+            rows["map_avg" in record.metrics["test"]].append(_row(record, path))
     tables = []
     for kind, keys in ((False, KEYS), (True, CATEGORY_KEYS)):
         table = pd.DataFrame(rows[kind])

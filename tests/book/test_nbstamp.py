@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbstamp import INJECTED, STAMP, cell_key, named_results, problems, stamp
+from nbstamp import INJECTED, STAMP, cell_key, named_results, problems, records_in, stamp
 from notebook_tools import executed, notebook
 
 
@@ -125,6 +125,13 @@ def test_recorded_runs_that_the_code_reads_count(tmp_path: Path, code: str, coun
     (folder / "b.json").write_text(record("plain", 100.0), "utf8")
     (folder / "bench.json").write_text("{}", "utf8")
     assert sorted(p.stem for p in named_results(code, tmp_path)) == counted
+
+
+@pytest.mark.parametrize("content", [b'{"settings": {"met', b"\xff"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.json is damaged .*; restore it, or delete it"):
+        records_in(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from nclib.category._experiment import load_trainer, parameters, resolve, shared
 from nclib.category._training import CategorySchedule, CategoryTrainer, retrieval_map
 from nclib.data import category as data
 from nclib.evaluation import mean_average_precision
+from nclib.records import RECALLS
 from nclib.training import epoch_arrays
 
 TINY = {
@@ -385,7 +386,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_first_epoch(tmp_path)
 def test_records_of_other_kinds_are_refused_and_left_out(tmp_path):
     record = run(tmp_path / "runs", "pls")
     other = json.loads((Path(record.folder) / "record.json").read_text())
-    other["metrics"]["test"] = {"rsum": 300.0}
+    other["metrics"] = {"val": {"rsum": 300.0}, "test": dict.fromkeys((*RECALLS, "rsum"), 300.0)}
     path = tmp_path / "other" / "record.json"
     path.parent.mkdir()
     path.write_text(json.dumps(other))
