@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
@@ -109,6 +112,53 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
     if found:
         raise ValueError("bad parameters: " + "; ".join(found))
     return cls(**{k: allowed[k].kind(v) for k, v in values.items()})
+
+
+def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return what a factory takes, by name, with type hints as types where they can be evaluated."""
+    try:
+        return inspect.signature(factory, eval_str=True).parameters
+    except Exception:  # of a hint that is imported for type checkers only, whatever evaluating it raises
+        return inspect.signature(factory).parameters
+
+
+def misfits(values: Mapping[str, Any], allowed: Mapping[str, inspect.Parameter]) -> list[str]:
+    """List the values that do not fit the type hints of the parameters that they are for, if there are such.
+
+    Plain types, paths, literals, None and unions of them are checked; other hints allow everything.
+    """
+    return [
+        f"{name}={value!r}: {said}"
+        for name, value in values.items()
+        if name in allowed and (said := _misfit(value, allowed[name]))
+    ]
+
+
+def _misfit(value: object, parameter: inspect.Parameter) -> str:
+    hint = parameter.annotation
+    parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    none = parameter.default is None or types.NoneType in parts
+    allowed = [_rule(part) for part in parts if part is not types.NoneType]
+    if (none and value is None) or any(rule is None or rule.accepts(value) for rule in allowed):
+        return ""
+    words = [rule.describe().removeprefix("must be ") for rule in allowed if rule is not None]
+    if any(map(_is_path, parts)):
+        words = ["a path as text, such as './2024' for a folder of that name"]
+    return "must be " + " or ".join(["None"] * none + words)
+
+
+def _rule(hint: Any) -> Rule | None:
+    """Return what a value with this hint may be; None where anything may be right."""
+    if get_origin(hint) is Literal:
+        return Rule(type(get_args(hint)[0]), choices=get_args(hint))
+    if _is_path(hint):
+        return Rule(str)
+    return Rule(hint) if hint in (bool, int, float, str) else None
+
+
+def _is_path(hint: Any) -> bool:
+    kind = get_origin(hint) or hint
+    return isinstance(kind, type) and issubclass(kind, os.PathLike)
 
 
 def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:

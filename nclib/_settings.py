@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import inspect
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nclib._options import Rule, problems
+from nclib._options import Rule, misfits, problems, signature
 from nclib._registry import Registry
 
 OF_THE_DATA = ("feature_dim", "vocab_size", "n_regions")  # sizes of a model that the data decide
@@ -65,27 +64,31 @@ def checked(
     return given
 
 
-def check_model_options(model: str, given: Collection[str]) -> None:
-    """Raise a ValueError when a model has no such option."""
+def check_model_options(model: str, given: Mapping[str, Any]) -> None:
+    """Raise a ValueError when a model has no such option, or one of another type."""
     from nclib import models
-    from nclib.models.registry import SIZES
+    from nclib.models.registry import MODELS, SIZES, parameters_of
 
     known = [*models.options(model), *(n for n in SIZES if n not in OF_THE_DATA)]
     for name in (n for n in given if n not in known):
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"model_options: {model!r} has no option {name!r}; {hint}it has {', '.join(known)}")
+    if wrong := misfits(given, parameters_of(MODELS[model].factory)):
+        raise ValueError("model_options: " + "; ".join(wrong))
 
 
 def check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError when a data set has no such option, or needs one that is not given."""
-    allowed = inspect.signature(datasets[dataset].factory).parameters
+    """Raise a ValueError when a data set has no such option, it is of another type, or one is missing."""
+    allowed = signature(datasets[dataset].factory)
     unknown = [name for name in given if name not in allowed]
     missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
     if unknown:
         raise ValueError(
             f"data_options: {dataset!r} has no option {unknown[0]!r}; it has {', '.join(allowed)}"
         )
+    if wrong := misfits(given, allowed):
+        raise ValueError("data_options: " + "; ".join(wrong))
     if missing:
         raise ValueError(
             f"data_options: {dataset!r} needs {', '.join(missing)}, for example "

@@ -9,15 +9,21 @@ from typing import Any
 
 from nclib._options import Rule
 
+WORDS = {"true": True, "yes": True, "false": False, "no": False}  # in any case
+
 
 def value_of(text: str, rule: Rule | None = None) -> Any:
     """Return the value that a word stands for.
 
-    Text where ``rule`` wants text; else true, false, null, numbers and anything in JSON are what they look
-    like, and every other word is text.
+    Text where ``rule`` wants text; else true, yes, false, no (in any case), null, None, numbers and anything
+    in JSON are what they look like, and every other word is text.
     """
     if rule is not None and rule.kind is str:
         return text
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    if text == "None":
+        return None
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
+import zipfile
+import zlib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -79,6 +83,13 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
         (["run", "uot_rcl", "--mrate", "0.4"], "unknown parameter 'mrate'"),
         (["table", "L2RM", "99"], "no table '99' of 'L2RM'"),
         (["rerun", "L2RM", "6", "--rate", "0.5"], "'0.2', '0.4', '0.6', '0.8'"),
+        (["rerun", "L2RM", "6", "--seeds", "-2"], "seeds=-2: must be an integer, at least 1"),
+        (
+            ["claims", "--folder", "/nothere"],
+            "folder='/nothere' is not a folder; give one that holds",
+        ),
+        (["claims", "--folder", __file__], "is not a folder"),
+        (["table", "L2RM", "6", "--folder", "/nothere"], "folder='/nothere' is not a folder"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(
@@ -131,7 +142,9 @@ def test_a_table_shows_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert all(value in shown for value in printed["map"])
     assert len((tmp_path / "table.csv").read_text().splitlines()) == len(printed) + 1
     assert cli.main(["table", "UOT-RCL", "IV", "--bundled", "--folder", str(tmp_path)]) == 0
-    assert "no record" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "no record" in shown.out
+    assert f"no record of a run below {tmp_path}" in shown.err
     assert cli.main(["table", "REPAIR", "VI", "--bundled"]) == 1
     assert "REPAIR, Table VI has no counterpart on the bundled data" in capsys.readouterr().out
 
@@ -166,3 +179,89 @@ def test_it_is_a_module_too() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "l2rm" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (EOFError("No data left in file"), "a file is damaged or cut off (No data left in file)"),
+        (zipfile.BadZipFile("File is not a zip file"), "a file is damaged or cut off (File is not a zip"),
+        (zlib.error("Error -3"), "a file is damaged or cut off (Error -3)"),
+        (ImportError("files in HDF5 need the package h5py"), "nclib: files in HDF5 need the package h5py"),
+    ],
+)
+def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said: str, monkeypatch, capsys):
+    monkeypatch.setitem(cli.COMMANDS, "list", cli.Command("", Mock(side_effect=error)))
+    assert cli.main(["list"]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "goes_on"), [(["run"], True), (["rerun", "--run"], True), (["claims"], False)]
+)
+def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(cli.COMMANDS, words[0], cli.Command("", Mock(side_effect=KeyboardInterrupt)))
+    assert cli.main(words) == cli.INTERRUPTED
+    said = capsys.readouterr().err
+    assert said.startswith("stopped")
+    assert ("goes on from the last finished epoch" in said) == goes_on
+
+
+@pytest.mark.parametrize("buffered", [True, False])  # written when the command ends, or line by line
+def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, *([] if buffered else ["-u"]), "-m", "nclib", "list"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            timeout=120,
+        )
+    assert (done.returncode, done.stderr) == (cli.UNREAD, b"")
+
+
+@pytest.mark.parametrize("text", ["False", "false", "FALSE", "no", "No"])
+def test_false_is_false_wherever_it_stands(text: str) -> None:
+    rules = nclib.experiment.parameters("l2rm")
+    words = ["--mask", text, "--model_options.unit_fragments", text, "--data_options.half=" + text]
+    expected = {"mask": False, "model_options": {"unit_fragments": False}, "data_options": {"half": False}}
+    assert options_of(words, rules) == expected
+
+
+def test_true_is_true_and_text_stays_text() -> None:
+    rules = nclib.experiment.parameters("l2rm")
+    words = [
+        "--mask",
+        "Yes",
+        "--data_options.half",
+        "True",
+        "--data_options.root",
+        "not",
+        "--noise_file",
+        "no",
+    ]
+    expected = {"mask": True, "data_options": {"half": True, "root": "not"}, "noise_file": "no"}
+    assert options_of(words, rules) == expected
+    assert options_of(["--model_options.mask_ratio", "None"], rules) == {
+        "model_options": {"mask_ratio": None}
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model_options.unit_fragments", "maybe"], "unit_fragments='maybe': must be True or False"),
+        (["--model_options.embed_dim", "wide"], "model_options: embed_dim='wide': must be a whole number"),
+        (["--data_options.n_train", "abc"], "data_options: n_train='abc': must be a whole number"),
+        (["--data_options.n_train", "10.5"], "data_options: n_train=10.5: must be a whole number"),
+        (["--dataset", "f30k", "--data_options.half", "maybe"], "half='maybe': must be True or False"),
+        (["--dataset", "f30k", "--data_options.root", "2024"], "root=2024: must be a path as text, such as"),
+    ],
+)
+def test_options_of_another_type_are_refused_before_work(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "plain", *SHORT, *words, "--out", str(tmp_path / "runs")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

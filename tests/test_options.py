@@ -1,10 +1,12 @@
 """Settings that cannot be misspelt."""
 
+import os
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 
-from nclib._options import Rule, make, option, plain_values, problems, rules
+from nclib._options import Rule, make, misfits, option, plain_values, problems, rules, signature
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,56 @@ def test_rules_describe_themselves():
     assert rules(Knobs)["size"].describe() == "must be a number, above 0"
     assert Rule(str, choices=("x",)).describe() == "must be one of 'x'"
     assert problems({"mode": "a"}, rules(Knobs)) == []
+
+
+def factory(
+    *,
+    root: str | os.PathLike[str],
+    n: int | None = None,
+    rate: float = 0.5,
+    mass: float | str = "uniform",
+    flag: bool = False,
+    mode: Literal["a", "b"] = "a",
+    sizes: tuple[int, ...] = (),
+    free=0,
+): ...
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("root", 2024, "root=2024: must be a path as text, such as './2024' for a folder of that name"),
+        ("n", "abc", "n='abc': must be None or a whole number"),
+        ("n", 10.5, "n=10.5: must be None or a whole number"),
+        ("n", True, "n=True: must be None or a whole number"),
+        ("n", [32, 64], "n=[32, 64]: must be None or a whole number"),
+        ("rate", None, "rate=None: must be a number"),
+        ("mass", False, "mass=False: must be a number or text"),
+        ("flag", "maybe", "flag='maybe': must be True or False"),
+        ("flag", 1, "flag=1: must be True or False"),
+        ("mode", "c", "mode='c': must be one of 'a', 'b'"),
+    ],
+)
+def test_values_are_checked_against_type_hints(name, value, said):
+    assert misfits({name: value}, signature(factory)) == [said]
+
+
+def test_values_that_fit_their_type_hints_pass():
+    fits = {
+        "root": "2024",
+        "n": None,
+        "rate": 1,
+        "mass": 0.2,
+        "flag": True,
+        "mode": "b",
+        "sizes": 3,
+        "free": "x",
+    }
+    assert misfits(fits, signature(factory)) == []
+    assert misfits({**fits, "n": 3, "mass": "uniform", "other": 1}, signature(factory)) == []
+
+
+def test_hints_that_cannot_be_evaluated_allow_everything():
+    def unknown(*, a: "NotImported"): ...  # noqa: F821
+
+    assert misfits({"a": 3}, signature(unknown)) == []

@@ -7,13 +7,15 @@ make the runs: ``grid.py`` (records only, in one pool of processes) and ``sweep.
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import fnmatch
 import inspect
 import itertools
 import json
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +27,34 @@ NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise
 ABOUT = "about"
 METHOD = "l2rm"  # of a run that names none, as in nclib.run
 OWN = ("out", "device")  # parameters that the program decides
+UNREAD: dict[str, Callable[[dict[str, Any]], bool]] = {  # files, and the data options without use for them
+    "*_vocab.json": lambda o: o.get("vocabulary") is not None or o.get("build_vocabulary") is True,
+    "testall_*": lambda o: o.get("test_split") == "test",
+    "*.f16.npy": lambda o: not o.get("half"),
+}
 
 
 class GridError(Exception):
     """A grid file that cannot be run; the message names file, block and parameter."""
+
+
+class Refused(Exception):
+    """The grid cannot be made as asked; the message says why and what to do."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice: PyYAML takes the last, and runs would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                where = f"{pathlib.Path(self.name).name}, line {key.start_mark.line + 1}"
+                raise GridError(
+                    f"{where}: {key.value} is given twice in one block; a block starts with a dash"
+                )
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 @dataclass(frozen=True)
@@ -67,8 +93,13 @@ def runs_of(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for block in blocks:
         for run in combinations(block):
-            found.setdefault(json.dumps(run, sort_keys=True), run)
+            found.setdefault(_text(run), run)
     return sorted(found.values(), key=lambda run: run.get("seed", 0))
+
+
+def _text(run: dict[str, Any]) -> str:
+    """Return a run's parameters as text; what JSON lacks, such as a date, is refused later, by its name."""
+    return json.dumps(run, sort_keys=True, default=str)
 
 
 def label(run: dict[str, Any]) -> str:
@@ -111,7 +142,8 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
         When it is not a list of blocks of parameters.
     """
     try:
-        blocks = yaml.safe_load(path.read_text("utf8"))
+        with path.open(encoding="utf8") as file:
+            blocks = yaml.load(file, _Loader)
     except yaml.YAMLError as error:
         raise GridError(f"{path.name} is not YAML: {error}") from error
     if not isinstance(blocks, list) or not blocks:
@@ -168,12 +200,12 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
         for name in (n for n in OWN if n in block):
             wrong[f"{where}: {name} is decided by the program that makes the runs, not by the grid"] = None
         for run in combinations(block):
-            name, text = label(run), json.dumps(run, sort_keys=True)
-            if name in found:
-                if origin[name][1] != text:
-                    wrong[f"{where} and block {origin[name][0]}: two runs would be called {name}"] = None
-                continue
             try:
+                name, text = label(run), _text(run)
+                if name in found:
+                    if origin[name][1] != text:
+                        wrong[f"{where} and block {origin[name][0]}: two runs would be called {name}"] = None
+                    continue
                 needed = needs_root(run)
                 options = {**(run.get("data_options") or {}), "root": root or "unknown"}
                 arguments = {**run, "data_options": options} if needed else run
@@ -195,3 +227,92 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
 def as_json(value: Any) -> Any:
     """Return settings as they come back from a record."""
     return json.loads(json.dumps(value))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a reader of whole numbers for argparse."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least {least}")
+        return int(text)
+
+    return number
+
+
+def chosen(runs: list[Planned], match: str) -> list[Planned]:
+    """Return the runs whose name fits a regular expression."""
+    try:
+        found = [run for run in runs if re.search(match, run.label)]
+    except re.error as error:
+        raise Refused(f"match={match!r} is not a regular expression: {error}") from error
+    if not found:
+        raise Refused(f"match={match!r} fits no run; the first is called {runs[0].label}")
+    return found
+
+
+def check_place(runs: Collection[Planned], root: str, device: str = "") -> None:
+    """Check what runs need of this machine, in seconds: the folder of the data, its files, the device.
+
+    Without runs there is nothing to check. Other sizes than the published ones are printed, and refused only
+    where the runs would refuse them.
+
+    Parameters
+    ----------
+    runs : collection of Planned
+        Those that are to be made.
+    root : str
+        Folder of the papers' data; may be empty.
+    device : str
+        Name of the device; empty where the runs choose, or where the jobs run on other machines.
+
+    Raises
+    ------
+    Refused
+        Naming what is missing.
+    """
+    from nclib.training import choose_device
+
+    if not runs:
+        return
+    if root and not pathlib.Path(root).is_dir():
+        raise Refused(f"root={root!r}: there is no such folder; give the one that holds the papers' data")
+    if device:
+        try:
+            choose_device(device)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+    needed: dict[str, tuple[str, dict[str, Any]]] = {}
+    for run in runs:
+        name, options = run.settings["dataset"], run.settings["data_options"]
+        if "root" in options:
+            needed[_text({name: options})] = name, options
+    lacking = [text for name, options in needed.values() if (text := _lacking(name, options))]
+    if lacking:
+        advice = "Complete these files (nclib data check ROOT says more), or leave their runs out with match."
+        raise Refused("\n".join([*lacking, advice]))
+
+
+def _lacking(name: str, options: dict[str, Any]) -> str:
+    """Return what is wrong with the files of a data set that a run reads; empty where it can start."""
+    from nclib.data.check import CHECKS, GOOD, OTHER, PAIRS, check
+
+    root = pathlib.Path(options["root"]).expanduser()
+    if not root.exists():
+        return f"{name}: root={str(root)!r}: there is no such file or folder"
+    if name not in CHECKS:  # somebody's own files
+        return ""
+    report = check(name, root, half=bool(options.get("half")))
+    unread = [pattern for pattern, is_unread in UNREAD.items() if is_unread(options)]
+    lines = [
+        line
+        for line in report.lines
+        if line.state != GOOD and not any(fnmatch.fnmatch(line.file, pattern) for pattern in unread)
+    ]
+    said = "\n".join([f"{name}: {report.folder}", *map(str, lines)])
+    allowed = {OTHER} if name in PAIRS or options.get("sizes") == "any" else set()
+    if any(line.state not in allowed for line in lines):
+        return said
+    if lines:
+        print(said)
+    return ""

@@ -14,17 +14,15 @@ import datetime
 import json
 import os
 import pathlib
-import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
-from typing import Any
 
 import make_env
 import yaml
-from grids import GridError, Planned, file_of, plan
+from grids import GridError, Planned, Refused, at_least, check_place, chosen, file_of, plan
 from sweep_page import write_page
 from sweep_store import SUBFOLDERS, Store, lock, put, read_json
 
@@ -37,10 +35,6 @@ PROFILES = ROOT / "book" / "grids" / "profiles"
 # Snakemake gets an environment of its own: its pins and the book's need not agree, and who runs no grid does
 # not install it. The jobs run in the environment of this program.
 VENV, LOCK = ROOT / ".venv-grid", ROOT / "book" / "requirements-grid.lock"
-
-
-class Refused(Exception):
-    """The grid cannot be made as asked; the message says why and what to do."""
 
 
 def options(argv: list[str] | None) -> argparse.Namespace:
@@ -62,28 +56,6 @@ def options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", default="", help="slurm, or the folder of a Snakemake profile")
     parser.add_argument("--snakemake", type=pathlib.Path, help="a Snakemake to use; else one is installed")
     return parser.parse_args(argv)
-
-
-def at_least(least: int) -> Any:
-    """Return a reader of whole numbers for argparse."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number, at least {least}")
-        return int(text)
-
-    return number
-
-
-def chosen(runs: list[Planned], match: str) -> list[Planned]:
-    """Return the runs whose name fits a regular expression."""
-    try:
-        found = [run for run in runs if re.search(match, run.label)]
-    except re.error as error:
-        raise Refused(f"match={match!r} is not a regular expression: {error}") from error
-    if not found:
-        raise Refused(f"match={match!r} fits no run; the first is called {runs[0].label}")
-    return found
 
 
 def show(runs: list[Planned], folder: pathlib.Path) -> None:
@@ -244,6 +216,9 @@ def main(argv: list[str] | None = None) -> int:
     profile = profile_of(asked.profile) if asked.profile else None
     if not asked.notebook.is_file():
         raise Refused(f"NOTEBOOK={asked.notebook}: there is no such file")
+    known = Store(folder)
+    unfinished = [run for run in runs if not known.mark(run.label, "done").exists()]
+    check_place(unfinished, asked.root, "" if profile else asked.device)
     prepare(folder)
     with lock(folder / "state" / "driver.lock", wait=False) as fd:
         take(fd, folder)

@@ -27,11 +27,14 @@ SUBFOLDERS = ("records", "notebooks", "logs", "state", "work")
 def put(path: pathlib.Path, data: bytes | str) -> None:
     """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with open(part, "wb") as handle:
-        handle.write(data.encode() if isinstance(data, str) else data)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as handle:
+            handle.write(data.encode() if isinstance(data, str) else data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from nclib._options import signature
 from nclib._registry import Catalogue, Registry
 
 MODELS: Registry[Any] = Registry("model")
@@ -59,7 +60,7 @@ def parameters_of(model: type) -> dict[str, inspect.Parameter]:
     for cls in (model, *inspect.getmro(getattr(model, "common_of", model))):
         if "__init__" not in cls.__dict__:
             continue
-        taken = inspect.signature(cls).parameters.values()
+        taken = signature(cls).values()
         found |= {p.name: p for p in taken if p.kind is p.KEYWORD_ONLY and p.name not in found}
         if not any(p.kind is p.VAR_KEYWORD for p in taken):
             break

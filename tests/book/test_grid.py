@@ -1,15 +1,19 @@
 """Declared grids: combinations, names, checks before anything runs, and records that are made once."""
 
+import errno
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import grid
 import grids
+import numpy as np
 import pytest
 import yaml
 
+from nclib.data.vocabulary import Vocabulary
 from nclib.records import FREE, Record
 from nclib.tables import LAYOUTS, PAPERS, reruns
 
@@ -92,6 +96,32 @@ def test_the_folder_of_the_data_is_given_once(tmp_path):
         ("- {method: plain, seed: []}", "g.yml, block 1: seed is an empty list"),
         ("- {method: plain, about: 3}", "g.yml, block 1: about must be text"),
         ("- {method: plain, noise_file: a/b}\n- {method: plain, noise_file: a_b}", "there is no such file"),
+        (
+            "- {method: plain, model: vse, model_options: {unit_fragments: maybe}}",
+            "unit_fragments='maybe': must be",
+        ),
+        (
+            "- {method: plain, data_options: {n_train: [32, 64]}}",
+            "n_train=[32, 64]: must be None or a whole number",
+        ),
+        (
+            "- {method: plain, data_options: {n_train: abc}}",
+            "g.yml, block 1: data_options: n_train='abc': must be",
+        ),
+        (
+            "- {method: plain, mrate: 2024-01-01}",
+            "g.yml, block 1: mrate=datetime.date(2024, 1, 1): must be a number",
+        ),
+        (
+            "- {method: plain, data_options: {n_val: 2024-01-01}}",
+            "g.yml, block 1: data_options: n_val=datetime.date",
+        ),
+        ("- {method: plain, data_options: {2024-01-01: 1}}", "g.yml, block 1: keys must be"),
+        (
+            "- method: plain\n  mrate: 0.2\n  method: rcl\n  mrate: 0.4",
+            "g.yml, line 3: method is given twice",
+        ),
+        ("- {method: plain, data_options: {n_val: 8, n_val: 9}}", "g.yml, line 1: n_val is given twice"),
         ("- {method: [plain", "g.yml is not YAML"),
         ("method: plain", "g.yml: must be a list of blocks"),
         ("- plain", "g.yml, block 1: must be parameters with values"),
@@ -140,6 +170,91 @@ def test_runs_are_made_once_and_failures_are_told(tmp_path, monkeypatch, capsys)
         grid.main()
     assert record.stat().st_mtime_ns == stamp
     assert "1 of 2 runs recorded" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--match", "nosuchrun"], "match='nosuchrun' fits no run; the first is called plain-planted"),
+        (["--match", "["], "is not a regular expression"),
+        (["--workers", "0"], "'0': must be a whole number, at least 1"),
+        (["--root", "/nothere"], "root='/nothere': there is no such folder"),
+    ],
+)
+def test_wrong_options_are_refused_by_the_maker_of_records(tmp_path, words, message):
+    (tmp_path / "g.yml").write_text("- {method: plain, dataset: planted, preset: quick}\n")
+    done = subprocess.run(
+        [sys.executable, grid.__file__, str(tmp_path / "g.yml"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "runs recorded" not in done.stdout
+
+
+def test_a_record_that_cannot_be_copied_is_a_failed_run(tmp_path, monkeypatch):
+    source = next((ROOT / "book" / "results").glob("robust/*.json"))
+    (tmp_path / "record.json").write_bytes(source.read_bytes())
+    monkeypatch.setattr("nclib.run", lambda **_: SimpleNamespace(folder=str(tmp_path)))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    said = grid.make({}, tmp_path / "results" / "a.json", tmp_path)
+    assert said.startswith("failed  a: OSError: ")
+    assert "No space left on device" in said
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def planned(*options, dataset="f30k"):
+    return [grids.Planned("a", "", {}, {"dataset": dataset, "data_options": dict(o)}) for o in options]
+
+
+@pytest.fixture
+def f30k(tmp_path):
+    """Flickr30K's files, small."""
+    folder = tmp_path / "f30k_precomp"
+    folder.mkdir()
+    for split, n in (("train", 6), ("dev", 4), ("test", 3)):
+        images = np.random.default_rng(n).normal(size=(n, 3, 4)).astype(np.float32)
+        np.save(folder / f"{split}_ims.npy", images)
+        (folder / f"{split}_caps.txt").write_text("a dog\n" * 5 * n)
+    Vocabulary.from_texts(["a dog"]).to_json(folder / "f30k_precomp_vocab.json")
+    return tmp_path
+
+
+def test_the_papers_data_are_looked_at_before_their_runs_start(f30k, capsys):
+    def refused(*runs):
+        with pytest.raises(grids.Refused) as caught:
+            grids.check_place(planned(*runs), str(f30k))
+        return str(caught.value)
+
+    folder, root = f30k / "f30k_precomp", {"root": str(f30k)}
+    grids.check_place(planned(root), str(f30k))  # other sizes than published do not stop a run
+    assert "other size  train_ims.npy" in capsys.readouterr().out
+    assert "missing     train_ims.f16.npy" in refused(root, {**root, "half": True})
+    np.save(folder / "test_ims.f16.npy", np.zeros((2, 3, 4), np.float16))
+    grids.check_place(planned(root), str(f30k))  # a bad copy does not stop runs that do not read it
+    (folder / "f30k_precomp_vocab.json").unlink()
+    assert "missing     f30k_precomp_vocab.json" in refused(root)
+    grids.check_place(planned({**root, "build_vocabulary": True}), str(f30k))
+    (folder / "dev_caps.txt").write_text("one line\n")
+    said = refused({**root, "build_vocabulary": True})
+    assert "wrong       dev_ims.npy" in said
+    assert "dev_caps.txt" not in said  # it is ok
+    assert "nclib data check ROOT" in said
+    assert "there is no such file or folder" in refused({"root": str(f30k / "gone")})
+    grids.check_place([], "/nothere")  # nothing is to be done
+
+
+def test_data_with_categories_are_looked_at_too(tmp_path):
+    for dataset in ("wikipedia", "nuswide", "xmedianet"):
+        with pytest.raises(grids.Refused, match=f"{dataset}: {tmp_path}\n  missing "):
+            grids.check_place(planned({"root": str(tmp_path)}, dataset=dataset), str(tmp_path))
 
 
 @pytest.mark.parametrize("program", ["grid.py", "sweep.py"])

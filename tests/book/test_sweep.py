@@ -246,6 +246,8 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         (["--match", "("], "is not a regular expression"),
         (["--profile", "moon"], "PROFILE=moon: there is no such folder with a config.yaml; there are: slurm"),
         (["--notebook", "none.ipynb"], "NOTEBOOK=none.ipynb: there is no such file"),
+        (["--device", "gpuu"], "device='gpuu' cannot be used here"),
+        (["--root", "/nothere"], "root='/nothere': there is no such folder"),
     ],
 )
 def test_wrong_options_stop_before_any_work(tmp_path: Path, words: list[str], message: str) -> None:
@@ -253,6 +255,43 @@ def test_wrong_options_stop_before_any_work(tmp_path: Path, words: list[str], me
     with pytest.raises(sweep.Refused, match=message):
         sweep.main([str(grid), "--out", str(tmp_path / "out"), *words])
     assert not (tmp_path / "out").exists()
+
+
+def test_absent_data_stop_before_any_work(tmp_path: Path) -> None:
+    paper = {"method": "plain", "model": "sgr", "dataset": "f30k", "preset": "paper"}
+    grid = write_grid(tmp_path / "plan.yml", paper)
+    words = [str(grid), "--out", str(tmp_path / "out"), "--root", str(tmp_path), "--snakemake", "/bin/true"]
+    with pytest.raises(sweep.Refused, match=r"missing     train_ims\.npy"):
+        sweep.main(words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_device_of_a_cluster_is_not_looked_for_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.yaml").write_text("executor: local\n", "utf8")
+    grid, words = write_grid(tmp_path / "tiny.yml", BLOCK), ["--snakemake", "/bin/true", "--device", "cuda"]
+    started: list[str] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(os, "execv", lambda *call: started.append(call[0]))
+    sweep.main([str(grid), "--out", str(tmp_path / "out"), *words, "--profile", str(tmp_path / "mine")])
+    assert started == ["/bin/true"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("disk full")])
+def test_an_interrupted_write_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def stop(fd: int) -> None:
+        raise error
+
+    sweep_store.put(tmp_path / "plan.json", "old")
+    monkeypatch.setattr(os, "fsync", stop)
+    with pytest.raises(type(error)):
+        sweep_store.put(tmp_path / "plan.json", "new")
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    assert (tmp_path / "plan.json").read_text("utf8") == "old"
 
 
 def test_a_profile_without_its_executor_is_told(tmp_path: Path) -> None:
