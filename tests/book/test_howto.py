@@ -83,8 +83,11 @@ def test_the_page_on_own_data_says_what_the_check_finds(
     (folders["own_data"] / "mine" / "f30k_precomp" / "f30k_precomp_vocab.json").unlink()
     capsys.readouterr()
     assert cli.main(words) == 1
-    lines = [row.split()[:2] for row in capsys.readouterr().out.splitlines() if "missing" in row]
-    assert lines == [["missing", "f30k_precomp_vocab.json"]]
+    said = capsys.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in said if row.split()[0] in ("missing", "wrong")] == [
+        ["missing", "f30k_precomp_vocab.json"]
+    ]
+    assert said[-1].strip().startswith("-> missing: put the published file there, or make it")
 
 
 def test_no_line_of_code_is_cut_by_the_page() -> None:
