@@ -24,7 +24,8 @@ TO_DO = {
     MISSING: "put the published file there, or make it (nclib data convert --help)",
     WRONG: "get the file again, from one package with the others, or convert it again with --replace; "
     "where permission was denied: chmod u+r",
-    OTHER: "not the numbers of the papers' package; runs take the file, and --any-size accepts it here",
+    OTHER: "not the numbers of the papers' package; --any-size accepts it here. Runs take other sizes of "
+    "region features, and of category features with data_options sizes=any",
 }
 ROWS = 256  # feature rows read at a time, or in all where not everything is read
 CAPTIONS = 1000  # captions that are looked up in the vocabulary

@@ -368,9 +368,8 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise OSError(f"cannot be read ({error.strerror})") from error
     try:
-        lines = (
-            data.decode("utf-8-sig").removesuffix("\n").split("\n")
-        )  # not splitlines: it cuts inside captions
+        # Not splitlines: it cuts inside captions.
+        lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start})") from None
     if path.suffix.lower() == ".tsv":

@@ -138,6 +138,10 @@ def test_category_files(tmp_path):
     report = check("wikipedia", tmp_path)
     assert states(report) == {"wikipedia.npz": OTHER}
     assert "20 / 5 / 6 pairs, features 8 and 3, 10 classes; published: 2,173 / 231 / 462 pairs" in str(report)
+    assert "with data_options sizes=any" in str(report)
+    with pytest.raises(ValueError, match="sizes='any' accepts other numbers"):
+        category.load("wikipedia", root=tmp_path)
+    assert len(category.load("wikipedia", root=tmp_path, sizes="any").train) == 20
     assert not check("nuswide", tmp_path).found
     del arrays["test_text"]
     np.savez(tmp_path / "wikipedia.npz", **arrays)
