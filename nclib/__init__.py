@@ -10,34 +10,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nclib._options import Rule
-    from nclib.experiment import check_parameters, open_run, run
-    from nclib.records import Record
+    from nclib.common.options import Rule
+    from nclib.runs.pairs import check_parameters, open_run, run
+    from nclib.runs.record import Record
 
 __version__ = "0.1.0"
 __all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "run"]
 
 _MODULES = (
-    "category",
     "data",
     "evaluation",
-    "experiment",
+    "label_noise",
     "losses",
     "methods",
     "models",
     "noise",
     "ot",
     "plots",
-    "records",
-    "tables",
-    "training",
+    "runs",
 )
 _NAMES = {
-    "run": "experiment",
-    "check_parameters": "experiment",
-    "open_run": "experiment",
-    "Record": "records",
-    "Rule": "_options",
+    "run": "runs.pairs",
+    "check_parameters": "runs.pairs",
+    "open_run": "runs.pairs",
+    "Record": "runs.record",
+    "Rule": "common.options",
 }
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from nclib._words import options_of, words_of
+from nclib.runs.words import options_of, words_of
 
 if TYPE_CHECKING:
-    from nclib.tables import Recorded
+    from ncbook import Recorded
 
 Words = Sequence[str]
 INTERRUPTED = 130  # the shell's status of a command that Ctrl-C ended
@@ -49,10 +49,10 @@ def run(words: Words) -> int:
     ``--data_options.root /data``. The same command continues an interrupted run.
     """
     import nclib
-    from nclib import category, methods
-    from nclib.experiment import kind_of
+    from nclib import label_noise, methods
+    from nclib.runs.pairs import kind_of
 
-    known = [*methods.available(), *category.available()]
+    known = [*methods.available(), *label_noise.available()]
     parser = _parser("run", run)
     parser.add_argument("method", choices=known, metavar="METHOD", help=f"one of {', '.join(known)}")
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
@@ -70,7 +70,7 @@ def run(words: Words) -> int:
 
 def _parameters(method: str) -> str:
     """Return the parameters of a run with ``method`` as a table: name, value in the quick preset, meaning."""
-    from nclib.experiment import kind_of
+    from nclib.runs.pairs import kind_of
 
     kind = kind_of(method)
     settings = kind.resolve(method)
@@ -89,7 +89,7 @@ def _parameters(method: str) -> str:
 
 def table(words: Words) -> int:
     """Print a printed table beside what was measured: ``nclib table L2RM 6 [--bundled] [--csv FILE]``."""
-    from nclib import tables
+    import ncbook as tables
 
     parser = _parser("table", table)
     parser.add_argument("paper", choices=tables.PAPERS)
@@ -110,7 +110,7 @@ def table(words: Words) -> int:
 
 def claims(words: Words) -> int:
     """Decide every claim of the papers anew from the records and print the verdicts."""
-    from nclib import tables
+    import ncbook as tables
 
     parser = _parser("claims", claims)
     parser.add_argument("--folder", type=Path, help="folder of records; those of the book by default")
@@ -131,7 +131,7 @@ def claims(words: Words) -> int:
 
 def _recorded(folder: Path | None) -> Recorded:
     """Return the recorded runs below a folder; say so where there is none."""
-    from nclib import tables
+    import ncbook as tables
 
     runs = tables.recorded(folder)
     if folder and not len(runs):
@@ -141,8 +141,9 @@ def _recorded(folder: Path | None) -> Recorded:
 
 def rerun(words: Words) -> int:
     """Print the commands behind the cells of a printed table, or run them: ``nclib rerun L2RM 6``."""
+    import ncbook as tables
+
     import nclib
-    from nclib import tables
 
     parser = _parser("rerun", rerun)
     parser.add_argument("paper", choices=tables.PAPERS)
@@ -173,7 +174,7 @@ def rerun(words: Words) -> int:
 
 def _write(path: Path | None, text: str) -> None:
     if path is not None:
-        from nclib.checkpoint import write_atomically
+        from nclib.runs.checkpoint import write_atomically
 
         write_atomically(path, text.encode())
         print(f"written: {path}")
@@ -195,13 +196,13 @@ def data(words: Words) -> int:
 
 def catalogue(words: Words) -> int:
     """List the methods, models and data sets by name."""
-    from nclib import category, methods, models
     from nclib import data as pairs
+    from nclib import label_noise, methods, models
 
     _parser("list", catalogue).parse_args(words)
     parts = {
         "Methods on mismatched pairs": methods.available(),
-        "Methods on wrong categories": category.available(),
+        "Methods on wrong categories": label_noise.available(),
         "Models": models.available(),
         "Data": pairs.available(),
         "Data with categories": pairs.category.available(),
@@ -212,7 +213,7 @@ def catalogue(words: Words) -> int:
 
 def doctor(words: Words) -> int:
     """Say what this machine has and what is missing: versions, device, disk, data."""
-    from nclib._doctor import examine
+    from nclib.doctor import examine
 
     parser = _parser("doctor", doctor)
     parser.add_argument("root", nargs="?", type=Path, help="folder of the papers' data, to be looked at too")

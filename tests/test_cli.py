@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib import cli
-from nclib._words import options_of, words_of
-from nclib.records import Record
+from nclib.runs.record import Record
+from nclib.runs.words import options_of, words_of
 
 SHORT = ["--dataset", "planted", "--model", "vse", "--warmup_epochs", "1", "--epochs", "1"]
 TEXT = st.text(min_size=1).filter(lambda s: not s.startswith("--"))
@@ -35,7 +35,7 @@ def test_words_and_values_are_each_others_inverse(values: dict, options: dict) -
 
 
 def test_forms_of_an_option() -> None:
-    rules = nclib.experiment.parameters("l2rm")
+    rules = nclib.runs.pairs.parameters("l2rm")
     words = [
         "--mrate",
         ".5",
@@ -125,7 +125,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", method, "--help"]) == 0
     shown = capsys.readouterr().out
-    known = (nclib.category if method == "uot_rcl" else nclib.experiment).parameters(method)
+    known = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(method)
     assert all(f"--{name} " in shown for name in known)
 
 
@@ -138,7 +138,7 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
 def test_a_table_shows_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["table", "UOT-RCL", "IV", "--csv", str(tmp_path / "table.csv")]) == 0
     shown = capsys.readouterr().out
-    printed = nclib.records.printed("category_map", paper="UOT-RCL", table="IV")
+    printed = nclib.runs.record.printed("category_map", paper="UOT-RCL", table="IV")
     assert all(value in shown for value in printed["map"])
     assert len((tmp_path / "table.csv").read_text().splitlines()) == len(printed) + 1
     assert cli.main(["table", "UOT-RCL", "IV", "--bundled", "--folder", str(tmp_path)]) == 0
@@ -152,7 +152,7 @@ def test_a_table_shows_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_the_catalogues_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     shown = capsys.readouterr().out
-    for names in (nclib.methods.available(), nclib.models.available(), nclib.category.available()):
+    for names in (nclib.methods.available(), nclib.models.available(), nclib.label_noise.available()):
         assert all(f"\n{name} " in shown for name in names)
 
 
@@ -166,7 +166,7 @@ def test_doctor_finds_what_runs_need(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_doctor_names_a_package_that_is_too_old(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("nclib._doctor.requires", lambda _: ["torch>=99", "nosuchthing>=1; extra == 'book'"])
+    monkeypatch.setattr("nclib.doctor.requires", lambda _: ["torch>=99", "nosuchthing>=1; extra == 'book'"])
     assert cli.main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "NO  packages              lacks torch>=99" in shown
@@ -223,14 +223,14 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
 
 @pytest.mark.parametrize("text", ["False", "false", "FALSE", "no", "No"])
 def test_false_is_false_wherever_it_stands(text: str) -> None:
-    rules = nclib.experiment.parameters("l2rm")
+    rules = nclib.runs.pairs.parameters("l2rm")
     words = ["--mask", text, "--model_options.unit_fragments", text, "--data_options.half=" + text]
     expected = {"mask": False, "model_options": {"unit_fragments": False}, "data_options": {"half": False}}
     assert options_of(words, rules) == expected
 
 
 def test_true_is_true_and_text_stays_text() -> None:
-    rules = nclib.experiment.parameters("l2rm")
+    rules = nclib.runs.pairs.parameters("l2rm")
     words = [
         "--mask",
         "Yes",

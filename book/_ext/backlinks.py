@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 
 Key = tuple[str, str]  # defining module, name
 API = "book/api"
-CHOSEN_BY_NAME = ("nclib.methods.", "nclib.models.", "nclib.category.")
+CHOSEN_BY_NAME = ("nclib.methods.", "nclib.models.", "nclib.label_noise.")
 BLOCK = re.compile(r"^```\{code-block\} python\n(?::\w+:[^\n]*\n)*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -23,8 +23,8 @@ RESULTS = ROOT / "book" / "results"
 def make(run: dict[str, Any], target: pathlib.Path, work: pathlib.Path) -> str:
     """Do one run and store its record; return a line on how it went."""
     import nclib
-    from nclib.checkpoint import write_atomically
-    from nclib.records import Record
+    from nclib.runs.checkpoint import write_atomically
+    from nclib.runs.record import Record
 
     try:
         folder = nclib.run(**run, out=str(work), progress=False).folder

@@ -159,13 +159,13 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether the data of a run are files whose folder must be given, and is not."""
-    from nclib import category
+    from nclib import label_noise
     from nclib.data.category import category_datasets
     from nclib.data.registry import datasets
-    from nclib.experiment import kind_of
+    from nclib.runs.pairs import kind_of
 
     name = arguments.get("dataset")
-    registry = category_datasets if kind_of(arguments.get("method", METHOD)) is category else datasets
+    registry = category_datasets if kind_of(arguments.get("method", METHOD)) is label_noise else datasets
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(registry[name].factory).parameters.get("root")
@@ -188,7 +188,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     GridError
         Naming the file, the block and the parameter, for everything wrong at once.
     """
-    from nclib.experiment import kind_of
+    from nclib.runs.pairs import kind_of
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}
@@ -271,7 +271,7 @@ def check_place(runs: Collection[Planned], root: str, device: str = "") -> None:
     Refused
         Naming what is missing.
     """
-    from nclib.training import choose_device
+    from nclib.runs.pair_trainer import choose_device
 
     if not runs:
         return

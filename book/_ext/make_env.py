@@ -59,10 +59,11 @@ def make(venv: pathlib.Path, lock: pathlib.Path = LOCK, what: str = PINNED) -> N
     steps = [
         [*pip, "install", *quiet, "--requirement", str(lock)],
         [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
+        [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT / "book")],
         [*pip, "check"],
     ]
     if lock != LOCK:
-        del steps[1]
+        del steps[1:3]
     for step in steps:
         if subprocess.call(step):
             sys.exit(f"Installing stopped at: {' '.join(step)}\nRun the same make command again to go on.")

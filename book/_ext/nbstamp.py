@@ -22,8 +22,8 @@ INJECTED = "injected-parameters"
 PARAMETERS = "parameters"
 STAMP = "nclib_stamp"
 RESULTS = "book/results"
-READER = "recorded"  # nclib.records.recorded
-FOLDER = "RECORDED"  # nclib.records.RECORDED, which is the folder RESULTS
+READER = "recorded"  # nclib.runs.record.recorded
+FOLDER = "RECORDED"  # nclib.runs.record.RECORDED, which is the folder RESULTS
 
 
 def tags(cell: Any) -> list[str]:

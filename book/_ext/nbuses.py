@@ -115,7 +115,7 @@ class Reader(ast.NodeVisitor):
                 self.uses.exports[alias.asname or alias.name] = (base, alias.name)
 
     def _tables(self, tree: ast.Module) -> None:
-        """Lazy exports, ``{"run": "nclib.experiment"}`` or ``{"run": (".experiment", "run")}``."""
+        """Lazy exports, ``{"run": "nclib.runs.pairs"}`` or ``{"run": (".experiment", "run")}``."""
         for node in ast.walk(tree):
             if not isinstance(node, ast.Dict):
                 continue

@@ -50,7 +50,7 @@ def find_package(app: Sphinx, config: Config) -> None:
         for operator in ("__or__", "__ror__"):
             setattr(_MockObject, operator, lambda self, other: self)
         with mock(missing):  # nclib finds its parts on first use, later than the stand-ins last
-            importlib.import_module("nclib.experiment")
+            importlib.import_module("nclib.runs.pairs")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -12,7 +12,7 @@ BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of r
 
 def recorded_runs() -> Any:
     """Return the recorded quick runs on the bundled data, with a column ``label`` per method and loss."""
-    from nclib.records import recorded
+    from nclib.runs.record import recorded
 
     runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images", epochs=3)
     runs = runs[runs["method"].isin(("plain", "l2rm"))].copy()  # the others have few runs on this model
@@ -24,7 +24,7 @@ def recorded_runs() -> Any:
 
 def every_method() -> Any:
     """Return the recorded quick runs of all methods on the VSE model with usual settings, likewise."""
-    from nclib.tables import recorded
+    from ncbook import recorded
 
     runs = recorded(dataset="emoji", preset="quick").retrieval
     runs = runs[(runs["model"] == "vse") & (runs["variant"] == "")].copy()

@@ -38,8 +38,8 @@ PAPERS_DATA = {
 
 def machine(seconds: float, title: str) -> dict[str, Any]:
     """Return where, when and how long: what a reader asks about a run."""
-    from nclib.records import environment
-    from nclib.training import choose_device
+    from nclib.runs.pair_trainer import choose_device
+    from nclib.runs.record import environment
 
     return {
         "title": title,
@@ -87,7 +87,7 @@ def write_json(path: pathlib.Path, value: object) -> None:
 
 def enter(path: pathlib.Path, name: str, value: object) -> None:
     """Set one entry of a JSON object in a file, while others may set theirs."""
-    from nclib._lock import take
+    from nclib.common.lock import take
 
     with open(path.with_suffix(".lock"), "a", encoding="utf8") as lock:
         while not take(lock):

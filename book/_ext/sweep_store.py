@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FREE = ("out", "device", "threads")  # settings that do not decide the numbers (nclib.records.FREE)
+FREE = ("out", "device", "threads")  # settings that do not decide the numbers (nclib.runs.record.FREE)
 SUBFOLDERS = ("records", "notebooks", "logs", "state", "work")
 
 

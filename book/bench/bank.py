@@ -38,11 +38,11 @@ from scipy.stats import rankdata, spearmanr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nclib.experiment import load_trainer, resolve
-from nclib.methods._coteaching import Division
+from nclib.methods.coteaching import Division
 from nclib.noise import rank_correspondence
-from nclib.records import environment
-from nclib.training import Trainer
+from nclib.runs.pair_trainer import Trainer
+from nclib.runs.pairs import load_trainer, resolve
+from nclib.runs.record import environment
 
 Features = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

@@ -37,9 +37,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nclib.category._experiment import load_trainer, resolve
-from nclib.category._training import CategoryTrainer
-from nclib.records import environment
+from nclib.runs.label_trainer import CategoryTrainer
+from nclib.runs.labels import load_trainer, resolve
+from nclib.runs.record import environment
 
 N = 42_941  # training pairs of NUS-WIDE-10
 SIZES = {

@@ -43,12 +43,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nclib import methods, models, training
+from nclib import methods, models
 from nclib.data import Captions, Split, Vocabulary
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
-from nclib.records import environment
+from nclib.runs import pair_trainer as training
+from nclib.runs.record import environment
 
 REGIONS, FEATURES, BATCH, EACH = 36, 2048, 128, 5
 CHUNK = 512  # rows written at a time

@@ -36,10 +36,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 from ot_common import interleave, machine
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models import build
-from nclib.records import environment
+from nclib.runs.record import environment
 
 
 @dataclass(frozen=True)

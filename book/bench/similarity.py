@@ -38,9 +38,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]
 from cross_reference import loop_scores  # noqa: E402
 from sgraf_reference import loop_similarity  # noqa: E402
 
-from nclib.batch import Tokens  # noqa: E402
+from nclib.common.tokens import Tokens  # noqa: E402
 from nclib.models import available, build  # noqa: E402
-from nclib.records import environment  # noqa: E402
+from nclib.runs.record import environment  # noqa: E402
 
 
 @dataclass(frozen=True)

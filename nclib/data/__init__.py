@@ -11,7 +11,7 @@ import difflib
 import inspect
 from typing import Any
 
-from nclib._registry import Catalogue
+from nclib.common.registry import Catalogue
 from nclib.data import category
 from nclib.data import emoji as _emoji  # noqa: F401  (each registers itself)
 from nclib.data import planted as _planted  # noqa: F401

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from nclib._lock import take
-from nclib.data.files import write_text
+from nclib.common.files import write_text
+from nclib.common.lock import take
 
 BLOCK = 64  # rows that are written and noted together: 19 MB at the papers' sizes
 PERCENT = 5  # a line for so much progress, where no bar can be drawn

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nclib.data.files import cache_folder, write_text
+from nclib.common.files import cache_folder, write_text
 
 MANIFEST = "manifest.json"
 STALE = 24 * 3600.0  # seconds after which a half-built folder belongs to a dead process
@@ -28,7 +28,7 @@ def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tupl
     Parameters
     ----------
     kind : str
-        Name of the dataset, a sub-folder of :func:`nclib.data.files.cache_folder`.
+        Name of the dataset, a sub-folder of :func:`nclib.common.files.cache_folder`.
     key : str
         Checksum of everything that the files depend on.
     build : callable

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.data._buffers import Buffers
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary

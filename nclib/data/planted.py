@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.files import checksum
 from nclib.data.registry import check_count, datasets
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data import tokeniser
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.files import checksum
 from nclib.data.registry import check_choice, datasets
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary

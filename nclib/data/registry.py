@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from nclib._registry import Registry
+from nclib.common.registry import Registry
 from nclib.data.dataset import Dataset
 
 datasets: Registry[Callable[..., Dataset]] = Registry("dataset")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.data.files import write_text
+from nclib.common.files import write_text
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")

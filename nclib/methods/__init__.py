@@ -6,10 +6,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from nclib._options import make
-from nclib._registry import Catalogue
-from nclib.methods._base import Batch, Loop, Method, Steps, StepTerms, Terms, Truth
-from nclib.methods._registry import METHODS
+from nclib.common.options import make
+from nclib.common.registry import Catalogue
+from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, Terms, Truth
+from nclib.methods.registry import METHODS
 
 __all__ = [
     "Batch",

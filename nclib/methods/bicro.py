@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._anchors import (
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report
+from nclib.methods.parts.anchors import (
     LabelLog,
     by_reliability,
     clean_labels,
@@ -31,11 +33,9 @@ from nclib.methods._anchors import (
     noisy_labels,
     small_loss,
 )
-from nclib.methods._base import Batch, Loop, Steps, Terms, Truth
-from nclib.methods._beta import FixedStartBetas
-from nclib.methods._coteaching import CoTeaching, Division, divide, mean_report
-from nclib.methods._margins import SOFT_TRIPLET
-from nclib.methods._registry import METHODS
+from nclib.methods.parts.beta import FixedStartBetas
+from nclib.methods.parts.margins import SOFT_TRIPLET
+from nclib.methods.registry import METHODS
 from nclib.models import Matcher
 from nclib.noise import GaussianMixture1d
 

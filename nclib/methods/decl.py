@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
-from nclib.methods._detector import detector_report
-from nclib.methods._registry import METHODS
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods.parts.detector import detector_report
+from nclib.methods.registry import METHODS
 from nclib.noise import auc
 
 TIE = 1e-6  # keeps P(matched) on the side of one half on which the prediction lies

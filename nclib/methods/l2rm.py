@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
-from nclib.methods._detector import detector_report
-from nclib.methods._registry import METHODS
-from nclib.methods._rematching import RematchLog
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.rematching import RematchLog
+from nclib.methods.registry import METHODS
 from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 

@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._base import Batch, Loop, Steps, Terms, Truth
-from nclib.methods._beta import Betas, beta_moments
-from nclib.methods._coteaching import GRID, CoTeaching, Division, mean_report
-from nclib.methods._margins import SOFT_TRIPLET
-from nclib.methods._meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
-from nclib.methods._registry import METHODS
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
+from nclib.methods.parts.beta import Betas, beta_moments
+from nclib.methods.parts.margins import SOFT_TRIPLET
+from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
+from nclib.methods.registry import METHODS
 from nclib.models import Matcher
 from nclib.noise.division import auc
 

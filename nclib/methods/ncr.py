@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._base import Batch, Loop, Steps, Terms
-from nclib.methods._coteaching import CoTeaching
-from nclib.methods._registry import METHODS
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Steps, Terms
+from nclib.methods.coteaching import CoTeaching
+from nclib.methods.registry import METHODS
 
 SURE = 10  # one pair in so many of a batch sets the scale of the predictions
 

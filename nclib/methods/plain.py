@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._base import Batch, Loop, Method, Steps, Terms
-from nclib.methods._registry import METHODS
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms
+from nclib.methods.registry import METHODS
 
 
 @dataclass(frozen=True)

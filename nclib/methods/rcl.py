@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib._options import option
+from nclib.common.options import option
 from nclib.losses import COMPLEMENTARY, complementary
-from nclib.methods._base import Batch, Loop, Method, Steps, Terms, Truth
-from nclib.methods._detector import detector_report
-from nclib.methods._registry import METHODS
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods.parts.detector import detector_report
+from nclib.methods.registry import METHODS
 
 
 @dataclass(frozen=True)

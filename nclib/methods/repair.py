@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib._options import option
-from nclib.methods._bank import PRECISION, FeatureBank, pooled
-from nclib.methods._base import Batch, Loop, Steps, Terms, Truth
-from nclib.methods._coteaching import CoTeaching, mean_report
-from nclib.methods._encoding import compare, encode, part_of
-from nclib.methods._registry import METHODS
-from nclib.methods._replacing import ReplaceLog
+from nclib.common.options import option
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.coteaching import CoTeaching, mean_report
+from nclib.methods.parts.bank import PRECISION, FeatureBank, pooled
+from nclib.methods.parts.encoding import compare, encode, part_of
+from nclib.methods.parts.replacing import ReplaceLog
+from nclib.methods.registry import METHODS
 from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank_correspondence, rank_labels
 
 

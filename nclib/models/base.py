@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.registry import positive_integer
 
 Index = Tensor | np.ndarray | Sequence[int] | slice

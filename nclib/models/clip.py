@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.clip_encoders import ClipCaptions, Pictures, read_pieces
 from nclib.models.clip_file import HEAD, MEAN, STD, read_clip

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.bpe import BytePairs
 from nclib.models.clip_file import ClipFile, read_clip
 from nclib.models.clip_towers import TextTower

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 
 EPS = 1e-8
 """Added to every norm before dividing by it, as in all published region-based models."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.base import Index, Matcher
 from nclib.models.registry import MODELS
 from nclib.models.sgraf import SAF, SGR

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models._omit_encodings import IMAGE_ENCODERS, AttentionPool, OMITCaptions, OMITImages
 from nclib.models._omit_matching import (
     MARGINALS,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.clip_encoders import ClipTextEncoder
 from nclib.models.encoders import TextEncoder
 from nclib.models.registry import local_path, used_with

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.base import Matcher, same_count
 from nclib.models.encoders import word_mask, xavier_linear
 from nclib.models.pvse import FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.base import Index, Matcher, same_count
 from nclib.models.encoders import l2, word_mask, xavier_linear
 from nclib.models.registry import MODELS, choice, positive_integer

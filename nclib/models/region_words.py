@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
 from nclib.models.clip_encoders import ClipPatches, ClipTextEncoder
 from nclib.models.clip_towers import GELUS

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from nclib._options import signature
-from nclib._registry import Catalogue, Registry
+from nclib.common.options import signature
+from nclib.common.registry import Catalogue, Registry
 
 MODELS: Registry[Any] = Registry("model")
 

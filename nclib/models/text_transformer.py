@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
 SIZES = (

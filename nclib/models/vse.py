@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.cosine import CosineMatcher
 from nclib.models.encoders import l2, word_mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nclib._registry import Catalogue, Registry
+from nclib.common.registry import Catalogue, Registry
 
 ESTIMATORS: Registry[Any] = Registry("noise estimator")
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib._registry import Registry
+from nclib.common.registry import Registry
 from nclib.ot.transport import Potentials, Problem, Transport
 
 Solver = Callable[[Problem], Transport]

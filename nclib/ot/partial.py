@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib._registry import Registry
+from nclib.common.registry import Registry
 from nclib.ot import _dense, _fast, _published
 from nclib.ot._checks import check_limits, check_reg, partial_problem
 from nclib.ot.gradients import differentiate

@@ -12,7 +12,7 @@ from code_blocks import blocks, run
 
 import nclib
 from nclib.methods import Loop, Method
-from nclib.training import Trainer
+from nclib.runs.pair_trainer import Trainer
 
 FILE = Path(__file__).resolve().parents[2] / "book" / "add_a_method.md"
 PAGE, BLOCKS = FILE.read_text("utf8"), blocks(FILE)

@@ -169,7 +169,7 @@ def test_the_book_leads_from_functions_to_pages() -> None:
     links = back_links(ROOT, Walk(ROOT))
     assert "notebooks/transport" in links["nclib.ot.partial", "partial_sinkhorn"]
     assert "notebooks/l2rm" in links["nclib.methods.l2rm", ""]
-    assert "book/howto/record" in links["nclib.records", "collect"]
+    assert "book/howto/record" in links["nclib.runs.record", "collect"]
     every = {page for pages in links.values() for page in pages}
     assert every <= set(pages_of(ROOT))
     assert title_of(ROOT / "notebooks" / "l2rm.ipynb") == "L2RM"

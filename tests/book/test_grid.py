@@ -12,10 +12,10 @@ import grids
 import numpy as np
 import pytest
 import yaml
+from ncbook import LAYOUTS, PAPERS, reruns
 
 from nclib.data.vocabulary import Vocabulary
-from nclib.records import FREE, Record
-from nclib.tables import LAYOUTS, PAPERS, reruns
+from nclib.runs.record import FREE, Record
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path for path in sorted(grids.GRIDS.glob("*.yml"))}

@@ -21,10 +21,10 @@ from code_blocks import blocks, commands
 
 import nclib
 from nclib import cli
-from nclib._options import Rule
-from nclib._words import options_of
+from nclib.common.options import Rule
 from nclib.data.registry import datasets
-from nclib.experiment import parameters
+from nclib.runs.pairs import parameters
+from nclib.runs.words import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "book" / "howto"
@@ -143,7 +143,7 @@ def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> 
     assert set(values) <= known
     method = METHOD_OF.get(Path(notebook).stem)
     if method:
-        rules: dict[str, Rule] = (nclib.category if method == "uot_rcl" else nclib.experiment).parameters(
+        rules: dict[str, Rule] = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(
             method
         )
         assert not [k for k, v in values.items() if k in rules and not rules[k].accepts(v)]
@@ -166,7 +166,7 @@ def test_lines_on_records_and_tables_run(
             continue
         if words[0] == "run" and "--help" not in words:  # only whether it would start
             rules = parameters(words[1])
-            assert nclib.experiment.resolve(words[1], **options_of(words[2:], rules))["method"] == words[1]
+            assert nclib.runs.pairs.resolve(words[1], **options_of(words[2:], rules))["method"] == words[1]
             continue
         code = cli.main([str(tmp_path) if word == "/data" else word for word in words])
         seen.append((" ".join(words), code, capsys.readouterr().out))
@@ -242,7 +242,7 @@ def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
     assert "coco" not in said[2]
     for run in yaml.safe_load(file.code):
         one = {k: v[0] if isinstance(v, list) else v for k, v in run.items() if k != "about"}
-        assert nclib.experiment.resolve(one.pop("method"), **one)["epochs"] == 1
+        assert nclib.runs.pairs.resolve(one.pop("method"), **one)["epochs"] == 1
 
 
 def test_the_program_of_the_page_on_gpus_is_shared_by_two_processes(tmp_path: Path) -> None:

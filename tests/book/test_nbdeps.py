@@ -39,19 +39,19 @@ FILES = {
     "data/README.md": "words",
     "methods/__init__.py": """
         from pathlib import Path
-        from nclib.methods._registry import METHODS
+        from nclib.methods.registry import METHODS
         def build(name): return METHODS[name]
         def available(): return METHODS
     """,
     "methods/_registry.py": "METHODS = {}",
     "methods/gentle.py": """
-        from nclib.methods._registry import METHODS
+        from nclib.methods.registry import METHODS
         @METHODS.register("gentle")
         class Gentle: pass
     """,
     "methods/strong.py": """
         from nclib import ot
-        from nclib.methods._registry import METHODS
+        from nclib.methods.registry import METHODS
         @METHODS.register("strong")
         class Strong:
             def step(self): return ot.solve()
@@ -172,5 +172,5 @@ def test_the_real_package_is_narrow() -> None:
     assert {"nclib", "nclib.losses", "nclib.losses._ranking"} <= loss_only
     assert all(name == "nclib" or name.startswith("nclib.losses") for name in loss_only)
     plain = walk.reach("import nclib\nnclib.run(method='plain', model='vse', dataset='planted')")
-    assert {"nclib.experiment", "nclib.methods.plain", "nclib.models.vse", "nclib.data.planted"} <= plain
+    assert {"nclib.runs.pairs", "nclib.methods.plain", "nclib.models.vse", "nclib.data.planted"} <= plain
     assert not {"nclib.methods.l2rm", "nclib.plots"} & plain

@@ -110,7 +110,7 @@ def record(method: str, rsum: float) -> str:
 @pytest.mark.parametrize(
     ("code", "counted"),
     [
-        ("nclib.records.recorded(method='l2rm')", ["a"]),
+        ("nclib.runs.record.recorded(method='l2rm')", ["a"]),
         ("[recorded(method=m) for m in ('l2rm', 'plain')]", ["a", "b"]),
         ("recorded(mrate=0.6)", ["a", "b"]),
         ("recorded(method='l2rm'), recorded()", ["a", "b"]),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import nclib
-from nclib import category, methods, models
+from nclib import label_noise, methods, models
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 PAGES = sorted([*BOOK.glob("*.md"), *BOOK.glob("howto/*.md")])
@@ -36,7 +36,7 @@ OPTIONS: dict[str, set[str]] = {
     "L2RM": {f.name for f in dataclasses.fields(methods.options("l2rm"))} | {"batch_size"},
     "OMIT": {*models.options("omit"), "margin", "plain"},
     "REPAIR": {f.name for f in dataclasses.fields(methods.options("repair"))},
-    "UOT-RCL": {f.name for f in dataclasses.fields(category.options("uot_rcl"))} | {"dim"},
+    "UOT-RCL": {f.name for f in dataclasses.fields(label_noise.options("uot_rcl"))} | {"dim"},
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from notebook_tools import notebook
 from sweep_store import Store
 
 import nclib
-from nclib.records import Record
+from nclib.runs.record import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = {

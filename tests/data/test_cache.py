@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from nclib.common.files import cache_folder
 from nclib.data.cache import MANIFEST, STALE, cached, read_manifest
-from nclib.data.files import cache_folder
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nclib.common.files import checksum, write_text
 from nclib.data import Captions, Dataset, Split, Vocabulary, load
-from nclib.data.files import checksum, write_text
 from nclib.data.vocabulary import SPECIAL
 
 WORDS = Vocabulary((*SPECIAL, *"abcdefgh"))

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib import losses, methods, models
-from nclib.experiment import load_trainer, resolve, run_name
 from nclib.methods import Truth
-from nclib.methods._anchors import (
+from nclib.methods.parts.anchors import (
     LabelLog,
     by_reliability,
     clean_labels,
@@ -24,9 +23,10 @@ from nclib.methods._anchors import (
     noisy_labels,
     small_loss,
 )
-from nclib.methods._beta import Betas, FixedStartBetas, beta_moments
-from nclib.methods._margins import SOFT_TRIPLET
-from nclib.training import epoch_arrays
+from nclib.methods.parts.beta import Betas, FixedStartBetas, beta_moments
+from nclib.methods.parts.margins import SOFT_TRIPLET
+from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs.pairs import load_trainer, resolve, run_name
 
 
 def tensor(rows):

@@ -8,9 +8,9 @@ import torch
 
 import nclib
 from nclib.methods import Steps, Truth
-from nclib.methods._coteaching import CoTeaching, Division, divide, mean_report, min_max, threshold_division
+from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report, min_max, threshold_division
 from nclib.noise import BetaMixture, GaussianMixture1d
-from nclib.training import Batches, epoch_arrays
+from nclib.runs.pair_trainer import Batches, epoch_arrays
 
 LOSSES = torch.tensor([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
 

@@ -9,8 +9,7 @@ import torch
 from torch.distributions import Dirichlet, kl_divergence
 
 import nclib
-from nclib import checkpoint, methods
-from nclib.experiment import load_trainer, resolve, run_name
+from nclib import methods
 from nclib.methods import Batch, Truth
 from nclib.methods.decl import (
     DECL,
@@ -21,7 +20,9 @@ from nclib.methods.decl import (
     hardness,
     published_warmup,
 )
-from nclib.training import epoch_arrays
+from nclib.runs import checkpoint
+from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs.pairs import load_trainer, resolve, run_name
 
 R = torch.tensor([[0.9, 0.1, -0.3], [0.2, 0.4, -0.1], [-0.5, 0.3, 0.7]], dtype=torch.float64)
 TINY = {

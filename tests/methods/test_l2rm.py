@@ -9,8 +9,8 @@ import torch
 import nclib
 from nclib import losses, methods
 from nclib.methods import Batch, Truth
-from nclib.methods._rematching import RematchLog
 from nclib.methods.l2rm import CostNetwork
+from nclib.methods.parts.rematching import RematchLog
 from nclib.ot import partial_exact
 
 S = torch.tensor(

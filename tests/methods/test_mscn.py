@@ -9,13 +9,13 @@ import torch
 
 import nclib
 from nclib import losses, methods, models
-from nclib.experiment import load_trainer, resolve, run_name
-from nclib.methods._beta import Betas, beta_moments
-from nclib.methods._margins import SOFT_TRIPLET
-from nclib.methods._meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
 from nclib.methods.mscn import MSCN, inside, purify, score_margins
+from nclib.methods.parts.beta import Betas, beta_moments
+from nclib.methods.parts.margins import SOFT_TRIPLET
+from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
 from nclib.models import similarity_matrix
-from nclib.training import epoch_arrays
+from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs.pairs import load_trainer, resolve, run_name
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -319,7 +319,7 @@ def test_the_meta_network_learns_from_the_meta_set(trainer):
 def test_optimisers_start_anew_after_warm_up_with_a_second_one_for_the_meta_network(tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
     record = run(tmp_path, epochs=2, decay_every=1, meta_lr=1e-3)
-    saved = nclib.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
+    saved = nclib.runs.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
     steps = [int(s["step"]) for s in saved["optimizers"][0]["state"].values()]
     per_epoch = record.curves[1]["steps"] // 2
     assert max(steps) < sum(row["steps"] for row in record.curves[:3])  # warm-up is forgotten
@@ -437,9 +437,9 @@ def test_resumed_equals_never_stopped(tmp_path, monkeypatch):
 
     def numbers(record):
         curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-        saved = nclib.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
+        saved = nclib.runs.checkpoint.load(f"{record.folder}/checkpoint.safetensors")
         tensors = {f"{i}{k}": v for i, n in enumerate(saved["networks"]) for k, v in n.items()}
-        return json.dumps([record.metrics, curves, nclib.checkpoint.digest(tensors)], sort_keys=True)
+        return json.dumps([record.metrics, curves, nclib.runs.checkpoint.digest(tensors)], sort_keys=True)
 
     assert numbers(resumed) == numbers(whole)
 

@@ -8,7 +8,7 @@ import torch
 import nclib
 from nclib import losses, methods
 from nclib.methods import Batch
-from nclib.methods._coteaching import Division
+from nclib.methods.coteaching import Division
 from nclib.methods.ncr import predicted_correspondence, rectified_label
 
 S = torch.tensor(
@@ -191,7 +191,7 @@ def test_noisy_loss_enters_in_the_second_half(tmp_path):
 
 
 def test_settings_of_the_paper():
-    from nclib.experiment import resolve
+    from nclib.runs.pairs import resolve
 
     for dataset, values in {"f30k": (5, 40, 30), "coco": (10, 20, 10), "cc152k": (10, 40, 30)}.items():
         found = resolve("ncr", dataset=dataset, preset="paper", data_options={"root": "x"})

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import nclib
-from nclib import checkpoint, losses, methods
-from nclib.experiment import load_trainer, resolve, run_name
+from nclib import losses, methods
 from nclib.methods import Batch
 from nclib.methods.rcl import COMPLEMENTARY, complementary, draw_negatives
-from nclib.training import epoch_arrays
+from nclib.runs import checkpoint
+from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs.pairs import load_trainer, resolve, run_name
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],

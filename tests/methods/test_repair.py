@@ -8,16 +8,17 @@ import pytest
 import torch
 
 import nclib
-from nclib import checkpoint, losses, methods, models
-from nclib.batch import Tokens
-from nclib.experiment import cpu_threads, load_trainer, resolve, run_name
+from nclib import losses, methods, models
+from nclib.common.tokens import Tokens
 from nclib.methods import Truth
-from nclib.methods._bank import FeatureBank, pooled
-from nclib.methods._replacing import ReplaceLog
+from nclib.methods.parts.bank import FeatureBank, pooled
+from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.repair import VARIANTS, half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import rank_correlation, rank_correspondence, rank_labels
-from nclib.training import epoch_arrays
+from nclib.runs import checkpoint
+from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs.pairs import cpu_threads, load_trainer, resolve, run_name
 
 TINY = {
     "dataset": "planted",

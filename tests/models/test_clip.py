@@ -7,7 +7,7 @@ from local_weights import WORDS, clip_state, merges_file, words_file
 from safetensors.torch import save_file
 
 import nclib
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.clip_file import MEAN, STD
 

@@ -12,7 +12,7 @@ from clip_reference import image_states, text_states
 from local_weights import MERGES, WORDS, clip_state, merges_file, words_file
 from safetensors.torch import save_file
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.bpe import BytePairs, byte_characters, split_text
 from nclib.models.clip_encoders import ClipPatches, ClipTextEncoder, Pictures

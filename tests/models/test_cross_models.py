@@ -7,7 +7,7 @@ import torch
 from cross_reference import loop_scores
 from toy import fill, regions, words
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
 from nclib.models.cross import attention, context_cosine, gram, raw_scores, word_attention
 

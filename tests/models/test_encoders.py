@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy import fill
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import available, build, options
 from nclib.models.encoders import RegionEncoder, TextEncoder
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from toy import fill, regions, words
 
 import nclib.ot
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models._omit_matching import MARGINALS, MATCHINGS
 from nclib.models.base import CaptionEncoding, ImageEncoding

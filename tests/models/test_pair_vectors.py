@@ -5,7 +5,7 @@ import torch
 from sgraf_reference import caption_nodes, filtrate, image_global, reason
 from torch.func import functional_call
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import available, build
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}

@@ -7,7 +7,7 @@ from local_weights import resnet_state
 from safetensors.torch import save_file
 
 import nclib
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pixels import PixelEncoder
 

@@ -7,7 +7,7 @@ import torch
 from toy import fill, regions, words
 
 from nclib import losses
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pcme import PCME, soft_contrastive
 from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import available, build, similarity_matrix
 
 SIZES = {"feature_dim": 6, "vocab_size": 9, "n_regions": 4, "embed_dim": 8, "sim_dim": 4, "word_dim": 3}

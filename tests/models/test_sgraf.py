@@ -8,7 +8,7 @@ from sgraf_reference import contexts, loop_similarity
 from toy import fill, regions, words
 
 import nclib.models.sgraf as sgraf
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
 from nclib.models.alignment import pair_nodes
 from nclib.models.reasoning import reason_over_pairs, softmax_

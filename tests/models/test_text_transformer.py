@@ -7,7 +7,7 @@ import torch
 from local_weights import PIECES, WORDS, bert_folder, bert_state, words_file
 from safetensors.torch import save_file
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.text_transformer import TransformerTextEncoder, piece_table, word_pieces
 

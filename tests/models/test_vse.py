@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy import regions, words
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.encoders import l2
 from nclib.models.vse import mean_of_regions, mean_of_words

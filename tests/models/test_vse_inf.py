@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy import CAPTIONS, IMAGES, fill
 
-from nclib.batch import Tokens
+from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.vse_inf import GPO, keep_rows, position_codes
 

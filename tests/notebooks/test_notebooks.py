@@ -96,7 +96,7 @@ def test_runs(name, tmp_path):
     if "out" in known:
         records = [json.loads(p.read_text()) for p in (tmp_path / "runs").rglob("record.json")]
         assert records
-        methods = {*nclib.methods.available(), *nclib.category.available()}
+        methods = {*nclib.methods.available(), *nclib.label_noise.available()}
         assert {r["settings"]["method"] for r in records} >= methods & {name}
         assert all(max(r["metrics"]["test"].values()) > 0 for r in records)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib._registry import Catalogue, Registry
+from nclib.common.registry import Catalogue, Registry
 
 __all__ = ["CategoryData", "CategorySplit", "available", "category_datasets", "load"]
 

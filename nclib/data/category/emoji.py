@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.cache import cached
 from nclib.data.category import CategoryData, CategorySplit, category_datasets
-from nclib.data.files import checksum
 from nclib.data.registry import check_choice, check_count
 
 LABELS = ("class", "group", "subgroup")

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.category import CategoryData, CategorySplit, category_datasets
-from nclib.data.files import checksum
 from nclib.data.registry import check_count
 
 LICENCE = "synthetic; no rights reserved (CC0-1.0)"

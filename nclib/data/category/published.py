@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.category import CategoryData, CategorySplit, category_datasets
-from nclib.data.files import checksum
 from nclib.data.registry import check_choice
 
 PathLike = str | os.PathLike[str]

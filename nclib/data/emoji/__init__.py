@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.files import checksum
 from nclib.data.registry import check_choice, check_count, datasets
 
 SIZES = {"small": 4000, "medium": 10000, "default": 16000}

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import write_bytes, write_text
 from nclib.data.emoji.assets import (
     CLASSES,
     DESIGNERS,
@@ -41,7 +42,6 @@ from nclib.data.emoji.assets import (
     TILE,
     TILES_PER_ROW,
 )
-from nclib.data.files import write_bytes, write_text
 
 SOURCES = {
     "fonts-noto-color-emoji_2.042-0+deb12u1_all.deb": (

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.emoji import assets, compose, fragments, grammar, render
-from nclib.data.files import checksum
 
 CHUNK = 50  # pictures per matrix product: small enough for the processor's cache
 RECIPE = (assets, compose, fragments, grammar, render)

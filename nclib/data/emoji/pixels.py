@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import checksum
 from nclib.data.emoji.assets import read_drawings
 from nclib.data.emoji.compose import SIDE
 from nclib.data.emoji.render import Painter
-from nclib.data.files import checksum
 
 CHUNK = 50  # pictures painted at a time
 

@@ -1,0 +1,336 @@
+"""Printed and measured side by side, as figures: one panel each, never one axis for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ncbook._compare import Difference
+from ncbook._evidence import ROBUST, VERDICTS, best_other, compare
+from ncbook._layouts import layout_of
+from ncbook._match import models_named, wanted
+from ncbook._printed import rows_of
+from ncbook._runs import Recorded, select, usual_value
+from ncbook._sheets import BUNDLED
+from nclib import plots
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colours of Okabe and Ito with one mark each, so that no reader depends on colour alone.
+STYLES = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#CC79A7", "D"),
+    ("#E69F00", "v"),
+    ("#56B4E9", "P"),
+    ("#444444", "X"),
+    ("#8C6D1F", "<"),
+    ("#7A7A7A", ">"),
+)
+NOTHING = "no recorded runs"
+
+
+def rates_figure(
+    paper: str,
+    table: str,
+    runs: Recorded,
+    *,
+    dataset: str,
+    rows: Mapping[str, Sequence[str]],
+    model: str = "",
+    preset: str = "quick",
+) -> Figure:
+    """Draw a metric over the noise rate: printed on the left, measured on bundled data on the right.
+
+    Parameters
+    ----------
+    paper, table : str
+        Printed table.
+    runs : Recorded
+        Recorded runs.
+    dataset : str
+        Data set of the table, as printed.
+    rows : mapping of str to sequence of str
+        For each method of this package, or ``"method, variant"``, the printed rows that stand for it; the
+        first one found is drawn.
+    model : str
+        Similarity model of the measured runs, for image-text retrieval.
+    preset : str
+        Preset of the measured runs.
+    """
+    layout = layout_of(paper, table)
+    labels = layout.file == "category_map"
+    rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
+    figure, (left, right) = plots._axes(2, height=3.7)
+    runs_ = runs.category if labels else runs.retrieval
+    where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
+    where |= {"noise": "symmetric"} if labels else {"model": model}
+    part = select(runs_, **where)
+    if not labels and layout.noise:
+        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
+    own_colours = {m: plots.METHOD_STYLES[m][0] for m in rows if m in plots.METHOD_STYLES}
+    rest = [c for c, _ in STYLES if c not in own_colours.values()]
+    marks = [m for _, m in STYLES]
+    for (method, names), mark in zip(rows.items(), marks, strict=False):
+        colour = own_colours.get(method) or rest.pop(0)
+        style: dict[str, Any] = {"color": colour, "marker": mark, "ms": 5, "label": method, "lw": 1.6}
+        values = _printed_line(paper, table, dataset, names)
+        left.plot(list(values), list(values.values()), **style)
+        own = select(part, method=method.partition(", ")[0], variant=method.partition(", ")[2])
+        if len(own):
+            by_rate = own.groupby(rate)[metric]
+            mean, spread = by_rate.mean(), by_rate.std().fillna(0)
+            right.errorbar(mean.index, mean, spread, capsize=2, **style)
+    seeds = int(part["seed"].nunique()) if len(part) else 0
+    what = "mean average precision" if labels else "rSum (max 600)"
+    left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
+    bundled = f"{where['dataset']}, {preset}" + (f", {model}" if model else "")
+    right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
+    if not right.lines:
+        _say_nothing(right)
+    for axis in (left, right):
+        at = sorted({float(x) for line in axis.lines for x in np.asarray(line.get_xdata(), float)})
+        axis.set_xticks(at if len(at) < 9 else [])
+    left.legend(ncols=2, fontsize=8)
+    return figure
+
+
+def _printed_line(paper: str, table: str, dataset: str, names: Sequence[str]) -> dict[float, float]:
+    """Printed value by rate: rSum, or the mean of both directions."""
+    for name in names:
+        found: dict[float, list[float]] = {}
+        for row in rows_of(paper, table):
+            wanted_metric = row.get("metric", "rsum") == "rsum"
+            if row["method"] == name and row["dataset"] == dataset and wanted_metric and row["noise_rate"]:
+                found.setdefault(float(row["noise_rate"]), []).append(float(row.get("value") or row["map"]))
+        if found:
+            return {rate: sum(v) / len(v) for rate, v in sorted(found.items())}
+    return {}
+
+
+def _say_nothing(axis: Axes) -> None:
+    axis.text(0.5, 0.5, NOTHING, transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
+
+
+def rows_figure(paper: str, table: str, runs: Recorded, *, preset: str = "quick") -> Figure:
+    """Draw rSum of a table's rows: printed on the left, measured on bundled data on the right.
+
+    Rows stand in the table's order. Left: one mark per block of the table. Right: mean and standard deviation
+    over seeds, one mark per rate. Where the paper prints no rSum, the six recalls are added.
+    """
+    layout = layout_of(paper, table)
+    names = list(dict.fromkeys(row["method"] for row in rows_of(paper, table)))
+    place = {name: -i for i, name in enumerate(names)}
+    figure, (left, right) = plots._axes(2, height=1.2 + 0.34 * len(names))
+    blocks = list(dict.fromkeys(row["backbone"] for row in rows_of(paper, table)))
+    for block, (colour, mark) in zip(blocks, STYLES, strict=False):
+        sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
+        left.plot(list(sums.values()), [place[n] for n in sums], mark, color=colour, ms=6, label=block)
+    drawn = _measured_rows(layout.paper, layout.table, runs, preset)
+    rates = sorted({rate for rate, _ in drawn})
+    for i, (rate, (colour, mark)) in enumerate(zip(rates, STYLES, strict=False)):
+        here = {name: v for (r, name), v in drawn.items() if r == rate}
+        shift = 0.12 * (i - (len(rates) - 1) / 2)
+        mean = [v.mean() for v in here.values()]
+        spread = [v.std() if len(v) > 1 else 0 for v in here.values()]
+        y = [place[n] - shift for n in here]
+        right.errorbar(mean, y, xerr=spread, fmt=mark, color=colour, ms=5, capsize=2, label=f"rate {rate:g}")
+    left.set(yticks=list(place.values()), yticklabels=names, xlabel="rSum", title="Printed, Flickr30K")
+    right.set(yticks=list(place.values()), yticklabels=[], xlabel="rSum", title=f"Measured, emoji, {preset}")
+    for axis in (left, right):
+        axis.set_ylim(min(place.values()) - 0.6, 0.6)
+        axis.grid(axis="y", visible=False)
+    left.legend(fontsize=8) if len(blocks) > 1 else None
+    right.legend(fontsize=8) if rates else _say_nothing(right)
+    return figure
+
+
+def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row["method"], {})[row["metric"]] = float(row["value"])
+    recalls = {n: sum(v for m, v in values.items() if m[:3] in ("i2t", "t2i")) for n, values in found.items()}
+    return {n: values.get("rsum", recalls[n]) for n, values in found.items()}
+
+
+def _measured_rows(paper: str, table: str, runs: Recorded, preset: str) -> dict[tuple[float, str], pd.Series]:
+    layout, found = layout_of(paper, table), {}
+    part = select(runs.retrieval, dataset="emoji", preset=preset)
+    for row in rows_of(paper, table):
+        run = wanted(layout, row)
+        if run is None or part.empty:
+            continue
+        own = select(part, method=run.method, variant=run.variant)
+        own = select(own, model=run.model) if models_named(layout) else own
+        if layout.noise and len(own):
+            own = own[(own["protocol"] == layout.noise)]
+        for (rate, _), group in own.groupby(["mrate", "model"]):
+            found[float(rate), row["method"]] = group["rsum"]
+    return found
+
+
+def sweep_figure(runs: Recorded, option: str, *, xlabel: str, scale: str = "linear", **where: Any) -> Figure:
+    """Draw the recalls over the values of one option, image to text on the left, text to image on the right.
+
+    Parameters
+    ----------
+    runs : Recorded
+        Recorded runs of image-text retrieval.
+    option : str
+        Name of an option of a method or model whose values are numbers.
+    xlabel : str
+        What the option is.
+    scale : {"linear", "log"}
+        Of the axis of its values.
+    **where
+        Column = value pairs of the runs, such as ``method="l2rm", mrate=0.2``.
+
+    Returns
+    -------
+    Figure
+        Mean and standard deviation over seeds, a dotted line at the value that the preset uses; says so where
+        fewer than two values were recorded.
+    """
+    table = select(runs.retrieval, **where)
+    usual = usual_value(table, option)
+    values = {
+        variant: float(variant.removeprefix(f"{option}=")) if variant else usual
+        for variant in set(table.get("variant", ()))
+        if not variant or (variant.startswith(f"{option}=") and "," not in variant)
+    }
+    figure, axes = plots._axes(2, height=3.4)
+    part = table[table["variant"].isin(values)] if len(table) else table
+    ticks = sorted(values.values())
+    for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
+        axis.set(xlabel=xlabel, title=title)
+        if len(values) < 2:
+            _say_nothing(axis)
+            continue
+        groups = part.groupby(part["variant"].map(values))
+        for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
+            cells = groups[f"{way}_r{k}"].agg(["mean", "std"]).fillna(0)
+            axis.errorbar(
+                cells.index,
+                cells["mean"],
+                cells["std"],
+                color=colour,
+                marker=mark,
+                ms=5,
+                lw=1.6,
+                capsize=2,
+                label=f"R@{k}",
+            )
+        axis.set_ylim(0, None)
+        axis.set_xscale(scale)
+        axis.set_xticks(ticks, [f"{v:g}" for v in ticks])
+        axis.minorticks_off()
+        axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
+    axes[0].set_ylabel("recall, %")
+    if len(values) > 1:
+        axes[0].legend(fontsize=8)
+    return figure
+
+
+def gains_over(runs: Recorded, reference: str = "plain", **where: Any) -> list[Difference]:
+    """Return rSum of every method minus that of ``reference``, by method, model and rate, over shared seeds.
+
+    Parameters
+    ----------
+    runs : Recorded
+        Recorded runs.
+    reference : str
+        Method that the others are compared with.
+    **where
+        Column = value pairs of both sides.
+    """
+    table = select(runs.retrieval, variant="", **where)
+    base = {"method": reference}
+    names = [m for m in sorted(set(table.get("method", ()))) if m != reference]
+    return [d for m in names for d in compare(table, {"method": m}, base, name=f"{m},") if d.n > 1]
+
+
+def best_other_differences(runs: Recorded, methods: Sequence[str] = ("l2rm", "repair")) -> list[Difference]:
+    """Return rSum of ``methods`` minus that of the best other one, at every rate and kind of noise.
+
+    Parameters
+    ----------
+    runs : Recorded
+        Recorded runs.
+    methods : sequence of str
+        Methods that are compared with all others; at least three others must be recorded.
+    """
+    table = select(runs.retrieval, variant="")
+    found = []
+    for method in methods:
+        for d in best_other(table, "method", method, ("plain", *ROBUST), least=3):
+            found.append(Difference(d.values, f"{method}, {d.name}"))
+    return found
+
+
+def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
+    """Draw differences with their intervals, one line each; zero is marked.
+
+    Parameters
+    ----------
+    differences : sequence of Difference
+        With at least two seeds each, for an interval.
+    title, xlabel : str
+        Words on the figure.
+    """
+    shown = [d for d in differences if d.n > 1]
+    figure, (axis,) = plots._axes(1, height=1.1 + 0.27 * max(len(shown), 3))
+    colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
+    marks = {"above": "o", "below": "s", "open": "D"}
+    for i, d in enumerate(shown):
+        low, high = d.interval
+        axis.plot([low, high], [-i, -i], color=colours[d.sign], lw=2)
+        axis.plot(d.mean, -i, marks[d.sign], color=colours[d.sign], ms=6)
+    axis.axvline(0, color="#444444", lw=1)
+    axis.set(yticks=[-i for i in range(len(shown))], yticklabels=[d.name for d in shown])
+    axis.set(xlabel=xlabel, title=title, ylim=(-max(len(shown), 1) + 0.4, 0.6))
+    axis.grid(axis="y", visible=False)
+    if not shown:
+        _say_nothing(axis)
+    return figure
+
+
+def verdicts_figure(table: pd.DataFrame) -> Figure:
+    """Draw how many claims of each paper have each verdict; hatches tell them apart without colour.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`ncbook.counts`.
+    """
+    figure, (axis,) = plots._axes(1, height=2.6)
+    part = table.drop(index="all", errors="ignore")
+    left = [0] * len(part)
+    styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))
+    for verdict, (colour, hatch) in zip(VERDICTS, styles, strict=True):
+        values = list(part[verdict])
+        axis.barh(
+            range(len(part)), values, left=left, color=colour, hatch=hatch, edgecolor="white", label=verdict
+        )
+        for i, (start, value) in enumerate(zip(left, values, strict=True)):
+            if value:
+                dark = colour in (plots.MATCHED, plots.MISMATCHED)
+                axis.text(
+                    start + value / 2,
+                    i,
+                    str(value),
+                    ha="center",
+                    va="center",
+                    color="white" if dark else "#222222",
+                )
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axis.set(yticks=range(len(part)), yticklabels=list(part.index), xlabel="claims")
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
+    return figure

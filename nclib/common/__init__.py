@@ -1,0 +1,1 @@
+"""Ground of the package: registries, options, tokens, files and prefetching."""

@@ -1,0 +1,113 @@
+"""What a machine has and what it lacks: ``nclib doctor``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from packaging.markers import Marker
+
+Found = tuple[bool, str, str]  # whether all is well, what it is, what was found
+
+
+def examine(root: Path | None = None) -> int:
+    """Print what was found; return 0 when runs on the bundled data can start, and those on ``root``.
+
+    Parameters
+    ----------
+    root : Path, optional
+        Folder of the papers' data.
+    """
+    found = [*_environment(), *_packages(), *_places(), *_bundled(), *_papers_data(root)]
+    for good, name, text in found:
+        print(f"{'ok' if good else 'NO':<4}{name:<22}{text}")
+    return 0 if all(good for good, *_ in found) else 1
+
+
+def _environment() -> Iterator[Found]:
+    import torch
+
+    import nclib
+    from nclib.runs.pair_trainer import choose_device
+    from nclib.runs.record import environment
+
+    here = environment(choose_device("auto"))
+    yield True, "nclib", f"{nclib.__version__}, commit {here['commit']}, {Path(nclib.__file__).parent}"
+    yield True, "Python", f"{here['python']}, {here['platform']}"
+    yield True, "device", f"{here['device']} ({torch.cuda.device_count()} CUDA devices)"
+    yield True, "threads", f"torch takes {here['threads']} of {here['cores']} cores"
+    policy = os.environ.get("OMP_WAIT_POLICY", "").upper()
+    if policy != "PASSIVE":
+        yield True, "", "on busy cores set OMP_WAIT_POLICY=PASSIVE: waiting threads take a core otherwise"
+
+
+def _packages() -> Iterator[Found]:
+    """What the package needs, then what each of its extras adds."""
+    from packaging.requirements import Requirement
+
+    needs = [Requirement(text) for text in requires("nclib") or []]
+    for extra in ("", *(metadata("nclib").get_all("Provides-Extra") or [])):
+        own = [n for n in needs if _belongs(n.marker, extra)]
+        has = {n.name: _version(n.name) for n in own}
+        lacking = [f"{n.name}{n.specifier}" for n in own if not n.specifier.contains(has[n.name], True)]
+        said = f"lacks {', '.join(lacking)}" if lacking else ", ".join(f"{n} {v}" for n, v in has.items())
+        yield not lacking or bool(extra), f"extra {extra}" if extra else "packages", said
+
+
+def _belongs(marker: Marker | None, extra: str) -> bool:
+    """Whether a requirement with this marker is one of ``extra`` and not needed anyway."""
+    if marker is None or marker.evaluate({"extra": ""}):
+        return not extra
+    return bool(extra) and marker.evaluate({"extra": extra})
+
+
+def _version(name: str) -> str:
+    """Return the installed version; one that no requirement accepts where there is none."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "0.dev0"
+
+
+def _places() -> Iterator[Found]:
+    from nclib.common.files import cache_folder
+
+    for name, place in (("cache", cache_folder()), ("records", Path("runs").resolve())):
+        there = next(p for p in (place, *place.parents) if p.exists())
+        free = shutil.disk_usage(there).free / 1e9
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                yield True, name, f"{place}, {free:.0f} GB free"
+        except OSError as error:
+            yield False, name, f"{place} cannot be written ({error.strerror})"
+
+
+def _bundled() -> Iterator[Found]:
+    from nclib.data import available
+    from nclib.data.emoji.assets import asset_bytes
+
+    try:
+        asset_bytes()
+        yield True, "bundled data", "as shipped"
+    except ValueError as error:
+        yield False, "bundled data", str(error)
+    yield True, "data sets", ", ".join(available())
+
+
+def _papers_data(root: Path | None) -> Iterator[Found]:
+    from nclib.data.check import check_all
+
+    if root is None:
+        yield True, "papers' data", "not looked for; nclib doctor ROOT looks in a folder"
+        return
+    reports = check_all(root)
+    for report in reports:
+        yield report.complete(any_size=True), report.name, str(report).splitlines()[0]
+    if not reports:
+        yield False, "papers' data", f"{root}: nothing that is known; nclib data check {root} NAME says more"

@@ -1,0 +1,173 @@
+r"""The CLIP rows of UOT-RCL's Table III on features of a file: frozen encoders, and heads on them.
+
+``zero_shot`` compares the features as they are. ``contrastive_heads`` puts a linear head on each encoder and
+trains both with InfoNCE; the positives are the other half of the pair (unsupervised) or everything with the
+same given class (supervised). UOT-RCL on such features is ``uot_rcl`` with the same data. Results are those
+of *frozen CLIP features*; the paper fine-tunes the encoders themselves, which needs pictures and weights.
+
+Features come from a file that :func:`nclib.data.category.load` reads, image and text vectors of one width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.common.options import option
+from nclib.label_noise.base import Batch, DeepMethod, Loop, Projector, Shape, Terms, Training
+from nclib.label_noise.registry import METHODS
+
+LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
+
+
+@dataclass(frozen=True)
+class ZeroShotOptions:
+    """Zero-shot retrieval has no options."""
+
+
+@METHODS.register(
+    "zero_shot",
+    summary="features of a joint encoder (CLIP) as they are; nothing is trained",
+    paper="Radford et al., ICML 2021",
+)
+class ZeroShot(Projector):
+    """Cosine of the given features."""
+
+    Options = ZeroShotOptions
+    supervised: ClassVar[bool] = False
+
+    def fit(self, train: Training, validate: Callable[[], float]) -> None:
+        """Check that both kinds of features lie in one space.
+
+        Raises
+        ------
+        ValueError
+            When they differ in width.
+        """
+        v, t = train.images.shape[1], train.texts.shape[1]
+        if v != t:
+            raise ValueError(
+                f"zero_shot needs image and text features of one encoder, of equal width; got {v} and {t}"
+            )
+
+    def project_images(self, x: Tensor) -> Tensor:
+        """Return the features."""
+        return x
+
+    def project_texts(self, x: Tensor) -> Tensor:
+        """Return the features."""
+        return x
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: nothing is fitted."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore nothing."""
+
+
+@torch.no_grad()
+def zero_shot_classes(images: Tensor, class_texts: Tensor) -> Tensor:
+    """Return the class whose name is nearest to every image, int64 (n,).
+
+    Parameters
+    ----------
+    images : Tensor, (n, L)
+        Image features of a joint encoder.
+    class_texts : Tensor, (K, L)
+        Features of one text per class, such as its name in a template.
+    """
+    if images.ndim != 2 or class_texts.ndim != 2 or images.shape[1] != class_texts.shape[1]:
+        raise ValueError(
+            f"images must be (n, L) and class_texts (K, L), got {tuple(images.shape)} and "
+            f"{tuple(class_texts.shape)}"
+        )
+    return (F.normalize(images, dim=1) @ F.normalize(class_texts, dim=1).T).argmax(1)
+
+
+def contrast(S: Tensor, same: Tensor) -> Tensor:
+    r"""Return the contrastive loss of both directions, per pair, (n,).
+
+    The target of row i is uniform over its positives: cross entropy with the softmax of the row, plus the
+    same along columns, halved as CLIP does.
+
+    Parameters
+    ----------
+    S : Tensor, (n, n)
+        Cosines times the logit scale, images in rows.
+    same : Tensor, bool, (n, n)
+        Positives; the identity for InfoNCE. A row or column without any counts as its own pair only.
+    """
+    eye = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    losses = []
+    for logits, positive in ((S, same), (S.T, same.T)):
+        positive = positive | (eye & ~positive.any(1, keepdim=True))
+        target = positive / positive.sum(1, keepdim=True)
+        losses.append(-(target * logits.log_softmax(1)).sum(1))
+    return (losses[0] + losses[1]) / 2
+
+
+@dataclass(frozen=True)
+class ContrastiveOptions:
+    """Options of the contrastive heads."""
+
+    supervised: bool = option(True, help="positives share the given class; False: only the pair itself")
+    scale: float = option(
+        1 / 0.07, above=0, high=LARGEST_SCALE, help="logit scale at the start; it is trained"
+    )
+
+
+class LinearHeads(nn.Module):
+    """One linear map per encoder, the identity at first where widths allow, and the logit scale."""
+
+    def __init__(self, shape: Shape, scale: float) -> None:
+        super().__init__()
+        dim = shape.image_dim if shape.image_dim == shape.text_dim else shape.dim
+        self.image_net = nn.Linear(shape.image_dim, dim)
+        self.text_net = nn.Linear(shape.text_dim, dim)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
+        if shape.image_dim == shape.text_dim:  # training starts at zero-shot
+            for layer in (self.image_net, self.text_net):
+                nn.init.eye_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def images(self, x: Tensor) -> Tensor:
+        """Embed image features, (n, d_v) -> (n, L), unit rows."""
+        return F.normalize(self.image_net(F.normalize(x, dim=1)), dim=1)
+
+    def texts(self, x: Tensor) -> Tensor:
+        """Embed text features, (n, d_t) -> (n, L), unit rows."""
+        return F.normalize(self.text_net(F.normalize(x, dim=1)), dim=1)
+
+
+@METHODS.register(
+    "contrastive_heads",
+    summary="linear heads trained with InfoNCE; positives by pair or by given class",
+    paper="CLIP rows of UOT-RCL's Table III, on frozen features",
+)
+class ContrastiveHeads(DeepMethod):
+    """Supervised or unsupervised contrastive heads; ``options`` is a :class:`ContrastiveOptions`."""
+
+    Options = ContrastiveOptions
+    settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
+
+    def build(self, shape: Shape) -> nn.Module:
+        """Build the heads."""
+        return LinearHeads(shape, self.options.scale)
+
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        """Return the contrastive loss of the batch."""
+        net = loop.network
+        scale = net.log_scale.exp().clamp_max(LARGEST_SCALE)
+        S = scale * net.images(batch.images) @ net.texts(batch.texts).T  # (n, n)
+        if self.options.supervised:
+            same = batch.image_labels[:, None] == batch.text_labels
+        else:
+            same = torch.eye(len(S), dtype=torch.bool, device=S.device)
+        return {"contrast": contrast(S, same).mean()}

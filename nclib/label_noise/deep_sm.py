@@ -1,0 +1,44 @@
+r"""deep-SM: deep semantic matching (Wei et al., IEEE Transactions on Cybernetics 47(2), 2017).
+
+The original trains one classifier per modality and retrieves in the space of class probabilities. Its rows in
+the tables of MRL and UOT-RCL are MRL's networks and prototypes trained with cross entropy, and that is what
+this is: :math:`-\frac1n \sum_i \sum_j \log p^i_{j, y^i_j}` over modalities i and pairs j.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nclib.common.options import option
+from nclib.label_noise.base import Batch, DeepMethod, Loop, Terms
+from nclib.label_noise.mrl import cross_entropy
+from nclib.label_noise.registry import METHODS
+
+
+@dataclass(frozen=True)
+class DeepSMOptions:
+    """Options of deep-SM."""
+
+    tau1: float = option(1.0, above=0, help="temperature of the class probabilities")
+
+
+@METHODS.register(
+    "deep_sm",
+    summary="cross entropy of both modalities against shared class prototypes",
+    paper="Wei et al., TCYB 2017",
+)
+class DeepSM(DeepMethod):
+    """Cross entropy on MRL's networks; ``options`` is a :class:`DeepSMOptions`."""
+
+    Options = DeepSMOptions
+
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        """Return the cross entropy of both modalities."""
+        net = loop.network
+        net.prototypes.normalise()
+        logits_v = net.prototypes(net.images(batch.images)) / self.options.tau1
+        logits_t = net.prototypes(net.texts(batch.texts)) / self.options.tau1
+        return {
+            "images": cross_entropy(logits_v, batch.image_labels).mean(),
+            "texts": cross_entropy(logits_t, batch.text_labels).mean(),
+        }

@@ -1,0 +1,112 @@
+r"""DSCMR: deep supervised cross-modal retrieval (Zhen, Hu, Wang, Peng; CVPR 2019).
+
+Two branches end in one shared layer, whose outputs :math:`u, v` are the embeddings, and one shared linear
+classifier. The loss asks for right predictions (:math:`J_1`), for likeness of equal classes within and
+between the modalities (:math:`J_2`), and for equal embeddings of a pair (:math:`J_3`):
+:math:`J = J_1 + \lambda J_2 + \eta J_3`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.common.options import option
+from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
+from nclib.label_noise.registry import METHODS
+
+PUBLISHED = {"hidden": 2048, "dim": 1024}
+
+
+@dataclass(frozen=True)
+class DSCMROptions:
+    """Options of DSCMR; the defaults are the published ones."""
+
+    lam: float = option(1e-3, low=0, help="weight lambda of the likeness of equal classes")
+    eta: float = option(1e-1, low=0, help="weight eta of the distance within a pair")
+
+
+def label_error(prediction: Tensor, y: Tensor) -> Tensor:
+    r"""Return :math:`\lVert \hat y_j - e_{y_j} \rVert_2` of every sample, (n,); a norm, not its square.
+
+    Parameters
+    ----------
+    prediction : Tensor, (n, K)
+        Outputs of the classifier, without a softmax.
+    y : Tensor, int64, (n,)
+        Given classes.
+    """
+    return torch.linalg.vector_norm(prediction - F.one_hot(y, prediction.shape[1]).to(prediction), dim=1)
+
+
+def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
+    r"""Return :math:`\log(1 + e^\Theta) - S \Theta` with :math:`\Theta_{ij} = \cos(a_i, b_j) / 2`, (n, m).
+
+    Parameters
+    ----------
+    a, b : Tensor, (n, L) and (m, L)
+    same : Tensor, bool, (n, m)
+        S: whether the given classes agree.
+    """
+    theta = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / 2  # (n, m)
+    return F.softplus(theta) - same * theta
+
+
+def likeness(u: Tensor, v: Tensor, y_u: Tensor, y_v: Tensor) -> Tensor:
+    """Return :math:`J_2`: the mean over all index pairs of image-image, image-text and text-text terms."""
+    return (
+        class_likelihood(u, u, y_u[:, None] == y_u).mean()
+        + class_likelihood(u, v, y_u[:, None] == y_v).mean()
+        + class_likelihood(v, v, y_v[:, None] == y_v).mean()
+    )
+
+
+class DSCMRNetwork(nn.Module):
+    """One layer per modality, then a shared layer and a shared classifier."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.image_net = nn.Linear(shape.image_dim, shape.hidden)
+        self.text_net = nn.Linear(shape.text_dim, shape.hidden)
+        self.shared = nn.Linear(shape.hidden, shape.dim)
+        self.classifier = nn.Linear(shape.dim, shape.n_classes)
+
+    def images(self, x: Tensor) -> Tensor:
+        """Embed image features, (n, d_v) -> (n, L)."""
+        return self.shared(F.relu(self.image_net(x)))
+
+    def texts(self, x: Tensor) -> Tensor:
+        """Embed text features, (n, d_t) -> (n, L)."""
+        return self.shared(F.relu(self.text_net(x)))
+
+
+@METHODS.register(
+    "dscmr",
+    summary="label regression, likeness of equal classes and of pairs on one shared layer",
+    paper="Zhen et al., CVPR 2019",
+)
+class DSCMR(DeepMethod):
+    """DSCMR; ``options`` is a :class:`DSCMROptions`."""
+
+    Options = DSCMROptions
+    settings: ClassVar[dict[str, dict[str, Any]]] = {
+        name: {"batch_size": 100, **PUBLISHED} for name in ("wikipedia", "nuswide", "xmedianet")
+    }
+
+    def build(self, shape: Shape) -> nn.Module:
+        """Build the branches, the shared layer and the classifier."""
+        return DSCMRNetwork(shape)
+
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        """Return the three terms with their weights."""
+        o, net = self.options, loop.network
+        u, v = net.images(batch.images), net.texts(batch.texts)
+        j1 = label_error(net.classifier(u), batch.image_labels).mean()
+        j1 = j1 + label_error(net.classifier(v), batch.text_labels).mean()
+        j2 = likeness(u, v, batch.image_labels, batch.text_labels)
+        j3 = torch.linalg.vector_norm(u - v, dim=1).mean()
+        return {"label": j1, "likeness": o.lam * j2, "pair": o.eta * j3}

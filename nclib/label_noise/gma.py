@@ -1,0 +1,80 @@
+r"""GMA: generalized multiview analysis (Sharma, Kumar, Daume, Jacobs; CVPR 2012), in its LDA form.
+
+.. math::
+   \max \sum_i v_i^\top A_i v_i + 2 \alpha\, v_1^\top Z_1^\top Z_2 v_2 \quad\text{s.t.}\quad
+   \sum_i \gamma_i v_i^\top B_i v_i = 1
+
+with :math:`A_i = X_i^\top W X_i` (between classes), :math:`B_i = X_i^\top (I - W) X_i` (within),
+:math:`W_{kl} = 1/n_c` for equal labels, and :math:`Z_i` the class means, which ties the two spaces together.
+Each modality uses its own given labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from nclib.common.options import option
+from nclib.label_noise.base import Training
+from nclib.label_noise.linear import (
+    LinearProjector,
+    View,
+    blocks,
+    choose,
+    class_means,
+    leading,
+    ridged,
+    split,
+    views,
+)
+from nclib.label_noise.registry import METHODS
+
+ALPHAS = tuple(10.0**i for i in range(1, 7))
+
+
+@dataclass(frozen=True)
+class GMAOptions:
+    """Options of GMA; ``alpha=10`` is the authors' default, under which the two spaces are hardly tied."""
+
+    alpha: float = option(0.0, low=0, help="weight alpha of the tie between the views; 0: on validation")
+    components: int = option(0, low=0, help="dimension; 0: number of classes - 1")
+    energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
+    ridge: float = option(1e-6, above=0, help="ridge kappa on the within-class scatter")
+
+
+def scatter(view: View, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return between-class scatter A, within-class scatter B, (r, r) each, and class means Z, (K, r)."""
+    z, count = class_means(view.x, y, n_classes)
+    between = z.T @ (count[:, None] * z)
+    return between, view.x.T @ view.x - between, z
+
+
+@METHODS.register(
+    "gma",
+    summary="LDA in both views at once, tied by their class means",
+    paper="Sharma et al., CVPR 2012",
+)
+class GMA(LinearProjector):
+    """GMLDA; ``options`` is a :class:`GMAOptions`."""
+
+    Options = GMAOptions
+
+    def fit(self, train: Training, validate: Callable[[], float]) -> None:
+        """Fit to the pairs; alpha is chosen on validation."""
+        o, n_classes = self.options, train.n_classes
+        v, t = pair = views(train, o.energy)
+        a1, b1, z1 = scatter(v, train.image_labels, n_classes)
+        a2, b2, z2 = scatter(t, train.text_labels, n_classes)
+        gamma = b1.trace() / b2.trace() if b2.trace() > 0 else b2.trace() + 1
+        zero = b1.new_zeros(len(b1), len(b2))
+        b = ridged(blocks([[b1, zero], [zero.T, gamma * b2]]), o.ridge)
+        tie = z1.T @ z2  # (r_v, r_t)
+        dim = o.components or max(n_classes - 1, 1)
+
+        def use(alpha: float) -> None:
+            vectors = leading(blocks([[a1, alpha * tie], [alpha * tie.T, a2]]), b, dim)
+            self.use((v.mean, t.mean), split(vectors, pair), alpha=alpha)
+
+        choose([o.alpha] if o.alpha else ALPHAS, use, validate)

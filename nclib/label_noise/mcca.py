@@ -1,0 +1,62 @@
+r"""MCCA: multiview canonical correlation analysis (Rupnik and Shawe-Taylor, SiKDD 2010).
+
+For V views :math:`\max \sum_{i<j} \rho(X_i w_i, X_j w_j)`, relaxed to one eigenproblem. With two views that
+is CCA in closed form: :math:`\Sigma_{11}^{-1/2} \Sigma_{12} \Sigma_{22}^{-1/2} = U \Lambda V^\top`,
+:math:`W_1 = \Sigma_{11}^{-1/2} U_d`, :math:`W_2 = \Sigma_{22}^{-1/2} V_d`. Labels are not used, so label
+noise does not change the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from nclib.common.options import option
+from nclib.label_noise.base import Training
+from nclib.label_noise.linear import LinearProjector, Maps, View, choose, dimensions, views
+from nclib.label_noise.registry import METHODS
+
+
+@dataclass(frozen=True)
+class MCCAOptions:
+    """Options of MCCA."""
+
+    components: int = option(0, low=0, help="dimension d; 0: chosen on validation")
+    energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
+    ridge: float = option(0.1, low=0, help="added to the variances, in units of their mean per view")
+
+
+def canonical(pair: tuple[View, View], ridge: float) -> Maps:
+    """Return the canonical directions of two views, (d_v, r) and (d_t, r), strongest correlation first."""
+    v, t = pair
+    # In principal axes the covariances are diagonal, and so are their inverse roots.
+    root_v, root_t = (x.variances.add(ridge * x.variances.mean()).rsqrt() for x in pair)
+    cross = v.x.T @ t.x / (len(v.x) - 1)  # Sigma_12, (r_v, r_t)
+    left, _, right = torch.linalg.svd(root_v[:, None] * cross * root_t, full_matrices=False)
+    return v.axes @ (root_v[:, None] * left), t.axes @ (root_t[:, None] * right.T)
+
+
+@METHODS.register(
+    "mcca",
+    summary="canonical correlation of the two views; no labels",
+    paper="Rupnik and Shawe-Taylor, SiKDD 2010",
+)
+class MCCA(LinearProjector):
+    """Two-view MCCA with principal axes and a ridge; ``options`` is an :class:`MCCAOptions`."""
+
+    Options = MCCAOptions
+    supervised: ClassVar[bool] = False
+
+    def fit(self, train: Training, validate: Callable[[], float]) -> None:
+        """Fit to the pairs; the dimension is chosen on validation."""
+        pair = views(train, self.options.energy)
+        weights = canonical(pair, self.options.ridge)
+
+        def use(d: int) -> None:
+            means = (pair[0].mean, pair[1].mean)
+            self.use(means, (weights[0][:, :d].clone(), weights[1][:, :d].clone()), components=d)
+
+        choose(dimensions(self.options.components, weights[0].shape[1], train.n_classes), use, validate)

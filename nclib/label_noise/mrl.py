@@ -1,0 +1,103 @@
+r"""MRL: learning cross-modal retrieval with noisy labels (Hu, Peng, Zhu, Zhen, Lin; CVPR 2021).
+
+A bounded clustering loss that gives unlikely labels a small gradient, and a contrastive loss that needs no
+label at all: every sample against all samples of both modalities in the batch.
+
+Symbols: :math:`z^v, z^t` unit embeddings, :math:`C` class prototypes, :math:`p` class probabilities,
+:math:`\tau_1, \tau_2` temperatures, :math:`\beta` weight of the clustering loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nclib.common.options import option
+from nclib.label_noise.base import Batch, DeepMethod, Loop, Terms
+from nclib.label_noise.registry import METHODS
+
+
+@dataclass(frozen=True)
+class MRLOptions:
+    """Options of MRL; the defaults are those of the published command."""
+
+    beta: float = option(0.7, low=0, high=1, help="weight of the clustering loss; the rest is contrastive")
+    loss: str = option("robust", choices=("robust", "ce"), help="clustering loss; ce with beta=1 is deep-SM")
+    tau1: float = option(1.0, above=0, help="temperature of the class probabilities")
+    tau2: float = option(1.0, above=0, help="temperature of the contrastive loss")
+
+
+def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
+    r"""Return :math:`\log(1 - p_y)` of every sample, (n,); Eq. 5, before the mean.
+
+    Parameters
+    ----------
+    logits : Tensor, (n, K)
+        :math:`zC / \tau_1`.
+    y : Tensor, int64, (n,)
+        Given classes.
+
+    Notes
+    -----
+    Computed as the log-sum-exp over the other classes minus that over all, which keeps full precision where
+    :math:`p_y` is close to 1.
+    """
+    others = logits.scatter(1, y[:, None], float("-inf"))
+    return others.logsumexp(1) - logits.logsumexp(1)
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    r"""Return :math:`-\log p_y` of every sample, (n,)."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+LOSSES = {"robust": robust_clustering, "ce": cross_entropy}
+
+
+def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
+    r"""Return the contrastive loss :math:`L_c` (Eq. 6), per pair, (n,).
+
+    Row a of :math:`Z = [z^v; z^t]` has one positive, the other modality of its pair, against all samples of
+    both modalities except itself.
+
+    Parameters
+    ----------
+    zv, zt : Tensor, (n, L)
+        Unit embeddings.
+    tau : float
+        Temperature.
+    """
+    n = len(zv)
+    z = torch.cat([zv, zt])
+    s = (z @ z.T) / tau  # (2n, 2n)
+    s = s.masked_fill(torch.eye(2 * n, dtype=torch.bool, device=s.device), float("-inf"))
+    total = s.logsumexp(1)  # (2n,)
+    positive = (zv * zt).sum(1) / tau
+    return total[:n] + total[n:] - 2 * positive
+
+
+@METHODS.register(
+    "mrl",
+    summary="robust clustering log(1 - p_y) and a multimodal contrastive loss",
+    paper="Hu et al., CVPR 2021",
+)
+class MRL(DeepMethod):
+    """MRL as published; ``options`` is an :class:`MRLOptions`."""
+
+    Options = MRLOptions
+    # 200 classes need a larger share of the clustering loss (paper, Fig. 4).
+    settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"beta": 0.9, "batch_size": 500}}
+
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        o, net = self.options, loop.network
+        net.prototypes.normalise()
+        zv, zt = net.images(batch.images), net.texts(batch.texts)
+        clustering = LOSSES[o.loss]
+        lr = clustering(net.prototypes(zv) / o.tau1, batch.image_labels).mean()
+        lr = lr + clustering(net.prototypes(zt) / o.tau1, batch.text_labels).mean()
+        lc = multimodal_contrast(zv, zt, o.tau2).mean()
+        return {"clustering": o.beta * lr, "contrast": (1 - o.beta) * lc}

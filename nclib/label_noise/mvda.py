@@ -1,0 +1,91 @@
+r"""MvDA: multi-view discriminant analysis (Kan, Shan, Zhang, Lao, Chen; ECCV 2012, TPAMI 2016).
+
+One discriminant space for both views: the between-class scatter of the *pooled* projections over their
+within-class scatter. With class means :math:`\bar x_{cj}` of view j, counts :math:`n_{cj}`,
+:math:`n_c = \sum_j n_{cj}`, :math:`n = \sum_c n_c`, the blocks for views j, r are
+
+.. math::
+   D_{jr} = [j = r] X_j^\top X_j - \sum_c \tfrac{n_{cj} n_{cr}}{n_c} \bar x_{cj} \bar x_{cr}^\top,\qquad
+   S_{jr} = \sum_c \tfrac{n_{cj} n_{cr}}{n_c} \bar x_{cj} \bar x_{cr}^\top
+            - \tfrac1n \Big(\sum_c n_{cj} \bar x_{cj}\Big) \Big(\sum_c n_{cr} \bar x_{cr}\Big)^\top
+
+and the directions solve :math:`S w = \mu (D + \kappa I) w`. The views need not agree in their labels. With
+:math:`\beta > 0` it is MvDA-VC: directions of the two views are asked to be the same combination of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nclib.common.options import option
+from nclib.label_noise.base import Training
+from nclib.label_noise.linear import LinearProjector, View, blocks, class_means, leading, ridged, split, views
+from nclib.label_noise.registry import METHODS
+
+SINGULAR = 1e-6  # epsilon of the view consistency, in units of the mean variance times n
+
+
+@dataclass(frozen=True)
+class MvDAOptions:
+    """Options of MvDA."""
+
+    components: int = option(0, low=0, help="dimension; 0, and at most: number of classes - 1")
+    energy: float = option(0.95, above=0, high=1, help="share of the variance that the principal axes keep")
+    ridge: float = option(1e-4, low=0, help="ridge kappa, in units of the mean diagonal of D")
+    beta: float = option(0.0, low=0, help="weight of the view consistency; above 0 it is MvDA-VC")
+
+
+def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_classes: int) -> tuple:
+    """Return within-class scatter D and between-class scatter S of the pooled views, (r_v + r_t)^2 each."""
+    means, counts = zip(
+        *(class_means(v.x, y, n_classes) for v, y in zip(pair, labels, strict=True)), strict=True
+    )
+    n_c = sum(counts)
+    sums = [count[:, None] * mean for mean, count in zip(means, counts, strict=True)]  # n_cj x_cj, (K, r)
+    stacked = torch.cat(sums, dim=1)  # (K, r_v + r_t)
+    classes = stacked.T @ (stacked / n_c.clamp_min(1)[:, None])
+    total = stacked.sum(0)
+    zero = stacked.new_zeros(pair[0].x.shape[1], pair[1].x.shape[1])
+    own = blocks([[pair[0].x.T @ pair[0].x, zero], [zero.T, pair[1].x.T @ pair[1].x]])
+    return own - classes, classes - torch.outer(total, total) / n_c.sum()
+
+
+def consistency(pair: tuple[View, View]) -> Tensor:
+    r"""Return the penalty :math:`\sum_{j \ne r} \lVert P_j w_j - P_r w_r \rVert^2` as a matrix.
+
+    :math:`P_j = (X_j X_j^\top + \epsilon I)^{-1} X_j = X_j (X_j^\top X_j + \epsilon I)^{-1}`; in principal
+    axes the second inverse is diagonal.
+    """
+    p = []
+    for v in pair:
+        gram = v.variances * (len(v.x) - 1)
+        p.append(v.x / (gram + SINGULAR * gram.mean()))  # (n, r)
+    (a, b) = p
+    return 2 * blocks([[a.T @ a, -a.T @ b], [-b.T @ a, b.T @ b]])
+
+
+@METHODS.register(
+    "mvda",
+    summary="one discriminant space for both views, pooled class scatter",
+    paper="Kan et al., ECCV 2012",
+)
+class MvDA(LinearProjector):
+    """MvDA, or MvDA-VC; ``options`` is an :class:`MvDAOptions`."""
+
+    Options = MvDAOptions
+
+    def fit(self, train: Training, validate: Callable[[], float]) -> None:
+        """Fit to the pairs; nothing is chosen on validation."""
+        o = self.options
+        v, t = pair = views(train, o.energy)
+        within, between = pooled_scatter(pair, (train.image_labels, train.text_labels), train.n_classes)
+        if o.beta:
+            within = within + o.beta * consistency(pair)
+        within = ridged(within, o.ridge * float(within.trace()) / len(within))
+        most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
+        vectors = leading(between, within, min(o.components or most, most))
+        self.use((v.mean, t.mean), split(vectors, pair))

@@ -1,0 +1,69 @@
+r"""PLS: partial least squares (Sharma and Jacobs, CVPR 2011).
+
+Directions of largest cross-covariance: the singular vectors of :math:`X_c^\top Y_c`, by scikit-learn's
+``PLSSVD``. Labels are not used, so label noise does not change the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from nclib.common.options import option
+from nclib.label_noise.base import Training
+from nclib.label_noise.linear import LinearProjector, choose, dimensions
+from nclib.label_noise.registry import METHODS
+
+
+@dataclass(frozen=True)
+class PLSOptions:
+    """Options of PLS."""
+
+    components: int = option(0, low=0, help="dimension d; 0: chosen on validation")
+    scale: bool = option(True, help="divide every feature by its standard deviation first")
+
+
+def _standardised(x: Tensor, scale: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the centred (and scaled) features, their mean, and what they were divided by."""
+    x = x.double()
+    mean = x.mean(0)
+    x = x - mean
+    spread = x.std(0) if scale else torch.ones_like(mean)
+    # A constant feature leaves nothing but rounding errors, which must not be blown up.
+    spread = torch.where(spread > 1e-12 * (1 + mean.abs()), spread, torch.ones_like(spread))
+    return x.div_(spread), mean, spread
+
+
+@METHODS.register(
+    "pls",
+    summary="directions of largest cross-covariance of the two views; no labels",
+    paper="Sharma and Jacobs, CVPR 2011",
+)
+class PLS(LinearProjector):
+    """PLS by singular value decomposition; ``options`` is a :class:`PLSOptions`."""
+
+    Options = PLSOptions
+    supervised: ClassVar[bool] = False
+
+    def fit(self, train: Training, validate: Callable[[], float]) -> None:
+        """Fit to the pairs; the dimension is chosen on validation."""
+        from sklearn.cross_decomposition import PLSSVD
+
+        if len(train) < 2:
+            raise ValueError(f"PLS needs at least two training pairs, got {len(train)}")
+        o = self.options
+        v, v_mean, v_spread = _standardised(train.images, o.scale)
+        t, t_mean, t_spread = _standardised(train.texts, o.scale)
+        tried = dimensions(o.components, min(len(train), v.shape[1], t.shape[1]), train.n_classes)
+        found = PLSSVD(max(tried), scale=False, copy=False).fit(v.numpy(), t.numpy())
+        left = torch.from_numpy(found.x_weights_).double() / v_spread[:, None]
+        right = torch.from_numpy(found.y_weights_).double() / t_spread[:, None]
+
+        def use(d: int) -> None:
+            self.use((v_mean, t_mean), (left[:, :d].clone(), right[:, :d].clone()), components=d)
+
+        choose(tried, use, validate)

@@ -1,0 +1,100 @@
+r"""SDML: scalable deep multimodal learning (Hu, Zhen, Peng, Liu; SIGIR 2019).
+
+The common space is fixed before training: the first K columns :math:`P` of a random orthogonal matrix. Each
+modality is trained alone, an autoencoder whose code :math:`z` predicts the class through :math:`P`:
+
+.. math::
+   L = \alpha \frac1n \sum_j \lVert D(z_j) - x_j \rVert_2
+     + (1 - \alpha) \frac1n \sum_j \lVert P^\top z_j - e_{y_j} \rVert_2
+
+(norms, not squares). As published the decoder's output has unit length although the features have not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.common.options import option
+from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
+from nclib.label_noise.dscmr import label_error
+from nclib.label_noise.networks import Heads, perceptron
+from nclib.label_noise.registry import METHODS
+
+PUBLISHED = {"hidden": 1024, "dim": 512, "epochs": 200}
+
+
+@dataclass(frozen=True)
+class SDMLOptions:
+    """Options of SDML; the defaults are the published ones."""
+
+    alpha: float = option(0.5, low=0, high=1, help="weight alpha of the reconstruction")
+    text_rate: float = option(2.0, above=0, help="learning rate of the text networks over that of the images")
+
+
+def reconstruction_error(decoded: Tensor, x: Tensor) -> Tensor:
+    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,)."""
+    return torch.linalg.vector_norm(decoded - x, dim=1)
+
+
+class SDMLNetwork(Heads):
+    """Encoders with unit outputs, decoders with unit outputs, and the fixed projection P, (L, K)."""
+
+    projection: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim)
+        if shape.n_classes > shape.dim:
+            raise ValueError(f"dim={shape.dim} must be at least the number of classes, {shape.n_classes}")
+        self.image_decoder = perceptron(shape.dim, shape.hidden, shape.hidden, shape.image_dim)
+        self.text_decoder = perceptron(shape.dim, shape.hidden, shape.hidden, shape.text_dim)
+        start = nn.init.orthogonal_(torch.empty(shape.dim, shape.dim))
+        self.register_buffer("projection", start[:, : shape.n_classes].clone())
+
+
+@METHODS.register(
+    "sdml",
+    summary="an autoencoder per modality, classes predicted through a fixed random projection",
+    paper="Hu et al., SIGIR 2019",
+)
+class SDML(DeepMethod):
+    """SDML; ``options`` is an :class:`SDMLOptions`."""
+
+    Options = SDMLOptions
+    drop_last = True
+    settings: ClassVar[dict[str, dict[str, Any]]] = {
+        "wikipedia": {"batch_size": 100, **PUBLISHED},
+        "nuswide": {"batch_size": 100, **PUBLISHED},
+        "xmedianet": {"batch_size": 500, **PUBLISHED},  # from 100 classes on
+    }
+
+    def build(self, shape: Shape) -> nn.Module:
+        """Build the two autoencoders and draw the projection."""
+        return SDMLNetwork(shape)
+
+    def parameters(self, network: nn.Module, lr: float) -> Iterable[Any]:
+        """Return one group per modality; the two share nothing, so one optimiser trains them apart."""
+        groups: dict[str, list[nn.Parameter]] = {"image": [], "text": []}
+        for name, value in network.named_parameters():
+            groups[name.split("_")[0]].append(value)
+        rates = {"image": lr, "text": lr * self.options.text_rate}
+        return [{"params": groups[name], "lr": rates[name]} for name in groups]
+
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        """Return reconstruction and label error of both modalities."""
+        a, net = self.options.alpha, loop.network
+        terms = {}
+        for name, encode, decode, x, y in (
+            ("image", net.images, net.image_decoder, batch.images, batch.image_labels),
+            ("text", net.texts, net.text_decoder, batch.texts, batch.text_labels),
+        ):
+            z = encode(x)  # (n, L), unit rows
+            rebuilt = F.normalize(decode(z), dim=1)  # (n, d)
+            terms[f"{name}_rebuilt"] = a * reconstruction_error(rebuilt, x).mean()
+            terms[f"{name}_label"] = (1 - a) * label_error(z @ net.projection, y).mean()
+        return terms

@@ -1,0 +1,269 @@
+r"""Co-teaching for noisy correspondence: two networks, each divides the pairs that the other trains on.
+
+A network that trains on its own division believes its own mistakes ever more. With two networks A and B the
+pairs that A calls clean train B, and those that B calls clean train A (NCR, Sec. 3; BiCro, MSCN and REPAIR
+work likewise). The networks differ by their random weights and the order of their batches; their mean
+similarity is tested.
+
+A method on top of it says what is measured per pair (:meth:`CoTeaching.pair_values`), how the values become
+P(clean) (:meth:`CoTeaching.posterior`), and what a step does with a clean and a noisy batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib import losses
+from nclib.methods.base import Batch, Loop, Method, Steps, Truth
+from nclib.methods.parts.detector import detector_report
+from nclib.noise import GaussianMixture1d
+
+GRID = 200  # points at which a fitted density is kept
+FORCED_NOISY = 100  # if every pair passes the threshold, one pair in so many is called noisy all the same
+
+
+class Mixture(Protocol):
+    """What :func:`divide` needs of a two-component mixture."""
+
+    def fit(self, x: Any) -> Any: ...
+
+    def predict_proba(self, x: Any) -> Any: ...
+
+    def component_pdf(self, x: Any) -> Any: ...
+
+
+class Division(NamedTuple):
+    """How one network divides the pairs.
+
+    Parameters
+    ----------
+    values : Tensor, float64, (N,)
+        What was measured per pair, as the mixture saw it.
+    p_clean : Tensor, float64, (N,)
+        Posterior :math:`w` of the component of matched pairs.
+    is_clean : Tensor, bool, (N,)
+        The division itself.
+    density : Tensor, float64, (200, 3)
+        The fitted mixture for figures: value, weighted density of the clean and of the noisy component.
+    """
+
+    values: Tensor
+    p_clean: Tensor
+    is_clean: Tensor
+    density: Tensor
+
+    @property
+    def clean(self) -> Tensor:
+        """Positions of the clean pairs, ascending."""
+        return self.is_clean.nonzero()[:, 0]
+
+    @property
+    def noisy(self) -> Tensor:
+        """Positions of the noisy pairs, ascending."""
+        return (~self.is_clean).nonzero()[:, 0]
+
+
+def min_max(values: Tensor) -> Tensor:
+    """Scale values (N,) to [0, 1] in float64; constant values become 0.
+
+    Unlike :func:`nclib.noise.unit_interval`, which keeps off the ends for a beta mixture.
+    """
+    x = values.double()
+    low, high = torch.aminmax(x)
+    return (x - low) / (high - low).clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def threshold_division(p_clean: Tensor, threshold: float = 0.5) -> Tensor:
+    """Call pairs clean where ``p_clean > threshold``.
+
+    If that calls *every* pair clean, the threshold moves to the value at position ``floor(N / 100)`` of the
+    sorted posteriors, so that about one pair in a hundred is noisy. Equal posteriors are cut in order of
+    position, so that the count does not depend on ties.
+
+    Parameters
+    ----------
+    p_clean : Tensor, (N,)
+        Probability of being matched, in [0, 1].
+    threshold : float in [0, 1)
+        Where the division is made.
+
+    Returns
+    -------
+    Tensor of bool, (N,)
+    """
+    is_clean = p_clean > threshold
+    if bool(is_clean.all()):
+        lowest = torch.argsort(p_clean, stable=True)[: len(p_clean) // FORCED_NOISY + 1]
+        is_clean[lowest] = False
+    return is_clean
+
+
+def divide(
+    values: Tensor, mixture: Mixture, threshold: float = 0.5, *, scale: bool = True, lower: bool = True
+) -> Division:
+    """Divide the pairs by a two-component mixture on one number per pair.
+
+    Parameters
+    ----------
+    values : Tensor, (N,)
+        Losses, or with ``lower=False`` similarities.
+    mixture : estimator
+        Fitted here; column 0 of ``predict_proba`` is its component with the lower mean.
+    threshold : float in [0, 1)
+        A pair is clean above it; see :func:`threshold_division`.
+    scale : bool
+        Min-max scale the values first.
+    lower : bool
+        Whether low values are those of matched pairs.
+
+    Returns
+    -------
+    Division
+
+    Warns
+    -----
+    UserWarning
+        When all values are equal: then nothing tells the pairs apart, and every posterior is 1.
+
+    Raises
+    ------
+    ValueError
+        When a value is not finite.
+    """
+    x = min_max(values) if scale else values.double()
+    low, high = (float(v) for v in torch.aminmax(x))
+    at = torch.linspace(low, high, GRID, dtype=torch.float64)
+    if low == high:
+        warnings.warn(f"all {len(x)} pairs have the same value; all are taken for matched", stacklevel=2)
+        p_clean, parts = torch.ones_like(x), torch.zeros(GRID, 2, dtype=torch.float64)
+    else:
+        mixture.fit(x)
+        matched = 0 if lower else 1
+        p_clean = torch.as_tensor(mixture.predict_proba(x)[:, matched])
+        parts = torch.as_tensor(mixture.component_pdf(at)[:, [matched, 1 - matched]])
+    density = torch.cat([at[:, None], parts], dim=1)
+    return Division(x, p_clean, threshold_division(p_clean, threshold), density)
+
+
+class CoTeaching(Method):
+    """Base of the methods that train two networks on each other's division.
+
+    ``options`` must have ``margin`` (of the loss that divides) and ``threshold``, unless the subclass
+    overrides what uses them. An epoch of network k gets the division made by the other one:
+    ``self.divisions[k]`` is the one *made by* k, :meth:`given` the one that the active network trains on.
+
+    Attributes
+    ----------
+    divide_at : {"epoch", "network"}
+        Both divisions at the start of an epoch, in one pass over the same batches; or the peer's before
+        each network trains, so that the second one profits from the first one's new weights.
+    """
+
+    n_networks = 2
+    divide_at: ClassVar[str] = "epoch"
+    divisions: list[Division]
+
+    # -- what a method may replace ----------------------------------------------------------------------
+
+    def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
+        """Measure every pair with some networks, (N, len(networks)), on the host.
+
+        By default the triplet loss with the mean over the batch (divisor B), in eval mode.
+        """
+
+        def values(batch: Batch) -> Tensor:
+            ell = [losses.triplet(loop.similarity(batch, k), self.options.margin, "mean") for k in networks]
+            return torch.stack(ell, dim=1)  # (B, networks)
+
+        return loop.each_pair(values)
+
+    def posterior(self, loop: Loop, network: int, values: Tensor) -> Division:
+        """Divide the pairs by the values (N,) that ``network`` measured."""
+        return divide(values, GaussianMixture1d.published(), self.options.threshold)
+
+    # -- the exchange -----------------------------------------------------------------------------------
+
+    def divide_pairs(self, loop: Loop) -> Division:
+        """Divide what has to be divided now, and return the division that the active network trains on."""
+        peer = 1 - loop.active
+        now = [peer] if self.divide_at == "network" else [0, 1] if loop.active == 0 else []
+        if loop.active == 0:
+            self.divisions = [None, None]  # type: ignore[list-item]  # both are filled before they are read
+        if now:
+            for k, values in zip(now, self.pair_values(loop, now).unbind(1), strict=True):
+                self.divisions[k] = self.posterior(loop, k, values)
+        return self.divisions[peer]
+
+    def noisy_now(self, loop: Loop) -> bool:
+        """Return whether this epoch trains on noisy pairs: from epoch ``floor(E / 2)`` on."""
+        return loop.training_epoch >= loop.n_epochs // 2
+
+    def exchanged_steps(self, loop: Loop, division: Division, *, noisy: bool) -> Steps:
+        """Return the (clean batch, noisy batch or None) of an epoch.
+
+        There are as many steps as clean batches; incomplete batches are kept (except of one pair), and the
+        noisy pairs are shuffled anew as often as they run out.
+
+        Parameters
+        ----------
+        loop : Loop
+            The training loop.
+        division : Division
+            What the active network trains on.
+        noisy : bool
+            Whether noisy pairs are loaded at all.
+
+        Warns
+        -----
+        UserWarning
+            When fewer than two pairs are clean: then the network does not train in this epoch.
+        """
+        clean = loop.batches(division.clean, purpose="clean")
+        if not len(clean):
+            warnings.warn(
+                f"epoch {loop.epoch}: {len(division.clean)} of {loop.n_pairs} pairs are called clean and do "
+                f"not fill a batch; network {loop.active} does not train in this epoch",
+                stacklevel=2,
+            )
+            return Steps((), 0)
+        if not noisy or len(division.noisy) < 2:
+            return Steps(((batch, None) for batch in clean), len(clean))
+        return Steps(zip(clean, self._endless(loop, division.noisy), strict=False), len(clean))
+
+    @staticmethod
+    def _endless(loop: Loop, subset: Tensor) -> Iterator[Batch]:
+        for turn in itertools.count():
+            yield from loop.batches(subset, purpose=f"noisy {turn}")
+
+    def given(self, loop: Loop, batch: Batch) -> Tensor:
+        """Return the posterior :math:`w` that the peer gives the pairs of a batch, (B,), on the device."""
+        return self.divisions[1 - loop.active].p_clean[batch.index].float().to(loop.device, non_blocking=True)
+
+    # -- what the figures and the record look at --------------------------------------------------------
+
+    def end_epoch(self, loop: Loop) -> None:
+        if loop.active == 1:
+            a, b = self.divisions
+            loop.keep(loss=a.values, p_matched=a.p_clean, density=a.density)
+            loop.keep(loss_b=b.values, p_matched_b=b.p_clean, density_b=b.density)
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        return mean_report(
+            [detector_report(d.p_clean, truth, self.options.threshold) for d in self.divisions]
+        )
+
+
+def mean_report(reports: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+    """Return the mean of reports with the same names; None where one of them has None."""
+    result: dict[str, Any] = {}
+    for name in reports[0]:
+        found = [report[name] for report in reports]
+        result[name] = None if None in found else float(np.mean(found))  # type: ignore[arg-type]
+    return result

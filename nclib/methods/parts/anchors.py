@@ -1,0 +1,202 @@
+"""Soft labels from closeness to anchors in both modalities: the heart of BiCro, and its log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from nclib import losses
+from nclib.methods.base import Truth
+from nclib.models.ensemble import JointEncoding
+from nclib.noise.division import auc
+
+ANCHOR_SHARE = 10  # one pair in so many of a clean batch, and one more, is an anchor
+
+
+def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
+    """Return the ``floor(B keep_ratio)`` smallest losses of a batch, but at least one.
+
+    Parameters
+    ----------
+    ell : Tensor, (B,)
+        Loss of each pair.
+    keep_ratio : float in (0, 1]
+        Share that counts.
+    """
+    return ell.topk(max(1, int(len(ell) * keep_ratio + 1e-9)), largest=False).values
+
+
+def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
+    r"""Order the pairs of a clean batch, the least reliable first; the last ones are the anchors.
+
+    The score is :math:`\tilde p_i = \mathrm{clip}(\alpha - \ell_i / 2, 0, \alpha)`, :math:`\ell` the triplet
+    loss with the mean over negatives. Many pairs reach alpha; among equal scores the larger
+    :math:`S_{ii} - \max_{j\ne i} S_{ij}` is more reliable, then the earlier pair.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    margin : float
+        alpha.
+    ties : {"gap", "order"}
+        ``"order"``: equal scores keep the order of the batch, as a stable ascending sort leaves them.
+
+    Returns
+    -------
+    Tensor of int, (B,)
+    """
+    score = (margin - losses.triplet(S, margin, "mean") / 2).clamp(0, margin)
+    if ties == "order":
+        return score.argsort(stable=True)
+    own = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    gap = S.diagonal() - S.masked_fill(own, -torch.inf).amax(1)
+    first = gap.argsort(descending=True, stable=True)
+    return first[score[first].argsort(descending=True, stable=True)].flip(0)
+
+
+def n_anchors(batch_size: int) -> int:
+    """Return the number of anchors of a clean batch, ``floor(B / 10) + 1``."""
+    return batch_size // ANCHOR_SHARE + 1
+
+
+def _ratio(x: Tensor, y: Tensor, if_both_zero: float) -> Tensor:
+    """Return the smaller of x / y and y / x; 0 where one of the two is 0."""
+    whole = (x != 0) & (y != 0)
+    quotient = torch.where(whole, x, 1.0) / torch.where(whole, y, 1.0)
+    smaller = torch.where(quotient < 1, quotient, 1 / quotient)
+    return torch.where(whole, smaller, torch.where((x == 0) & (y == 0), if_both_zero, 0.0))
+
+
+def consistency(
+    u: Tensor, t: Tensor, anchor_u: Tensor, anchor_t: Tensor, metric: str = "cosine"
+) -> tuple[Tensor, Tensor]:
+    r"""Compare how close pairs are to the anchors in the two modalities.
+
+    :math:`R^I`: with c the anchor whose picture is nearest, the ratio (at most 1) of the closeness of the
+    pictures to the closeness of the captions. :math:`R^T`: the same with c the nearest by caption.
+
+    Parameters
+    ----------
+    u, t : Tensor, (B, D) and (B, E)
+        Global vectors of the pairs' pictures and captions.
+    anchor_u, anchor_t : Tensor, (a, D) and (a, E)
+        Those of the anchors.
+    metric : {"cosine", "euclidean"}
+        Cosine similarities, as the released code, or distances, as the paper says.
+
+    Returns
+    -------
+    R_I, R_T : Tensor, (B,)
+        At most 1; negative where cosines differ in sign, 0 where one closeness is 0 (two distances of 0
+        agree, ratio 1).
+    """
+    pairs = ((u, anchor_u), (t, anchor_t))
+    if metric == "euclidean":
+        image, text = (torch.cdist(x, c, compute_mode="donot_use_mm_for_euclid_dist") for x, c in pairs)
+        by_image, by_text = image.argmin(1, keepdim=True), text.argmin(1, keepdim=True)
+    else:
+        image, text = (normalize(x, dim=1) @ normalize(c, dim=1).T for x, c in pairs)  # (B, a)
+        by_image, by_text = image.argmax(1, keepdim=True), text.argmax(1, keepdim=True)
+    same = 1.0 if metric == "euclidean" else 0.0
+    r_image = _ratio(image.gather(1, by_image), text.gather(1, by_image), same)
+    r_text = _ratio(text.gather(1, by_text), image.gather(1, by_text), same)
+    return r_image[:, 0], r_text[:, 0]
+
+
+def _cut(y: Tensor, threshold: float) -> Tensor:
+    return y.masked_fill(y <= threshold, 0.0).clamp(0, 1)
+
+
+def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Tensor:
+    r"""Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold."""
+    return _cut((r_image + r_text) / 2, threshold)
+
+
+def clean_labels(
+    r_image: Tensor, r_text: Tensor, order: Tensor, threshold: float = 0.5, *, compat_scatter: bool = False
+) -> Tensor:
+    r"""Soft labels of a clean batch: 1 for anchors, else :math:`\frac12 + \frac14 (R^I + R^T)`.
+
+    Parameters
+    ----------
+    r_image, r_text : Tensor, (B,)
+        From :func:`consistency`.
+    order : Tensor of int, (B,)
+        From :func:`by_reliability`; the last ``floor(B / 10) + 1`` are the anchors.
+    threshold : float
+        Labels up to it become 0.
+    compat_scatter : bool
+        The released code writes the labels of the first pairs of the batch to the non-anchors in order of
+        their reliability: nearly every label lands on another pair.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, 1]
+    """
+    y = _cut(0.5 + (r_image + r_text) / 4, threshold)
+    others, anchors = order.tensor_split([len(order) - n_anchors(len(order))])
+    if compat_scatter:
+        y = y.scatter(0, others, y[: len(others)])
+    return y.index_fill(0, anchors, 1.0)
+
+
+def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
+    """Return the mean of the regions and the mean of the words of encodings, (B, D) each.
+
+    Models without fragments give their global vectors; the members of an ensemble stand side by side.
+    """
+    if isinstance(images, JointEncoding):
+        members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]
+        u, t = (torch.cat(parts, dim=1) for parts in zip(*members, strict=True))
+        return u, t
+    regions, words = getattr(images, "regions", None), getattr(captions, "words", None)
+    u = images.vectors if regions is None else regions.mean(1)
+    if words is None:
+        return u, captions.vectors
+    count = torch.tensor(captions.lengths, dtype=words.dtype).to(words.device, non_blocking=True)
+    return u, words.sum(1) / count[:, None]  # padding is zero
+
+
+class LabelLog:
+    """Soft labels and anchors of one network's epoch, on the device until the epoch ends."""
+
+    def __init__(self) -> None:
+        self.clean: list[tuple[Tensor, Tensor]] = []  # pairs, their labels
+        self.noisy: list[tuple[Tensor, Tensor]] = []
+        self.anchors: list[tuple[Tensor, Tensor]] = []  # pairs, 1 where they are anchors
+
+    def arrays(self, n_pairs: int, suffix: str = "") -> dict[str, Tensor]:
+        """Return ``label_clean``, ``label_noisy`` (NaN where none) and ``anchor`` (bool), (n_pairs,) each."""
+        result = {}
+        kinds = (("label_clean", self.clean), ("label_noisy", self.noisy), ("anchor", self.anchors))
+        for name, parts in kinds:
+            values = torch.full((n_pairs,), torch.nan)
+            if parts:
+                pairs, found = (torch.cat(part) for part in zip(*parts, strict=True))
+                values[pairs] = found.float().cpu()
+            result[name + suffix] = values
+        result["anchor" + suffix] = result["anchor" + suffix] == 1
+        return result
+
+    def report(self, truth: Truth) -> dict[str, Any]:
+        """Return how the soft labels relate to the truth: their AUC, and their mean for either kind of pair.
+
+        ``label_*`` are those of the noisy batches (None as long as these are not trained on),
+        ``clean_label_*`` those of the clean batches; ``anchor_precision`` is the share of anchors that are
+        really matched.
+        """
+        arrays = self.arrays(len(truth.matched))
+        result: dict[str, Any] = {}
+        for prefix, y in (("label", arrays["label_noisy"]), ("clean_label", arrays["label_clean"])):
+            given = ~torch.isnan(y).numpy()
+            values, matched = y.numpy()[given], truth.matched[given]
+            result[f"{prefix}_auc"] = auc(values, matched) if len(values) else None
+            for kind, part in (("matched", values[matched]), ("mismatched", values[~matched])):
+                result[f"{prefix}_{kind}"] = float(part.mean()) if len(part) else None
+        anchors = truth.matched[arrays["anchor"].numpy()]
+        return result | {"anchor_precision": float(np.mean(anchors)) if len(anchors) else None}

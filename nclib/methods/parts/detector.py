@@ -1,0 +1,36 @@
+"""How well a method finds the mismatched pairs, in the same words for every method."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import Tensor
+
+from nclib.methods.base import Truth
+from nclib.noise import division
+
+
+def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float) -> dict[str, float]:
+    """Return how well P(clean) tells matched from mismatched pairs.
+
+    Parameters
+    ----------
+    p_clean : array, (N,)
+        Probability of every training pair to be matched, in [0, 1].
+    truth : Truth
+        What is really so.
+    threshold : float
+        A pair is called matched above it.
+
+    Returns
+    -------
+    dict
+        ``auc`` (threshold-free), ``ece`` (calibration error), ``division_precision``, ``division_recall``
+        and ``division_accuracy`` of the pairs called matched, and their number ``called_matched``.
+    """
+    found = division(p_clean, truth.matched, threshold=threshold)
+    return {
+        "auc": found["auc"],
+        "ece": found["calibration"]["ece"],
+        **{f"division_{name}": found[name] for name in ("precision", "recall", "accuracy")},
+        "called_matched": found["n_called_matched"],
+    }

@@ -1,0 +1,364 @@
+r"""A score learned by a meta-network, and the gradient of a loss after the next step of training.
+
+MSCN replaces the last layer of a similarity model by a small network :math:`V(z; \Theta)` on the similarity
+vector :math:`z`, and trains :math:`\Theta` so that *one step further* the model :math:`\phi` tells known
+matches from known mismatches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.common.tokens import Tokens
+from nclib.methods.base import Batch, Loop
+from nclib.models import Matcher
+
+NARROWING = 4  # a similarity vector of 256 numbers has a hidden layer of 64
+LEAST_HIDDEN = 8  # some models describe a pair by a single number
+EVALUATION_BYTES = 1 << 28  # of similarity vectors at a time when nothing need be kept
+
+Tensors = dict[str, Tensor]
+
+
+class MetaNet(nn.Module):
+    """Score of a similarity vector: Linear, ReLU, Linear; its sigmoid is the similarity.
+
+    Parameters
+    ----------
+    width : int
+        Width of a similarity vector; a quarter of it are hidden units.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = max(LEAST_HIDDEN, width // NARROWING)
+        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Map vectors (..., width) to logits (...)."""
+        logits: Tensor = self.layers(z).squeeze(-1)
+        return logits
+
+
+class MetaMatcher(Matcher):
+    """Any model, with its final score replaced by a meta-network; the rest is the model's own.
+
+    Parameters
+    ----------
+    model : Matcher
+        Gives encodings and :meth:`~nclib.models.Matcher.pair_vectors`; its own final score is not used.
+    """
+
+    def __init__(self, model: Matcher) -> None:
+        super().__init__(
+            feature_dim=model.feature_dim, vocab_size=model.vocab_size, n_regions=model.n_regions
+        )
+        self.model = model
+        self.meta = MetaNet(model.pair_dim)
+        self.needs_regions = model.needs_regions
+
+    @property
+    def memory_budget(self) -> int:
+        """Bytes that the intermediate results of one comparison may take; the model's."""
+        return self.model.memory_budget if hasattr(self, "model") else 0
+
+    @memory_budget.setter
+    def memory_budget(self, value: int) -> None:
+        if hasattr(self, "model"):
+            self.model.memory_budget = value
+
+    @property
+    def pair_dim(self) -> int:
+        """Width of a similarity vector of the model."""
+        return self.model.pair_dim
+
+    def encode_images(self, images: Tensor) -> Any:
+        """Encode images by the model."""
+        return self.model.encode_images(images)
+
+    def encode_captions(self, tokens: Tokens) -> Any:
+        """Encode captions by the model."""
+        return self.model.encode_captions(tokens)
+
+    def pair_vectors(self, images: Any, captions: Any, *, paired: bool = False) -> Tensor:
+        """Return the model's similarity vectors in the weights' number type."""
+        return self.model.pair_vectors(images, captions, paired=paired).to(self.dtype)
+
+    def extra_terms(self, images: Any, captions: Any) -> Tensors:
+        """Return the model's own loss terms."""
+        return self.model.extra_terms(images, captions)
+
+    def similarity(
+        self, images: Any, captions: Any, *, logits: bool = False, chunk: int | None = None
+    ) -> Tensor:
+        """Compare every image with every caption: (B, C) in (0, 1), or the logits of these."""
+        size = chunk or self._chunk(len(images))
+        columns = []
+        for first in range(0, len(captions), size):
+            part = captions if size >= len(captions) else captions.select(slice(first, first + size))
+            columns.append(self._score(self.pair_vectors(images, part), logits))
+        return torch.cat(columns, 1)
+
+    def paired_similarity(self, images: Any, captions: Any, *, logits: bool = False) -> Tensor:
+        """Compare image i with caption i only, (n,) in (0, 1), or the logits of these."""
+        return self._score(self.pair_vectors(images, captions, paired=True), logits)
+
+    def _score(self, z: Tensor, logits: bool) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):
+            score: Tensor = self.meta(z)
+        return score if logits else torch.sigmoid(score)
+
+    def _chunk(self, n_images: int) -> int:
+        """Captions whose similarity vectors with all images fit the budget."""
+        training = torch.is_grad_enabled()
+        budget = self.memory_budget if training else min(self.memory_budget, EVALUATION_BYTES)
+        return max(1, budget // (2 * n_images * self.pair_dim * self.dtype.itemsize))
+
+    def forward(
+        self,
+        images: Tensor,
+        tokens: Tokens,
+        *,
+        logits: bool = False,
+        paired: bool = False,
+        scored: bool = True,
+    ) -> Tensor:
+        """Compare all images with all captions, (B, C), or if ``paired`` image i with caption i only, (B,).
+
+        With ``scored=False``, return the similarity vectors instead, one axis more.
+        """
+        encoded = self.encode_images(images), self.encode_captions(tokens)
+        if not scored:
+            return self.pair_vectors(*encoded, paired=paired)
+        compare = self.paired_similarity if paired else self.similarity
+        return compare(*encoded, logits=logits)
+
+
+def parts(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
+    """Return the weights of model and meta-network and copies of the buffers, by name.
+
+    The meta-network's are new leaves, so that gradients reach them even while training holds them fixed.
+    """
+    phi: Tensors = {}
+    theta: Tensors = {}
+    for name, value in network.named_parameters():
+        if name.startswith("meta."):
+            theta[name] = value.detach().requires_grad_()
+        else:
+            phi[name] = value
+    return phi, theta, {name: value.clone() for name, value in network.named_buffers()}
+
+
+@contextmanager
+def same_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw dropout from ``seed`` inside, and leave the generators as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def sgd_step(phi: Tensors, gradients: tuple[Tensor | None, ...], lr: float) -> Tensors:
+    """Return ``phi - lr * gradient``, weight by weight; a weight without a gradient stays."""
+    return {
+        name: value if g is None else value - lr * g
+        for (name, value), g in zip(phi.items(), gradients, strict=True)
+    }
+
+
+Call = Callable[[MetaMatcher, Tensors], Tensor]
+"""Similarity vectors of a batch by a network with the given weights and buffers in place of its own."""
+
+
+def exact_gradient(
+    network: MetaMatcher,
+    train_vectors: Call,
+    train_loss: Callable[[Tensor], Tensor],
+    meta_vectors: Call,
+    meta_loss: Callable[[Tensor], Tensor],
+    *,
+    lr: float,
+    seed: int,
+) -> tuple[list[Tensor], Tensor]:
+    r"""Gradient with respect to :math:`\Theta` of the meta loss after one SGD step of :math:`\phi`.
+
+    .. math:: \hat\phi' = \phi - \eta \nabla_\phi L_{tr}(\phi, \Theta), \qquad
+              \frac{d}{d\Theta} L_m(\hat\phi'(\Theta), \Theta)
+
+    by differentiating through the step, as the paper does: the gradient of :math:`L_{tr}` is itself
+    differentiated.
+
+    Parameters
+    ----------
+    network : MetaMatcher
+        Its weights and buffers stay as they are.
+    train_vectors, meta_vectors : callable
+        ``f(network, tensors)``: similarity vectors of the training batch and of the meta pairs.
+    train_loss, meta_loss : callable
+        Scalar loss of the logits that the meta-network gives to these vectors.
+    lr : float
+        :math:`\eta`.
+    seed : int
+        Seed of the dropout.
+
+    Returns
+    -------
+    gradients : list of Tensor
+        In the order of ``network.meta.parameters()``.
+    loss : Tensor
+        The meta loss, detached.
+    """
+    phi, theta, buffers = parts(network)
+    device = network.device
+    # The fused recurrent kernels of CUDA have no second derivative.
+    with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
+        with same_draws(seed, device):
+            z = train_vectors(network, {**phi, **theta, **buffers})
+        loss = train_loss(_meta(network, theta, z))
+        g = torch.autograd.grad(loss, list(phi.values()), create_graph=True, allow_unused=True)
+        stepped = sgd_step(phi, g, lr)
+        with same_draws(seed + 1, device):
+            z = meta_vectors(network, {**stepped, **theta, **buffers})
+        found = meta_loss(_meta(network, theta, z))
+        return list(torch.autograd.grad(found, list(theta.values()))), found.detach()
+
+
+def difference_gradient(
+    network: MetaMatcher,
+    train_vectors: Call,
+    train_loss: Callable[[Tensor], Tensor],
+    meta_vectors: Call,
+    meta_loss: Callable[[Tensor], Tensor],
+    *,
+    lr: float,
+    seed: int,
+) -> tuple[list[Tensor], Tensor]:
+    r"""Compute :func:`exact_gradient` without a second derivative of the model.
+
+    With :math:`v = \nabla_{\hat\phi'} L_m` the term through the step is
+    :math:`-\eta\,\partial_\Theta \langle \partial_z L_{tr}(V(z; \Theta)), J v\rangle`: of the model it needs
+    only :math:`Jv`, how its similarity vectors :math:`z` change along :math:`v`. That is a central difference
+    of two evaluations with the same dropout; the derivative in :math:`\Theta` goes through the meta-network
+    alone. Parameters and returns are those of :func:`exact_gradient`.
+    """
+    phi, theta, buffers = parts(network)
+    device = network.device
+
+    def vectors(weights: Tensors) -> Tensor:
+        with same_draws(seed, device):
+            fresh = {name: value.clone() for name, value in buffers.items()}
+            return train_vectors(network, {**weights, **theta, **fresh})
+
+    with torch.enable_grad():
+        z = vectors(phi)
+        loss = train_loss(_meta(network, theta, z))
+        g = torch.autograd.grad(loss, list(phi.values()), allow_unused=True)
+        stepped = {name: value.detach().requires_grad_() for name, value in sgd_step(phi, g, lr).items()}
+        with same_draws(seed + 1, device):
+            found = meta_loss(_meta(network, theta, meta_vectors(network, {**stepped, **theta, **buffers})))
+        wanted = [*theta.values(), *stepped.values()]
+        grads = torch.autograd.grad(found, wanted, allow_unused=True)
+    direct, v = grads[: len(theta)], dict(zip(stepped, grads[len(theta) :], strict=True))
+    with torch.no_grad():
+        norms = [value.norm() for value in v.values() if value is not None]
+        length = torch.stack(norms).norm().clamp_min(torch.finfo(z.dtype).tiny)
+        # Between the errors of curvature and of rounding; shorter than for a smooth function, since batch
+        # norms of nearly constant values bend sharply.
+        h = torch.finfo(z.dtype).eps ** (1 / 3) / 20
+        move = {name: value if value is None else value * (h / length) for name, value in v.items()}
+        ahead, behind = (
+            vectors({n: p if move[n] is None else p + sign * move[n] for n, p in phi.items()})
+            for sign in (1, -1)
+        )
+        jv = (ahead - behind) * (length / (2 * h))
+    with torch.enable_grad():
+        z = z.detach().requires_grad_()
+        (dz,) = torch.autograd.grad(train_loss(_meta(network, theta, z)), z, create_graph=True)
+        through = torch.autograd.grad((dz * jv).sum(), list(theta.values()), allow_unused=True)
+    pairs = zip(direct, through, strict=True)
+    return [d if t is None else d - lr * t for d, t in pairs], found.detach()
+
+
+def _meta(network: MetaMatcher, theta: Tensors, z: Tensor) -> Tensor:
+    weights = {name.removeprefix("meta."): value for name, value in theta.items()}
+    logits: Tensor = torch.func.functional_call(network.meta, weights, (z,))
+    return logits
+
+
+LOOK_AHEAD = {"exact": exact_gradient, "difference": difference_gradient}
+
+
+class MetaPairs:
+    """Known matches and as many random mismatches, drawn anew for every pass.
+
+    A mismatch is a training caption with the picture of another training pair. Captions are distinct. A draw
+    that hits the caption's own picture gets the weight 0; comparing pictures, not numbers of captions, cannot
+    take the wrong unit (the released code does).
+
+    Parameters
+    ----------
+    loop : Loop
+        Gives the known matches (``held_out``), the training pairs and the draws.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        g = loop.generator("meta set")
+        self.loop, self.n = loop, min(loop.n_held_out, loop.n_pairs)
+        self.caption_of = torch.randperm(loop.n_pairs, generator=g)[: self.n]
+        self.image_of = torch.randint(loop.n_pairs, (self.n,), generator=g)
+
+    def load(self, rows: Tensor) -> tuple[Batch, Tensor, Tensor]:
+        """Load pairs: ``rows`` below n are matches, from n to 2 n mismatches.
+
+        Returns
+        -------
+        pairs : Batch
+            Pictures and captions, matches first.
+        label, weight : Tensor, float, (len(rows),)
+            1 for matches, 0 for mismatches; weight 0 where a mismatch turned out to be none.
+        """
+        loop = self.loop
+        matches, drawn = rows[rows < self.n], rows[rows >= self.n] - self.n
+        label = (torch.arange(len(rows)) < len(matches)).float().to(loop.device, non_blocking=True)
+        if not len(drawn):
+            known = loop.held_out(matches)
+            return known, label, torch.ones_like(label)
+        own, other = loop.batch(self.caption_of[drawn]), loop.batch(self.image_of[drawn])
+        differs = (own.images != other.images).flatten(1).any(1).float()
+        wrong = Batch(own.index, other.images, own.captions)
+        if not len(matches):
+            return wrong, label, differs
+        pairs = join(loop.held_out(matches), wrong)
+        return pairs, label, torch.cat([label.new_ones(len(matches)), differs])
+
+    def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """Return shuffled meta batches without end; every turn is shuffled anew."""
+        return self.loop.ahead(self.load, self._rows(size))
+
+    def _rows(self, size: int) -> Iterator[Tensor]:
+        for turn in itertools.count():
+            order = torch.randperm(2 * self.n, generator=self.loop.generator(f"meta {turn}"))
+            yield from (rows for rows in order.split(size) if len(rows) > 1)  # batch normalisation needs two
+
+    def scores(self, network: MetaMatcher, size: int = 256) -> tuple[Tensor, Tensor]:
+        """Return the scores that a network gives to the matches and to the mismatches, on the host."""
+        parts = []
+        for pairs, label, weight in self.loop.ahead(self.load, torch.arange(2 * self.n).split(size)):
+            parts.append(torch.stack([network(pairs.images, pairs.captions, paired=True), label, weight]))
+        score, label, weight = torch.cat(parts, dim=1).cpu()
+        wrong = (label == 0) & (weight == 1)
+        return score[label == 1], score[wrong if bool(wrong.any()) else label == 0]
+
+
+def join(a: Batch, b: Batch) -> Batch:
+    """Return the pairs of two batches one after the other."""
+    width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])
+    ids = [F.pad(part.captions.ids, (0, width - part.captions.ids.shape[1])) for part in (a, b)]
+    captions = Tokens(torch.cat(ids), (*a.captions.lengths, *b.captions.lengths))
+    return Batch(torch.cat([a.index, b.index]), torch.cat([a.images, b.images]), captions)

@@ -1,0 +1,106 @@
+"""What rematching did in an epoch: who was matched with whom, how sharply, and whether it was right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nclib.methods.base import Batch, Truth
+
+
+class RematchLog:
+    """Collects plans of one epoch on their device; nothing is read back before the epoch ends.
+
+    Parameters
+    ----------
+    batch_size : int
+        Width of the plans.
+    device : torch.device
+        Where the plans live.
+    """
+
+    def __init__(self, batch_size: int, device: torch.device) -> None:
+        self.batch_size = batch_size
+        self._rows: list[Tensor] = []
+        self._index: list[Tensor] = []
+        # Sums of sorted alignments of rows of which more than half moved, and of the others; last: counts.
+        self._sorted = torch.zeros(2, batch_size + 1, device=device)
+
+    @torch.no_grad()
+    def add(self, batch: Batch, plan: Tensor) -> None:
+        """Note the plan (B, B) of one batch of mismatched pairs."""
+        B = len(batch)
+        plan = plan.clamp_min(1e-10)
+        mass = plan.sum(1)
+        share = plan / mass[:, None]  # (B, B), rows sum to one
+        best, to = share.max(1)
+        self._rows.append(torch.stack([mass * B, best, to.to(mass)], dim=1).float())  # (B, 3)
+        self._index.append(batch.index)
+        moved = (mass * B > 0.5).to(share)
+        ranked = share.sort(1, descending=True)[0]
+        weights = torch.stack([moved, 1 - moved])  # (2, B)
+        self._sorted[:, :B] += (weights @ ranked).to(self._sorted)
+        self._sorted[:, B] += weights.sum(1).to(self._sorted)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return per-row results of the epoch.
+
+        ``rematch_image``, ``rematch_caption``
+            Pairs whose image and caption were brought together, int64 (M,).
+        ``rematch_mass``, ``rematch_share``
+            Mass that left the image's row over its marginal, and the share of it on the best caption.
+        ``ranked_moved``, ``ranked_unmoved``
+            Mean sorted alignment of rows that received more than half of their marginal, and of the others.
+        """
+        if not self._rows:
+            return {}
+        rows = torch.cat(self._rows).cpu()
+        index = torch.stack(self._index)  # (batches, B)
+        to = rows[:, 2].long().view(index.shape)
+        ranked = self._sorted.cpu()
+        means = ranked[:, :-1] / ranked[:, -1:].clamp_min(1)
+        return {
+            "rematch_image": index.flatten(),
+            "rematch_caption": index.gather(1, to).flatten(),
+            "rematch_mass": rows[:, 0],
+            "rematch_share": rows[:, 1],
+            "ranked_moved": means[0],
+            "ranked_unmoved": means[1],
+        }
+
+    def report(self, truth: Truth) -> dict[str, float]:
+        """Score the rematched pairs against the known content of image and caption.
+
+        A row is *rematched* when more than half of its marginal moved. Relevance is the share of a caption's
+        facts that hold for the image.
+
+        Returns
+        -------
+        dict
+            ``rematch_precision``: share of rematched rows whose chosen caption is at least as relevant as
+            every other caption of the batch, and not irrelevant.
+            ``rematch_relevance``, ``best_relevance``, ``given_relevance``, ``chance_relevance``: mean
+            relevance of the chosen captions, of the most relevant captions of the batch, of the captions
+            that the rows came with, and of any other caption of the batch.
+            ``rematch_rows``: share of rows that were rematched.
+            Empty when the data cannot tell.
+        """
+        if not self._rows or truth.relevance is None:
+            return {}
+        found = []
+        for rows, index in zip(torch.cat(self._rows).cpu().split(self.batch_size), self._index, strict=True):
+            mass, _, to = rows.unbind(1)
+            relevance = truth.relevance(index, index)  # (B, B)
+            given = relevance.diagonal().clone()
+            others = relevance.clone().fill_diagonal_(-1.0)
+            chosen = relevance.gather(1, to.long()[:, None])[:, 0]
+            best = others.max(1)[0]
+            chance = others.clamp_min(0).sum(1) / (len(index) - 1)
+            right = ((chosen >= best) & (chosen > 0)).float()
+            found.append(torch.stack([(mass > 0.5).float(), right, chosen, best, given, chance], dim=1))
+        table = torch.cat(found)
+        moved = table[table[:, 0] > 0]
+        names = ["rematch_precision", "rematch_relevance"]
+        names += ["best_relevance", "given_relevance", "chance_relevance"]
+        means = moved[:, 1:].mean(0).tolist() if len(moved) else []
+        return {"rematch_rows": float(table[:, 0].mean()), **dict(zip(names, means, strict=False))}

@@ -1,0 +1,86 @@
+"""What half-replacing did in an epoch: whose half was replaced by which entry, and whether it helped."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.methods.base import Truth
+
+CHUNK = 256  # pairs whose relevance is looked up at a time
+
+
+class ReplaceLog:
+    """Collects the replaced pairs of one epoch on their device; nothing is read back before it ends."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Tensor, Tensor]] = []  # on the host: pair, whether its image was replaced
+        self._found: list[tuple[Tensor, Tensor]] = []  # on the device: pair of the entry, label
+
+    def add(self, pair: Tensor, is_image: Tensor, source: Tensor, label: Tensor) -> None:
+        """Note new pairs, (n,) each.
+
+        Parameters
+        ----------
+        pair : Tensor of int64, on the host
+            Training pair one half of which was replaced.
+        is_image : Tensor of bool, on the host
+            Whether that half was the image.
+        source : Tensor of int64
+            Training pair that the new half comes from.
+        label : Tensor
+            Soft label of the new pair.
+        """
+        self._kept.append((pair, is_image))
+        self._found.append((source, label.detach()))
+
+    def arrays(self) -> dict[str, Tensor]:
+        """Return ``replaced_pair``, ``replaced_image``, ``replaced_by`` and ``replaced_label``, (R,) each."""
+        if not self._kept:
+            return {}
+        pair, is_image = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        source, label = (torch.cat(parts).cpu() for parts in zip(*self._found, strict=True))
+        return {
+            "replaced_pair": pair,
+            "replaced_image": is_image,
+            "replaced_by": source,
+            "replaced_label": label,
+        }
+
+    def report(self, truth: Truth) -> dict[str, float]:
+        """Score the new pairs against what is really so.
+
+        Returns
+        -------
+        dict
+            ``replaced``: number of new pairs of the epoch (both networks; a pair counts as often as it came).
+            ``replaced_precision``: share of them whose pair was mismatched indeed.
+            ``replaced_label``: their mean soft label.
+            ``old_relevance``, ``new_relevance``: mean share of the caption's facts that hold for the image,
+            before and after replacing; only where the data can tell.
+        """
+        arrays = self.arrays()
+        if not arrays:
+            return {"replaced": 0}
+        pair, is_image, source = (arrays[f"replaced_{name}"] for name in ("pair", "image", "by"))
+        result = {
+            "replaced": len(pair),
+            "replaced_precision": float(1 - truth.matched[pair.numpy()].mean()),
+            "replaced_label": float(arrays["replaced_label"].mean()),
+        }
+        if truth.relevance is not None:
+            image, caption = source.where(is_image, pair), pair.where(is_image, source)
+            result["old_relevance"] = float(_relevance(truth, pair, pair).mean())
+            result["new_relevance"] = float(_relevance(truth, image, caption).mean())
+        return result
+
+
+def _relevance(truth: Truth, image: Tensor, caption: Tensor) -> np.ndarray:
+    """Return the relevance of caption i to image i, (n,)."""
+    assert truth.relevance is not None
+    parts = [
+        truth.relevance(i, c).diagonal().numpy()
+        for i, c in zip(image.split(CHUNK), caption.split(CHUNK), strict=True)
+    ]
+    return np.concatenate(parts)

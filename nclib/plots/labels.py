@@ -1,0 +1,222 @@
+"""Figures of category retrieval, in the book's visual language (:mod:`nclib.plots`)."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nclib.plots import ACCENT, MATCHED, MISMATCHED, NEUTRAL, THIRD
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from nclib.data.category import CategorySplit
+
+COLOURS = {
+    "uot_rcl": MATCHED,
+    "elrcmr": MISMATCHED,
+    "mrl": ACCENT,
+    "dscmr": THIRD,
+    "sdml": "#E69F00",
+    "deep_sm": "#56B4E9",
+}
+CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", NEUTRAL)
+MARKS = "os^Dvph"
+DIRECTIONS = {"map_i2t": "image to text", "map_t2i": "text to image"}
+Curves = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
+    plt.close(figure)  # the caller shows it once, as the value of the cell
+    return figure, axes
+
+
+def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> Figure:
+    """Draw validation mAP by epoch, both directions apart: a column per panel, or side by side for one.
+
+    Parameters
+    ----------
+    panels : mapping of str to mapping of str to rows
+        Title of the panel, then label of the run and the ``curves`` of its record.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    alone = len(panels) == 1
+    figure, axes = (
+        _grid(1, 2, 8.4, height) if alone else _grid(2, len(panels), 2.5 * len(panels), 1.6 * height)
+    )
+    axes = axes.T if alone else axes  # (direction, panel)
+    for column, (title, runs) in enumerate(panels.items()):
+        for row, (key, direction) in enumerate(DIRECTIONS.items()):
+            axis = axes[row, column]
+            for k, (label, curves) in enumerate(runs.items()):
+                colour = COLOURS.get(label, CYCLE[k % len(CYCLE)])
+                x, y = [r["epoch"] for r in curves], [r[f"val_{key}"] for r in curves]
+                axis.plot(x, y, color=colour, lw=1.8, label=label)
+                axis.plot(x[-1:], y[-1:], MARKS[k % len(MARKS)], color=colour, ms=5)
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+            axis.set(xlabel="epoch" if row or alone else "", title="" if row else title)
+            if column == 0:
+                axis.set_ylabel(f"mAP, {direction}")
+            else:
+                axis.sharey(axes[row, 0])
+                axis.tick_params(labelleft=False)
+    axes[0, 0].legend(fontsize=8)
+    return figure
+
+
+def sweep(table: Any, x: str, *, xlabel: str, group: str | None = None, value: str = "map_avg") -> Figure:
+    """Draw test mAP over a setting: mean of the seeds as a line, spread as a band, runs as dots.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`nclib.label_noise.collect`.
+    x, group : str
+        Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
+    """
+    figure, axes = _grid(1, 1, 6.8, 3.3)
+    axis = axes[0, 0]
+    if group is None:
+        parts = [(direction, table, key) for key, direction in DIRECTIONS.items()]
+    else:
+        parts = [(str(name), part, value) for name, part in table.groupby(group)]
+    for k, (label, part, column) in enumerate(parts):
+        colour = COLOURS.get(label, CYCLE[k % len(CYCLE)])
+        values = part.groupby(x)[column]
+        mean, spread = values.mean(), values.std().fillna(0)
+        axis.plot(mean.index, mean, marker=MARKS[k % len(MARKS)], color=colour, label=label)
+        axis.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, lw=0)
+        axis.scatter(part[x], part[column], s=9, color=colour, alpha=0.5, zorder=3)
+    axis.set(xlabel=xlabel, ylabel="mAP on test")
+    axis.legend(ncols=2)
+    return figure
+
+
+def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
+    """Draw true classes against corrected ones, rows sum to 1, one heat map per title."""
+    figure, axes = _grid(1, len(matrices), 1.2 + 2.35 * len(matrices), 3.4)
+    image = None
+    for axis, (title, matrix) in zip(axes[0], matrices.items(), strict=True):
+        image = axis.imshow(matrix, cmap="cividis", vmin=0, vmax=1)
+        axis.set(xlabel="class by label")
+        axis.set_title(title, fontsize=9)
+        axis.set_xticks(range(len(names)), range(1, len(names) + 1), fontsize=7)
+        axis.set_yticks(range(len(names)), [""] * len(names))
+        axis.grid(False)
+    short = [f"{textwrap.shorten(name, 20, placeholder='…')} {k}" for k, name in enumerate(names, 1)]
+    axes[0, 0].set_yticks(range(len(names)), short, fontsize=7)
+    axes[0, 0].set_ylabel("true class")
+    if image is not None:
+        figure.colorbar(image, ax=list(axes[0]), shrink=0.75, label="share of the class's mass")
+    return figure
+
+
+def maps(panels: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], names: Sequence[str]) -> Figure:
+    """Draw two-dimensional maps of features, coloured by class.
+
+    Parameters
+    ----------
+    panels : mapping of str to (xy, labels, is_text)
+        ``xy`` (n, 2); ``labels`` int (n,); ``is_text`` bool (n,): texts are drawn as crosses.
+    """
+    import matplotlib as mpl
+
+    figure, axes = _grid(2, -(-len(panels) // 2), 8.6, 5.6)
+    colours = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
+    for axis, (title, (xy, labels, text)) in zip(axes.flat, panels.items(), strict=True):
+        for k in range(len(names)):
+            for flag, mark, size in ((False, "o", 9), (True, "x", 14)):
+                at = (labels == k) & (text == flag)
+                colour = colours[k % len(colours)]
+                axis.scatter(*xy[at].T, s=size, marker=mark, color=colour, lw=0.8, alpha=0.8)
+        axis.set(title=title, xticks=[], yticks=[])
+        axis.grid(False)
+    handles = [
+        mpl.lines.Line2D([], [], marker="s", ls="", color=colours[k % len(colours)], label=name)
+        for k, name in enumerate(names)
+    ]
+    handles += [
+        mpl.lines.Line2D([], [], marker=mark, ls="", color="#444444", label=label)
+        for mark, label in (("o", "image"), ("x", "text"))
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
+def retrieved_texts(
+    split: CategorySplit, queries: Sequence[int], found: np.ndarray, names: Sequence[str]
+) -> Figure:
+    """Draw image queries with the texts found for them; right ones blue with a tick, wrong ones orange.
+
+    Parameters
+    ----------
+    split : CategorySplit
+        With pictures and texts.
+    queries : sequence of int
+        Rows of the split.
+    found : ndarray, int, (len(queries), k)
+        Rows of the texts, best first.
+    names : sequence of str
+        Names of the classes.
+    """
+    figure, axes = _grid(1, 1, 8.6, 1.75 * len(queries))
+    figure.set_layout_engine("none")
+    axes[0, 0].remove()
+    for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
+        bottom, height = 1 - (k + 1) / len(queries), 0.9 / len(queries)
+        picture = figure.add_axes((0.0, bottom + 0.02, 0.17, height - 0.04))
+        _show(picture, split, query, names[split.labels[query]])
+        for j, row in enumerate(rows):
+            good = split.labels[row] == split.labels[query]
+            words = textwrap.shorten(split.text(row), 92, placeholder=" …")
+            figure.text(
+                0.2,
+                bottom + height * (0.93 - j * 0.93 / len(rows)),
+                f"{'✓' if good else '✗'} {words}",
+                va="top",
+                fontsize=8.5,
+                color=MATCHED if good else MISMATCHED,
+                family="DejaVu Sans",
+            )
+    return figure
+
+
+def retrieved_pictures(
+    split: CategorySplit, queries: Sequence[int], found: np.ndarray, names: Sequence[str]
+) -> Figure:
+    """Draw text queries with the pictures found for them; parameters as :func:`retrieved_texts`."""
+    rows_, columns = found.shape
+    figure, axes = _grid(1, 1, 2.0 * columns, 2.75 * rows_)
+    figure.set_layout_engine("none")
+    axes[0, 0].remove()
+    for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
+        bottom, height = 1 - (k + 1) / rows_, 1 / rows_
+        words = textwrap.fill(textwrap.shorten(split.text(query), 130, placeholder=" …"), 26 * columns)
+        figure.text(
+            0.01,
+            bottom + 0.98 * height,
+            f"{names[split.labels[query]]}: {words}",
+            va="top",
+            fontsize=8.5,
+        )
+        for j, row in enumerate(rows):
+            good = split.labels[row] == split.labels[query]
+            axis = figure.add_axes((j / columns, bottom + 0.02 * height, 0.97 / columns, 0.68 * height))
+            colour = MATCHED if good else MISMATCHED
+            _show(axis, split, row, f"{'✓' if good else '✗'} {names[split.labels[row]]}", color=colour)
+    return figure
+
+
+def _show(axis: Any, split: CategorySplit, row: int, title: str, **style: Any) -> None:
+    axis.imshow(split.picture(int(row)), interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.set_title(title, fontsize=8.5, **style)
+    axis.grid(False)
+    axis.spines[:].set_visible(False)

@@ -1,0 +1,239 @@
+"""The loop of category retrieval: epochs, optimiser, cosine schedule, checkpoints, selection on validation.
+
+Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
+killed continues from its last finished epoch and ends with the same bits as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.common.options import option
+from nclib.runs.loop import SavedLoop, seed_of
+from nclib.label_noise.base import Batch, DeepMethod, Projector, Training, Truth
+from nclib.data.category import CategorySplit
+from nclib.evaluation import mean_average_precision
+
+BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
+EVALUATED = 1024  # pairs passed at a time without gradient
+
+
+@dataclass(frozen=True)
+class CategorySchedule:
+    """How long, how fast and how wide to train; closed-form methods take no notice of it."""
+
+    batch_size: int = option(100, low=1, help="pairs in a batch")
+    epochs: int = option(100, low=1, help="epochs, warm-up included")
+    lr: float = option(1e-4, above=0, help="learning rate of Adam")
+    lr_schedule: str = option("cosine", choices=("cosine", "constant"), help="the rate falls to 0, or stays")
+    hidden: int = option(4096, low=1, help="width of hidden layers")
+    dim: int = option(512, low=1, help="width L of the common space")
+
+
+LR_SCHEDULES = {
+    "cosine": lambda epoch, n: 0.5 * (1 + math.cos(math.pi * epoch / n)),
+    "constant": lambda epoch, n: 1.0,
+}
+
+
+def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str, float]:
+    """Return ``map_i2t``, ``map_t2i`` and their mean ``map_avg``, each in [0, 1], over the whole gallery.
+
+    Parameters
+    ----------
+    images, texts : Tensor, (n, L)
+        Embeddings.
+    labels : ndarray, int64, (n,)
+        True classes of the pairs.
+    """
+    i2t = mean_average_precision(images, texts, labels, labels)
+    t2i = mean_average_precision(texts, images, labels, labels)
+    return {"map_i2t": i2t, "map_t2i": t2i, "map_avg": (i2t + t2i) / 2}
+
+
+class CategoryTrainer(SavedLoop):
+    """Trains one method; is the ``loop`` that a deep method is given.
+
+    Parameters
+    ----------
+    method : DeepMethod or Projector
+    network : Module or None
+        What ``method.build`` returned; None for a projector.
+    train : Training
+        Pairs with the given labels.
+    truth : ndarray, int64, (N,)
+        True classes, for diagnosis only.
+    val : CategorySplit
+        Split on which the epoch with the largest mean mAP is selected.
+    schedule : CategorySchedule
+    seed : int
+    device : torch.device
+    folder : Path
+        Where checkpoints and per-epoch arrays go.
+    identity : dict of str to str
+        Checksums of settings and code, noise and data; a checkpoint with others is refused.
+    """
+
+    criterion: ClassVar[str] = "map_avg"
+    stream: ClassVar[str] = "torch"
+
+    def __init__(
+        self,
+        method: DeepMethod | Projector,
+        network: Any,
+        train: Training,
+        truth: np.ndarray,
+        val: CategorySplit,
+        schedule: CategorySchedule,
+        *,
+        seed: int,
+        device: torch.device,
+        folder: Path,
+        identity: dict[str, str],
+    ) -> None:
+        super().__init__(seed=seed, device=device, folder=folder, identity=identity)
+        self.method, self.val, self.schedule, self.truth = method, val, schedule, Truth(truth)
+        self.n_pairs, self.n_classes = len(train), train.n_classes
+        self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
+        self.iteration = 0
+        self.network = network
+        self.train = train
+        if isinstance(method, DeepMethod):
+            self.train, self.network = train.to(device), network.to(device)
+            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+                method.parameters(self.network, schedule.lr), lr=schedule.lr, betas=BETAS, fused=True
+            )
+            self._rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    # -- what a method may ask for ----------------------------------------------------------------------
+
+    @property
+    def n_steps(self) -> int:
+        """Steps per epoch."""
+        whole, rest = divmod(self.n_pairs, self.batch_size)
+        return whole + (rest > 0 and not getattr(self.method, "drop_last", False))
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator seeded by (run seed, epoch, purpose)."""
+        return torch.Generator().manual_seed(seed_of(self.seed, self.epoch, purpose))
+
+    def embed(self) -> tuple[Tensor, Tensor]:
+        """Return image and text embeddings of all training pairs, (N, L) each: eval mode, no gradient."""
+        return self._embed(self.train.images, self.train.texts)
+
+    # -- the loop ---------------------------------------------------------------------------------------
+
+    @property
+    def n_planned(self) -> int:
+        """Epochs of the whole run; a closed form takes one."""
+        return self.n_epochs if isinstance(self.method, DeepMethod) else 1
+
+    def _train_epoch(self, progress: bool) -> dict[str, Any]:
+        if isinstance(self.method, DeepMethod):
+            return self._train_networks(self.method, progress)
+        self.method.fit(self.train, lambda: self.evaluate(self.val)["map_avg"])
+        return {f"chosen_{k}": float(v) for k, v in self.method.chosen().items()}
+
+    def _train_networks(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
+        from tqdm import tqdm
+
+        self.iteration = self.epoch * self.n_steps
+        scale = LR_SCHEDULES[self.schedule.lr_schedule](self.epoch, self.n_epochs)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * scale
+        self.network.train()
+        method.begin_epoch(self)
+        order = torch.randperm(self.n_pairs, generator=self.generator("batches"))
+        chunks = order.to(self.device).split(self.batch_size)[: self.n_steps]
+        totals: dict[str, Tensor] = {}
+        quiet = not (progress and sys.stderr.isatty())
+        for index in tqdm(chunks, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
+            terms = method.step(self, self.batch(index))
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.stack(list(terms.values())).sum().backward()
+            self.optimizer.step()
+            for name, value in terms.items():
+                totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+            self.iteration += 1
+        method.end_epoch(self)
+        row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}
+        row |= self._mean_losses(totals, len(chunks), self.schedule.lr)
+        return row | method.diagnostics(self.truth)
+
+    def batch(self, index: Tensor) -> Batch:
+        """Return the training pairs at ``index``, (B,) int64 on the device."""
+        t = self.train
+        return Batch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
+
+    def _validate(self) -> dict[str, float]:
+        return self.evaluate(self.val)
+
+    def _line(self, row: dict[str, Any]) -> str:
+        losses = "".join(f"  {k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
+        return (
+            f"epoch {row['epoch']:>3}/{self.n_planned}{losses}  val mAP {row['val_map_avg']:.3f}  "
+            f"{row['seconds']:.1f} s"
+        )
+
+    # -- evaluation -------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _embed(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+        if isinstance(self.method, Projector):
+            return self.method.project_images(images), self.method.project_texts(texts)
+        was = self.network.training
+        self.network.eval()
+        v, t = (
+            torch.cat([net(part.to(self.device)) for part in x.split(EVALUATED)])
+            for net, x in ((self.network.images, images), (self.network.texts, texts))
+        )
+        self.network.train(was)
+        return v, t
+
+    def embed_split(self, split: CategorySplit) -> tuple[Tensor, Tensor]:
+        """Return image and text embeddings of a split, (n, L) each."""
+        return self._embed(torch.from_numpy(split.images), torch.from_numpy(split.texts))
+
+    def evaluate(self, split: CategorySplit) -> dict[str, float]:
+        """Return the mean average precision on a split, by its true labels."""
+        return retrieval_map(*self.embed_split(split), split.labels)
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def _weights(self) -> dict[str, Any]:
+        if isinstance(self.method, Projector):
+            return self.method.state()
+        return dict(self.network.state_dict())
+
+    def _put(self, weights: dict[str, Any]) -> None:
+        if isinstance(self.method, Projector):
+            self.method.load_state(weights)
+        else:
+            self.network.load_state_dict(weights)
+            self.network.eval()
+
+    def _state(self) -> dict[str, Any]:
+        if isinstance(self.method, Projector):
+            return {}
+        self.optimizer.zero_grad(set_to_none=True)  # room for the copy that is written
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state(),
+        }
+
+    def _load_state(self, saved: dict[str, Any]) -> None:
+        if isinstance(self.method, Projector):
+            self._put(self.best["weights"])
+        else:
+            self.network.load_state_dict(saved["network"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.method.load_state(self, saved["method"])

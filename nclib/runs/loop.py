@@ -1,0 +1,218 @@
+"""What both training loops share: epochs, selection on validation, checkpoints that continue exactly."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.runs import checkpoint
+from nclib.common.lock import make_folder
+from nclib.runs.distributed import current
+
+IDENTITY = {"fingerprint": "settings or code"}  # key of a checkpoint's identity -> words, where they differ
+
+
+def seed_of(*parts: object) -> int:
+    """Return a seed made of some values, the same everywhere."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def private_copy(tree: Any) -> Any:
+    """Return dicts, lists and tensors copied, so that later steps do not change them."""
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, Mapping):
+        return {key: private_copy(value) for key, value in tree.items()}
+    return [private_copy(value) for value in tree] if isinstance(tree, list) else tree
+
+
+class SavedLoop(ABC):
+    """Epochs that are validated, selected and saved one by one; a killed run continues from the last one.
+
+    A subclass says how an epoch is trained and validated, what its weights are, and what else a run needs to
+    continue with the same bits.
+
+    Parameters
+    ----------
+    seed : int
+        Seed of every draw.
+    device : torch.device
+    folder : Path
+        Where the checkpoint and per-epoch arrays go.
+    identity : dict of str to str
+        Checksums of settings and code, noise and data; a checkpoint with others is refused.
+    """
+
+    criterion: ClassVar[str]  # of the validation results: the epoch with its largest value is selected
+    stream: ClassVar[str]  # name of the global generator's seed
+
+    def __init__(self, *, seed: int, device: torch.device, folder: Path, identity: dict[str, str]) -> None:
+        self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
+        self.processes = current()
+        self.epoch = 0
+        self.history: list[dict[str, Any]] = []
+        self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
+        self._arrays: dict[str, np.ndarray] = {}
+
+    # -- what a loop must say ---------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def n_planned(self) -> int:
+        """Epochs of the whole run."""
+
+    @abstractmethod
+    def _train_epoch(self, progress: bool) -> dict[str, Any]:
+        """Train one epoch; return its row of the curves, with ``loss_*`` from :meth:`_mean_losses`."""
+
+    @abstractmethod
+    def _validate(self) -> dict[str, float]:
+        """Return the results on validation, :attr:`criterion` among them."""
+
+    @abstractmethod
+    def _weights(self) -> Any:
+        """Return the weights that testing needs."""
+
+    @abstractmethod
+    def _put(self, weights: Any) -> None:
+        """Put weights that :meth:`_weights` returned in place, ready to test."""
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """Return everything that continuing needs."""
+
+    @abstractmethod
+    def _load_state(self, saved: dict[str, Any]) -> None:
+        """Restore what :meth:`_state` returned."""
+
+    @abstractmethod
+    def _line(self, row: dict[str, Any]) -> str:
+        """Return an epoch's row in words."""
+
+    # -- the loop ---------------------------------------------------------------------------------------
+
+    def keep(self, **arrays: Any) -> None:
+        """Store arrays of this epoch; read them back with :func:`nclib.runs.pair_trainer.epoch_arrays`.
+
+        Parameters
+        ----------
+        **arrays
+            Tensors or arrays by name; another of the same name in this epoch takes its place.
+        """
+        for name, value in arrays.items():
+            self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+
+    def fit(self, progress: bool = True) -> list[dict[str, Any]]:
+        """Train to the end, from the last checkpoint if there is one; return one dict per epoch.
+
+        A damaged checkpoint is set aside with a warning, and training starts anew.
+
+        Parameters
+        ----------
+        progress : bool
+            Print one line per epoch (and draw a bar in a terminal).
+
+        Returns
+        -------
+        list of dict
+            The rows of the curves, those of an earlier process among them.
+
+        Raises
+        ------
+        ValueError
+            When the folder cannot be written, or holds the checkpoint of another run.
+        RuntimeError
+            When a loss is no longer finite.
+        """
+        make_folder(self.folder)
+        self._resume()
+        self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
+        for epoch in range(len(self.history), self.n_planned):
+            self.epoch = epoch
+            started = time.perf_counter()
+            torch.manual_seed(seed_of(self.seed, epoch, self.stream))
+            self._arrays = {}
+            row = {"epoch": epoch + 1, **self._train_epoch(progress)}
+            result = self._validate()
+            row |= {f"val_{name}": value for name, value in result.items()}
+            if result[self.criterion] > self.best[self.criterion]:
+                # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
+                best = {self.criterion: result[self.criterion], "epoch": epoch + 1}
+                self.best = {**best, "weights": private_copy(self._weights())}
+            row["seconds"] = round(time.perf_counter() - started, 3)
+            self.history.append(row)
+            if self.processes.rank == 0:
+                self._save()
+            self.processes.agree("epoch", epoch)  # the checkpoint is there for all
+            if progress:
+                print(self._line(row), flush=True)
+        return self.history
+
+    def _mean_losses(self, totals: Mapping[str, Tensor], steps: int, lr: float) -> dict[str, float]:
+        """Return the sums of loss terms as means ``loss_*``, or say which is not finite."""
+        row = {f"loss_{name}": float(value) / max(steps, 1) for name, value in totals.items()}
+        bad = [name for name, value in row.items() if not math.isfinite(value)]
+        if bad:
+            raise RuntimeError(f"epoch {self.epoch + 1}: {', '.join(bad)} is not finite; lower lr ({lr:g})")
+        return row
+
+    def load_best(self) -> None:
+        """Put the weights of the selected epoch in place, ready to test.
+
+        Raises
+        ------
+        FileNotFoundError
+            When neither this loop nor its folder holds a finished epoch.
+        ValueError
+            When the folder's checkpoint belongs to other settings, data or code.
+        """
+        if "weights" not in self.best:
+            self.best = self._read()["best"]
+        self._put(self.best["weights"])
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    def _save(self) -> None:
+        if self._arrays:
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
+            path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
+            checkpoint.write_atomically(path, buffer.getvalue())
+        content = {**self.identity, **self._state(), "history": self.history, "best": self.best}
+        checkpoint.save(self._file, content)
+
+    def _resume(self) -> None:
+        if self._file.exists():
+            try:
+                saved = self._read()
+            except checkpoint.DamagedError as error:
+                if self.processes.rank == 0:
+                    checkpoint.set_aside(self._file, str(error))
+                return
+            self.history, self.best = saved["history"], saved["best"]
+            self._load_state(saved)
+
+    def _read(self) -> dict[str, Any]:
+        saved = checkpoint.load(self._file)
+        for key, value in self.identity.items():
+            if saved.get(key) != value:
+                what = IDENTITY.get(key, key)
+                raise ValueError(
+                    f"{self._file} belongs to a run with other {what}; take another out or delete it"
+                )
+        return saved

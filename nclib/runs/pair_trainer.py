@@ -1,0 +1,675 @@
+"""The one training loop: epochs, optimiser, precision, progress, checkpoints, selection on validation.
+
+Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
+killed continues from its last finished epoch and ends with the same bits as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nclib.common.prefetch import X, Y, ahead
+from nclib.common.options import option
+from nclib.runs.loop import SavedLoop, seed_of
+from nclib.data.dataset import Split
+from nclib.evaluation import recall
+from nclib.methods import Batch, Method, Truth
+from nclib.models import Matcher, similarity_matrix
+from nclib.noise import Mismatch
+
+BATCH_NORM_NEEDS = 2  # samples in a batch, at least
+AHEAD = 2  # batches that are read from disk while one is in use; 38 MB each at the papers' sizes
+PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to train."""
+
+    batch_size: int = option(128, low=2, help="pairs in a batch")
+    warmup_epochs: int = option(5, low=0, help="epochs of warm-up on all pairs")
+    epochs: int = option(35, low=0, help="training epochs after warm-up")
+    lr: float = option(2e-4, above=0, help="learning rate of Adam")
+    decay_every: int = option(15, low=1, help="the rate falls by 0.1 every so many training epochs")
+    clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
+    precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return the device called ``name``; ``auto`` takes a GPU when there is one.
+
+    Parameters
+    ----------
+    name : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    ValueError
+        When the device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={name!r} cannot be used here ({error}); take 'auto' or 'cpu'") from error
+    return device
+
+
+class NoisyPairs:
+    """Training pairs as the learner gets them: every caption with the image that the noise gave it.
+
+    Parameters
+    ----------
+    split : Split
+        Training split.
+    noise : Mismatch
+        Which image each caption is paired with, and which pairs are still matched.
+    truth_is_known : bool
+        False for data whose own pairs are partly wrong: then nobody can say which pairs are matched.
+
+    Raises
+    ------
+    ValueError
+        When noise and split differ in the number of captions.
+    """
+
+    def __init__(self, split: Split, noise: Mismatch, *, truth_is_known: bool = True) -> None:
+        self.split, self.noise, self.truth_is_known = split, noise, truth_is_known
+        self.image_of = torch.as_tensor(noise.image_of, dtype=torch.int64)
+        if len(self.image_of) != len(split.captions):
+            raise ValueError(
+                f"the noise covers {len(self.image_of)} captions, "
+                f"the training split has {len(split.captions)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.image_of)
+
+    def batch(self, index: Tensor, device: torch.device) -> Batch:
+        """Load the pairs at ``index`` onto ``device``.
+
+        Parameters
+        ----------
+        index : Tensor, int64, (B,)
+            Numbers of captions in the training split; pair ``i`` is caption ``i`` with its image.
+        device : torch.device
+
+        Returns
+        -------
+        Batch
+            Of B pairs, in this order.
+        """
+        return _on(device, self._host_batch(index, device))
+
+    def batches(self, order: Tensor, size: int, least: int, device: torch.device) -> Batches:
+        """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead.
+
+        Parameters
+        ----------
+        order : Tensor, int64, (N,)
+            Pairs, in the order in which they are wanted.
+        size : int
+            Pairs in a batch.
+        least : int
+            A last batch with fewer is left out.
+        device : torch.device
+
+        Returns
+        -------
+        Batches
+        """
+        return Batches(
+            lambda index: self._host_batch(index, device),
+            order,
+            size,
+            least,
+            place=lambda batch: _on(device, batch),
+            n_ahead=self.n_ahead,
+        )
+
+    @property
+    def n_ahead(self) -> int:
+        """Batches that a thread loads before they are asked for; 0 where the data are in memory."""
+        return AHEAD if self.split.on_disk else 0
+
+    def _host_batch(self, index: Tensor, device: torch.device) -> Batch:
+        """Load pairs into the host's memory; knows nothing of a current device, so any thread can do it."""
+        images = self.split.features(
+            self.image_of[index].numpy(), pinned=self.split.on_disk and device.type == "cuda"
+        )
+        return Batch(index, images, self.split.captions.batch(index.numpy()))
+
+    def truth(self) -> Truth:
+        """Return what is really so, for diagnosis.
+
+        Returns
+        -------
+        Truth
+            Which pairs are matched and, where the data know it, how relevant an image is to a caption.
+        """
+        return Truth(self.noise.matched, self._relevance if self.split.has_relevance else None)
+
+    def _relevance(self, image_pair: Tensor, caption_pair: Tensor) -> Tensor:
+        rows = self.image_of[image_pair].numpy()
+        return torch.from_numpy(self.split.relevance(rows, caption_pair.numpy()))
+
+
+def _on(device: torch.device, batch: Batch) -> Batch:
+    return Batch(batch.index, batch.images.to(device, non_blocking=True), batch.captions.to(device))
+
+
+class Batches:
+    """Batches of some pairs in a given order; knows its length. A last batch below ``least`` is left out.
+
+    ``load`` makes a batch from positions; with ``n_ahead`` a thread calls it for so many batches ahead of
+    the one in use. ``place`` finishes a batch in the thread that asks for it.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Tensor], Batch],
+        order: Tensor,
+        size: int,
+        least: int,
+        *,
+        place: Callable[[Batch], Batch] | None = None,
+        n_ahead: int = 0,
+    ) -> None:
+        n, rest = len(order), len(order) % size
+        last = n - rest if rest < least else n
+        self.load, self.chunks = load, list(order[:last].split(size)) if last else []
+        self.place, self.n_ahead = place, n_ahead
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def __iter__(self) -> Iterator[Batch]:
+        loaded = ahead(self.load, self.chunks, self.n_ahead) if self.n_ahead else map(self.load, self.chunks)
+        return loaded if self.place is None else map(self.place, loaded)
+
+
+class Trainer(SavedLoop):
+    """Trains the networks of a method; is the ``loop`` that a method is given.
+
+    Parameters
+    ----------
+    method : Method
+        What to do with a batch.
+    networks : list of Module
+        ``method.n_networks`` models.
+    pairs : NoisyPairs
+        Training pairs.
+    val : Split
+        Split on which the best epoch is selected (largest sum of the six recalls).
+    schedule : Schedule
+        Epochs, rates, batch size.
+    seed : int
+        Seed of every draw.
+    device : torch.device
+        Where to train.
+    folder : Path
+        Where checkpoints and per-epoch arrays go.
+    fingerprint, data_checksum : str
+        Identify settings and code, and the data; a checkpoint with others is refused.
+
+    Raises
+    ------
+    ValueError
+        When a batch needs more pairs than there are, or has fewer than the processes that share the run, or
+        when the validation split is too small for the pairs that the method sets aside.
+    """
+
+    criterion: ClassVar[str] = "rsum"
+    stream: ClassVar[str] = "dropout"
+
+    def __init__(
+        self,
+        method: Method,
+        networks: list[Matcher],
+        pairs: NoisyPairs,
+        val: Split,
+        schedule: Schedule,
+        *,
+        seed: int,
+        device: torch.device,
+        folder: Path,
+        fingerprint: str,
+        data_checksum: str,
+    ) -> None:
+        identity = {"fingerprint": fingerprint, "noise": pairs.noise.checksum, "data": data_checksum}
+        super().__init__(seed=seed, device=device, folder=folder, identity=identity)
+        self.method, self.pairs, self.schedule = method, pairs, schedule
+        self.networks = [network.to(device) for network in networks]
+        self.reset_optimizers()
+        self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
+        self.n_epochs, self.lr = schedule.epochs, schedule.lr
+        self.val, self._held_out = _set_aside(val, method.clean_share, len(pairs))
+        self.n_held_out = 0 if self._held_out is None else len(self._held_out)
+        if self.n_pairs < self.batch_size:
+            raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
+        if self.batch_size < self.processes.size:
+            raise ValueError(
+                f"batch_size={self.batch_size} is less than the {self.processes.size} processes that share a "
+                "batch; take fewer"
+            )
+        self.active, self.lr_scale = 0, 1.0
+
+    # -- what a method may ask for ----------------------------------------------------------------------
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator seeded by (run seed, epoch, purpose).
+
+        Parameters
+        ----------
+        purpose : str
+            What is drawn; another purpose gives independent draws.
+
+        Returns
+        -------
+        torch.Generator
+            On the CPU; the network that is being trained counts too.
+        """
+        return torch.Generator().manual_seed(seed_of(self.seed, self.epoch, self.active, purpose))
+
+    def batch(self, index: Tensor) -> Batch:
+        """Load the pairs at ``index``.
+
+        Parameters
+        ----------
+        index : Tensor, int64, (B,)
+
+        Returns
+        -------
+        Batch
+            On the run's device.
+        """
+        return self.pairs.batch(index, self.device)
+
+    def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
+        """Return shuffled batches of all pairs, or of those at ``subset``.
+
+        Parameters
+        ----------
+        subset : Tensor, int64, (N,), optional
+            Pairs to take; all by default.
+        purpose : str
+            Decides the order, with the run's seed and the epoch.
+        drop_last : bool
+            Leave out a last batch that is not full; otherwise only one of a single pair is left out.
+
+        Returns
+        -------
+        Batches
+        """
+        n = self.n_pairs if subset is None else len(subset)
+        order = torch.randperm(n, generator=self.generator(purpose))
+        chosen = order if subset is None else subset[order]
+        return self.batches_of(chosen, least=self.batch_size if drop_last else BATCH_NORM_NEEDS)
+
+    def batches_of(self, index: Tensor, size: int = 0, least: int = BATCH_NORM_NEEDS) -> Batches:
+        """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's).
+
+        Parameters
+        ----------
+        index : Tensor, int64, (N,)
+        size : int
+            Pairs in a batch; 0: the run's batch size.
+        least : int
+            A last batch with fewer is left out.
+
+        Returns
+        -------
+        Batches
+        """
+        return self.pairs.batches(index, size or self.batch_size, least, self.device)
+
+    def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
+        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked.
+
+        Parameters
+        ----------
+        load : callable
+            Must be safe to call in another thread.
+        items : iterable
+            What it is called with.
+
+        Returns
+        -------
+        iterator
+        """
+        n = self.pairs.n_ahead
+        return ahead(load, items, n) if n else map(load, items)
+
+    @property
+    def training_epoch(self) -> int:
+        """Number of the epoch after warm-up, from 0; negative during warm-up."""
+        return self.epoch - self.schedule.warmup_epochs
+
+    def held_out(self, index: Tensor) -> Batch:
+        """Load pairs that are known to be matched (``method.clean_share``).
+
+        Parameters
+        ----------
+        index : Tensor, int64, (B,)
+            Numbers among the ``n_held_out`` pairs that were set aside.
+
+        Returns
+        -------
+        Batch
+            On the run's device.
+
+        Raises
+        ------
+        ValueError
+            When none were set aside.
+        """
+        if self._held_out is None:
+            raise ValueError("no pairs were set aside: the method's clean_share is 0")
+        return self._held_out.batch(index, self.device)
+
+    def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:
+        """Return the (B, B) float32 similarities (or logits) of a batch, images in rows.
+
+        Parameters
+        ----------
+        batch : Batch
+        network : int, optional
+            Number of the network; the one being trained by default.
+        logits : bool
+            Return the logits of the similarities, as :meth:`nclib.models.Matcher.similarity`.
+
+        Returns
+        -------
+        Tensor, float32, (B, B)
+        """
+        net = self.networks[self.active if network is None else network]
+        half = self.schedule.precision == "bf16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
+            S = self.processes.compare(net, batch.images, batch.captions, logits=logits)
+        return S.float()
+
+    @torch.no_grad()
+    def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return the global image and caption vectors of a batch, (B, D) each.
+
+        Parameters
+        ----------
+        batch : Batch
+        network : int, optional
+            Number of the network; the one being trained by default.
+
+        Returns
+        -------
+        images, captions : Tensor, (B, D)
+            Without gradient.
+        """
+        net = self.networks[self.active if network is None else network]
+        return net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
+
+    def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
+        """Return the (B, B) cosine of the global image and caption vectors.
+
+        Parameters
+        ----------
+        batch, network
+            As in :meth:`vectors`.
+
+        Returns
+        -------
+        Tensor, (B, B)
+            Images in rows; without gradient.
+        """
+        v, t = (nn.functional.normalize(x, dim=-1) for x in self.vectors(batch, network))
+        return v @ t.T
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put all networks in eval mode and keep no gradient; training mode returns afterwards."""
+        modes = [network.training for network in self.networks]
+        for network in self.networks:
+            network.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for network, mode in zip(self.networks, modes, strict=True):
+                network.train(mode)
+
+    def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
+        """Return ``values(batch)`` of every pair, on the host, with all networks in eval mode.
+
+        Parameters
+        ----------
+        values : callable
+            Takes a :class:`Batch` of B pairs, returns a tensor (B, ...).
+
+        Returns
+        -------
+        Tensor, (n_pairs, ...)
+            On the CPU. A pair that would be alone in the last batch gets the mean of the others.
+        """
+        batches = self.batches(purpose="per pair")
+        own, shared = copy.copy(batches), self.processes.splits(len(batches))
+        if shared:  # whole batches: a process needs nothing of the others
+            own.chunks = batches.chunks[self.processes.rank :: self.processes.size]
+        with self.evaluating(), self.processes.apart():
+            found = torch.cat([values(batch) for batch in own])
+        index = torch.cat(batches.chunks)
+        result = found.new_zeros(self.n_pairs, *found.shape[1:], device="cpu")
+        result[torch.cat(own.chunks)] = found.cpu()
+        if shared:
+            result = self.processes.total(result)
+        if len(index) < self.n_pairs:  # the pair that a last batch of one left out counts as average
+            left = torch.ones(self.n_pairs, dtype=torch.bool)
+            left[index] = False
+            result[left] = result[index].to(torch.float64).mean(0).to(result.dtype)
+        return result
+
+    def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
+        """Return ``loss(S)`` of every pair, on the host.
+
+        Parameters
+        ----------
+        loss : callable
+            Takes the similarities (B, B) of a batch, returns a tensor (B,).
+        network : int, optional
+            Number of the network; the one being trained by default.
+
+        Returns
+        -------
+        Tensor, (n_pairs,)
+            On the CPU.
+        """
+        return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
+
+    def reset_optimizers(self) -> None:
+        """Give every network a new optimiser: Adam at the schedule's rate, without moments."""
+        self.optimizers = [torch.optim.Adam(n.parameters(), lr=self.schedule.lr) for n in self.networks]
+
+    # -- the loop ---------------------------------------------------------------------------------------
+
+    @property
+    def n_planned(self) -> int:
+        """Epochs of the whole run, warm-up included."""
+        return self.schedule.warmup_epochs + self.schedule.epochs
+
+    def _train_epoch(self, progress: bool) -> dict[str, Any]:
+        from tqdm import tqdm
+
+        s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
+        if self.epoch == s.warmup_epochs:
+            self.method.begin_training(self)
+        self.lr_scale = 1.0 if warm else 0.1 ** (self.training_epoch // s.decay_every)
+        self.lr = s.lr * self.lr_scale
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr
+        for net in self.networks:
+            net.train()
+        totals: dict[str, Tensor] = {}
+        steps = 0
+        for network in range(self.method.n_networks):
+            self.active = network
+            self.processes.align(self.networks)
+            items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
+            step = self.method.warmup_step if warm else self.method.step
+            quiet = not (progress and sys.stderr.isatty())
+            for item in tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
+                parts = step(self, item)
+                for terms in [parts] if isinstance(parts, dict) else parts:
+                    self._minimise(terms)
+                    for name, value in terms.items():
+                        totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+                steps += 1
+            if not warm:
+                self.method.end_epoch(self)
+        self.active = 0
+        row: dict[str, Any] = {"phase": "warm-up" if warm else "training", "lr": self.lr, "steps": steps}
+        row |= self._mean_losses(totals, steps, s.lr)
+        if not warm and self.pairs.truth_is_known:
+            row |= self.method.diagnostics(self.pairs.truth())
+        return row
+
+    def _minimise(self, terms: dict[str, Tensor]) -> None:
+        network, optimizer = self.networks[self.active], self.optimizers[self.active]
+        optimizer.zero_grad(set_to_none=True)
+        torch.stack(list(terms.values())).sum().backward()
+        self.processes.average_gradients(network.parameters())
+        nn.utils.clip_grad_norm_(network.parameters(), self.schedule.clip)
+        optimizer.step()
+
+    def scores(self, split: Split, *, progress: bool = False) -> Tensor:
+        """Return the similarity matrix of a split by each network, (n, n_images, n_captions).
+
+        Parameters
+        ----------
+        split : Split
+        progress : bool
+            Draw a bar.
+
+        Returns
+        -------
+        Tensor, float32, (n, n_images, n_captions)
+            On the CPU, one matrix per network.
+        """
+        parts = [
+            similarity_matrix(
+                network,
+                split,
+                device=self.device,
+                progress=progress,
+                precision=PRECISION[self.schedule.precision],
+                share=(self.processes.rank, self.processes.size),
+            )
+            for network in self.networks
+        ]
+        return self.processes.total(torch.stack(parts))
+
+    def score(self, split: Split, *, progress: bool = False) -> Tensor:
+        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions).
+
+        Parameters
+        ----------
+        split, progress
+            As in :meth:`scores`.
+
+        Returns
+        -------
+        Tensor, float32, (n_images, n_captions)
+        """
+        return self.scores(split, progress=progress).mean(0)
+
+    def _validate(self) -> dict[str, float]:
+        return dict(recall(self.score(self.val), self.val.captions_per_image))
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def _weights(self) -> list[dict[str, Any]]:
+        return [network.state_dict() for network in self.networks]
+
+    def _put(self, weights: list[dict[str, Any]]) -> None:
+        for network, state in zip(self.networks, weights, strict=True):
+            network.load_state_dict(state)
+            network.eval()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "networks": self._weights(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "method": self.method.state(),
+        }
+
+    def _load_state(self, saved: dict[str, Any]) -> None:
+        for network, state in zip(self.networks, saved["networks"], strict=True):
+            network.load_state_dict(state)
+        for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self.method.load_state(self, saved["method"])
+
+    def _line(self, row: dict[str, Any]) -> str:
+        losses = "  ".join(f"{k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
+        extra = f"  AUC {row['auc']:.3f}" if row.get("auc") is not None else ""
+        return (
+            f"epoch {row['epoch']:>2}/{self.n_planned} {row['phase']:<8} {losses}"
+            f"  val rSum {row['val_rsum']:.1f}{extra}  {row['seconds']:.1f} s"
+        )
+
+
+def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPairs | None]:
+    """Take ``share * n_pairs`` true pairs out of the validation split; return what is left, and the pairs.
+
+    At least one picture in five stays for validation.
+    """
+    if not share:
+        return val, None
+    if val.n_images < 2:
+        raise ValueError(
+            f"the method takes pairs known to be matched out of the validation split, which has "
+            f"{val.n_images} picture; it needs at least 2"
+        )
+    n_images = max(1, min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5))
+    kept, aside = val.part(0, val.n_images - n_images), val.part(val.n_images - n_images, val.n_images)
+    return kept, NoisyPairs(aside, Mismatch.draw(aside.image_of, 0.0, seed=0))
+
+
+def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
+    """Return the arrays that a run kept, by epoch (1-based) and name.
+
+    Parameters
+    ----------
+    folder : path
+        Of the run: ``record.folder``.
+
+    Returns
+    -------
+    dict of int to dict of str to ndarray
+        The epoch, from 1, and the name of each array; empty where the run kept none.
+
+    Raises
+    ------
+    ValueError, EOFError, zipfile.BadZipFile
+        When a file is damaged.
+    """
+    result = {}
+    for path in sorted((Path(folder) / "epochs").glob("*.npz")):
+        with np.load(path, allow_pickle=False) as file:
+            result[int(path.stem)] = {name: file[name] for name in file.files}
+    return result

@@ -1,0 +1,398 @@
+"""Runs of category retrieval: every method on a toy set, resume, corner cases, errors before work starts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nclib import label_noise
+from nclib.common.options import Rule, make
+from nclib.data import category as data
+from nclib.evaluation import mean_average_precision
+from nclib.label_noise.base import DeepMethod, Training
+from nclib.runs import checkpoint
+from nclib.runs.label_trainer import CategorySchedule, CategoryTrainer, retrieval_map
+from nclib.runs.labels import load_trainer, parameters, resolve, shared
+from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs.record import RECALLS
+
+TINY = {
+    "dataset": "planted_category",
+    "data_options": {
+        "n_train": 90,
+        "n_val": 30,
+        "n_test": 40,
+        "n_classes": 4,
+        "image_dim": 16,
+        "text_dim": 16,
+    },
+    "noise_rate": 0.4,
+    "batch_size": 32,
+    "epochs": 4,
+    "hidden": 16,
+    "dim": 8,
+    "lr": 1e-3,
+}
+DEEP = [name for name in label_noise.available() if issubclass(label_noise.METHODS[name].factory, DeepMethod)]
+
+
+def run(out, method="uot_rcl", **values):
+    return label_noise.run(method, **{**TINY, **values}, out=str(out), progress=False)
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+def final_bits(record):
+    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
+    return checkpoint.digest(saved["network"])
+
+
+@pytest.mark.parametrize("method", label_noise.available())
+def test_every_method_trains_evaluates_saves_and_loads(tmp_path, method):
+    record = run(tmp_path, method, epochs=3)
+    for part in ("val", "test", "last"):
+        assert set(record.metrics[part]) == {"map_i2t", "map_t2i", "map_avg"}
+        assert all(0 < v <= 1 for v in record.metrics[part].values())
+    assert record.data["train_pairs"] == 90
+    assert 0.3 < record.diagnostics["given_accuracy"] < 1
+    again = run(tmp_path, method, epochs=3)  # from its record
+    assert comparable(again) == comparable(record)
+    trainer, dataset, _ = label_noise.open_run(record)
+    assert trainer.evaluate(dataset.test) == record.metrics["test"]
+    assert trainer.evaluate(dataset.val)["map_avg"] == max(row["val_map_avg"] for row in record.curves)
+
+
+@pytest.mark.parametrize("method", DEEP)
+def test_resumed_run_equals_one_that_never_stopped(tmp_path, method):
+    whole = run(tmp_path / "whole", method)
+    settings = resolve(method, **TINY, out=str(tmp_path / "cut"))
+    folder = tmp_path / "cut" / whole.name
+    trainer, _, _ = load_trainer(settings, folder, torch.device("cpu"))
+    saved = trainer._save
+
+    def stop_after_two() -> None:
+        saved()
+        if len(trainer.history) == 2:
+            raise KeyboardInterrupt
+
+    trainer._save = stop_after_two
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(progress=False)
+    resumed = run(tmp_path / "cut", method)
+    assert comparable(resumed) == comparable(whole)
+    assert final_bits(resumed) == final_bits(whole)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
+    settings = resolve("mrl", **TINY, out=str(tmp_path))
+    trainer, _, _ = load_trainer(settings, tmp_path / "x", torch.device("cpu"))
+    trainer.fit(progress=False)
+    other, _, _ = load_trainer({**settings, "lr": 0.5}, tmp_path / "x", torch.device("cpu"))
+    with pytest.raises(ValueError, match="other settings or code"):
+        other.fit(progress=False)
+
+
+def test_selected_epoch_is_the_first_best_on_validation(tmp_path):
+    record = run(tmp_path, "mrl", epochs=6)
+    values = [row["val_map_avg"] for row in record.curves]
+    assert record.best_epoch == int(np.argmax(values)) + 1
+
+
+def test_rate_falls_as_a_cosine_or_stays(tmp_path):
+    falling = [row["lr"] for row in run(tmp_path, "mrl").curves]
+    expected = [1e-3 * 0.5 * (1 + np.cos(np.pi * e / 4)) for e in range(4)]
+    assert falling == pytest.approx(expected)
+    assert {row["lr"] for row in run(tmp_path, "mrl", lr_schedule="constant").curves} == {1e-3}
+
+
+def test_map_of_the_record_is_the_exact_one(tmp_path):
+    record = run(tmp_path, "mrl")
+    trainer, dataset, _ = label_noise.open_run(record)
+    v, t = trainer.embed_split(dataset.test)
+    y = dataset.test.labels
+    assert record.metrics["test"]["map_i2t"] == mean_average_precision(v, t, y, y)
+    assert record.metrics["test"]["map_t2i"] == mean_average_precision(t, v, y, y)
+
+
+def test_published_map_example():
+    q, g = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.7, 0.6], [0.1, -1]])
+    assert mean_average_precision(q, g, np.array([0, 1]), np.array([0, 1, 1, 0])) == 0.875
+    result = retrieval_map(q, q, np.array([0, 1]))
+    assert result == {"map_i2t": 1.0, "map_t2i": 1.0, "map_avg": 1.0}
+
+
+# -- UOT-RCL's corner cases ---------------------------------------------------------------------------------
+
+ABLATIONS = [
+    {"plc": "off"}, {"plc": "ce"}, {"lam": 0.0}, {"plc": "off", "lam": 0.0}, {"confident": "random"},
+    {"consistency": "literal"}, {"consistency": "distance"}, {"consistency": "off"}, {"gamma": 0.0},
+    {"gamma": 1.0}, {"s_start": 0.0, "s_end": 0.0}, {"s_start": 1.0, "s_end": 1.0}, {"marginal": "uniform"},
+    {"relation": "instance"}, {"relation_scope": "full"}, {"relation_sign": -1}, {"anchors": "current"},
+    {"normalise": False}, {"include_self": True}, {"pool": 30}, {"neighbours": 500}, {"warmup_epochs": 0},
+    {"warmup_epochs": 9}, {"per_class": 50},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", ABLATIONS, ids=str)
+def test_every_option_trains(tmp_path, options):
+    record = run(tmp_path, **options)
+    assert 0 < record.metrics["test"]["map_avg"] <= 1
+    if "transported_mass" in record.diagnostics:
+        expected = options.get("s_end", 0.8)
+        assert record.diagnostics["transported_mass"] == pytest.approx(expected, abs=1e-6)
+
+
+def trainer_on(train, tmp_path, method="uot_rcl", **options):
+    built = label_noise.build(method, **options)
+    network = built.build(
+        label_noise.Shape(train.images.shape[1], train.texts.shape[1], train.n_classes, 16, 8)
+    )
+    n = len(train)
+    val = data.CategorySplit("val", train.images.numpy(), train.texts.numpy(), train.image_labels.numpy())
+    schedule = make(CategorySchedule, {"batch_size": 16, "epochs": 4, "hidden": 16, "dim": 8})
+    return CategoryTrainer(
+        built, network, train, np.zeros(n, np.int64), val, schedule,
+        seed=0, device=torch.device("cpu"), folder=tmp_path, identity={"fingerprint": "x"},
+    )  # fmt: skip
+
+
+def pairs(labels, n_classes, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    n = len(labels)
+    x, y = torch.randn(n, 6, generator=g), torch.randn(n, 5, generator=g)
+    labels = torch.as_tensor(labels)
+    return Training(x, y, labels, labels.clone(), n_classes)
+
+
+@pytest.mark.parametrize("method", ["uot_rcl", "mrl", "elrcmr"])
+@pytest.mark.parametrize(
+    ("labels", "n_classes"),
+    [
+        ([0, 1, 3] * 10, 5),  # classes 2 and 4 have no sample
+        ([1] * 30, 3),  # all labels equal
+        ([0, 1] * 2, 2),  # fewer pairs than a batch, or than neighbours
+        ([0, 1] * 8 + [0], 2),  # a last batch of one pair
+    ],
+    ids=["empty class", "one label", "tiny", "last batch of one"],
+)
+def test_degenerate_labels(tmp_path, method, labels, n_classes):
+    history = trainer_on(pairs(labels, n_classes), tmp_path, method).fit(progress=False)
+    assert len(history) == 4
+    assert all(np.isfinite(v) for row in history for v in row.values())
+
+
+def test_all_features_equal(tmp_path):
+    train = pairs([0, 1, 2] * 10, 3)
+    train.images[:], train.texts[:] = 1.0, 1.0
+    history = trainer_on(train, tmp_path).fit(progress=False)
+    assert all(np.isfinite(v) for row in history for v in row.values())
+
+
+def test_one_confident_pair_is_too_few_and_the_epoch_trains_on_the_targets(tmp_path):
+    trainer = trainer_on(pairs([0] * 6, 2), tmp_path, per_class=1)
+    trainer.network.prototypes.weight.data[:, 1] *= 0
+    trainer.method.begin_epoch(trainer)
+    trainer.epoch = 3
+    with torch.no_grad():
+        trainer.network.prototypes.weight[:] = trainer.network.prototypes.weight[:, :1]
+    trainer.method.begin_epoch(trainer)
+    assert not trainer.method.correcting
+    assert set(trainer.method.step(trainer, trainer.batch(torch.arange(4)))) == {"ce"}
+
+
+def test_targets_move_once_per_epoch_and_never_without_momentum(tmp_path):
+    trainer = trainer_on(pairs([0, 1, 2] * 10, 3), tmp_path, gamma=0.9)
+    trainer.method.begin_epoch(trainer)
+    given = trainer.method.targets[0].clone()
+    trainer.epoch = 2
+    trainer.method.begin_epoch(trainer)
+    moved = trainer.method.targets[0]
+    assert torch.allclose(moved.sum(1), torch.ones(30))
+    gone = (moved - given).abs().sum(1)
+    assert ((gone < 1e-6) | ((gone - 0.2).abs() < 1e-6)).all()
+
+
+def test_transported_mass_grows_with_the_epochs(tmp_path):
+    record = run(tmp_path, epochs=6, warmup_epochs=2)
+    s = [row["transported_mass"] for row in record.curves if "transported_mass" in row]
+    assert s == pytest.approx(np.linspace(0.2, 0.8, 4), abs=1e-6)
+    kept = epoch_arrays(record.folder)
+    assert sorted(kept) == [3, 4, 5, 6]
+    corrected = kept[6]["corrected"].astype(float)
+    assert corrected.shape == (90, 4)
+    assert corrected.sum(1).max() <= 1 + 1e-2
+    assert corrected.sum() / 90 == pytest.approx(0.8, abs=1e-2)
+    confusion = np.array(record.diagnostics["confusion"])
+    truth = data.load(TINY["dataset"], **TINY["data_options"]).train.labels
+    chosen = kept[int(record.diagnostics["confusion_epoch"])]["corrected"].astype(float)
+    by_hand = np.array([chosen[truth == k].sum(0) for k in range(4)])
+    assert np.allclose(confusion, by_hand / by_hand.sum(1, keepdims=True), atol=1e-3)
+
+
+def test_correction_beats_the_given_labels_on_clean_clusters(tmp_path):
+    easy = {**TINY["data_options"], "n_train": 400, "image_noise": 0.8, "text_noise": 0.8}
+    record = run(
+        tmp_path,
+        epochs=8,
+        warmup_epochs=2,
+        gamma=0.99,
+        lam=0.4,
+        noise_rate=0.6,
+        data_options=easy,
+        neighbours=20,
+    )
+    d = record.diagnostics
+    assert d["corrected_accuracy"] > d["given_accuracy"] + 0.1
+    assert d["relation_same_class"] > 1.5 * d["relation_chance"]
+
+
+def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tmp_path, monkeypatch):
+    widths = []
+    from nclib.label_noise import correction as correct
+
+    real = correct.neighbour_vote
+
+    def watch(z, targets, k, **options):
+        pool = options["pool"]
+        widths.append((len(z) if pool is None else len(pool), k))
+        return real(z, targets, k, **options)
+
+    monkeypatch.setattr(correct, "neighbour_vote", watch)
+    run(tmp_path, epochs=3, warmup_epochs=2, pool=45, neighbours=10)
+    assert set(widths) == {(45, 5)}  # half of the pairs, half of the neighbours
+
+
+# -- parameters ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"noise_rate": 1.5}, "noise_rate=1.5: must be a number, at least 0 and at most 1"),
+        ({"lamda": 0.1}, "unknown parameter 'lamda'; did you mean 'lam'"),
+        ({"dataset": "emoji"}, "dataset='emoji': must be one of category_file, emoji_category"),
+        ({"dataset": "wikipedia"}, "needs root"),
+        ({"data_options": {"colour": 1}}, "no option 'colour'"),
+        ({"data_options": 3}, "data_options=3: must be a mapping"),
+        ({"noise_file": "nowhere.json"}, "there is no such file"),
+        ({"plc": "yes"}, "plc='yes': must be one of"),
+        ({"epochs": 0}, "epochs=0"),
+    ],
+)
+def test_bad_parameters_are_told_before_work_starts(tmp_path, values, message):
+    with pytest.raises(ValueError) as error:
+        label_noise.run("uot_rcl", **values, out=str(tmp_path))
+    assert message in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_method_names_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'uot_rcl'"):
+        label_noise.build("uot_rl")
+
+
+def test_more_classes_than_dimensions_is_told(tmp_path):
+    with pytest.raises(ValueError, match="dim=2 must be at least the number of classes, 4"):
+        run(tmp_path, dim=2)
+
+
+def test_full_relations_of_a_large_set_are_refused(tmp_path):
+    large = {**TINY["data_options"], "n_train": 4097}
+    with pytest.raises(ValueError, match="at most 4096 training pairs"):
+        run(tmp_path, relation_scope="full", data_options=large)
+
+
+def test_notebook_parameters_are_checked():
+    given = label_noise.check_parameters(
+        {"noise_rate": 0.2, "seed": 1, "epochs": None, "compare": "auto", "_hidden": object()},
+        "uot_rcl",
+        compare=Rule(str, choices=("auto", "none")),
+    )
+    assert given == {"noise_rate": 0.2, "seed": 1}
+    with pytest.raises(ValueError, match="noise_rat"):
+        label_noise.check_parameters({"noise_rat": 0.2}, "uot_rcl")
+    assert set(shared({"noise_rate": 0.2, "lam": 0.1, "epochs": 3})) == {"noise_rate", "epochs"}
+
+
+def test_presets_and_method_settings():
+    quick, paper = resolve("uot_rcl"), resolve("uot_rcl", preset="paper")
+    assert (paper["epochs"], paper["lr"], paper["hidden"], paper["dim"]) == (100, 1e-4, 4096, 512)
+    assert quick["hidden"] < 4096
+    root = {"data_options": {"root": "."}, "preset": "paper"}
+    nus = resolve("uot_rcl", dataset="nuswide", **root)
+    assert (nus["batch_size"], nus["method_options"]["neighbours"]) == (500, 200)
+    assert resolve("uot_rcl", dataset="nuswide", neighbours=7, **root)["method_options"]["neighbours"] == 7
+    assert resolve("mrl", dataset="xmedianet", **root)["method_options"]["beta"] == 0.9
+    assert "noise_rate" in parameters("mrl")
+
+
+def test_noise_file_of_a_run(tmp_path):
+    n = TINY["data_options"]["n_train"]
+    path = tmp_path / "noise.json"
+    path.write_text(json.dumps([[0] * n, [1] * n]))
+    record = run(tmp_path, "mrl", noise_file=str(path))
+    assert record.noise["protocol"] == "file"
+    assert record.settings["noise_rate"] is None
+
+
+def test_records_are_collected(tmp_path):
+    for seed in (0, 1):
+        run(tmp_path, "mrl", seed=seed)
+    table = label_noise.collect(tmp_path)
+    assert list(table["seed"]) == [0, 1]
+    assert {"map_i2t", "map_t2i", "map_avg", "val_map_avg", "given_accuracy", "method_beta"} <= set(table)
+    assert (table["method"] == "mrl").all()
+    assert (table["variant"] == "batch_size=32 epochs=4 lr=0.001 hidden=16 dim=8").all()
+    assert all(Path(p).is_file() for p in table["path"])
+    assert label_noise.recorded(method="no such method").empty
+
+
+def test_same_seed_same_bits_and_other_seed_other_bits(tmp_path):
+    a, b = run(tmp_path / "a"), run(tmp_path / "b")
+    assert comparable(a) == comparable(b)
+    assert comparable(run(tmp_path / "a", seed=1)) != comparable(a)
+
+
+def test_elr_targets_move_twice_when_evaluation_writes_too(tmp_path):
+    train = pairs([0, 1] * 10, 2)
+    once, twice = (
+        trainer_on(train, tmp_path / str(flag), "elrcmr", elr_update_in_eval=flag, shrink=1e-4 * flag)
+        for flag in (False, True)
+    )
+    for trainer in (once, twice):
+        trainer.fit(progress=False)
+    assert once.method.targets[0].sum(1).mean().item() == pytest.approx(1 - 0.9**4, abs=1e-5)
+    assert twice.method.targets[0].sum(1).mean().item() == pytest.approx(1 - 0.9**8, abs=1e-5)
+
+
+def test_best_weights_lie_in_the_checkpoint_of_their_epoch(tmp_path):
+    record = run(tmp_path, "mrl", epochs=5)
+    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
+    assert saved["best"]["epoch"] == record.best_epoch
+    trainer, _, _ = label_noise.open_run(record)
+    state = {k: v.cpu() for k, v in trainer.network.state_dict().items()}
+    assert checkpoint.digest(state) == checkpoint.digest(saved["best"]["weights"])
+    assert [p.name for p in Path(record.folder).glob("*.safetensors")] == ["checkpoint.safetensors"]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_first_epoch(tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(ValueError, match="cannot be written"):
+        run(tmp_path / "taken", "mrl")
+
+
+def test_records_of_other_kinds_are_refused_and_left_out(tmp_path):
+    record = run(tmp_path / "runs", "pls")
+    other = json.loads((Path(record.folder) / "record.json").read_text())
+    other["metrics"] = {"val": {"rsum": 300.0}, "test": dict.fromkeys((*RECALLS, "rsum"), 300.0)}
+    path = tmp_path / "other" / "record.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="not a record of category retrieval"):
+        label_noise.CategoryRecord.load(path)
+    assert len(label_noise.collect(tmp_path)) == 1

@@ -1,0 +1,199 @@
+"""The ledger is complete, every verdict comes out of a function, and each says what it rests on."""
+
+import csv
+import io
+import re
+
+import ncbook as tables
+import pytest
+from ncbook import _ledger
+from ncbook._compare import Difference
+from ncbook._evidence import FAILS, HOLDS, PARTLY, UNTESTED, not_above, verdict_of
+from records_made import save, save_category
+
+from nclib.runs.record import printed
+
+LIVE = {"O10", "O22", "O23", "O24"}
+UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (5.0, -5.0, 1.0)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """L2RM best under image-level noise, REPAIR worst under caption-level noise, UOT-RCL best and steady."""
+    folder = tmp_path_factory.mktemp("made")
+    order = ("plain", "mscn", "ncr", "bicro", "decl", "rcl", "l2rm")
+    for seed in range(3):
+        wobble = (0.0, 1.0, 0.3)[seed]
+        for rate in (0.2, 0.4, 0.6, 0.8):
+            for place, method in enumerate(order):
+                fall = 500 if method == "plain" else 200
+                total = 450 + 20 * place - fall * rate + wobble * place
+                save(folder, method, total, model="vse", mrate=rate, seed=seed, protocol="images")
+        for rate in (0.2, 0.4, 0.6):
+            for method in ("ncr", "mscn", "bicro", "decl"):
+                save(
+                    folder,
+                    method,
+                    480 - 50 * rate + wobble,
+                    model="vse",
+                    mrate=rate,
+                    seed=seed,
+                    protocol="captions",
+                )
+            found = {"rc_auc": 0.8 + 0.01 * seed, "replaced_precision": 0.5 + rate / 2}
+            save(
+                folder, "repair", 300 - seed, diagnostics=found,
+                model="vse", mrate=rate, seed=seed, protocol="captions",
+            )  # fmt: skip
+        for name, total in (("", 430), ("ot", 420), ("cam", 410), ("partial_cam", 409), ("full", 419)):
+            options = {"matching": name} if name else {}
+            save(
+                folder, "plain", total + wobble * len(name), dsl=5 + wobble,
+                model="omit", mrate=0.0, seed=seed, model_options=options,
+            )  # fmt: skip
+        for rate in (0.2, 0.4, 0.6, 0.8):
+            share = {"corrected_accuracy": 0.9 - wobble / 100, "given_accuracy": 1 - rate}
+            save_category(
+                folder, "uot_rcl", 0.8 + wobble / 100, diagnostics=share, noise_rate=rate, seed=seed
+            )
+            save_category(folder, "deep_sm", 0.7 - 0.5 * rate + wobble / 200, noise_rate=rate, seed=seed)
+            save_category(folder, "sdml", 0.7 - 0.4 * rate, noise_rate=rate, seed=seed)
+            save_category(folder, "mcca", 0.4, noise_rate=rate, seed=seed)
+            save_category(folder, "uot_rcl", 0.8 - 0.1 * rate, noise_rate=rate, seed=seed, lam=0.0)
+        # Without label noise everything is turned round; the paper's claims are not about that.
+        worse = {"corrected_accuracy": 0.9, "given_accuracy": 1.0}
+        save_category(folder, "uot_rcl", 0.5 + wobble / 100, diagnostics=worse, noise_rate=0.0, seed=seed)
+        save_category(folder, "deep_sm", 0.9 + wobble / 200, noise_rate=0.0, seed=seed)
+        for rate in (0.2, 0.8):  # the usual momentum on these data is 0.95, the paper's 0.99
+            for gamma, value in ((0.0, 0.7), (0.1, 0.71), (0.99, 0.85), (1.0, 0.84)):
+                save_category(
+                    folder, "uot_rcl", value + wobble / 100, noise_rate=rate, seed=seed, gamma=gamma
+                )
+    return tables.recorded(folder)
+
+
+@pytest.fixture(scope="module")
+def found(made):
+    return tables.ledger(made).set_index("id")
+
+
+def test_every_claim_has_a_judge_or_a_reason(found):
+    ids = set(printed("claims")["id"])
+    assert len(ids) == 107
+    assert set(found.index) == ids
+    judges, reasons = set(_ledger.JUDGES), _ledger.untested()
+    assert judges | set(reasons) == ids
+    assert not judges & set(reasons)
+    assert sum(len(names) for _, names in _ledger.REASONS.values()) == len(reasons)
+
+
+def test_every_verdict_is_recomputed_and_names_n_and_data(found, made, nothing):
+    again = tables.ledger(made).set_index("id")
+    assert again[["verdict", "evidence"]].equals(found[["verdict", "evidence"]])
+    book = tables.ledger(tables.recorded()).set_index("id")
+    for runs in (found, book, tables.ledger(nothing).set_index("id")):
+        assert set(runs["verdict"]) <= set(tables.VERDICTS)
+        decided = runs[runs["verdict"] != UNTESTED]
+        assert (decided["n"] >= 2).all()
+        assert decided["data"].str.len().gt(0).all()
+        assert decided["test"].str.len().gt(0).all()
+        assert decided["evidence"].str.contains(r"\d").all()
+        rest = runs[runs["verdict"] == UNTESTED]
+        assert (rest["n"] == 0).all()
+        assert rest["evidence"].str.len().gt(20).all()
+
+
+def test_without_records_only_transport_is_decided(nothing):
+    frame = tables.ledger(nothing)
+    assert set(frame[frame["verdict"] != UNTESTED]["id"]) == LIVE
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict"),
+    [
+        ("L01", HOLDS),  # best everywhere
+        ("L02", PARTLY),  # the gain does not move
+        ("L16", HOLDS),  # NCR loses more under image-level noise
+        ("L17", HOLDS),  # plain training falls from 350 to 50
+        ("L18", HOLDS),
+        ("L06", UNTESTED),
+        ("L03", UNTESTED),
+        ("O06", UNTESTED),  # two of the other modules were not recorded
+        ("O11", HOLDS),
+        ("O12", PARTLY),  # partial_cam is behind cam by 1 point and up to 8 ahead
+        ("O13", HOLDS),  # within one point on either side
+        ("O25", HOLDS),
+        ("O27", HOLDS),
+        ("R01", FAILS),
+        ("R02", FAILS),
+        ("R15", HOLDS),
+        ("R19", PARTLY),  # above chance, below 0.9
+        ("R21", PARTLY),  # OMIT was recorded at rate 0, where nothing is wrong
+        ("U01", HOLDS),
+        ("U02", HOLDS),
+        ("U14", HOLDS),
+        ("U16", HOLDS),
+        ("U17", PARTLY),  # made records lose nothing after the best epoch
+        ("U18", HOLDS),
+        ("U19", HOLDS),
+        ("U21", HOLDS),
+    ],
+)
+def test_verdicts_follow_the_records(claim, verdict, found):
+    assert (claim, found.at[claim, "verdict"]) == (claim, verdict), found.at[claim, "evidence"]
+
+
+def test_evidence_holds_the_numbers(found):
+    text = found.at["U21", "evidence"]
+    assert "rate 0.8: +0.69" in text
+    assert "gamma=0.99 − 0.95, rate 0.2: +0.050" in found.at["U19", "evidence"]
+    assert re.search(r"n = 3, p", text)
+    assert found.at["L01", "data"] == "on bundled data emoji, quick"
+    assert found.at["L01", "test"].endswith("n = 3 is weak")
+    assert "Highest mean in 28 of 28 columns" in found.at["L01", "evidence"]
+
+
+def test_rule_of_verdicts():
+    assert verdict_of([UP, UP]) == HOLDS
+    assert verdict_of([UP, OPEN]) == PARTLY
+    assert verdict_of([UP, DOWN]) == PARTLY
+    assert verdict_of([OPEN]) == PARTLY
+    assert verdict_of([OPEN, DOWN]) == FAILS
+    assert verdict_of([DOWN], "below") == HOLDS
+    assert verdict_of([Difference((9.0,))]) == UNTESTED
+    assert verdict_of([]) == UNTESTED
+    assert not_above([OPEN, DOWN]) == HOLDS
+    assert not_above([OPEN, UP]) == PARTLY
+    assert not_above([UP]) == FAILS
+
+
+def test_live_claims():
+    runs = None
+    exact, bound = (tables.decide(name, runs) for name in ("O24", "O23"))
+    assert exact.verdict == HOLDS
+    assert "mean of all cosines (the paper's bound of VSE): 100 %" in bound.evidence
+    assert bound.verdict == PARTLY  # the other three are exceeded in some pairs
+
+
+def test_unknown_claims_are_refused(nothing):
+    with pytest.raises(ValueError, match="unknown claim 'X1'"):
+        tables.decide("X1", nothing)
+    with pytest.raises(ValueError, match="two judges"):
+        _ledger.judge("L01")(lambda runs: None)
+
+
+def test_counts_and_sheets(found, made):
+    frame = found.reset_index()
+    counted = tables.counts(frame)
+    assert counted.loc["all"].sum() == 107
+    assert list(counted.index) == ["L2RM", "OMIT", "REPAIR", "UOT-RCL", "all"]
+    for paper, n in (("L2RM", 31), ("OMIT", 27), ("REPAIR", 25), ("UOT-RCL", 24)):
+        sheet = tables.ledger_sheet(frame, paper)
+        assert len(sheet.rows) == n == counted.loc[paper].sum()
+        in_file = list(csv.DictReader(io.StringIO(sheet.file)))
+        assert [r["id"] for r in in_file] == [heads[0].text for heads, _ in sheet.rows]
+        assert [r["verdict"] for r in in_file] == [cells[1].text for _, cells in sheet.rows]
+    assert len(tables.verdicts_figure(counted).axes) == 1
+    assert len(tables.best_other_differences(made)) == 7
+    assert len(tables.errata_sheet().rows) == 106
+    assert 20 < len(tables.errata_sheet("OMIT").rows) < 60

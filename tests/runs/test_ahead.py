@@ -1,0 +1,154 @@
+"""Work done ahead by a thread: the same results in the same order, and no thread that stays."""
+
+import threading
+import time
+import traceback
+
+import numpy as np
+import pytest
+import torch
+
+from nclib import methods, models
+from nclib.runs import pair_trainer as training
+from nclib.common.prefetch import ahead
+from nclib.data import Captions, Split, Vocabulary
+from nclib.data.rows import RowFile
+from nclib.data.vocabulary import SPECIAL
+from nclib.noise import Mismatch
+from nclib.runs.pair_trainer import NoisyPairs, Schedule, Trainer
+
+
+def workers():
+    return [t for t in threading.enumerate() if t.name.startswith("nclib-ahead")]
+
+
+@pytest.mark.parametrize("n", [1, 2, 10])
+@pytest.mark.parametrize("items", [0, 1, 7])
+def test_results_come_in_order(n, items):
+    assert list(ahead(lambda x: x * x, range(items), n)) == [x * x for x in range(items)]
+    assert workers() == []
+
+
+def test_work_is_done_in_another_thread_and_only_so_far_ahead():
+    begun, threads = [], set()
+
+    def work(item):
+        begun.append(item)
+        threads.add(threading.current_thread().name)
+        return item
+
+    results = ahead(work, range(100), 2)
+    assert begun == []  # nothing starts before it is asked for
+    for wanted in range(5):
+        assert next(results) == wanted
+        time.sleep(0.02)
+        assert len(begun) <= wanted + 3
+    results.close()
+    assert threads == {"nclib-ahead_0"}
+
+
+def test_an_error_comes_in_its_place_with_the_traceback_of_the_thread():
+    def fails_at_three(item):
+        if item == 3:
+            raise OSError("the disk is gone")
+        return item
+
+    results = ahead(fails_at_three, range(9), 2)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the disk is gone") as error:
+        next(results)
+    assert "fails_at_three" in "".join(traceback.format_tb(error.value.__traceback__))
+    assert workers() == []
+
+
+def test_the_thread_ends_when_the_rest_is_given_up():
+    done = []
+    results = ahead(lambda item: done.append(item), range(1000), 2)
+    next(results)
+    assert len(workers()) == 1
+    del results
+    assert workers() == []
+    assert len(done) <= 4
+
+
+N, EACH = 48, 2
+
+
+def split_of(images):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 7, N * EACH)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    words = Vocabulary((*SPECIAL, *"abcdef"))
+    captions = Captions(rng.integers(4, 10, offsets[-1]).astype(np.int32), offsets, words)
+    return Split("train", images, captions, np.arange(N * EACH) // EACH, EACH)
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """The same numbers in memory, in a file, and in a file of float16."""
+    images = np.random.default_rng(1).normal(size=(N, 5, 6)).astype(np.float16).astype(np.float32)
+    np.save(tmp_path / "a.npy", images)
+    np.save(tmp_path / "a.f16.npy", images.astype(np.float16))
+    files = {name: RowFile(tmp_path / name) for name in ("a.npy", "a.f16.npy")}
+    return {name: split_of(found) for name, found in {"memory": images, **files}.items()}
+
+
+# So little training divides nothing yet: what MSCN reads ahead are the pairs it keeps.
+OPTIONS = {"mscn": {"threshold": 1e-9}}
+
+
+def trainer(split, folder, method="plain"):
+    torch.manual_seed(0)
+    built = methods.build(method, **OPTIONS.get(method, {}))
+    sizes = {"feature_dim": 6, "vocab_size": 10, "n_regions": 5, "embed_dim": 8, "word_dim": 4}
+    networks = [built.prepare(models.build("vse", **sizes)) for _ in range(built.n_networks)]
+    noise = Mismatch.draw(split.image_of, 0.4, seed=0)
+    return Trainer(
+        built, networks, NoisyPairs(split, noise), split.part(0, 10),
+        Schedule(batch_size=16, warmup_epochs=1, epochs=2), seed=0, device=torch.device("cpu"),
+        folder=folder, fingerprint="f", data_checksum="d",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["plain", "ncr", "l2rm", "mscn", "repair"])
+def test_training_from_files_gives_the_bits_of_training_from_memory(sources, tmp_path, method):
+    weights = {}
+    for name, split in sources.items():
+        loop = trainer(split, tmp_path / f"{method}-{name}", method)
+        loop.fit(progress=False)
+        weights[name] = [p.detach() for network in loop.networks for p in network.parameters()]
+        assert workers() == []
+    for name in ("a.npy", "a.f16.npy"):
+        assert all(torch.equal(a, b) for a, b in zip(weights["memory"], weights[name], strict=True))
+
+
+def test_batches_are_the_same_however_far_ahead(sources, tmp_path, monkeypatch):
+    found = []
+    for n in (0, 1, 5):
+        monkeypatch.setattr(training, "AHEAD", n)
+        loop = trainer(sources["a.npy"], tmp_path)
+        found.append(list(loop.batches(purpose="pairs")))
+    for other in found[1:]:
+        assert len(other) == len(found[0]) == 6
+        for a, b in zip(found[0], other, strict=True):
+            assert torch.equal(a.index, b.index)
+            assert torch.equal(a.images, b.images)
+            assert torch.equal(a.captions.ids, b.captions.ids)
+
+
+def test_only_files_are_read_ahead(sources, tmp_path):
+    for name, split in sources.items():
+        batches = iter(trainer(split, tmp_path).batches(purpose="pairs"))
+        next(batches)
+        assert len(workers()) == (name != "memory")
+        del batches
+        assert workers() == []
+
+
+def test_a_damaged_file_stops_the_step_with_its_name(sources, tmp_path):
+    batches = iter(trainer(sources["a.npy"], tmp_path).batches(purpose="pairs"))
+    next(batches)
+    (tmp_path / "a.npy").write_bytes(b"")
+    with pytest.raises(OSError, match=r"a\.npy was changed while it was in use"):
+        list(batches)
+    assert workers() == []

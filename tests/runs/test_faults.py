@@ -1,0 +1,213 @@
+"""What happens to a run when processes die, disks fill and files are damaged: done here for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nclib
+from nclib.runs.record import Record
+
+RUN = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "warmup_epochs": 2,
+    "epochs": 2,
+    "data_options": {"n_train": 64},
+    "progress": False,
+}
+START = f"""
+import json, os, resource, signal, sys, time
+import torch, nclib
+RUN = {RUN!r}
+torch.set_num_threads(1)
+"""
+
+
+def numbers(record: Record) -> object:
+    """Everything in a record that does not depend on the clock."""
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return record.metrics, rows, record.diagnostics, record.best_epoch
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """The run as it should be."""
+    return nclib.run("l2rm", out=str(tmp_path_factory.mktemp("undisturbed")), **RUN)
+
+
+def python(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", START + script, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+KILLED = """
+import random
+draw = random.Random(0)
+begun = time.monotonic()
+if os.fork() == 0:  # how long an undisturbed run takes here
+    nclib.run("l2rm", out=sys.argv[1] + "/timed", **RUN)
+    os._exit(0)
+os.wait()
+whole = time.monotonic() - begun
+killed = 0
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        nclib.run("l2rm", out=sys.argv[1], **RUN)
+        os._exit(0)
+    time.sleep(draw.uniform(0, 0.4 * whole))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    killed += os.WIFSIGNALED(status)
+print(killed)
+"""
+
+
+def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path, undisturbed: Record) -> None:
+    done = python(KILLED, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 1  # the last ones may find the run finished
+    assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
+
+
+KILLED_WRITING = """
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+nclib.run("l2rm", out=sys.argv[1], **RUN)
+"""
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path: Path, undisturbed: Record) -> None:
+    done = python(KILLED_WRITING, str(tmp_path))
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(list(tmp_path.rglob("*.part"))) == 1
+    assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def flip(path: Path, where: float) -> None:
+    """Turn one bit of a file round."""
+    data = bytearray(path.read_bytes())
+    data[int(where * len(data))] ^= 4
+    path.write_bytes(data)
+
+
+def cut(path: Path, where: float) -> None:
+    """Keep the first part of a file."""
+    data = path.read_bytes()
+    path.write_bytes(data[: int(where * len(data))])
+
+
+@pytest.mark.parametrize(("damage", "where"), [(flip, 0.02), (flip, 0.5), (cut, 0.9)])
+def test_a_damaged_checkpoint_is_set_aside(damage, where: float, tmp_path: Path, undisturbed: Record) -> None:
+    folder = Path(nclib.run("l2rm", out=str(tmp_path), **RUN).folder)
+    (folder / "record.json").unlink()
+    damage(folder / "checkpoint.safetensors", where)
+    with pytest.warns(UserWarning, match=r"checkpoint\.safetensors is not a readable checkpoint .*renamed"):
+        again = nclib.run("l2rm", out=str(tmp_path), **RUN)
+    assert numbers(again) == numbers(undisturbed)
+    assert (folder / "checkpoint.safetensors.damaged").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", '{"schema": 0}', {"environment": {}}, {"metrics": {}}],
+    ids=["cut", "schema", "device", "metrics"],
+)
+def test_a_damaged_record_is_made_again(content, tmp_path: Path, undisturbed: Record) -> None:
+    path = Path(nclib.run("l2rm", out=str(tmp_path), **RUN).folder) / "record.json"
+    if isinstance(content, dict):  # parts that were changed
+        content = json.dumps(json.loads(path.read_text()) | content)
+    path.write_text(content)
+    with pytest.warns(UserWarning, match=r"record\.json is not a record.*renamed"):
+        again = nclib.run("l2rm", out=str(tmp_path), **RUN)
+    assert numbers(again) == numbers(undisturbed)
+    assert numbers(Record.load(path)) == numbers(undisturbed)
+
+
+TWO = """
+from pathlib import Path
+from nclib.common.lock import sole_writer
+folder = Path(sys.argv[1]) / nclib.runs.pairs.run_name(nclib.runs.pairs.resolve("l2rm", out=sys.argv[1],
+    **{k: v for k, v in RUN.items() if k != "progress"}))
+with sole_writer(folder):
+    child = os.fork()
+    if child == 0:
+        try:
+            nclib.run("l2rm", out=sys.argv[1], **RUN)
+        except RuntimeError as error:
+            print(json.dumps([str(error), str(os.getppid())]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+nclib.run("l2rm", out=sys.argv[1], **RUN)
+"""
+
+
+def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path, undisturbed: Record) -> None:
+    done = python(TWO, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    message, owner = json.loads(done.stdout)
+    assert f"is being written by process {owner} on" in message
+    assert "choose another out" in message
+    assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
+
+
+FULL = """
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    nclib.run("l2rm", out=sys.argv[1], **RUN)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("room", [0, 30_000])
+def test_a_full_disk_says_so_and_loses_nothing(room: int, tmp_path: Path, undisturbed: Record) -> None:
+    """A limit on the size of files makes every larger write fail as a full disk does."""
+    done = python(FULL, str(tmp_path), str(room))
+    assert done.returncode == 0, done.stderr
+    assert "what was there before is kept. Make room or choose another place" in done.stdout
+    assert not list(tmp_path.rglob("*.part"))
+    assert numbers(nclib.run("l2rm", out=str(tmp_path), **RUN)) == numbers(undisturbed)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"out='.*file' cannot be written .*choose another folder"):
+        nclib.run("l2rm", out=str(tmp_path / "file"), **RUN)
+
+
+def test_a_folder_is_checked_before_the_data_are_read(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("nclib.runs.pairs.data.load", lambda *_, **__: pytest.fail("read the data"))
+    with pytest.raises(ValueError, match=r"Not a directory.*choose another folder"):
+        nclib.run("l2rm", out=str(tmp_path / "file" / "deep"), **RUN)
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        ("l2rm", {"dataset": "f30k", "data_options": {"root": "nothere"}}),
+        ("l2rm", {"dataset": "planted", "batch_size": 4096}),
+        ("mrl", {"dataset": "wikipedia", "data_options": {"root": "nothere"}}),
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(method: str, wrong: dict, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, OSError)):
+        nclib.run(method, out=str(tmp_path / "out"), progress=False, **wrong)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,155 @@
+"""Records and the printed numbers carried with the package."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from nclib.runs import record as records
+import ncbook as tables
+from nclib.label_noise import CategoryRecord
+
+
+def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
+    test = dict.fromkeys(records.RECALLS, rsum / 6) | {"rsum": rsum}
+    return records.Record(
+        name=name,
+        settings={
+            "method": method,
+            "mrate": mrate,
+            "seed": seed,
+            "preset": "quick",
+            "method_options": {"rho": 0.1},
+        },
+        data={"name": "planted", "checksum": "0"},
+        noise={"protocol": "images"},
+        metrics={"val": {"rsum": rsum}, "test": test},
+        curves=[{"epoch": 1, "phase": "training", "seconds": 0.1}],
+        diagnostics={"auc": math.nan},
+        best_epoch=1,
+        cost={"seconds": 0.1},
+        environment={"device": "CPU"},
+        folder="somewhere",
+    )
+
+
+def test_round_trip(tmp_path):
+    path = make().save(tmp_path / "a" / "record.json")
+    back = records.Record.load(path)
+    assert back.folder == str(path.parent)
+    assert back.diagnostics == {"auc": None}  # JSON has no NaN
+    assert {**back.__dict__, "folder": "", "diagnostics": 0} == {
+        **make().__dict__,
+        "folder": "",
+        "diagnostics": 0,
+    }
+    assert "rSum 300.0" in str(back)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"schema": 99})])
+def test_other_files_are_refused(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match="is not a record"):
+        records.Record.load(tmp_path / "x.json")
+
+
+def lacking(path, change):
+    """Store a record that somebody changed by hand."""
+    make().save(path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c["environment"].clear(), "environment lacks device"),
+        (lambda c: c["metrics"].clear(), "metrics lacks val, test"),
+        (lambda c: c["metrics"].update(test={}), "metrics.test lacks i2t_r1, .*, rsum"),
+        (lambda c: c["metrics"].update(test=None), "metrics.test must be a mapping, not NoneType"),
+        (lambda c: c["metrics"].update(test={"map_avg": 1}), "settings lacks dataset, data_options"),
+        (lambda c: c["metrics"].update(test_dsl={}), "metrics.test_dsl lacks rsum"),
+        (lambda c: c["settings"].clear(), "settings lacks method, preset"),
+        (lambda c: c["settings"].update(method_options=None), "settings.method_options must be a mapping"),
+        (lambda c: c.update(cost=[]), "cost must be a mapping, not list"),
+        (lambda c: c.update(curves=[1]), "curves must be a list of mappings"),
+        (lambda c: c.update(best_epoch=None), "best_epoch=None must be the number of an epoch"),
+        (lambda c: c.pop("noise"), "missing 1 required positional argument: 'noise'"),
+        (lambda c: c.update(schema=99), "schema 99, this version reads 1"),
+    ],
+)
+def test_a_record_that_lacks_something_is_named_and_left_out(tmp_path, change, said):
+    path = lacking(tmp_path / "bad.json", change)
+    with pytest.raises(ValueError, match=f"bad.json is not a record: .*{said}"):
+        records.Record.load(path)
+    make("good").save(tmp_path / "good.json")
+    with pytest.warns(UserWarning, match=f"bad.json is not a record: .*{said}.*left out.*Make the run again"):
+        assert list(records.collect(tmp_path)["name"]) == ["good"]
+
+
+def test_a_cut_record_is_left_out_with_a_warning(tmp_path):
+    for seed in range(5):
+        make(f"r{seed}", seed=seed).save(tmp_path / f"r{seed}.json")
+    (tmp_path / "r3.json").write_text((tmp_path / "r3.json").read_text()[:300])
+    with pytest.warns(UserWarning, match=r"r3\.json is not a record: .* delete the file") as said:
+        assert len(records.collect(tmp_path)) == 4
+    assert len(said) == 1
+    assert said[0].filename == records.__file__
+
+
+def test_a_kind_of_records_passes_over_the_other(tmp_path):
+    make().save(tmp_path / "r.json")
+    with pytest.raises(records.OtherFileError, match="is not a record of category retrieval"):
+        CategoryRecord.load(tmp_path / "r.json")
+    assert records.collect(tmp_path, CategoryRecord).empty
+
+
+@pytest.mark.parametrize("name", ["nothing", "file.json"])
+def test_only_a_folder_holds_records(tmp_path, name):
+    (tmp_path / "file.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"folder='.*{name}' is not a folder; give one that holds records"):
+        records.collect(tmp_path / name)
+
+
+def test_outside_a_checkout_nothing_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RECORDED", tmp_path / "nothing")
+    assert records.recorded().empty
+    assert len(tables.recorded()) == 0
+
+
+def test_collect_and_spread(tmp_path):
+    for seed, rsum in enumerate((300.0, 310.0, 320.0)):
+        make(f"r{seed}", seed=seed, rsum=rsum).save(tmp_path / f"r{seed}.json")
+    (tmp_path / "bench.json").write_text("{}")
+    table = records.collect(tmp_path)
+    assert len(table) == 3
+    assert table["method_rho"].eq(0.1).all()
+    row = records.mean_and_spread(table, ["method", "mrate"]).iloc[0]
+    assert (row["mean"], row["std"], row["count"]) == (310.0, 10.0, 3)
+
+
+def test_printed_numbers():
+    table = records.printed("retrieval", paper="L2RM", table="6", method="L2RM-SGR", dataset="Flickr30K")
+    assert set(table["noise_rate"]) >= {"0.2", "0.4", "0.6", "0.8"}
+    for name in records.PRINTED:
+        assert len(records.printed(name)) > 10
+    for (dataset, rate), part in table.groupby(["dataset", "noise_rate"]):
+        values = part.set_index("metric")["value"].astype(float)
+        assert values[list(records.RECALLS)].sum() == pytest.approx(values["rsum"], abs=0.11), (dataset, rate)
+
+
+def test_printed_refuses_unknown_names():
+    with pytest.raises(ValueError, match="unknown table"):
+        records.printed("tables")
+    with pytest.raises(ValueError, match="has no column 'rate'"):
+        records.printed("retrieval", rate="0.2")
+
+
+def test_environment_is_plain():
+    env = records.environment(torch.device("cpu"))
+    assert json.loads(json.dumps(env)) == env
+    assert env["versions"]["torch"]
+    assert records.peak_memory_mb(torch.device("cpu")) > 10

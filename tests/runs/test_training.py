@@ -1,0 +1,345 @@
+"""The loop: resume after a kill, determinism, selection, and errors before work starts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import data, methods, models
+from nclib.runs import checkpoint
+from nclib.common.options import make
+from nclib.runs.pairs import fingerprint, load_trainer, recorded_run, resolve, run_name, shared
+from nclib.noise import Mismatch
+from nclib.runs.pair_trainer import Batches, NoisyPairs, Schedule, choose_device, epoch_arrays
+
+TINY = {
+    "dataset": "planted",
+    "model": "saf",  # has batch norm, so running statistics must survive too
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def run(out, method="l2rm", **values):
+    return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+def weights(record):
+    saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
+    return checkpoint.digest({f"{i}{k}": v for i, n in enumerate(saved["networks"]) for k, v in n.items()})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+SCRIPT = """
+import sys, json, torch, nclib
+torch.set_num_threads({threads})
+nclib.run("l2rm", **json.loads(sys.argv[1]))
+"""
+
+
+def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finished, tmp_path):
+    arguments = json.dumps({**TINY, "out": str(tmp_path)})
+    script = SCRIPT.format(threads=torch.get_num_threads())
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-c", script, arguments], stdout=subprocess.PIPE, text=True
+    )
+    line = ""
+    while "epoch  1" not in line:  # the first epoch is on disk, the second has begun
+        line = child.stdout.readline()
+        assert line, "the run ended early"
+    time.sleep(0.05)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert not list(tmp_path.rglob("record.json"))
+    assert list(tmp_path.rglob("checkpoint.safetensors"))
+    resumed = run(tmp_path)
+    assert comparable(resumed) == comparable(finished)
+    assert weights(resumed) == weights(finished)
+    kept, again = epoch_arrays(finished.folder), epoch_arrays(resumed.folder)
+    assert kept.keys() == again.keys()
+    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
+
+
+def test_resume_at_every_epoch(finished, tmp_path):
+    settings = resolve("l2rm", **TINY, out=str(tmp_path))
+    folder = tmp_path / run_name(settings)
+    for stop in (1, 2, 3):
+        trainer, _ = load_trainer(settings, folder, torch.device("cpu"))
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = run(tmp_path)
+    assert comparable(resumed) == comparable(finished)
+    assert weights(resumed) == weights(finished)
+
+
+def test_same_seed_same_result_other_seed_other_result(finished, tmp_path):
+    state = torch.get_rng_state()
+    assert comparable(run(tmp_path / "a")) == comparable(finished)
+    assert torch.equal(torch.get_rng_state(), state)  # the global generator is left alone
+    assert comparable(run(tmp_path / "b", seed=1)) != comparable(finished)
+
+
+def test_finished_run_is_returned_not_repeated(finished, monkeypatch):
+    monkeypatch.setattr("nclib.runs.pairs._run", lambda *_: pytest.fail("trained again"))
+    again = run(Path(finished.folder).parent)
+    assert comparable(again) == comparable(finished)
+
+
+def test_record_holds_what_a_table_needs(finished):
+    stored = json.loads((Path(finished.folder) / "record.json").read_text())
+    assert stored["settings"]["method_options"]["rho"] == 0.1
+    assert stored["noise"]["true_rate"] == pytest.approx(0.4, abs=0.05)
+    assert len(stored["data"]["checksum"]) == 64
+    assert [row["phase"] for row in stored["curves"]] == ["warm-up", "training", "training"]
+    from sklearn.metrics import roc_auc_score
+
+    trainer, _ = nclib.open_run(finished)
+    kept = epoch_arrays(finished.folder)[3]
+    auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_matched"])
+    assert stored["diagnostics"]["auc"] == pytest.approx(auc, abs=1e-12)
+    assert stored["cost"]["parameters"] > 100
+    assert {"rsum", "i2t_map_at_r", "relevant_rsum"} <= set(stored["metrics"]["test"])
+
+
+def test_selected_epoch_is_the_best_on_validation_and_is_what_is_tested(finished):
+    rsums = [row["val_rsum"] for row in finished.curves]
+    assert finished.best_epoch == int(np.argmax(rsums)) + 1
+    trainer, dataset = nclib.open_run(finished)
+    again = nclib.evaluation.recall(trainer.score(dataset.test), dataset.test.captions_per_image)
+    assert again["rsum"] == finished.metrics["test"]["rsum"]
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize("method", methods.available())
+@pytest.mark.parametrize("model", models.available())
+def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_path):
+    # PCME learns slowly: one epoch of warm-up leaves hardly a pair that looks matched.
+    record = run(tmp_path, method, model=model, epochs=1, warmup_epochs=4 if model == "pcme" else 1)
+    assert record.metrics["test"]["rsum"] > 0
+    trainer, _ = nclib.open_run(record)
+    assert trainer.networks
+
+
+def test_training_learns_on_clean_pairs(tmp_path):
+    chance = 100 * (1 + 5 + 10) * 2 / 20  # about: twenty test images, five captions each
+    record = run(tmp_path, "plain", model="vse", mrate=0.0, epochs=6, lr=5e-3)
+    assert record.metrics["test"]["rsum"] > 1.5 * chance
+
+
+def test_bf16_trains_and_differs(finished, tmp_path):
+    record = run(tmp_path, precision="bf16")
+    assert record.metrics["test"]["rsum"] > 0
+    assert comparable(record) != comparable(finished)
+
+
+@pytest.mark.parametrize("model", models.available())
+def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
+    settings = resolve("plain", **{**TINY, "model": model, "epochs": 0, "precision": "bf16"})
+    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    batch = trainer.batch(torch.arange(9))
+    for logits in (False, True):
+        assert trainer.similarity(batch, logits=logits).dtype == torch.float32
+    (row,) = trainer.fit(progress=False)
+    assert np.isfinite([row["loss_triplet"], row["val_rsum"]]).all()
+    assert {p.dtype for p in trainer.networks[0].parameters()} == {torch.float32}
+    assert all(torch.isfinite(p).all() for p in trainer.networks[0].parameters())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mrat": 0.6}, r"unknown parameter 'mrat'; did you mean 'mrate'\?"),
+        ({"mrate": 60}, "mrate=60: must be a number, at least 0 and at most 1"),
+        ({"rho": 0}, "rho=0: must be a number, above 0"),
+        ({"model": "sgrr"}, "model='sgrr': must be one of"),
+        ({"dataset": "f30"}, "dataset='f30': must be one of"),
+        ({"protocol": "image"}, "protocol='image': must be one of"),
+        ({"device": "cuda:99"}, "device='cuda:99' cannot be used here"),
+        ({"batch_size": 100_000}, "batch_size=100000 exceeds the 320 training pairs"),
+        ({"noise_file": "none.npy"}, r"noise_file='none\.npy': there is no such file"),
+        ({"seed": 2**40}, "seed=1099511627776: must be a whole number"),
+        ({"epochs": 0, "warmup_epochs": 0}, "nothing to train"),
+        ({"model_options": 3}, "model_options=3: must be a mapping"),
+        ({"data_options": {"n_trian": 3}}, "data_options: 'planted' has no option 'n_trian'"),
+        ({"dataset": "f30k", "data_options": {}}, r"data_options: 'f30k' needs root"),
+        ({"rhoo": np.float32(1)}, r"unknown parameter 'rhoo'; did you mean 'rho'\?"),
+    ],
+)
+def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("nclib.runs.pair_trainer.Trainer.fit", lambda *_: pytest.fail("training began"))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        run(tmp_path, **wrong)
+
+
+def test_unknown_method_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"method='l2rn': must be one of .*deep_sm.*; did you mean 'l2rm'\?"):
+        run(tmp_path, "l2rn")
+
+
+def test_fingerprint_ignores_place_and_device_but_not_settings():
+    settings = resolve("l2rm", **TINY)
+    assert fingerprint({**settings, "out": "x", "device": "cuda"}) == fingerprint(settings)
+    assert fingerprint({**settings, "lr": 1.0}) != fingerprint(settings)
+
+
+def test_checkpoint_of_other_settings_is_refused(tmp_path):
+    settings = resolve("plain", **{**TINY, "epochs": 0}, out=str(tmp_path))
+    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer.fit(progress=False)
+    trainer, _ = load_trainer({**settings, "lr": 0.5}, tmp_path, torch.device("cpu"))
+    with pytest.raises(ValueError, match="other settings or code"):
+        trainer.fit(progress=False)
+
+
+def test_diverging_run_says_so(tmp_path):
+    with pytest.raises(RuntimeError, match="is not finite; lower lr"):
+        run(tmp_path, "plain", model="vse", margin=3e38, epochs=1)
+
+
+def test_batches_leave_out_a_last_batch_of_one():
+    def load(index):
+        return index
+
+    order = torch.arange(9)
+    assert [len(b) for b in Batches(load, order, 4, least=2)] == [4, 4]
+    assert [len(b) for b in Batches(load, order[:6], 4, least=2)] == [4, 2]
+    assert [len(b) for b in Batches(load, order, 4, least=1)] == [4, 4, 1]
+    assert [len(b) for b in Batches(load, order[:6], 4, least=4)] == [4]
+    assert len(Batches(load, order[:3], 4, least=4)) == 0
+
+
+def test_noisy_pairs_load_the_image_that_the_noise_gave():
+    split = data.load("planted", n_train=12).train
+    noise = Mismatch.draw(split.image_of, 0.5, seed=3, protocol="captions")
+    pairs = NoisyPairs(split, noise)
+    index = torch.tensor([7, 0, 31])
+    batch = pairs.batch(index, torch.device("cpu"))
+    assert torch.equal(batch.images, torch.from_numpy(split.images[noise.image_of[index.numpy()]].copy()))
+    assert batch.captions.lengths == tuple(split.captions.lengths[index.numpy()])
+    truth = pairs.truth()
+    assert np.array_equal(truth.matched, noise.image_of == split.image_of)
+    every = torch.arange(len(pairs))
+    known = truth.relevance(every, every).numpy()
+    assert np.allclose(np.diagonal(known)[truth.matched], 1)
+    assert np.array_equal(known, split.relevance(noise.image_of, np.arange(len(pairs))))
+
+
+def test_noise_of_other_data_is_refused():
+    split = data.load("planted", n_train=12).train
+    other = data.load("planted", n_train=13).train
+    with pytest.raises(ValueError, match="covers 65 captions, the training split has 60"):
+        NoisyPairs(split, Mismatch.draw(other.image_of, 0.5, seed=0))
+
+
+def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr("nclib.runs.pairs._run", lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    run(tmp_path, threads=None)
+    run(tmp_path, threads=2)
+    assert seen == [1, 2]
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.parametrize("mrate", [0.0, 1.0])
+def test_one_sided_truth_runs_and_prints(mrate, tmp_path, capsys):
+    values = {**TINY, "model": "vse", "epochs": 1, "mrate": mrate, "protocol": "pairs"}
+    record = nclib.run("l2rm", **values, out=str(tmp_path))
+    assert record.diagnostics["auc"] is None
+    assert "epoch  2/2 training" in capsys.readouterr().out
+
+
+def test_numpy_values_and_paths_count(tmp_path):
+    settings = resolve(
+        "l2rm", **{**TINY, "epochs": np.int64(3)}, seed=np.int64(7), out=tmp_path, rho=np.float32(0.5)
+    )
+    assert (settings["seed"], settings["out"]) == (7, str(tmp_path))
+    assert settings["epochs"] == 3
+    assert settings["method_options"]["rho"] == 0.5
+
+
+def test_noise_file_decides_rate_name_and_identity(tmp_path):
+    split = data.load("planted", **TINY["data_options"]).train
+    path = tmp_path / "noise.npy"
+    names = []
+    for seed in (1, 2):
+        noise = Mismatch.draw(split.image_of, 0.2, seed=seed, protocol="captions")
+        noise.save(path)
+        record = run(tmp_path / "runs", "plain", model="vse", epochs=1, noise_file=path)
+        assert record.noise["checksum"] == noise.checksum
+        assert record.settings["mrate"] is None
+        assert record.settings["protocol"] == "file"
+        names.append(record.name)
+    assert len(set(names)) == 2  # other content under the same path is another run
+
+
+def test_recorded_run_needs_equal_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr("nclib.runs.pairs.RECORDED", tmp_path / "results")
+    values = {**TINY, "model": "vse", "epochs": 1}
+    record = run(tmp_path, "plain", model="vse", epochs=1)
+    record.save(tmp_path / "results" / "a.json")
+    (tmp_path / "results" / "bench.json").write_text("{}")
+    assert recorded_run("plain", **values, out="elsewhere").name == record.name
+    assert recorded_run("plain", **values, lr=0.5) is None
+    assert recorded_run("l2rm", **values) is None
+    assert shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
+        "lr": 1,
+        "seed": 3,
+        "data_options": {},
+    }
+
+
+def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
+    state = torch.get_rng_state()
+    trainer, _ = nclib.open_run(finished)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not trainer.networks[0].training
+
+
+def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "nclib.runs.pair_trainer.NoisyPairs.truth", lambda _: pytest.fail("asked for a truth nobody knows")
+    )
+    settings = resolve("l2rm", **{**TINY, "epochs": 1}, out=str(tmp_path))
+    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer.pairs.truth_is_known = False
+    assert "auc" not in trainer.fit(progress=False)[-1]
+    web = resolve("l2rm", dataset="cc152k", preset="paper", data_options={"root": "x"})
+    assert (web["mrate"], web["method_options"]["mask"]) == (0.0, False)
+
+
+def test_schedule_and_device():
+    assert make(Schedule, {"lr": 1}).lr == 1.0
+    assert choose_device("cpu").type == "cpu"
+    assert choose_device().type in ("cpu", "cuda")

@@ -1,9 +1,0 @@
-import pytest
-
-from nclib import tables
-
-
-@pytest.fixture(scope="session")
-def nothing(tmp_path_factory):
-    """No records at all."""
-    return tables.recorded(tmp_path_factory.mktemp("empty"))
