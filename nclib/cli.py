@@ -22,6 +22,8 @@ from nclib.runs.words import options_of, words_of
 if TYPE_CHECKING:
     from ncbook import Recorded
 
+    from nclib.runs import Experiment
+
 Words = Sequence[str]
 INTERRUPTED = 130  # the shell's status of a command that Ctrl-C ended
 UNREAD = 141  # and of one whose reader went away, as in ``nclib claims | head -1``
@@ -50,37 +52,32 @@ def run(words: Words) -> int:
     """
     import nclib
     from nclib import label_noise, methods
-    from nclib.runs.pairs import kind_of
+    from nclib.runs import experiment_of
 
     known = [*methods.available(), *label_noise.available()]
     parser = _parser("run", run)
     parser.add_argument("method", choices=known, metavar="METHOD", help=f"one of {', '.join(known)}")
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
-    asked = [word for word in words if word in ("-h", "--help")]
-    if asked and words[0] in known:
-        print(_parameters(words[0]))
+    if words and words[0] in known and {"-h", "--help"} & set(words):
+        print(_parameters(experiment_of(words[0])))
         return 0
     options, others = parser.parse_known_args(words)
-    values = options_of(others, kind_of(options.method).parameters(options.method))
+    values = options_of(others, experiment_of(options.method).parameters())
     record = nclib.run(options.method, progress=not options.quiet, **values)
     if os.environ.get("RANK", "0") == "0":  # the first of the processes that torchrun started
         print(Path(record.folder) / "record.json")
     return 0
 
 
-def _parameters(method: str) -> str:
-    """Return the parameters of a run with ``method`` as a table: name, value in the quick preset, meaning."""
-    from nclib.runs.pairs import kind_of
-
-    kind = kind_of(method)
-    settings = kind.resolve(method)
+def _parameters(experiment: Experiment) -> str:
+    """Return the parameters of a run as a table: name, value in the quick preset, meaning."""
+    settings = experiment.resolve().flat()
     usual = {**settings, **settings["method_options"]}
-    lines = [f"nclib run {method} [--name value ...], values in the preset quick:", ""]
-    for name, rule in kind.parameters(method).items():
+    lines = [f"nclib run {experiment.method} [--name value ...], values in the preset quick:", ""]
+    for name, rule in experiment.parameters().items():
         lines.append(f"  --{name} {json.dumps(usual[name])}".ljust(34) + f"  {rule.help or rule.describe()}")
-    for name in ("model_options", "data_options"):
-        if name in settings:
-            lines.append("  " + (" ".join(words_of({name: settings[name]})) or f"--{name}.NAME VALUE"))
+    for name in experiment.mappings:
+        lines.append("  " + (" ".join(words_of({name: settings[name]})) or f"--{name}.NAME VALUE"))
     return "\n".join(lines)
 
 

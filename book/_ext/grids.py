@@ -23,7 +23,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
-NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise", "seed")
+NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
 ABOUT = "about"
 METHOD = "l2rm"  # of a run that names none, as in nclib.run
 OWN = ("out", "device")  # parameters that the program decides
@@ -105,7 +105,7 @@ def _text(run: dict[str, Any]) -> str:
 def label(run: dict[str, Any]) -> str:
     """Return a file name for a run's record: what it is, then what is unusual about it."""
     usual = [str(run[k]) for k in ("method", "model", "dataset") if k in run]
-    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("noise", ""), ("seed", "s")):
+    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("seed", "s")):
         usual += [f"{sign}{run[key]}"] if key in run else []
     extra: list[str] = []
     for key, value in sorted(run.items()):
@@ -159,13 +159,9 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether the data of a run are files whose folder must be given, and is not."""
-    from nclib import label_noise
-    from nclib.data.category import category_datasets
-    from nclib.data.registry import datasets
-    from nclib.runs.pairs import kind_of
+    from nclib.runs import experiment_of
 
-    name = arguments.get("dataset")
-    registry = category_datasets if kind_of(arguments.get("method", METHOD)) is label_noise else datasets
+    name, registry = arguments.get("dataset"), experiment_of(arguments.get("method", METHOD)).datasets
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(registry[name].factory).parameters.get("root")
@@ -188,7 +184,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     GridError
         Naming the file, the block and the parameter, for everything wrong at once.
     """
-    from nclib.runs.pairs import kind_of
+    from nclib.runs import experiment_of
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}
@@ -209,7 +205,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 options = {**(run.get("data_options") or {}), "root": root or "unknown"}
                 arguments = {**run, "data_options": options} if needed else run
-                settings = kind_of(run.get("method", METHOD)).resolve(**arguments)
+                settings = experiment_of(run.get("method", METHOD)).resolve(**arguments).flat()
             except (ValueError, TypeError) as error:
                 wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
                 continue
@@ -271,7 +267,7 @@ def check_place(runs: Collection[Planned], root: str, device: str = "") -> None:
     Refused
         Naming what is missing.
     """
-    from nclib.runs.pair_trainer import choose_device
+    from nclib.runs.machine import choose_device
 
     if not runs:
         return

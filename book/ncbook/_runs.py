@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
-NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise", "seed", "preset")
+NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "seed", "preset")
 FREE = ("device", "threads", "out", "noise_file", "noise_sha256", "root")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
-CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "noise", "variant")
+CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant")
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def recorded(
     import pandas as pd
 
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for path, record in records.read(folder or records.RECORDED, records.Record):
+    for path, record in records.read(folder or records.RECORDED):
         s = record.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows["map_avg" in record.metrics["test"]].append(_row(record, path))
+            rows[record.task == "labels"].append(_row(record, path))
     tables = []
     for kind, keys in ((False, KEYS), (True, CATEGORY_KEYS)):
         table = pd.DataFrame(rows[kind])
@@ -159,15 +159,15 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
 @functools.cache
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Usual settings of a run as one flat mapping; None when this version does not know the method."""
-    from nclib import label_noise, models
-    from nclib.runs import pairs as experiment
+    import nclib
+    from nclib import models
 
     try:
         if not model:
-            return _flat(label_noise.resolve(method, dataset=dataset, preset=preset, **_root(dataset)))
+            return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
         own = inspect.signature(models.registry.MODELS[model].factory).parameters
         return _flat(
-            experiment.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)),
+            nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
             {k: p.default for k, p in own.items() if p.default is not p.empty},
         )
     except ValueError:
@@ -224,10 +224,10 @@ def protocol_line(table: pd.DataFrame) -> str:
         found = values(column)
         return f"{words} {', '.join(found)}" if found else ""
 
-    labels = not values("protocol")
+    labels = not values("model")
     items = "pairs" if labels else "pictures"
     level = " and ".join(f"{p.removesuffix('s')}-level" for p in values("protocol"))
-    noise = listed("label noise", "noise") if labels else f"{level} noise"
+    noise = listed("label noise", "protocol") if labels else f"{level} noise"
     size = max(values("test_images") or values("test_pairs"), key=len, default="")
     best = "mean average precision of both directions" if labels else "rSum"
     parts = [
