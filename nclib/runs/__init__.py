@@ -128,7 +128,8 @@ def run(
         One of ``nclib.models.available()``. Pairs only.
     mrate : float in [0, 1], optional
         Mismatch rate: the share of training pairs that the drawn noise makes wrong. Pairs only. 0.6 for the
-        benchmarks ``emoji``, ``planted``, ``f30k`` and ``coco``, 0 for all other data.
+        benchmarks ``emoji``, ``planted``, ``f30k`` and ``coco``, 0 for all other data, among them files in
+        the layout of a benchmark whose vocabulary is built from them.
     noise_rate : float in [0, 1], optional
         Labels: the share of training labels that are redrawn; 0.4 for the benchmarks, 0 for all other data.
         Pairs: another name of ``mrate``.

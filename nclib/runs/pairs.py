@@ -46,7 +46,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         return {"dataset": data.available(), "model": models.available()}
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        return pair_preset(name, dataset, self.method, given.get("model", PairOptions.model))
+        return pair_preset(name, dataset, self.method, {"model": PairOptions.model, **given})
 
     def resolve(self, **values: Any) -> PairSettings:
         """Return the complete settings of a run, as :meth:`Experiment.resolve`."""
