@@ -67,7 +67,7 @@ def rates_figure(
     layout = layout_of(paper, table)
     labels = layout.file == "category_map"
     rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
-    figure, (left, right) = plots._axes(2, height=3.7)
+    figure, ((left, right),) = plots.panels(1, 2, height=3.7)
     runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
     where |= {"noise": "symmetric"} if labels else {"model": model}
@@ -127,7 +127,7 @@ def rows_figure(paper: str, table: str, runs: Recorded, *, preset: str = "quick"
     layout = layout_of(paper, table)
     names = list(dict.fromkeys(row["method"] for row in rows_of(paper, table)))
     place = {name: -i for i, name in enumerate(names)}
-    figure, (left, right) = plots._axes(2, height=1.2 + 0.34 * len(names))
+    figure, ((left, right),) = plots.panels(1, 2, height=1.2 + 0.34 * len(names))
     blocks = list(dict.fromkeys(row["backbone"] for row in rows_of(paper, table)))
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
@@ -204,7 +204,7 @@ def sweep_figure(runs: Recorded, option: str, *, xlabel: str, scale: str = "line
         for variant in set(table.get("variant", ()))
         if not variant or (variant.startswith(f"{option}=") and "," not in variant)
     }
-    figure, axes = plots._axes(2, height=3.4)
+    figure, (axes,) = plots.panels(1, 2, height=3.4)
     part = table[table["variant"].isin(values)] if len(table) else table
     ticks = sorted(values.values())
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
@@ -284,7 +284,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
         Words on the figure.
     """
     shown = [d for d in differences if d.n > 1]
-    figure, (axis,) = plots._axes(1, height=1.1 + 0.27 * max(len(shown), 3))
+    figure, ((axis,),) = plots.panels(1, 1, height=1.1 + 0.27 * max(len(shown), 3))
     colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
     marks = {"above": "o", "below": "s", "open": "D"}
     for i, d in enumerate(shown):
@@ -308,7 +308,7 @@ def verdicts_figure(table: pd.DataFrame) -> Figure:
     table : DataFrame
         From :func:`ncbook.counts`.
     """
-    figure, (axis,) = plots._axes(1, height=2.6)
+    figure, ((axis,),) = plots.panels(1, 1, height=2.6)
     part = table.drop(index="all", errors="ignore")
     left = [0] * len(part)
     styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))
