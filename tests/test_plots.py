@@ -29,7 +29,8 @@ def test_rates_draw_mean_spread_and_every_run(runs):
 
 def test_an_unknown_method_has_a_colour_of_its_own_that_stays():
     first, again = plots.method_style("mine"), plots.method_style("mine")
-    assert first == again and first["color"] in plots.CYCLE
+    assert first == again
+    assert first["color"] in plots.CYCLE
     looks = {tuple(plots.method_style(f"method {k}").values()) for k in range(40)}
     assert len(looks) > 20
 
@@ -41,10 +42,12 @@ def test_one_seed_has_no_band_and_no_warning(runs):
     assert len(figure.axes[0].lines) == 2
 
 
-@pytest.mark.parametrize("unit, area", [("density", 1.0), ("% of all", 100 / 10), ("% of kind", 200 / 10)])
+@pytest.mark.parametrize(
+    ("unit", "area"), [("density", 1.0), ("% of all", 100 / 10), ("% of kind", 200 / 10)]
+)
 def test_histograms_by_truth_have_the_height_that_the_unit_says(unit, area):
     matched = np.arange(10) < 4
-    figure, ((axis,),) = plots.panels(1, 1)
+    _figure, ((axis,),) = plots.panels(1, 1)
     plots.by_truth(axis, np.linspace(0.05, 0.95, 10), matched, np.linspace(0, 1, 11), unit)
     total = 0.0
     for patch in axis.patches:  # outlines; their area is the sum of the bars
@@ -73,7 +76,7 @@ def test_a_sweep_of_label_noise_draws_both_directions():
 
 
 def test_heat_maps_show_every_entry():
-    figure, ((axis,),) = plots.panels(1, 1)
+    _figure, ((axis,),) = plots.panels(1, 1)
     plots.heatmap(np.arange(6.0).reshape(2, 3), axis, "plan")
     (mesh,) = axis.collections
     assert mesh.get_array().ravel().tolist() == [0, 1, 2, 3, 4, 5]

@@ -143,7 +143,7 @@ def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray
     Parameters
     ----------
     epochs : mapping of int to arrays
-        From ``epoch_arrays``; needs ``loss`` (N,) and the fitted mixture: ``mixture`` (3, 2), weights, a and b
+        From ``epoch_arrays``; needs ``loss`` (N,) and the fitted mixture: ``mixture`` (3, 2), weights, a, b
         of beta components, or ``density`` (n, 3), points and both components' densities there.
     matched : ndarray, bool, (N,)
         The truth.
