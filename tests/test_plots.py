@@ -42,9 +42,10 @@ def test_one_seed_has_no_band_and_no_warning(runs):
     assert len(figure.axes[0].lines) == 2
 
 
-@pytest.mark.parametrize(
-    ("unit", "area"), [("density", 1.0), ("% of all", 100 / 10), ("% of kind", 200 / 10)]
-)
+UNITS = [("density", 1.0), ("% of all", 100 / 10), ("% of kind", 200 / 10)]
+
+
+@pytest.mark.parametrize(("unit", "area"), UNITS)
 def test_histograms_by_truth_have_the_height_that_the_unit_says(unit, area):
     matched = np.arange(10) < 4
     _figure, ((axis,),) = plots.panels(1, 1)
