@@ -195,7 +195,7 @@ def cost_distributions(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: 
     return pairs_by_epoch(epochs, "cost", matched, xlabel=label, bins=50, middle=True)
 
 
-def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure:
+def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure | None:
     """Draw the mean refined alignment of a row, sorted (L2RM, Fig. 7), by how much of its mass moved.
 
     Parameters
@@ -204,7 +204,14 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure:
         Kept arrays of one epoch with ``ranked_moved`` and ``ranked_unmoved``, (B,).
     top : int
         Ranks shown.
+
+    Returns
+    -------
+    Figure or None
+        None where nothing was rematched in that epoch.
     """
+    if "ranked_moved" not in arrays:
+        return None
     figure, (axes,) = panels(1, 2, height=2.9)
     names = ("ranked_moved", "ranked_unmoved")
     titles = ("More than half of the mass moved", "Half of it or less moved")
