@@ -28,7 +28,7 @@ from nclib.label_noise.base import (
 from nclib.label_noise.parts.networks import Heads, Prototypes
 
 if TYPE_CHECKING:
-    from nclib.runs.label_record import CategoryRecord, collect, recorded, recorded_run
+    from nclib.runs.label_record import CategoryRecord, collect
     from nclib.runs.labels import check_parameters, open_run, parameters, resolve, run
 
 __all__ = [
@@ -51,8 +51,6 @@ __all__ = [
     "option",
     "options",
     "parameters",
-    "recorded",
-    "recorded_run",
     "register",
     "resolve",
     "run",
@@ -64,7 +62,7 @@ for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 _LATE = {
     **dict.fromkeys(("run", "resolve", "parameters", "check_parameters", "open_run"), "nclib.runs.labels"),
-    **dict.fromkeys(("CategoryRecord", "collect", "recorded", "recorded_run"), "nclib.runs.label_record"),
+    **dict.fromkeys(("CategoryRecord", "collect"), "nclib.runs.label_record"),
 }
 
 
