@@ -17,7 +17,7 @@ from nclib.label_noise.networks import Heads, Prototypes
 from nclib.label_noise.registry import METHODS
 
 if TYPE_CHECKING:
-    from nclib.runs.label_record import CategoryRecord, collect, recorded, recorded_run
+    from nclib.runs.label_record import CategoryRecord, collect
     from nclib.runs.labels import check_parameters, open_run, parameters, resolve, run
 
 __all__ = [
@@ -39,8 +39,6 @@ __all__ = [
     "open_run",
     "options",
     "parameters",
-    "recorded",
-    "recorded_run",
     "resolve",
     "run",
 ]
@@ -51,7 +49,7 @@ for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 _LATE = {
     **dict.fromkeys(("run", "resolve", "parameters", "check_parameters", "open_run"), "nclib.runs.labels"),
-    **dict.fromkeys(("CategoryRecord", "collect", "recorded", "recorded_run"), "nclib.runs.label_record"),
+    **dict.fromkeys(("CategoryRecord", "collect"), "nclib.runs.label_record"),
 }
 
 
