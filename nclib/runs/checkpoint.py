@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import errno
 import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Chunk = bytes | memoryview
+from nclib.common import files
+from nclib.common.files import replacing
+
 _TENSOR, _MAP, _TUPLE = "__tensor__", "__map__", "__tuple__"
 
 
@@ -53,30 +54,6 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     return tree
 
 
-def write_atomically(path: Path, data: bytes | Iterable[Chunk]) -> None:
-    """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens.
-
-    Raises
-    ------
-    OSError
-        When it cannot be written, on a full disk for example; ``path`` is then as before.
-    """
-    part = path.with_name(path.name + f".{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(part, "wb") as handle:
-            handle.writelines([data] if isinstance(data, bytes) else data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(part, path)
-    except OSError as error:
-        reason = f"{error.strerror}; what was there before is kept. Make room or choose another place"
-        raise OSError(error.errno, reason, str(path)) from error
-    finally:  # also after Ctrl-C
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
 def save(path: str | Path, tree: Mapping[str, Any]) -> None:
     """Write a nested dict of tensors, numbers, text, lists and tuples.
 
@@ -94,16 +71,18 @@ def save(path: str | Path, tree: Mapping[str, Any]) -> None:
     OSError
         When it cannot be written; what was there before is kept.
     """
-    from safetensors.torch import save as serialise
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(_split(tree, tensors))
-    try:
-        data = serialise(tensors, {"plain": plain, "digest": digest(tensors, plain)})
-    except (KeyError, ValueError) as error:
-        kinds = ", ".join(sorted({str(value.dtype) for value in tensors.values()}))
-        raise TypeError(f"a checkpoint cannot hold all of these types of tensors: {kinds}") from error
-    write_atomically(Path(path), data)
+    with replacing(path) as file:
+        try:
+            save_file(tensors, file.name, {"plain": plain, "digest": digest(tensors, plain)})
+        except KeyError as error:
+            raise TypeError(f"a checkpoint cannot hold tensors of type {error}") from error
+        except SafetensorError as error:
+            raise OSError(errno.EIO, str(error)) from error
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -171,9 +150,9 @@ def digest(tensors: Mapping[str, Tensor], plain: str = "") -> str:
     str
         64 hexadecimal digits.
     """
-    total = hashlib.sha256(plain.encode())
+    parts: list[Any] = [plain]
     for name in sorted(tensors):
         value = tensors[name].detach().cpu().contiguous()
-        total.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy())
-    return total.hexdigest()
+        parts.append(f"{name}{tuple(value.shape)}{value.dtype}")
+        parts.append(value.reshape(-1).view(torch.uint8).numpy())
+    return files.digest(parts)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
+from nclib.common.files import digest as file_digest
 from nclib.common.lock import check_writable, sole_writer
 from nclib.common.options import Rule, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
@@ -213,7 +214,7 @@ class Experiment(ABC, Generic[T, D, N]):
         if run.noise_file:
             if not Path(run.noise_file).is_file():
                 raise ValueError(f"noise_file={run.noise_file!r}: there is no such file")
-            digest = hashlib.sha256(Path(run.noise_file).read_bytes()).hexdigest()[:16]
+            digest = file_digest(Path(run.noise_file))[:16]
             run = replace(run, **self.file_noise)
         mappings = {k: {**usual.get(k, {}), **given.get(k, {})} for k in self.mappings}
         settings = Settings(

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nclib.common.method import check_terms
 from nclib.data.category import CategorySplit
 from nclib.evaluation import mean_average_precision
-from nclib.label_noise import Batch, DeepMethod, Projector, Training, Truth
+from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
 from nclib.runs.loop import SavedLoop, seed_of
 from nclib.runs.options import LabelSchedule
 
@@ -86,7 +87,7 @@ class LabelTrainer(SavedLoop):
         identity: dict[str, str],
     ) -> None:
         super().__init__(seed=seed, device=device, folder=folder, identity=identity)
-        self.method, self.val, self.schedule, self.truth = method, val, schedule, Truth(truth)
+        self.method, self.val, self.schedule, self.truth = method, val, schedule, LabelTruth(truth)
         self.n_pairs, self.n_classes = len(train), train.n_classes
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
         self.iteration = 0
@@ -144,7 +145,7 @@ class LabelTrainer(SavedLoop):
         chunks = order.to(self.device).split(self.batch_size)[: self.n_steps]
         totals: dict[str, Tensor] = {}
         for index in self._shown(chunks, progress):
-            terms = method.step(self, self.batch(index))
+            terms = check_terms(method.step(self, self.batch(index)), method.step)
             self.optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()
             self.optimizer.step()
@@ -155,10 +156,10 @@ class LabelTrainer(SavedLoop):
         row |= self._mean_losses(totals, len(chunks), self.schedule.lr)
         return row | method.diagnostics(self.truth)
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor) -> LabelBatch:
         """Return the training pairs at ``index``, (B,) int64 on the device."""
         t = self.train
-        return Batch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
+        return LabelBatch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
 
     def _validate(self) -> dict[str, float]:
         return self.evaluate(self.val)
@@ -202,7 +203,7 @@ class LabelTrainer(SavedLoop):
 
     def _put(self, weights: dict[str, Any]) -> None:
         if isinstance(self.method, Projector):
-            self.method.load_state(weights)
+            self.method.load_state(self, weights)
         else:
             self.network.load_state_dict(weights)
             self.network.eval()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from nclib.common.method import check_steps, loss_terms
 from nclib.common.prefetch import X, Y, ahead
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
@@ -355,11 +356,10 @@ class PairTrainer(SavedLoop):
         for network in range(self.method.n_networks):
             self.active = network
             self.processes.align(self.networks)
-            items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
-            step = self.method.warmup_step if warm else self.method.step
+            begin, step = self.method.begin_epoch, self.method.warmup_step if warm else self.method.step
+            items = self.batches(purpose="warm-up") if warm else check_steps(begin(self), begin)
             for item in self._shown(items, progress):
-                parts = step(self, item)
-                for terms in [parts] if isinstance(parts, dict) else parts:
+                for terms in loss_terms(step(self, item), step):
                     self._minimise(terms)
                     self._add(totals, terms)
                 steps += 1

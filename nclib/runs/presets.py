@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nclib import label_noise, methods, models
+from nclib import methods, models
+from nclib.label_noise.base import METHODS as LABEL_METHODS
 
 PRESETS = ("quick", "paper")
 
@@ -89,9 +90,13 @@ PAPER_LABEL_BATCH: dict[str, int] = {"wikipedia": 100, "nuswide": 500, "xmediane
 
 def label_preset(name: str, dataset: str, method: str) -> dict[str, Any]:
     """Return the values of a preset for labels; the method's own ``settings`` win over the general ones."""
-    own = label_noise.METHODS[method].factory.settings
     rate = {"noise_rate": drawn_rate(dataset, {})}
     if name == "quick":
-        return {**rate, **QUICK_LABELS, **own.get("quick", {})}
+        return {**rate, **QUICK_LABELS, **LABEL_METHODS.settings(method, "quick")}
     paper = dataset if dataset in PAPER_LABEL_BATCH else "wikipedia"
-    return {**rate, **PAPER_LABELS, "batch_size": PAPER_LABEL_BATCH[paper], **own.get(paper, {})}
+    return {
+        **rate,
+        **PAPER_LABELS,
+        "batch_size": PAPER_LABEL_BATCH[paper],
+        **LABEL_METHODS.settings(method, paper),
+    }

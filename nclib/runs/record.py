@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from nclib.runs.checkpoint import write_atomically
+from nclib.common.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +22,6 @@ MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, 
 FREE = ("out", "device", "threads")  # settings that do not decide the numbers
 TASKS = ("pairs", "labels")
 RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
-RECORDED = Path(__file__).resolve().parents[2] / "book" / "results"  # in a checkout
-PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 
 
 class OtherFileError(ValueError):
@@ -107,7 +105,7 @@ class Record:
         """
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
-        write_atomically(Path(path), text.encode())
+        write_atomically(path, text)
         return Path(path)
 
     @classmethod
@@ -245,12 +243,11 @@ def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
     Raises
     ------
     ValueError
-        When there is no such folder, or no such task. (The book's own folder may be absent: it is, outside a
-        checkout.)
+        When there is no such folder, or no such task.
     """
     if task not in ("", *TASKS):
         raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
-    if not Path(folder).is_dir() and Path(folder) != RECORDED:
+    if not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
     for path in sorted(Path(folder).rglob("*.json")):
         try:
@@ -341,92 +338,3 @@ def variant(settings: Mapping[str, Any]) -> str:
     flat, expected = ({**s, **s["method_options"]} for s in (settings, usual))
     decisive = [*rules(LabelSchedule), *usual["method_options"]]
     return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"
-
-
-def mean_and_spread(table: pd.DataFrame, by: Iterable[str], value: str = "rsum") -> pd.DataFrame:
-    """Return mean and standard deviation of a column per group of runs.
-
-    Parameters
-    ----------
-    table : DataFrame
-        One row per run, as from :func:`collect`.
-    by : iterable of str
-        Columns whose values form the groups; a missing value is a value too.
-    value : str
-        The column.
-
-    Returns
-    -------
-    DataFrame
-        One row per group: the columns ``by``, ``mean``, ``std`` (n - 1; NaN for a single run), ``count``.
-
-    Raises
-    ------
-    KeyError
-        When the table has no such column.
-    """
-    return table.groupby(list(by), dropna=False)[value].agg(["mean", "std", "count"]).reset_index()
-
-
-def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
-    """Return values printed in the papers.
-
-    Parameters
-    ----------
-    name : str
-        One of ``retrieval``, ``category_map``, ``claims``, ``figures``, ``hyperparameters``, ``resources``,
-        ``anomalies``.
-    **where
-        Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
-
-    Returns
-    -------
-    DataFrame
-        Every value as the text that is printed.
-
-    Raises
-    ------
-    ValueError
-        For an unknown table or column.
-    """
-    import pandas as pd
-
-    if name not in PRINTED:
-        raise ValueError(f"unknown table of printed values {name!r}; there are {', '.join(PRINTED)}")
-    path = Path(__file__).parents[2] / "book" / "ncbook" / "printed" / f"{name}.csv"
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    for column, value in where.items():
-        if column not in table:
-            raise ValueError(f"{name} has no column {column!r}; it has {', '.join(table.columns)}")
-        table = table[table[column] == str(value)]
-    return table.reset_index(drop=True)
-
-
-def recorded(task: str = "", /, **where: Any) -> pd.DataFrame:
-    """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
-
-    Parameters
-    ----------
-    task : {"", "pairs", "labels"}
-        Keep the runs of one task only.
-    **where
-        Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
-
-    Returns
-    -------
-    DataFrame
-        Columns as in :func:`collect`; empty where a column is unknown or no run satisfies all.
-    """
-    table = collect(RECORDED, task)
-    for column, value in where.items():
-        if column not in table:
-            return table.iloc[:0]
-        table = table[table[column] == value]
-    return table.reset_index(drop=True)
-
-
-def recorded_run(method: str, **values: Any) -> Record | None:
-    """Return the recorded run of the book with exactly the settings that :func:`nclib.run` would use."""
-    from nclib.runs import resolve
-
-    return find(RECORDED, resolve(method, **values))
