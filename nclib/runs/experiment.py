@@ -22,6 +22,7 @@ import torch
 
 from nclib.common.files import digest as file_digest
 from nclib.common.lock import check_writable, sole_writer
+from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
 from nclib.data import Dataset
@@ -69,8 +70,9 @@ class Experiment(ABC, Generic[T, D, N]):
 
     options: ClassVar[type[RunOptions]]  # chosen for every run, whatever its method
     schedule: ClassVar[type]  # how to train
+    methods: ClassVar[MethodRegistry[Any]]
+    catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
-    datasets: ClassVar[Registry[Any]]
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
@@ -80,14 +82,6 @@ class Experiment(ABC, Generic[T, D, N]):
         self.method = method
 
     # -- what a task must say ---------------------------------------------------------------------------
-
-    @abstractmethod
-    def method_options(self) -> type:
-        """Return the options dataclass of the method."""
-
-    @abstractmethod
-    def catalogues(self) -> dict[str, Collection[str]]:
-        """Return the catalogues of parameters that name an entry of one."""
 
     @abstractmethod
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +120,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        return {**self._shared_rules(), **rules(self.method_options())}
+        return {**self._shared_rules(), **rules(self.methods.options(self.method))}
 
     def _shared_rules(self) -> dict[str, Rule]:
         return {**rules(self.options), **rules(self.schedule)}
@@ -178,7 +172,7 @@ class Experiment(ABC, Generic[T, D, N]):
         for name in self.mappings:
             if name in given and not isinstance(given[name], Mapping):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
-        for name, catalogue in self.catalogues().items():
+        for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
                 found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}")
         if found:
@@ -221,11 +215,11 @@ class Experiment(ABC, Generic[T, D, N]):
             method=self.method,
             run=run,
             schedule=part(self.schedule),
-            method_options=part(self.method_options()),
+            method_options=part(self.methods.options(self.method)),
             noise_sha256=digest,
             **mappings,
         )
-        _check_data_options(self.datasets, dataset, settings.data_options)
+        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
         return settings
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
@@ -238,7 +232,7 @@ class Experiment(ABC, Generic[T, D, N]):
             method=self.method,
             run=part(self.options, flat),
             schedule=part(self.schedule, flat),
-            method_options=part(self.method_options(), flat["method_options"]),
+            method_options=part(self.methods.options(self.method), flat["method_options"]),
             noise_sha256=flat.get("noise_sha256", ""),
             **{name: flat.get(name, {}) for name in self.mappings},
         )
