@@ -18,13 +18,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
 from nclib import label_noise, methods
-from nclib.common.options import Rule, plain_values, problems
+from nclib.common.options import Rule, did_you_mean, plain_values, problems
 from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
@@ -78,9 +77,7 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     if method in labels:
         return LabelExperiment(method)
     every = [*pairs, *labels]
-    near = difflib.get_close_matches(str(method), every, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
+    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{did_you_mean(method, every)}")
 
 
 def run(

@@ -6,7 +6,6 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import json
@@ -23,7 +22,7 @@ import torch
 from nclib.common.files import digest as file_digest
 from nclib.common.lock import check_writable, sole_writer
 from nclib.common.method import MethodRegistry
-from nclib.common.options import Rule, make, misfits, problems, rules, signature
+from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
 from nclib.data import Dataset
 from nclib.data.category import CategoryData
@@ -399,9 +398,8 @@ def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
     for name in (n for n in given if n not in known):
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{kind}: {owner!r} has no option {name!r}; {hint}it has {', '.join(known)}")
+        hint = did_you_mean(name, known) or ";"
+        raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
 
 
 def _check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:

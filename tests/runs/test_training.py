@@ -325,7 +325,7 @@ def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
 
 def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for a truth nobody knows")
+        "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for an unknown truth")
     )
     settings = resolve("l2rm", **{**TINY, "epochs": 1}, out=str(tmp_path))
     trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
