@@ -197,7 +197,8 @@ def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether a run reads files whose folder must be given and is not."""
     from nclib.runs import experiment_of
 
-    name, registry = arguments.get("dataset"), experiment_of(arguments.get("method", METHOD)).catalogues["dataset"]
+    name = arguments.get("dataset")
+    registry = experiment_of(arguments.get("method", METHOD)).catalogues["dataset"]
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(registry[name].factory).parameters.get("root")
