@@ -199,7 +199,7 @@ def needs_root(arguments: dict[str, Any]) -> bool:
     from nclib.data.registry import datasets
     from nclib.runs.pairs import kind_of
 
-    name = arguments.get("dataset")
+    name = str(arguments.get("dataset", ""))
     registry = category_datasets if kind_of(arguments.get("method", METHOD)) is label_noise else datasets
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from backlinks import back_links, pages_of, title_of
 from check_html import Checker
-from gallery import CHOSEN, card, first_sentence, parts_of, plain, thumbnail, time_of
+from gallery import first_sentence, parts_of, plain, thumbnail, time_of
 from nb_overlay import described
 from nbdeps import Walk
 from notebook_tools import notebook
@@ -26,50 +26,35 @@ def figure(svg: str = SVG) -> Any:
     return nbformat.v4.new_output("display_data", data={"image/svg+xml": svg, "text/plain": "<Figure>"})
 
 
-def test_a_card_says_what_the_page_says(tmp_path: Path) -> None:
-    nb = notebook(
-        "# NCR: co-teaching with `soft` margins\n\nHuang, 2021. Two *networks* {cite:p}`x` agree. More."
-    )
-    nbformat.write(nb, tmp_path / "ncr.ipynb")
-    one = card(tmp_path / "ncr.ipynb", "Robust", {"ncr": {"seconds": 12.4}})
-    assert (one.title, one.sentence, one.seconds) == (
-        "NCR: co-teaching with soft margins", "Two networks agree.", 12.4
-    )  # fmt: skip
-    assert (time_of(12.4), time_of(200), time_of(None)) == ("12 s", "3 min", "not run yet")
-
-
 def test_prose_becomes_words() -> None:
     assert plain("A [link](x.md) to {py:func}`nclib.run`, $x^2$ **bold**") == "A link to nclib.run, bold"
     assert first_sentence("# T\n\n| a |\n\n(label)=\n\nOne thing. Another.") == "One thing."
+    assert (
+        first_sentence("# T\n\nHuang, 2021. Two *networks* {cite:p}`x` agree. More.") == "Two networks agree."
+    )
     assert first_sentence("# T") == ""
+    assert (time_of(12.4), time_of(200), time_of(None)) == ("12 s", "3 min", "not run yet")
 
 
 def test_every_notebook_of_the_book_has_a_card_in_its_order() -> None:
     listed = [name for _, names in parts_of(ROOT / "_toc.yml") for name in names]
     assert sorted(listed) == sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-    for part, names in parts_of(ROOT / "_toc.yml"):
-        for name in names:
-            one = card(ROOT / "notebooks" / f"{name}.ipynb", part, {})
-            assert one.title
-            assert len(one.sentence) > 12, name
-            assert "$" not in one.title + one.sentence
+    for name in listed:
+        cells = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
+        sentence = first_sentence(next(c.source for c in cells if c.cell_type == "markdown"))
+        assert len(sentence) > 12, name
+        assert "$" not in sentence
+        assert sum("thumbnail" in c.metadata.get("tags", []) for c in cells) <= 1, name
 
 
-def test_chosen_figures_are_cells_of_their_notebooks() -> None:
-    for name, cell in CHOSEN.items():
-        nb = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
-        assert cell in {c.id for c in nb.cells if c.cell_type == "code"}, f"{name} has no cell {cell}"
-
-
-def test_the_chosen_figure_else_the_first(tmp_path: Path) -> None:
+def test_the_tagged_figure_else_the_first(tmp_path: Path) -> None:
     nb = notebook("# T", "1", "2")
     nb.cells[1].outputs, nb.cells[2].outputs = [figure("<svg>1</svg>")], [figure("<svg>2</svg>")]
-    nb.cells[2].id = CHOSEN["ncr"]
-    nbformat.write(nb, tmp_path / "ncr.ipynb")
-    nbformat.write(nb, tmp_path / "other.ipynb")
-    assert thumbnail(tmp_path / "ncr.ipynb") == ("svg", b"<svg>2</svg>")
-    assert thumbnail(tmp_path / "other.ipynb") == ("svg", b"<svg>1</svg>")
-    assert thumbnail(tmp_path / "absent.ipynb") is None
+    nbformat.write(nb, tmp_path / "a.ipynb")
+    assert thumbnail(nb, tmp_path / "a.ipynb") == ("svg", b"<svg>1</svg>")
+    nb.cells[2].metadata["tags"] = ["thumbnail"]
+    assert thumbnail(nb, tmp_path / "a.ipynb") == ("svg", b"<svg>2</svg>")
+    assert thumbnail(nb, tmp_path / "absent.ipynb") is None
 
 
 def test_figures_without_words_get_those_of_their_heading() -> None:
@@ -126,7 +111,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "_toc.yml").write_text(contents, "utf8")
     (tmp_path / "conf.py").write_text(
         f"import sys\nsys.path[:0] = [{str(tmp_path)!r}, {str(EXT)!r}]\n"
-        "extensions = ['myst_nb', 'sphinx.ext.autodoc', 'gallery', 'backlinks']\n"
+        "extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'gallery', 'backlinks']\n"
+        "myst_enable_extensions = ['colon_fence']\n"
         "nb_execution_mode = 'off'\nexclude_patterns = ['book/executed', 'html']\n",
         "utf8",
     )
@@ -142,14 +128,16 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
     done = build(tree)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
+    assert done.returncode == 0
     page = (tree / "html" / "index.html").read_text("utf8")
-    assert '<a href="notebooks/a.html">' in page
-    assert "Page one <small>its rest</small>" in page
+    assert 'href="notebooks/a.html"' in page
+    assert "Page one: its rest" in page
     assert "It says this." in page
+    assert "5 s" in page
     assert "<td>42</td>" in page
     assert 'alt="A circle"' in page
-    assert (tree / "html" / "_static" / "thumbnails" / "a.svg").read_text("utf8") == SVG
+    assert (tree / "html" / "_images" / "a.svg").read_text("utf8") == SVG
     assert not list(Checker(tree / "html").problems())
     text = (tree / "html" / "book" / "api.html").read_text("utf8")
     assert text.count("nc-used-in") == 3
