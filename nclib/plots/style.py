@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
 CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", "#8C6D31", "#6F63B5", "#A89400")
 MARKS = "osXh^PDvp"
+# Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).
+OTHERS = ("#882255", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
 METHOD_STYLES = {
     "plain": (MISMATCHED, "s"),
     "plain (triplet)": (MISMATCHED, "s"),
@@ -97,7 +99,8 @@ def panels(
 def method_style(name: str) -> dict[str, Any]:
     """Return colour, marker and line of a method; ``"ncr (one network)"`` is NCR's with a dashed line.
 
-    A method that is not in :data:`METHOD_STYLES` gets a colour and a marker that depend on its name alone.
+    A method that is not in :data:`METHOD_STYLES` gets a colour that none of those has, and a marker; both
+    depend on its name alone.
 
     Parameters
     ----------
@@ -115,8 +118,8 @@ def method_style(name: str) -> dict[str, Any]:
     {'color': '#56B4E9', 'marker': '^', 'ls': '--'}
     """
     base = name.removesuffix(" (one network)")
-    number = zlib.crc32(base.encode())
-    colour, mark = METHOD_STYLES.get(base, (CYCLE[number % len(CYCLE)], MARKS[number // 9 % len(MARKS)]))
+    row, column = divmod(zlib.crc32(base.encode()) % (len(OTHERS) * len(MARKS)), len(OTHERS))
+    colour, mark = METHOD_STYLES.get(base, (OTHERS[column], MARKS[row]))
     return {"color": colour, "marker": mark, "ls": "-" if base == name else "--"}
 
 
