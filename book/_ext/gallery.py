@@ -1,8 +1,8 @@
 """Sphinx extension: the notebooks as cards, and single stored outputs on other pages.
 
-* ``{gallery}`` shows the notebooks of ``_toc.yml``: title, first sentence, seconds, and a stored figure: the one
+* ``{gallery}`` shows the notebooks of ``_toc.yml``: title, first sentence, seconds, and a stored figure: that
   of the cell with the tag ``thumbnail``, else the first.
-* ``{stored-output} notebook cell`` shows one stored output of a notebook, so that no number is typed twice.
+* ``{stored-output} notebook cell`` shows one stored output of a notebook: no number is typed twice.
 """
 
 from __future__ import annotations

@@ -29,9 +29,7 @@ def figure(svg: str = SVG) -> Any:
 def test_prose_becomes_words() -> None:
     assert plain("A [link](x.md) to {py:func}`nclib.run`, $x^2$ **bold**") == "A link to nclib.run, bold"
     assert first_sentence("# T\n\n| a |\n\n(label)=\n\nOne thing. Another.") == "One thing."
-    assert (
-        first_sentence("# T\n\nHuang, 2021. Two *networks* {cite:p}`x` agree. More.") == "Two networks agree."
-    )
+    assert first_sentence("# T\n\nHe, 2021. Two *networks* {cite:p}`x` agree. More.") == "Two networks agree."
     assert first_sentence("# T") == ""
     assert (time_of(12.4), time_of(200), time_of(None)) == ("12 s", "3 min", "not run yet")
 
