@@ -1,7 +1,7 @@
 """Check built pages without network: ``python book/_ext/check_html.py _build/html``.
 
-Every link, file and anchor must exist, every picture needs alternative text, and no page may load anything from
-another host.
+Every link, file and anchor must exist, every picture needs alternative text, and no page may load anything
+from another host.
 """
 
 from __future__ import annotations
