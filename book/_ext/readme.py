@@ -9,8 +9,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of recorded -->"
 NOTE = (
-    "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: bundled "
-    "data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
+    "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: "
+    "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
     "pictures; {device}, one thread."
 )
 NOTE_ON_METHODS = (
