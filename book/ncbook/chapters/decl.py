@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 
 import nclib
-import nclib.runs.pairs
 from ncbook import recorded, show
 from ncbook.chapters.common import Finished, rate_table
 from nclib import Record, plots
@@ -146,7 +145,7 @@ def eta_table() -> Styler | None:
     runs = recorded(preset="quick", dataset="emoji", protocol="images", method="decl")
     if runs.empty or runs["method_eta"].nunique() < 2:
         return None
-    usual = nclib.runs.pairs.resolve("decl")["method_options"]["eta"]
+    usual = nclib.resolve("decl").method_options.eta
     cases = runs[["model", "mrate"]].apply(tuple, axis=1)
     runs = runs[cases.isin(cases[runs["method_eta"] != usual])]
     runs = runs.assign(eta=[f"{value:g}" for value in runs["method_eta"]])

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import nclib
-import nclib.runs.pairs
 from ncbook import RECORDED, printed, recorded, show
 from ncbook.chapters.common import Finished
 from nclib import Record, plots
@@ -178,7 +177,7 @@ def thresholds(run: Finished) -> Figure | None:
 
 def _usual() -> dict[str, Any]:
     """Return the swept options as the preset quick has them, by column."""
-    options = nclib.runs.pairs.resolve("repair")["method_options"]
+    options = vars(nclib.resolve("repair").method_options)
     return {f"method_{k}": options[k] for k in SWEPT}
 
 
