@@ -1,4 +1,4 @@
-"""Printed and measured side by side, as figures: one panel each, never one axis for both."""
+"""Figures of printed and measured values: a panel each, never one axis for both."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncbook._compare import Difference
-from ncbook._evidence import ROBUST, VERDICTS, best_other, compare
-from ncbook._layouts import layout_of
-from ncbook._match import models_named, wanted
-from ncbook._printed import rows_of
-from ncbook._sheets import BUNDLED
+from ncbook.compare import Difference
+from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
+from ncbook.layouts import layout_of
+from ncbook.match import models_named, run_of
+from ncbook.papers import rows_of
 from ncbook.runs import Runs, select, usual_value
+from ncbook.tables import BUNDLED
 from nclib import plots
 
 if TYPE_CHECKING:
@@ -34,6 +34,21 @@ STYLES = (
     ("#7A7A7A", ">"),
 )
 NOTHING = "no recorded runs"
+
+
+def panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a closed figure with ``n`` axes; a notebook shows it as the value of a cell."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, n, figsize=(8.4, height), squeeze=False)
+    plt.close(figure)
+    return figure, list(axes[0])
+
+
+def _draw(axis: Axes, groups: Any, **style: Any) -> None:
+    """Draw mean and standard deviation over the values of a grouping."""
+    cells = groups.agg(["mean", "std"]).fillna(0)
+    axis.errorbar(cells.index, cells["mean"], cells["std"], ms=5, lw=1.6, capsize=2, **style)
 
 
 def rates_figure(
@@ -57,17 +72,17 @@ def rates_figure(
     dataset : str
         Data set of the table, as printed.
     rows : mapping of str to sequence of str
-        For each method of this package, or ``"method, variant"``, the printed rows that stand for it; the
-        first one found is drawn.
+        For each method of this package, or ``"method, variant"``, the printed rows to draw; the first one
+        found is taken.
     model : str
         Similarity model of the measured runs, for image-text retrieval.
     preset : str
         Preset of the measured runs.
     """
     layout = layout_of(paper, table)
-    labels = layout.file == "category_map"
+    labels = layout.of_labels
     rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
-    figure, (left, right) = plots._axes(2, height=3.7)
+    figure, (left, right) = panels(2, 3.7)
     runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
     where |= {"noise": "symmetric"} if labels else {"model": model}
@@ -79,14 +94,12 @@ def rates_figure(
     marks = [m for _, m in STYLES]
     for (method, names), mark in zip(rows.items(), marks, strict=False):
         colour = own_colours.get(method) or rest.pop(0)
-        style: dict[str, Any] = {"color": colour, "marker": mark, "ms": 5, "label": method, "lw": 1.6}
+        style: dict[str, Any] = {"color": colour, "marker": mark, "label": method}
         values = _printed_line(paper, table, dataset, names)
-        left.plot(list(values), list(values.values()), **style)
+        left.plot(list(values), list(values.values()), ms=5, lw=1.6, **style)
         own = select(part, method=method.partition(", ")[0], variant=method.partition(", ")[2])
         if len(own):
-            by_rate = own.groupby(rate)[metric]
-            mean, spread = by_rate.mean(), by_rate.std().fillna(0)
-            right.errorbar(mean.index, mean, spread, capsize=2, **style)
+            _draw(right, own.groupby(rate)[metric], **style)
     seeds = int(part["seed"].nunique()) if len(part) else 0
     what = "mean average precision" if labels else "rSum (max 600)"
     left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
@@ -127,7 +140,7 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") ->
     layout = layout_of(paper, table)
     names = list(dict.fromkeys(row["method"] for row in rows_of(paper, table)))
     place = {name: -i for i, name in enumerate(names)}
-    figure, (left, right) = plots._axes(2, height=1.2 + 0.34 * len(names))
+    figure, (left, right) = panels(2, 1.2 + 0.34 * len(names))
     blocks = list(dict.fromkeys(row["backbone"] for row in rows_of(paper, table)))
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
@@ -163,7 +176,7 @@ def _measured_rows(paper: str, table: str, runs: Runs, preset: str) -> dict[tupl
     layout, found = layout_of(paper, table), {}
     part = select(runs.retrieval, dataset="emoji", preset=preset)
     for row in rows_of(paper, table):
-        run = wanted(layout, row)
+        run = run_of(layout, row)
         if run is None or part.empty:
             continue
         own = select(part, method=run.method, variant=run.variant)
@@ -204,7 +217,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
         for variant in set(table.get("variant", ()))
         if not variant or (variant.startswith(f"{option}=") and "," not in variant)
     }
-    figure, axes = plots._axes(2, height=3.4)
+    figure, axes = panels(2, 3.4)
     part = table[table["variant"].isin(values)] if len(table) else table
     ticks = sorted(values.values())
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
@@ -214,18 +227,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
             continue
         groups = part.groupby(part["variant"].map(values))
         for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
-            cells = groups[f"{way}_r{k}"].agg(["mean", "std"]).fillna(0)
-            axis.errorbar(
-                cells.index,
-                cells["mean"],
-                cells["std"],
-                color=colour,
-                marker=mark,
-                ms=5,
-                lw=1.6,
-                capsize=2,
-                label=f"R@{k}",
-            )
+            _draw(axis, groups[f"{way}_r{k}"], color=colour, marker=mark, label=f"R@{k}")
         axis.set_ylim(0, None)
         axis.set_xscale(scale)
         axis.set_xticks(ticks, [f"{v:g}" for v in ticks])
@@ -268,7 +270,7 @@ def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair
     table = select(runs.retrieval, variant="")
     found = []
     for method in methods:
-        for d in best_other(table, "method", method, ("plain", *ROBUST), least=3):
+        for d in best_other(table, "method", method, ("plain", *robust_methods()), least=3):
             found.append(Difference(d.values, f"{method}, {d.name}"))
     return found
 
@@ -284,7 +286,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
         Words on the figure.
     """
     shown = [d for d in differences if d.n > 1]
-    figure, (axis,) = plots._axes(1, height=1.1 + 0.27 * max(len(shown), 3))
+    figure, (axis,) = panels(1, 1.1 + 0.27 * max(len(shown), 3))
     colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
     marks = {"above": "o", "below": "s", "open": "D"}
     for i, d in enumerate(shown):
@@ -308,7 +310,7 @@ def verdicts_figure(table: pd.DataFrame) -> Figure:
     table : DataFrame
         From :func:`ncbook.counts`.
     """
-    figure, (axis,) = plots._axes(1, height=2.6)
+    figure, (axis,) = panels(1, 2.6)
     part = table.drop(index="all", errors="ignore")
     left = [0] * len(part)
     styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))
