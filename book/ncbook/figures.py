@@ -21,28 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours of Okabe and Ito with one mark each, so that no reader depends on colour alone.
-STYLES = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "D"),
-    ("#E69F00", "v"),
-    ("#56B4E9", "P"),
-    ("#444444", "X"),
-    ("#8C6D1F", "<"),
-    ("#7A7A7A", ">"),
-)
+STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
 NOTHING = "no recorded runs"
-
-
-def panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
-    """Return a closed figure with ``n`` axes; a notebook shows it as the value of a cell."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, n, figsize=(8.4, height), squeeze=False)
-    plt.close(figure)
-    return figure, list(axes[0])
 
 
 def _draw(axis: Axes, groups: Any, **style: Any) -> None:
@@ -82,19 +62,18 @@ def rates_figure(
     layout = layout_of(paper, table)
     labels = layout.of_labels
     rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
-    figure, (left, right) = panels(2, 3.7)
+    figure, ((left, right),) = plots.panels(1, 2, height=3.7)
     runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
     where |= {"noise": "symmetric"} if labels else {"model": model}
     part = select(runs_, **where)
     if not labels and layout.noise:
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
-    own_colours = {m: plots.METHOD_STYLES[m][0] for m in rows if m in plots.METHOD_STYLES}
-    rest = [c for c, _ in STYLES if c not in own_colours.values()]
-    marks = [m for _, m in STYLES]
-    for (method, names), mark in zip(rows.items(), marks, strict=False):
-        colour = own_colours.get(method) or rest.pop(0)
-        style: dict[str, Any] = {"color": colour, "marker": mark, "label": method}
+    fixed = {m: plots.method_style(m) for m in rows if m in plots.METHOD_STYLES}
+    taken = {style["color"] for style in fixed.values()}
+    free = ({"color": c, "marker": m} for c, m in STYLES if c not in taken)
+    for method, names in rows.items():
+        style = {"label": method, **(fixed.get(method) or next(free))}
         values = _printed_line(paper, table, dataset, names)
         left.plot(list(values), list(values.values()), ms=5, lw=1.6, **style)
         own = select(part, method=method.partition(", ")[0], variant=method.partition(", ")[2])
@@ -140,7 +119,7 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") ->
     layout = layout_of(paper, table)
     names = list(dict.fromkeys(row["method"] for row in rows_of(paper, table)))
     place = {name: -i for i, name in enumerate(names)}
-    figure, (left, right) = panels(2, 1.2 + 0.34 * len(names))
+    figure, ((left, right),) = plots.panels(1, 2, height=1.2 + 0.34 * len(names))
     blocks = list(dict.fromkeys(row["backbone"] for row in rows_of(paper, table)))
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
@@ -217,7 +196,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
         for variant in set(table.get("variant", ()))
         if not variant or (variant.startswith(f"{option}=") and "," not in variant)
     }
-    figure, axes = panels(2, 3.4)
+    figure, (axes,) = plots.panels(1, 2, height=3.4)
     part = table[table["variant"].isin(values)] if len(table) else table
     ticks = sorted(values.values())
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
@@ -286,7 +265,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
         Words on the figure.
     """
     shown = [d for d in differences if d.n > 1]
-    figure, (axis,) = panels(1, 1.1 + 0.27 * max(len(shown), 3))
+    figure, ((axis,),) = plots.panels(1, 1, height=1.1 + 0.27 * max(len(shown), 3))
     colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
     marks = {"above": "o", "below": "s", "open": "D"}
     for i, d in enumerate(shown):
@@ -310,7 +289,7 @@ def verdicts_figure(table: pd.DataFrame) -> Figure:
     table : DataFrame
         From :func:`ncbook.counts`.
     """
-    figure, (axis,) = panels(1, 2.6)
+    figure, ((axis,),) = plots.panels(1, 1, height=2.6)
     part = table.drop(index="all", errors="ignore")
     left = [0] * len(part)
     styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))
