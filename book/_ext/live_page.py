@@ -83,14 +83,10 @@ def called(settings: Mapping[str, Any]) -> str:
     return settings["method"] + (f" ({loss})" if loss else "")
 
 
-def summary(values: list[float]) -> str:
-    """Mean, with the standard deviation where there are several values."""
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread}"
-
-
 def comparison(live: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return a table in Markdown: each live run, and under it the recorded runs of the same settings."""
+    from ncbook import mean_text
+
     recorded = list(recorded)
     rows = []
     for mine in live:
@@ -101,7 +97,7 @@ def comparison(live: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str
             if group:
                 tests = [r["metrics"]["test"] for r in group]
                 cells = [called(mine["settings"]), f"{mine['settings']['mrate']:g}", where]
-                cells += [summary([test[name] for test in tests]) for name in COLUMNS]
+                cells += [mean_text([test[name] for test in tests], count=False) for name in COLUMNS]
                 cells += [f"{statistics.fmean(r['cost']['seconds'] for r in group):.0f}"]
                 rows.append(f"| {' | '.join(cells)} |")
     head = f"| method | mismatch rate | run | {' | '.join(COLUMNS.values())} | training seconds |"

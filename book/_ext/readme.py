@@ -32,46 +32,37 @@ def every_method() -> Any:
     return runs
 
 
+def markdown(table: Any, corner: str) -> list[str]:
+    """Return the lines of a Markdown table with the row headings in the first column."""
+    lines = [f"| {corner} | " + " | ".join(table.columns) + " |", "|---" * (len(table.columns) + 1) + "|"]
+    return lines + [f"| {' | '.join(map(str, row))} |" for row in table.itertuples()]
+
+
 def method_table(runs: Any) -> str:
     """Return the Markdown table of all methods, one column per protocol and rate."""
-    columns = sorted(
-        set(zip(runs["protocol"], runs["mrate"], strict=True)), key=lambda c: (c[0] != "images", c)
-    )
-    lines = ["| method | " + " | ".join(f"{p} {r:g}" for p, r in columns) + " |"]
-    lines.append("|---" * (len(columns) + 1) + "|")
-    for label, part in runs.groupby("label"):
-        cells = []
-        for protocol, rate in columns:
-            values = part.loc[(part["mrate"] == rate) & (part["protocol"] == protocol), "rsum"]
-            spread = f" ± {values.std():.1f}" if len(values) > 1 else ""
-            cells.append(f"{values.mean():.1f}{spread} ({len(values)})" if len(values) else "no record")
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    from ncbook import means
+
+    runs = runs.assign(column=[f"{p} {r:g}" for p, r in zip(runs["protocol"], runs["mrate"], strict=True)])
+    table = means(runs, "label", "column")
+    order = sorted(table.columns, key=lambda name: (not name.startswith("images"), name))
     note = (
         "The same with the small VSE model, image-level and caption-level noise. NCR, BiCro, MSCN and REPAIR "
         "are tested as ensembles of their two networks; MSCN trains with 2 % known matches besides."
     )
-    return "\n".join(["", *lines, "", note, ""])
+    return "\n".join(["", *markdown(table[order], "method"), "", note, ""])
 
 
 def table(runs: Any) -> str:
     """Return the Markdown table: test rSum, mean ± standard deviation (number of seeds)."""
-    rates = sorted(runs["mrate"].unique())
-    lines = ["| mismatch rate | " + " | ".join(f"{r:g}" for r in rates) + " |"]
-    lines.append("|---" * (len(rates) + 1) + "|")
-    for label, part in runs.groupby("label"):
-        cells = []
-        for rate in rates:
-            values = part.loc[part["mrate"] == rate, "rsum"]
-            spread = f" ± {values.std():.1f}" if len(values) > 1 else ""
-            cells.append(f"{values.mean():.1f}{spread} ({len(values)})" if len(values) else "no record")
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    from ncbook import means
+
     hardware = ", ".join(sorted(set(runs["device"])))
     note = (
         "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: "
         "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 "
         f"validation pictures; {hardware}, one thread."
     )
-    return "\n".join(["", *lines, "", note, ""])
+    return "\n".join(["", *markdown(means(runs, "label", "mrate"), "mismatch rate"), "", note, ""])
 
 
 def text(readme: str, content: str) -> str:

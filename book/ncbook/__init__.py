@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ncbook.claims import claims_table, counts, decide, ledger
 from ncbook.compare import Difference, mean_text, paired
+from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
 from ncbook.evidence import VERDICTS, Verdict
 from ncbook.figures import (
     best_other_differences,
@@ -25,7 +26,7 @@ from ncbook.papers import paper_table, printed
 from ncbook.report import report_table
 from ncbook.rerun import Rerun, reruns
 from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
-from ncbook.tables import bundled_table, errata_table, printed_table, side_by_side
+from ncbook.tables import bundled_table, printed_table, side_by_side
 
 __all__ = [
     "LAYOUTS",
@@ -45,6 +46,7 @@ __all__ = [
     "errata_table",
     "gains_figure",
     "gains_over",
+    "impossible_recalls_figure",
     "ledger",
     "load_runs",
     "mean_text",
@@ -52,6 +54,7 @@ __all__ = [
     "paired",
     "paper_table",
     "printed",
+    "printed_sums",
     "printed_table",
     "protocol_line",
     "rates_figure",
@@ -63,5 +66,6 @@ __all__ = [
     "show",
     "side_by_side",
     "sweep_figure",
+    "two_papers_figure",
     "verdicts_figure",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ncbook.compare import Difference
 from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
-from ncbook.layouts import layout_of
+from ncbook.layouts import Layout, layout_of
 from ncbook.match import models_named, run_of
 from ncbook.papers import rows_of
 from ncbook.runs import Runs, select, usual_value
@@ -37,9 +37,10 @@ def rates_figure(
     runs: Runs,
     *,
     dataset: str,
-    rows: Mapping[str, Sequence[str]],
     model: str = "",
     preset: str = "quick",
+    printed_model: str = "sgr",
+    methods: Sequence[str] = (),
 ) -> Figure:
     """Draw a metric over the noise rate: printed on the left, measured on bundled data on the right.
 
@@ -48,39 +49,43 @@ def rates_figure(
     paper, table : str
         Printed table.
     runs : Runs
-        Runs runs.
+        From :func:`load_runs`.
     dataset : str
         Data set of the table, as printed.
-    rows : mapping of str to sequence of str
-        For each method of this package, or ``"method, variant"``, the printed rows to draw; the first one
-        found is taken.
     model : str
         Similarity model of the measured runs, for image-text retrieval.
     preset : str
         Preset of the measured runs.
+    printed_model : str
+        Similarity model of the printed rows, for image-text retrieval.
+    methods : sequence of str
+        Methods, or ``"method, variant"``; by default every registered method for mismatched pairs, or every
+        printed row of a table on labels.
     """
     layout = layout_of(paper, table)
-    labels = layout.of_labels
-    rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
+    printed = _printed_lines(layout, dataset, printed_model)
+    drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
     figure, ((left, right),) = plots.panels(1, 2, height=3.7)
-    runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
-    where |= {"noise": "symmetric"} if labels else {"model": model}
-    part = select(runs_, **where)
-    if not labels and layout.noise:
-        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
-    fixed = {m: plots.method_style(m) for m in rows if m in plots.METHOD_STYLES}
+    where |= {"noise": "symmetric"} if layout.of_labels else {"model": model}
+    part = select(runs.category if layout.of_labels else runs.retrieval, **where)
+    if not layout.of_labels and layout.noise and len(part):
+        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]
+    rate, metric = ("noise_rate", "map_avg") if layout.of_labels else ("mrate", "rsum")
+    fixed = {m: plots.method_style(m) for m in drawn if m in plots.METHOD_STYLES}
     taken = {style["color"] for style in fixed.values()}
     free = ({"color": c, "marker": m} for c, m in STYLES if c not in taken)
-    for method, names in rows.items():
-        style = {"label": method, **(fixed.get(method) or next(free))}
-        values = _printed_line(paper, table, dataset, names)
+    for name in drawn:
+        values = printed.get(name, {})
+        own = select(part, method=name.partition(", ")[0], variant=name.partition(", ")[2])
+        if not values and not len(own):
+            continue
+        style = {"label": name, **(fixed.get(name) or next(free))}
         left.plot(list(values), list(values.values()), ms=5, lw=1.6, **style)
-        own = select(part, method=method.partition(", ")[0], variant=method.partition(", ")[2])
         if len(own):
             _draw(right, own.groupby(rate)[metric], **style)
     seeds = int(part["seed"].nunique()) if len(part) else 0
-    what = "mean average precision" if labels else "rSum (max 600)"
+    what = "mean average precision" if layout.of_labels else "rSum (max 600)"
     left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
     bundled = f"{where['dataset']}, {preset}" + (f", {model}" if model else "")
     right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
@@ -93,17 +98,19 @@ def rates_figure(
     return figure
 
 
-def _printed_line(paper: str, table: str, dataset: str, names: Sequence[str]) -> dict[float, float]:
-    """Printed value by rate: rSum, or the mean of both directions."""
-    for name in names:
-        found: dict[float, list[float]] = {}
-        for row in rows_of(paper, table):
-            wanted_metric = row.get("metric", "rsum") == "rsum"
-            if row["method"] == name and row["dataset"] == dataset and wanted_metric and row["noise_rate"]:
-                found.setdefault(float(row["noise_rate"]), []).append(float(row.get("value") or row["map"]))
-        if found:
-            return {rate: sum(v) / len(v) for rate, v in sorted(found.items())}
-    return {}
+def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[float, float]]:
+    """Return printed values by rate (rSum, or the mean of both directions) for each method and variant."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in rows_of(layout.paper, layout.table):
+        run = run_of(layout, row)
+        is_sum = row.get("metric", "rsum") == "rsum" and row["dataset"] == dataset and row["noise_rate"]
+        if run and is_sum and (layout.of_labels or run.model == model):
+            name = f"{run.method}, {run.variant}".removesuffix(", ")
+            values = found.setdefault(name, {}).setdefault(float(row["noise_rate"]), [])
+            values.append(float(row.get("value") or row["map"]))
+    return {
+        name: {rate: sum(v) / len(v) for rate, v in sorted(values.items())} for name, values in found.items()
+    }
 
 
 def _say_nothing(axis: Axes) -> None:

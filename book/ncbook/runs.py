@@ -53,6 +53,10 @@ class Runs:
     def __len__(self) -> int:
         return len(self.retrieval) + len(self.category)
 
+    def __str__(self) -> str:
+        pairs, labels = len(self.retrieval), len(self.category)
+        return f"{pairs} recorded runs of image-text retrieval, {labels} of category retrieval"
+
 
 def load_runs(
     folder: str | Path | None = None, *, dataset: str | None = None, preset: str | None = None

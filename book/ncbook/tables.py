@@ -12,7 +12,7 @@ from ncbook.layouts import Layout, layout_of
 from ncbook.match import RunSpec, measured, models_named, numbers, run_of
 from ncbook.notebook import NO_RECORD
 from ncbook.page import Cell, Table, csv_text
-from ncbook.papers import MISSING, Value, anomaly_text, paper_table, printed, rows_of, said_against, values_of
+from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
 from ncbook.runs import RECALLS, Runs, checksums, protocol_line, select
 
 if TYPE_CHECKING:
@@ -311,41 +311,3 @@ def side_by_side(paper: str, table: str, runs: Runs, *, dataset: str = "", prese
     nearest = bundled_table(paper, table, runs, dataset=dataset, preset=preset)
     if nearest is not None:
         display(nearest)
-
-
-def errata_table(paper: str = "") -> Table:
-    """Return the list of odd values, disagreements and gaps in the papers as printed.
-
-    Parameters
-    ----------
-    paper : str
-        Entries that concern this paper; all when empty.
-    """
-    found = printed("anomalies")
-    if paper:
-        found = found[found["paper"].str.contains(paper, regex=False) | (found["paper"] == "all")]
-    rows = []
-    for row in found.to_dict("records"):
-        where = ", ".join(row[k] for k in ("dataset", "noise_rate", "method", "metric") if row[k])
-        table = row["table"] if row["table"] != "all" else "all tables"
-        what = row["observed"] + (f"; against: {row['other']}" if row["other"] else "")
-        why = "; ".join(p for p in (row["explanation"], row["note"]) if p)
-        cells = [
-            Cell(f"{row['paper']}, {table}: {row['kind'].replace('_', ' ')}", own=where, kind="nc-text"),
-            Cell(what, own=row["difference"], kind="nc-text"),
-            Cell(why, own=EXPLAINED.get(row["explained_by_papers"], ""), kind="nc-text nc-soft"),
-        ]
-        rows.append(([Cell(row["id"])], cells))
-    return Table(
-        slug=f"errata-{paper.lower() or 'all'}",
-        title=f"Odd values and gaps: {paper}" if paper else "Odd values and gaps, all papers",
-        kind="errata",
-        lines=[f"{len(rows)} entries."],
-        names=("no.",),
-        columns=[("where and what",), ("printed",), ("explanation",)],
-        rows=rows,
-        file=csv_text(list(found), found.to_numpy().tolist()),
-    )
-
-
-EXPLAINED = {"no": "the papers do not explain it", "partly": "partly explained", "yes": "explained"}

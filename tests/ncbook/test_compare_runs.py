@@ -225,10 +225,8 @@ def test_printed_names_lead_to_runs_that_exist():
 def test_figures_are_drawn_with_and_without_records(made, nothing):
     for runs in (made, nothing):
         figures = [
-            ncbook.rates_figure(
-                "L2RM", "6", runs, dataset="Flickr30K", model="vse", rows={"l2rm": ("L2RM-SGR",)}
-            ),
-            ncbook.rates_figure("UOT-RCL", "II", runs, dataset="Wikipedia", rows={"uot_rcl": ("UOT-RCL",)}),
+            ncbook.rates_figure("L2RM", "6", runs, dataset="Flickr30K", model="vse", methods=("l2rm",)),
+            ncbook.rates_figure("UOT-RCL", "II", runs, dataset="Wikipedia", methods=("uot_rcl",)),
             ncbook.rows_figure("OMIT", "4", runs),
             ncbook.gains_figure(ncbook.gains_over(runs, model="vse"), "t", "x"),
         ]
