@@ -27,9 +27,10 @@ from nclib.models.encoders import (
     xavier_linear,
 )
 from nclib.models.grouping import Group, group_captions
+from nclib.models.options import option
 from nclib.models.reasoning import reason_over_pairs
 from nclib.models.region_words import RegionWordMatcher
-from nclib.models.registry import MODELS, positive, positive_integer
+from nclib.models.registry import register
 from nclib.runs.distributed import with_all_captions
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
@@ -164,19 +165,14 @@ class SimilarityNodes(RegionWordMatcher):
 
     _vectors_per_node: int  # similarity vectors that one node leaves in memory, for the memory budget
 
-    def __init__(
-        self,
-        *,
-        dropout: float = 0.4,
-        temperature: float = 9.0,
-        **common: Any,
-    ) -> None:
-        super().__init__(dropout=dropout, **common)
-        positive(temperature=temperature)
+    dropout: float = option(0.4, low=0, high=1)
+    temperature: float = option(9.0, above=0)
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self.needs_regions = self.n_regions
-        self.temperature = float(temperature)
         self.group_cost: float | None = None
-        embed_dim, sim_dim = self.embed_dim, self.sim_dim
+        embed_dim, sim_dim, dropout = self.embed_dim, self.sim_dim, self.dropout
         self.image_global = VisualGlobal(embed_dim, self.n_slots, dropout=dropout)
         self.text_global = TextGlobal(embed_dim, dropout=dropout)
         self.local_similarity = xavier_linear(embed_dim, sim_dim)
@@ -336,9 +332,7 @@ class SimilarityNodes(RegionWordMatcher):
         """Take note of the captions' statistics; only SAF keeps some."""
 
 
-@MODELS.register(
-    "sgr", summary="similarity graph reasoning between words and a global node", paper="AAAI 2021"
-)
+@register("sgr", summary="similarity graph reasoning between words and a global node", paper="AAAI 2021")
 class SGR(SimilarityNodes):
     """Similarity graph reasoning (SGRAF, Sec. 3.3).
 
@@ -350,17 +344,13 @@ class SGR(SimilarityNodes):
         Sizes, encoders, ``dropout`` and ``temperature``; see :class:`SimilarityNodes`.
     """
 
+    steps: int = option(3, low=1)
+
     _vectors_per_node = 10
 
-    def __init__(
-        self,
-        *,
-        steps: int = 3,
-        **common: Any,
-    ) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        positive_integer(steps=steps)
-        self.graph = GraphReasoning(self.sim_dim, steps)
+        self.graph = GraphReasoning(self.sim_dim, self.steps)
 
     def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
         n_images, n, size = nodes.shape[:3]
@@ -372,7 +362,7 @@ class SGR(SimilarityNodes):
         return vectors.view(n_images, n, -1), None
 
 
-@MODELS.register("saf", summary="similarity attention filtration: gated average of nodes", paper="AAAI 2021")
+@register("saf", summary="similarity attention filtration: gated average of nodes", paper="AAAI 2021")
 class SAF(SimilarityNodes):
     """Similarity attention filtration (SGRAF, Sec. 3.4).
 
@@ -384,10 +374,7 @@ class SAF(SimilarityNodes):
 
     _vectors_per_node = 4
 
-    def __init__(
-        self,
-        **common: Any,
-    ) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self.filtration = AttentionFiltration(self.sim_dim)
 
