@@ -6,16 +6,10 @@ regions and words) and :class:`CosineMatcher` (one vector each), with :func:`opt
 
 from __future__ import annotations
 
+from importlib import import_module
+from pathlib import Path
+
 from nclib.common.tokens import Tokens
-from nclib.models import clip as _clip
-from nclib.models import ensemble as _ensemble
-from nclib.models import imram as _imram
-from nclib.models import omit as _omit
-from nclib.models import pcme as _pcme
-from nclib.models import pvse as _pvse
-from nclib.models import scan as _scan
-from nclib.models import vse as _vse
-from nclib.models import vse_inf as _vse_inf
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
 from nclib.models.cosine import CosineMatcher
 from nclib.models.encoders import l2
@@ -41,4 +35,6 @@ __all__ = [
     "similarity_matrix",
 ]
 
-del _clip, _ensemble, _imram, _omit, _pcme, _pvse, _scan, _vse, _vse_inf
+# A new model is one new file here: importing it registers it.
+for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
+    import_module(f"{__name__}.{_file.stem}")

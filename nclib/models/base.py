@@ -257,12 +257,12 @@ class Matcher(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        return next(self.parameters()).device
+        return next(self.parameters(), torch.empty(0)).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Number type of the weights."""
-        return next(self.parameters()).dtype
+        return next(self.parameters(), torch.empty(0)).dtype
 
     @property
     def encodes_alone(self) -> bool:

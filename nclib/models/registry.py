@@ -46,43 +46,37 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
     """
 
     def add(cls: M) -> M:
-        known = MODELS._entries.get(name)
-        if known is not None and _same_notebook_class(known.factory, cls):
-            del MODELS._entries[name]  # a cell that is run again
-        check_class(cls)
+        mistake = mistake_in(cls)
+        if mistake:
+            raise TypeError(f"model {name!r}: {mistake}")
         MODELS.register(name, summary=summary, paper=paper)(cls)
         return cls
 
     return add
 
 
-def _same_notebook_class(known: type, cls: type) -> bool:
-    return cls.__module__ == "__main__" == known.__module__ and cls.__qualname__ == known.__qualname__
-
-
-def check_class(cls: type) -> None:
-    """Raise a TypeError, in one line, for a class that cannot be built and used as a model."""
+def mistake_in(cls: type) -> str:
+    """Return what keeps a class from being built and used as a model, in one line; empty if nothing does."""
     if not (isinstance(cls, type) and issubclass(cls, Matcher)):
-        raise TypeError(f"{getattr(cls, '__name__', cls)} must be a class derived from nclib.models.Matcher")
+        return f"{getattr(cls, '__name__', cls)} must be a class derived from nclib.models.Matcher"
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
-        raise TypeError(f"{cls.__name__} lacks {', '.join(missing)}, which every model of its base needs")
-    for owner in (c for c in cls.__mro__ if issubclass(c, Matcher) and "__init__" in c.__dict__):
-        for parameter in list(signature(owner).values()):
-            if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
-                raise TypeError(
-                    f"{owner.__name__}.__init__ takes {parameter.name!r} by position; options have names: "
-                    "write `def __init__(self, *, ...)`"
-                )
+        return f"class {cls.__name__} lacks {', '.join(missing)}"
+    owner = next((c for c in cls.__mro__ if "__init__" in vars(c)), cls)
+    for parameter in signature(owner).values():
+        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
+            return (
+                f"{owner.__name__}.__init__ takes {parameter.name!r} by position; options have names: write "
+                "def __init__(self, *, ...)"
+            )
     taken = parameters_of(cls)
-    unset = [n for n, p in taken.items() if p.default is p.empty and n not in SIZES]
-    if unset:
-        raise TypeError(f"option {unset[0]!r} of {cls.__name__} needs a default")
     if not {"feature_dim", "vocab_size"} <= set(taken):
-        raise TypeError(
-            f"{cls.__name__}.__init__ must take **common and pass it on to super().__init__(**common): "
-            "the sizes of the data come that way"
+        return (
+            f"{owner.__name__}.__init__ must take **common and pass it on to super().__init__(**common); the "
+            "sizes of the data come that way"
         )
+    unset = [n for n, p in taken.items() if p.default is p.empty and n not in SIZES]
+    return f"option {unset[0]!r} of {cls.__name__} needs a default" if unset else ""
 
 
 def parameters_of(model: type) -> dict[str, inspect.Parameter]:

@@ -58,7 +58,10 @@ def checked(
             found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
     for name, catalogue in names.items():
         if name in given and given[name] not in catalogue:
-            found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}")
+            found.append(
+                f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}; import the file that registers "
+                "another one first"
+            )
     if found:
         raise ValueError("bad parameters: " + "; ".join(found))
     return given
