@@ -131,7 +131,13 @@ def same_count(images: Any, captions: Any) -> None:
 
 
 def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
-    """Return regions and words, or say that the encodings come from a model that keeps none."""
+    """Return regions and words.
+
+    Raises
+    ------
+    ValueError
+        If the encodings come from a model that keeps global vectors only.
+    """
     if images.regions is None or captions.words is None:
         raise ValueError(
             "images and captions must be encodings made by this model: regions or words are missing"
@@ -280,7 +286,13 @@ class Matcher(nn.Module, ABC):
         return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
-        """Return ``images`` in the model's number type, or say what is wrong with them."""
+        """Return ``images`` in the model's number type.
+
+        Raises
+        ------
+        ValueError
+            If the shape or the number of regions does not fit the model.
+        """
         if images.ndim != 3 or images.shape[2] != self.feature_dim:
             raise ValueError(
                 f"images must be (batch, regions, {self.feature_dim}), got {tuple(images.shape)}; "
@@ -297,7 +309,13 @@ class Matcher(nn.Module, ABC):
         return images.to(self.dtype)
 
     def check_tokens(self, tokens: Tokens) -> Tokens:
-        """Return ``tokens`` if every id is in the vocabulary, or say what is wrong with them."""
+        """Return ``tokens`` unchanged.
+
+        Raises
+        ------
+        ValueError
+            If there is no caption, an empty one, or (on a CPU) an id outside the vocabulary.
+        """
         if len(tokens) == 0:
             raise ValueError("tokens must hold at least one caption")
         if min(tokens.lengths) < 1:
@@ -379,7 +397,7 @@ class Matcher(nn.Module, ABC):
         return 1
 
     def pair_vectors(self, images: Any, captions: Any, *, paired: bool = False) -> Tensor:
-        """Describe pairs by similarity vectors, what a model knows of a pair before its final score.
+        """Describe pairs by similarity vectors, from which the final score is computed.
 
         The result can be differentiated twice, as a gradient step inside another one needs.
 

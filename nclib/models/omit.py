@@ -20,7 +20,7 @@ from nclib.common.tokens import Tokens
 from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import EPS, l2, word_mask
-from nclib.models.grouping import group_captions
+from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.omit_encodings import IMAGE_ENCODERS, OMITCaptions, OMITImages
 from nclib.models.omit_matching import (
     MARGINALS,
@@ -96,12 +96,12 @@ class OMIT(Matcher):
     image_encoder : {"mlp", "linear", "identity"}
         Linear map plus a two-layer network (the paper's), linear map, or the features as they are.
     image_global : {"mean", "first"}
-        An image's global vector: the mean of its fragments, or its first fragment, which then is no local one
-        (the class token of a vision transformer).
+        An image's global vector: the mean of its fragments, or its first fragment (the class token of a
+        vision transformer), which is then left out of the local ones.
     text : {"bigru", "bert", "clip"}
         Text encoder: a bidirectional GRU, whose captions have the mean of their words as global vector; a
-        transformer in the layout of BERT, whose first token is the global vector and no word; or CLIP's text
-        tower, whose global vector is the end of the text, words being the tokens between start and end.
+        pretrained BERT, whose first token is the global vector and not a word; or CLIP's text tower, whose
+        global vector is the end of the text and whose words are the tokens between start and end.
     text_folder, text_words : str
         For ``text="bert"`` and ``"clip"``: the pretrained model, and the data's vocabulary file; see
         :class:`nclib.models.pretrained.PretrainedText`.
@@ -217,7 +217,7 @@ class OMIT(Matcher):
         lead, tail = self.captions_are.lead, self.captions_are.tail
         if min(tokens.lengths) <= lead + tail:
             raise ValueError(
-                f"tokens has a caption of {min(tokens.lengths)} tokens; {lead + tail} of them are no words"
+                f"tokens has a caption of {min(tokens.lengths)} tokens; {lead + tail} of them are not words"
             )
         if self.training and self.augments:
             shortest = 1 if lead else SHORTEST
@@ -280,49 +280,61 @@ class OMIT(Matcher):
 
         ``logits`` changes nothing here: these scores do not saturate.
         """
-        with torch.autocast(images.vectors.device.type, enabled=False):
+        # 1. Captions of nearly equal length form groups, so that a group is one dense block with each image.
+        # 2. In training a group meets all images at once; if all groups together exceed the memory budget,
+        #    each is computed again in the backward pass.
+        # 3. Without gradients groups are small and meet the images slab by slab: both stay in the cache.
+        # 4. The groups' columns go back to the captions' order.
+        device = images.vectors.device
+        with torch.autocast(device.type, enabled=False):
             if MATCHINGS[self.matching].family == "vector":
                 return self._compare_vectors(images, captions)
             training, lengths = torch.is_grad_enabled(), captions.lengths
             # reading whether a dustbin is a mean would make a GPU wait
-            lean = not training and images.vectors.device.type == "cpu"
+            lean = not training and device.type == "cpu"
             image, caption = self._sides(images, captions, lean=lean)
             n_images, n_keys = image["keys"].shape[:2]
             column = n_images * n_keys * caption["words"].element_size()  # bytes of a word's cosines
             column *= BYTES[MATCHINGS[self.matching].family]
             again = training and column * (sum(lengths) + len(lengths)) > self.memory_budget
-            # without gradients, groups are small and meet the images slab by slab, in the cache
             groups = group_captions(
                 lengths,
-                group_cost=max(2.0, 3e4 / (n_images * n_keys)),  # it takes some fifty calls
+                group_cost=max(2.0, 3e4 / (n_images * n_keys)),  # a group takes some fifty calls
                 max_words=max(1, self.memory_budget // column) if training else GROUP_WORDS,
                 max_captions=chunk,
             )
-            order = torch.tensor([row for group in groups for row in group.rows])
-            order = order.to(images.vectors.device, non_blocking=True)
-            sizes = [len(group.rows) for group in groups]
-            parts = {k: v.index_select(0, order).split(sizes) for k, v in caption.items()}
-            beyond = caption["queries"].shape[1] - caption["words"].shape[1]
-            columns = []
-            for i, group in enumerate(groups):
-                widths = {"words": group.width, "mask": group.width, "norms": group.width}
-                widths["queries"] = group.width + beyond
-                part = {k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in parts.items()}
+            grouped, columns = Grouped(groups, device), []
+            for group, part in zip(groups, self._parts(caption, grouped, groups), strict=True):
                 if again:
-                    scores = checkpoint(
-                        self._block, image, part, use_reentrant=False, preserve_rng_state=False
+                    columns.append(
+                        checkpoint(self._block, image, part, use_reentrant=False, preserve_rng_state=False)
                     )
                 elif training:
-                    scores = self._block(image, part)
+                    columns.append(self._block(image, part))
                 else:
-                    part["flat"] = part["queries"].transpose(0, 1).flatten(0, 1)  # (m C, D)
-                    slab = max(1, SLAB_ENTRIES // (n_keys * len(group.rows) * (group.width + 1)))
-                    slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
-                    scores = torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
-                columns.append(scores)
-            back = torch.empty_like(order)
-            back[order] = torch.arange(len(order), device=order.device)
-            return torch.cat(columns, 1).index_select(1, back)
+                    columns.append(self._slab_by_slab(image, part, group))
+            return grouped.join(columns)
+
+    @staticmethod
+    def _parts(caption: Side, grouped: Grouped, groups: list[Group]) -> list[Side]:
+        """Cut the captions' side into groups, each as wide as its longest caption."""
+        beyond = caption["queries"].shape[1] - caption["words"].shape[1]
+        split = {name: grouped.split(tensor) for name, tensor in caption.items()}
+        parts = []
+        for i, group in enumerate(groups):
+            widths = dict.fromkeys(("words", "mask", "norms"), group.width) | {
+                "queries": group.width + beyond
+            }
+            parts.append({k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in split.items()})
+        return parts
+
+    def _slab_by_slab(self, image: Side, part: Side, group: Group) -> Tensor:
+        """Scores (B, C) of one group, as many images at a time as the cache holds; without gradients."""
+        part["flat"] = part["queries"].transpose(0, 1).flatten(0, 1)  # (m C, D)
+        n_keys = image["keys"].shape[1]
+        slab = max(1, SLAB_ENTRIES // (n_keys * len(group.rows) * (group.width + 1)))
+        slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
+        return torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
 
     @property
     def _bins(self) -> bool:
@@ -355,7 +367,7 @@ class OMIT(Matcher):
         return -square.clamp_min(1e-12).sqrt()
 
     def _vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
-        """What is compared: unit globals, for ``pem`` with the standard deviations less 1 beside them."""
+        """Unit global vectors, for ``pem`` followed by the standard deviations minus 1."""
         v, t = l2(images.vectors.to(self.dtype)), l2(captions.vectors.to(self.dtype))
         if self.matching == "vse":
             return v, t
@@ -364,7 +376,7 @@ class OMIT(Matcher):
             image, caption = self._sides(images, captions)
             wide = l2(v + pooled(self.image_pool, image["regions"]))
             long = l2(t + pooled(self.text_pool, caption["words"], caption["mask"]))
-        # less 1: the difference is the same, and small numbers do not cancel
+        # minus 1: the difference is the same, and small numbers do not cancel
         return torch.cat([v, torch.expm1(wide)], 1), torch.cat([t, torch.expm1(long)], 1)
 
     # -- given pairs and plans ------------------------------------------------------------------------------
@@ -445,7 +457,7 @@ class OMIT(Matcher):
         Tensor, (B, C, n, m)
             The plans; for cross attention the shares divided by the number of words, so that a word's column
             sums to what a plan with uniform weights gives it. Row 0 (and for transport column 0) belong to
-            the dustbin where the matching has one. 0 at padding.
+            the dustbin where the matching has one. Zero at padding.
 
         Raises
         ------

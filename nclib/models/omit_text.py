@@ -19,7 +19,7 @@ MASKED, REPLACED, DELETED = 0.10, 0.02, 0.08
 """Shares of tokens that become the mask word, become a random word, or vanish (Sec. 4.1)."""
 
 SHORTEST = 5
-"""Captions with fewer words, start and end not counted, are left alone before a GRU (official code)."""
+"""Captions with fewer words, start and end not counted, stay unchanged before a GRU (official code)."""
 
 
 def gru_with_mask(vocab_size: int, embed_dim: int, word_dim: int, *, word_vectors: str = "") -> TextEncoder:

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
 from nclib.models.encoders import word_mask
-from nclib.models.grouping import group_captions
+from nclib.models.grouping import Grouped, group_captions
 from nclib.models.region_words import RegionWordMatcher
 
 
@@ -120,11 +120,8 @@ class FragmentMatcher(RegionWordMatcher):
             groups = group_captions(
                 lengths, group_cost=30.0, max_words=max(1, budget // word), max_captions=chunk
             )
-            order = torch.tensor([row for group in groups for row in group.rows])
-            order = order.to(words.device, non_blocking=True)
-            parts = words.index_select(0, order).split([len(group.rows) for group in groups])
-            columns = []
-            for group, part in zip(groups, parts, strict=True):
+            grouped, columns = Grouped(groups, words.device), []
+            for group, part in zip(groups, grouped.split(words), strict=True):
                 mask = word_mask(group.lengths, group.width, part)
                 inputs = (regions, padded_with_ones(part[:, : group.width], mask), mask)
                 if again:
@@ -134,9 +131,7 @@ class FragmentMatcher(RegionWordMatcher):
                 else:
                     scores = self.pair_scores(*inputs)
                 columns.append(scores)
-            back = torch.empty_like(order)
-            back[order] = torch.arange(len(order), device=order.device)
-            return torch.cat(columns, 1).index_select(1, back)
+            return grouped.join(columns)
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False

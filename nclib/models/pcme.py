@@ -18,8 +18,7 @@ from nclib.models.registry import register
 
 COMPARES = ("probability", "dot")
 FIXED_DRAWS = 2101
-"""Seed of the draws used in evaluation: every sample gets the same, so that scores do not change from call to
-call or with the batch."""
+"""Seed of the draws used in evaluation. All samples share them, so that scores do not depend on the batch."""
 
 
 @register("pcme", summary="Gaussian embeddings, match probability of samples", paper="CVPR 2021")
@@ -36,11 +35,11 @@ class PCME(Matcher):
     compare : {"probability", "dot"}
         Mean match probability (the default of the paper's tables), or the sum of all inner products.
     sigma : float
-        Deviation that the untrained Gaussians have, about; 1 in the published code.
+        Approximate deviation of the untrained Gaussians; 1 in the official code.
     slope, shift : float
-        First values of a and b; 15 both in the published code. From its start all probabilities of untrained
-        pairs are next to zero, which only its own loss in log space can leave (:func:`soft_contrastive`).
-        These values give a ranking loss on the probabilities something to rank.
+        First values of a and b; both 15 in the official code. There the probabilities of all untrained pairs
+        are close to zero, from which only PCME's own loss in log space recovers (:func:`soft_contrastive`);
+        the defaults here give a ranking loss on probabilities something to rank.
     kl : float
         Weight of the term of :meth:`extra_terms`.
     sentence : {"last_token", "final"}
@@ -102,7 +101,7 @@ class PCME(Matcher):
         return self.sample(F.normalize(mean.squeeze(1), dim=-1), spread, 1)
 
     def sample(self, mean: Tensor, log_sigma: Tensor, side: int) -> SetEncoding:
-        """Draw points mean + sigma * eps, (B, J, D): anew in training, else with the fixed eps of a side."""
+        """Draw points mean + sigma * eps, (B, J, D); in evaluation the eps of each side is fixed."""
         shape = (len(mean), self.n_samples, mean.shape[1])
         if self.training:
             draws = torch.randn(shape).to(mean.device, mean.dtype, non_blocking=True)
@@ -149,7 +148,7 @@ class PCME(Matcher):
     def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
         """Return the weighted divergence of the Gaussians from the standard one, summed over samples.
 
-        As in the published code: the mean of the drawn points stands for the mean, and log sigma for the log
+        As in the official code, the mean of the drawn points replaces the mean, and log sigma the log
         *variance*.
         """
         return {"kl": self.kl * (_divergence(images) + _divergence(captions))}
@@ -171,7 +170,7 @@ def soft_contrastive(logits: Tensor) -> Tensor:
     Returns
     -------
     Tensor, (B, B)
-        The published total is the sum over all pairs, taken twice (once for each direction).
+        The official total is the sum over all pairs, taken twice (once for each direction).
     """
     sign = 1 - 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
     return F.softplus(sign * logits)

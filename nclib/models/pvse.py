@@ -31,7 +31,7 @@ class SetEncoding:
     members : Tensor, (B, K, D)
         Its embeddings or samples.
     parts : tuple of Tensor, each (B, ...)
-        What the model's own loss terms look at.
+        Tensors for the model's own loss terms.
     """
 
     vectors: Tensor
@@ -110,7 +110,7 @@ class SentenceEncoder(nn.Module):
     word_dim, embed_dim : int
         Width of a word vector and of the sentence vector (even).
     sentence : {"last_token", "final"}
-        ``"last_token"`` is the published code's: both directions' output at the last token, where the
+        ``"last_token"`` is the official code's: both directions' output at the last token, where the
         backward one has read one token only. ``"final"`` takes each direction's last state.
     """
 
@@ -213,11 +213,11 @@ class PVSE(Matcher):
         return (images.members @ captions.members.transpose(1, 2)).amax((1, 2))
 
     def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
-        """Return weighted terms on the diversity of residuals and on the distance of the two modalities.
+        """Return the weighted terms for the diversity of residuals and the distance of the two modalities.
 
         Diversity: mean length of a sample's Gram matrix of unit residuals off its diagonal, over K^2. MMD:
         maximum mean discrepancy of all embeddings of images and of captions under exp(-distance / 2), the
-        distance unsquared as in the published code.
+        distance unsquared as in the official code.
         """
         x, y = images.members.flatten(0, 1), captions.members.flatten(0, 1)
         discrepancy = _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)

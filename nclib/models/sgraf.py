@@ -26,7 +26,7 @@ from nclib.models.encoders import (
     word_mask,
     xavier_linear,
 )
-from nclib.models.grouping import Group, group_captions
+from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.options import option
 from nclib.models.reasoning import reason_over_pairs
 from nclib.models.region_words import RegionWordMatcher
@@ -147,7 +147,7 @@ class AttentionFiltration(nn.Module):
 
 
 class SimilarityNodes(RegionWordMatcher):
-    """What SGR and SAF share: encoders, global vectors, similarity nodes and the final score.
+    """Common base of SGR and SAF: encoders, global vectors, similarity nodes and the final score.
 
     Attribute ``group_cost`` overrides the fixed cost of a group of captions, in nodes of one caption: 0 gives
     every caption length a group of its own, a large number pads all captions to one length.
@@ -255,13 +255,10 @@ class SimilarityNodes(RegionWordMatcher):
         vectors, regions, caption_vectors, words, _ = self._parts(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             groups, again = self._plan(regions, captions.lengths, chunk)
-            order = torch.tensor([row for group in groups for row in group.rows])
-            order = order.to(regions.device, non_blocking=True)
-            sizes = [len(group.rows) for group in groups]
+            grouped = Grouped(groups, regions.device)
             columns: list[Tensor] = []
             moments: list[tuple[Tensor, Tensor]] = []
-            caption_parts = caption_vectors.index_select(0, order).split(sizes)
-            word_parts = words.index_select(0, order).split(sizes)
+            caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
             for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
                 inputs = (vectors, regions, some_vectors, some_words, group, scored)
                 if again:
@@ -273,12 +270,10 @@ class SimilarityNodes(RegionWordMatcher):
                 columns.append(out)
                 if kept is not None:
                     moments.append(kept)
-            back = torch.empty_like(order)
-            back[order] = torch.arange(len(order), device=order.device)
             if moments:
                 means, variances = zip(*moments, strict=True)
-                self._remember(torch.cat(means)[back], torch.cat(variances)[back])
-            return torch.cat(columns, 1).index_select(1, back)
+                self._remember(grouped.join(means, 0), grouped.join(variances, 0))
+            return grouped.join(columns)
 
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""
@@ -329,7 +324,7 @@ class SimilarityNodes(RegionWordMatcher):
         """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S)."""
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Take note of the captions' statistics; only SAF keeps some."""
+        """Update running statistics from the captions' own; only SAF has any."""
 
 
 @register("sgr", summary="similarity graph reasoning between words and a global node", paper="AAAI 2021")

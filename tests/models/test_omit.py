@@ -394,7 +394,7 @@ def test_words_through_clips_text_tower(tmp_path):
     torch.testing.assert_close(net.train().encode_captions(tokens).words, t.words)  # unchanged
     net(torch.randn(4, 3, 4), tokens).sum().backward()
     assert net.text_encoder.fc.weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="a caption of 2 tokens; 2 of them are no words"):
+    with pytest.raises(ValueError, match="a caption of 2 tokens; 2 of them are not words"):
         net.encode_captions(Tokens(torch.tensor([[1, 2]]), (2,)))
 
 
@@ -426,7 +426,7 @@ def test_words_through_a_transformer(tmp_path):
     tuned = model(**options, finetune=True).train()
     tuned(torch.randn(4, 3, 4), many).sum().backward()
     assert tuned.text_encoder.tower.get_input_embeddings().weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="a caption of 1 tokens; 1 of them are no words"):
+    with pytest.raises(ValueError, match="a caption of 1 tokens; 1 of them are not words"):
         net.encode_captions(Tokens(torch.ones(1, 1, dtype=torch.long), (1,)))
     with pytest.raises(ValueError, match="is neither a folder with"):
         model(**options | {"text_folder": str(tmp_path / "none")})
