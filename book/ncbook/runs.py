@@ -226,7 +226,7 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
     try:
         if not model:
             return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
-        own = inspect.signature(models.registry.MODELS[model].factory).parameters
+        own = models.registry.parameters_of(models.registry.MODELS[model].factory)
         return _flat(
             nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
             {k: p.default for k, p in own.items() if p.default is not p.empty},

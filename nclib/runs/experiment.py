@@ -173,7 +173,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}")
+                hint = "; import the file that registers another one first" if name == "model" else ""
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
