@@ -13,8 +13,9 @@ from typing import Any
 import nbformat
 from nbstamp import INJECTED, RESULTS, records_in, tags
 
+from nclib.runs.identity import naming
+
 GLUE = "application/papermill.record/"
-FREE = ("seed", "out", "device", "threads")  # what may differ between runs that stand in one row
 COLUMNS = {
     "i2t_r1": "image to text R@1",
     "i2t_r10": "R@10",
@@ -74,7 +75,7 @@ def runs_of(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
 
 def kind(record: Mapping[str, Any]) -> str:
     """Text that two runs share when they differ in their seed alone."""
-    return json.dumps({k: v for k, v in record["settings"].items() if k not in FREE}, sort_keys=True)
+    return json.dumps({**naming(record["settings"]), "seed": None}, sort_keys=True)
 
 
 def called(settings: Mapping[str, Any]) -> str:

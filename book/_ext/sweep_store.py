@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FREE = ("out", "device", "threads")  # settings that do not decide the numbers (nclib.runs.record.FREE)
+from nclib.runs.identity import naming
+
 SUBFOLDERS = ("records", "notebooks", "logs", "state", "work")
 
 
@@ -166,14 +167,8 @@ class Store:
 
 
 def same_settings(have: Mapping[str, Any], want: Mapping[str, Any]) -> bool:
-    """Return whether two settings mean the same numbers; where the data lie on this machine is free."""
-
-    def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-        options = {k: v for k, v in settings.get("data_options", {}).items() if k != "root"}
-        kept = {k: v for k, v in settings.items() if k not in FREE}
-        return {**kept, "data_options": options}
-
-    return decisive(have) == decisive(want)
+    """Return whether two settings name one run."""
+    return naming({"data_options": {}, **have}) == naming({"data_options": {}, **want})
 
 
 @contextlib.contextmanager

@@ -6,9 +6,6 @@ Two kinds of runs stand in it: :mod:`nclib.runs.pairs` trains on pairs that may 
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
@@ -17,15 +14,15 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from nclib.runs import checkpoint
 from nclib.common.lock import check_writable, sole_writer
 from nclib.common.options import Rule, make, plain_values, rules
-from nclib.runs.distributed import processes
 from nclib.common.registry import Registry
+from nclib.runs import checkpoint, identity
+from nclib.runs.distributed import processes
 from nclib.runs.loop import SavedLoop
-from nclib.runs.settings import as_plain, check_data_options, checked, noise_digest
-from nclib.runs.record import Record, environment, peak_memory_mb
 from nclib.runs.pair_trainer import choose_device
+from nclib.runs.record import Record, environment, peak_memory_mb
+from nclib.runs.settings import as_plain, check_data_options, checked, noise_digest
 
 R = TypeVar("R", bound=Record)
 L = TypeVar("L")
@@ -243,18 +240,24 @@ def cpu_threads(n: int) -> Iterator[None]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a digest of everything that decides a run's numbers: its settings and nclib's code."""
-    decisive = {k: v for k, v in settings.items() if k not in ("out", "device")}
-    return hashlib.sha256(json.dumps([decisive, _code()], sort_keys=True).encode()).hexdigest()[:16]
+    """Return a digest of everything that decides a run's numbers: its settings and its code."""
+    if "model" in settings:
+        from nclib import data, methods, models  # noqa: F401  (each registers its entries)
+        from nclib.data.registry import datasets
+        from nclib.methods.registry import METHODS
+        from nclib.models.registry import MODELS
+        from nclib.runs.pairs import load_trainer, test_metrics
 
+        registries = {"method": METHODS, "model": MODELS, "dataset": datasets}
+        parts: list[Any] = [load_trainer, test_metrics]
+    else:
+        from nclib.data.category import category_datasets
+        from nclib.label_noise.registry import METHODS as LABEL_METHODS
+        from nclib.runs.labels import corrected_confusion
+        from nclib.runs.labels import load_trainer as load_label_trainer
 
-@functools.cache
-def _code() -> str:
-    """Return a digest of the package's code and bundled files, as they were when first asked for."""
-    h = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    above = {"record.py", "presets.py"}  # they look at a run, or feed its settings
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".npz", ".png") and path.name not in above and "plots" not in path.parts:
-            h.update(path.read_bytes())
-    return h.hexdigest()
+        registries = {"method": LABEL_METHODS, "dataset": category_datasets}
+        parts = [load_label_trainer, corrected_confusion]
+    return identity.fingerprint(
+        settings, [*parts, *(registry[settings[name]].factory for name, registry in registries.items())]
+    )

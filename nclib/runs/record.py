@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 
 from nclib.runs.checkpoint import write_atomically
+from nclib.runs.identity import naming
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
-FREE = ("out", "device", "threads")  # settings that do not decide the numbers
 RECORDED = Path(__file__).resolve().parents[2] / "book" / "results"  # in a checkout
 PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 
@@ -284,7 +284,7 @@ def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | 
     ----------
     folder : path
     settings : mapping
-        Complete settings, as ``resolve`` gives them; ``out``, ``device`` and ``threads`` are not compared.
+        Complete settings, as ``resolve`` gives them; those that name a run are compared.
     kind : type
         Kind of record.
 
@@ -299,7 +299,8 @@ def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | 
         When there is no such folder.
     """
     for _, record in read(folder, kind):
-        if all(record.settings.get(k) == v for k, v in settings.items() if k not in FREE):
+        found = naming(record.settings)
+        if all(found.get(k) == v for k, v in naming(settings).items()):
             return record
     return None
 
