@@ -1,4 +1,4 @@
-"""The command line: ``nclib run|table|claims|rerun|data|list|doctor``, thin over the package's functions.
+"""The command line: ``nclib run|data|list|doctor``, thin over the package's functions.
 
 ``nclib COMMAND --help`` says what a command takes. The exit status is 0 when all went well, 1 when what was
 asked for is not so (an incomplete folder, for example), 2 for a wrong call.
@@ -14,17 +14,14 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zipfile import BadZipFile
 
 from nclib.runs.words import options_of, words_of
 
-if TYPE_CHECKING:
-    from ncbook import Recorded
-
 Words = Sequence[str]
 INTERRUPTED = 130  # the shell's status of a command that Ctrl-C ended
-UNREAD = 141  # and of one whose reader went away, as in ``nclib claims | head -1``
+UNREAD = 141  # and of one whose reader went away, as in ``nclib list | head -1``
 
 
 @dataclass(frozen=True)
@@ -84,102 +81,6 @@ def _parameters(method: str) -> str:
     return "\n".join(lines)
 
 
-# --------------------------------------------------------------------------------------- tables and claims
-
-
-def table(words: Words) -> int:
-    """Print a printed table beside what was measured: ``nclib table L2RM 6 [--bundled] [--csv FILE]``."""
-    import ncbook as tables
-
-    parser = _parser("table", table)
-    parser.add_argument("paper", choices=tables.PAPERS)
-    parser.add_argument("number", help="of the table, such as 6 or IV")
-    parser.add_argument("--folder", type=Path, help="folder of records; those of the book by default")
-    parser.add_argument("--bundled", action="store_true", help="the same rows measured on the bundled data")
-    parser.add_argument("--csv", type=Path, help="also write it to this file")
-    options = parser.parse_args(words)
-    make = tables.bundled_sheet if options.bundled else tables.printed_sheet
-    sheet = make(options.paper, options.number, _recorded(options.folder))
-    if sheet is None:
-        print(f"{options.paper}, Table {options.number} has no counterpart on the bundled data")
-        return 1
-    print(sheet.text())
-    _write(options.csv, sheet.file)
-    return 0
-
-
-def claims(words: Words) -> int:
-    """Decide every claim of the papers anew from the records and print the verdicts."""
-    import ncbook as tables
-
-    parser = _parser("claims", claims)
-    parser.add_argument("--folder", type=Path, help="folder of records; those of the book by default")
-    parser.add_argument("--paper", choices=tables.PAPERS, help="the claims of one paper")
-    parser.add_argument("--csv", type=Path, help="also write the ledger to this file")
-    options = parser.parse_args(words)
-    runs = _recorded(options.folder)
-    ledger = tables.ledger(runs)
-    shown = ledger[ledger["paper"] == options.paper] if options.paper else ledger
-    for row in shown.to_dict("records"):
-        print(f"{row['id']}  {row['verdict']}: {row['claim']}\n     {row['evidence']}")
-        if row["n"]:
-            print(f"     {row['data']}; n = {row['n']}; {row['test']}")
-    print(f"\n{len(shown)} claims, {len(runs)} recorded runs\n{tables.counts(ledger).to_string()}")
-    _write(options.csv, tables.ledger_sheet(ledger, options.paper or "").file)
-    return 0
-
-
-def _recorded(folder: Path | None) -> Recorded:
-    """Return the recorded runs below a folder; say so where there is none."""
-    import ncbook as tables
-
-    runs = tables.recorded(folder)
-    if folder and not len(runs):
-        print(f"nclib: no record of a run below {folder}", file=sys.stderr)
-    return runs
-
-
-def rerun(words: Words) -> int:
-    """Print the commands behind the cells of a printed table, or run them: ``nclib rerun L2RM 6``."""
-    import ncbook as tables
-
-    import nclib
-
-    parser = _parser("rerun", rerun)
-    parser.add_argument("paper", choices=tables.PAPERS)
-    parser.add_argument("table", help="number, such as 6 or IV")
-    parser.add_argument("--row", default="", help="one row, as printed")
-    parser.add_argument("--data", default="", help="one data set, as printed")
-    parser.add_argument("--rate", default="", help="one rate")
-    parser.add_argument("--root", type=Path, default=Path("/data"), help="folder of the papers' data")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds")
-    parser.add_argument("--run", action="store_true", help="do the runs, one after the other")
-    options = parser.parse_args(words)
-    if options.seeds < 1:
-        raise ValueError(f"seeds={options.seeds}: must be an integer, at least 1")
-    runs, without = tables.reruns(
-        options.paper, options.table, row=options.row, data=options.data, rate=options.rate
-    )
-    for one in runs:
-        print(f"# {one.row}; {one.data}{f'; rate {one.rate}' if one.rate else ''}")
-        for seed in range(options.seeds):
-            print(one.command(str(options.root), seed))
-            if options.run:
-                nclib.run(**{**one.arguments, "seed": seed, "data_options": {"root": str(options.root)}})
-    print(f"# {len(runs)} runs for each of {options.seeds} seeds; records go to the folder runs")
-    if without:
-        print(f"# not here: {'; '.join(without)}")
-    return 0
-
-
-def _write(path: Path | None, text: str) -> None:
-    if path is not None:
-        from nclib.runs.checkpoint import write_atomically
-
-        write_atomically(path, text.encode())
-        print(f"written: {path}")
-
-
 # --------------------------------------------------------------------------------- data, catalogues, doctor
 
 
@@ -222,9 +123,6 @@ def doctor(words: Words) -> int:
 
 COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
-    "table": Command("print a printed table beside what was measured", table),
-    "claims": Command("recompute the verdict on every claim", claims),
-    "rerun": Command("list or do the runs that fill a printed table's cells", rerun),
     "data": Command("check the papers' data, convert other files", data),
     "list": Command("list methods, models and data", catalogue),
     "doctor": Command("say what this machine has and lacks", doctor),
@@ -249,7 +147,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
 
 
 def main(words: Words | None = None) -> int:
-    """Image-text retrieval when part of the pairs is wrong: one run, the tables, the claims, the data.
+    """Image-text retrieval when part of the pairs is wrong: one run, the data, the catalogues.
 
     Parameters
     ----------
@@ -276,7 +174,7 @@ def main(words: Words | None = None) -> int:
         print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        trains = words[:1] == ["run"] or "--run" in words
+        trains = words[:1] == ["run"]
         more = "; the same command goes on from the last finished epoch" if trains else ""
         print(f"stopped{more}", file=sys.stderr)
         return INTERRUPTED

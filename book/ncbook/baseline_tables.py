@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nclib.runs.record import printed
+from ncbook._printed import printed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ def measured_table(
     Parameters
     ----------
     runs : DataFrame
-        As :func:`nclib.label_noise.recorded` returns, with a column ``row`` that tells the row of each run.
+        As :func:`ncbook.recorded` returns, with a column ``row`` that tells the row of each run.
     names : mapping
         Value of ``row`` to the name shown; rows without any run say "no record".
     rates : tuple of float

@@ -99,7 +99,8 @@ class Reading:
         base: ast.expr = node
         last = ""
         while isinstance(base, ast.Attribute):
-            base, last = base.value, f".{base.attr}{last}"
+            last = f".{base.attr}{last}"
+            base = base.value
         if not isinstance(base, ast.Name):
             self.add(base)
             self.parts.append(last)
@@ -262,11 +263,17 @@ class Module:
         yield from self.imported
 
     def read(self, name: str) -> Reading:
-        """Return the reading of a name; of an import, its origin."""
+        """Return the reading of a name (of an import, its origin), or of a method, ``Class.name``."""
         reading = Reading(self.package)
         if name in self.imported:
             reading.parts.append(self.imported[name])
-        return reading.add(self.loose if name == LOOSE else self.defined.get(name, []))
+        first, _, member = name.partition(".")
+        nodes = self.loose if name == LOOSE else self.defined.get(first, [])
+        if member:
+            nodes = [
+                n for node in nodes for n in getattr(node, "body", []) if getattr(n, "name", "") == member
+            ]
+        return reading.add(nodes)
 
 
 class Code:

@@ -242,17 +242,16 @@ def cpu_threads(n: int) -> Iterator[None]:
 def fingerprint(settings: Mapping[str, Any]) -> str:
     """Return a digest of everything that decides a run's numbers: its settings and its code."""
     if "model" in settings:
-        from nclib import data, methods, models  # noqa: F401  (each registers its entries)
         from nclib.data.registry import datasets
-        from nclib.methods.registry import METHODS
+        from nclib.methods import METHODS
         from nclib.models.registry import MODELS
         from nclib.runs.pairs import load_trainer, test_metrics
 
-        registries = {"method": METHODS, "model": MODELS, "dataset": datasets}
+        registries: dict[str, Registry[Any]] = {"method": METHODS, "model": MODELS, "dataset": datasets}
         parts: list[Any] = [load_trainer, test_metrics]
     else:
         from nclib.data.category import category_datasets
-        from nclib.label_noise.registry import METHODS as LABEL_METHODS
+        from nclib.label_noise import METHODS as LABEL_METHODS
         from nclib.runs.labels import corrected_confusion
         from nclib.runs.labels import load_trainer as load_label_trainer
 

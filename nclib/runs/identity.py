@@ -1,9 +1,9 @@
 """The identity of a run: the settings that decide its numbers, and the code that computes them.
 
 The code is what the run's method, model, data set and trainer reach by name (:mod:`nclib.common.code`), and
-the source of what is defined elsewhere, in a notebook or in a file of the user's. Comments, docstrings and all
-other code are free to change. Device and threads change the last digits of a result but do not name a run: a
-record says which of them computed which epochs.
+the source of what is defined elsewhere, in a notebook or a file of the user's. Comments, docstrings and all
+other code may change. Device and threads change the last digits of a result but do not name a run: a record
+tells which of them computed which epochs.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class _Elsewhere:
             if not isinstance(part, (types.ModuleType, types.BuiltinFunctionType)):
                 self.enter(type(part), asked_by)
         elif part.__module__ in nclib_code().paths:
-            self.start |= set(nclib_code().locate(f"{part.__module__}:{part.__qualname__.split('.')[0]}"))
+            self.start.add((part.__module__, part.__qualname__.partition(".<locals>")[0]))
             for member in _functions(part) if isinstance(part, type) else []:
                 if member.__module__ not in nclib_code().paths:  # put in its place by the user
                     self.enter(member)

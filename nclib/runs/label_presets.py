@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import METHODS
 
 QUICK: dict[str, Any] = {
     "batch_size": 100,

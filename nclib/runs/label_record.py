@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nclib.runs import record as records
 from nclib.common.options import rules
-from nclib.runs.record import RECORDED, OtherFileError, Record
+from nclib.runs.record import OtherFileError, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,21 +71,3 @@ def variant(settings: Mapping[str, Any]) -> str:
     flat, expected = ({**s, **s["method_options"]} for s in (settings, usual))
     decisive = [*rules(CategorySchedule), *usual["method_options"]]
     return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"
-
-
-def recorded(**where: Any) -> pd.DataFrame:
-    """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
-
-    Parameters
-    ----------
-    **where
-        Column = value pairs that rows must satisfy, for example ``method="uot_rcl", noise_rate=0.6``.
-    """
-    return records.recorded(CategoryRecord, **where)
-
-
-def recorded_run(method: str, **values: Any) -> CategoryRecord | None:
-    """Return the recorded run of the book with exactly the settings that a run would use, if any."""
-    from nclib.runs.labels import resolve
-
-    return records.find(RECORDED, resolve(method, **values), CategoryRecord)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from nclib.common.options import option
 from nclib.runs.loop import SavedLoop, seed_of
-from nclib.label_noise.base import Batch, DeepMethod, Projector, Training, Truth
+from nclib.common.method import check_terms
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelTruth, Projector, Training
 from nclib.data.category import CategorySplit
 from nclib.evaluation import mean_average_precision
 
@@ -100,7 +101,7 @@ class CategoryTrainer(SavedLoop):
         identity: dict[str, str],
     ) -> None:
         super().__init__(seed=seed, device=device, folder=folder, identity=identity)
-        self.method, self.val, self.schedule, self.truth = method, val, schedule, Truth(truth)
+        self.method, self.val, self.schedule, self.truth = method, val, schedule, LabelTruth(truth)
         self.n_pairs, self.n_classes = len(train), train.n_classes
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
         self.iteration = 0
@@ -156,7 +157,7 @@ class CategoryTrainer(SavedLoop):
         totals: dict[str, Tensor] = {}
         quiet = not (progress and sys.stderr.isatty())
         for index in tqdm(chunks, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
-            terms = method.step(self, self.batch(index))
+            terms = check_terms(method.step(self, self.batch(index)), method.step)
             self.optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()
             self.optimizer.step()
@@ -168,10 +169,10 @@ class CategoryTrainer(SavedLoop):
         row |= self._mean_losses(totals, len(chunks), self.schedule.lr)
         return row | method.diagnostics(self.truth)
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor) -> LabelBatch:
         """Return the training pairs at ``index``, (B,) int64 on the device."""
         t = self.train
-        return Batch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
+        return LabelBatch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
 
     def _validate(self) -> dict[str, float]:
         return self.evaluate(self.val)
@@ -215,7 +216,7 @@ class CategoryTrainer(SavedLoop):
 
     def _put(self, weights: dict[str, Any]) -> None:
         if isinstance(self.method, Projector):
-            self.method.load_state(weights)
+            self.method.load_state(self, weights)
         else:
             self.network.load_state_dict(weights)
             self.network.eval()

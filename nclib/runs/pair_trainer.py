@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nclib.common.method import check_steps, loss_terms
 from nclib.common.prefetch import X, Y, ahead
 from nclib.common.options import option
 from nclib.runs.loop import SavedLoop, seed_of
@@ -529,12 +530,11 @@ class Trainer(SavedLoop):
         for network in range(self.method.n_networks):
             self.active = network
             self.processes.align(self.networks)
-            items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
-            step = self.method.warmup_step if warm else self.method.step
+            begin, step = self.method.begin_epoch, self.method.warmup_step if warm else self.method.step
+            items = self.batches(purpose="warm-up") if warm else check_steps(begin(self), begin)
             quiet = not (progress and sys.stderr.isatty())
             for item in tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
-                parts = step(self, item)
-                for terms in [parts] if isinstance(parts, dict) else parts:
+                for terms in loss_terms(step(self, item), step):
                     self._minimise(terms)
                     for name, value in terms.items():
                         totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()

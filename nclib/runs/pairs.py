@@ -24,7 +24,7 @@ from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.noise import Mismatch
 from nclib.runs.presets import PRESETS, preset
-from nclib.runs.record import RECORDED, Record, find
+from nclib.runs.record import Record
 from nclib.runs.pair_trainer import NoisyPairs, Schedule, Trainer, choose_device
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ __all__ = [
     "open_run",
     "parameters",
     "prepare_noise",
-    "recorded_run",
     "resolve",
     "run",
     "run_name",
@@ -222,11 +221,6 @@ def run_name(settings: Mapping[str, Any]) -> str:
     s = settings
     noise = f"file-{s['noise_sha256'][:8]}" if s["noise_file"] else f"m{s['mrate']:g}-{s['protocol']}"
     return f"{s['method']}-{s['model']}-{s['dataset']}-{noise}-s{s['seed']}-{fingerprint(s)[:8]}"
-
-
-def recorded_run(method: str, **values: Any) -> Record | None:
-    """Return the recorded run of the book with exactly the settings that :func:`run` would use, if any."""
-    return find(RECORDED, resolve(method, **values), Record)
 
 
 def shared(given: Mapping[str, Any]) -> dict[str, Any]:

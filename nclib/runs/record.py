@@ -1,9 +1,4 @@
-"""What a run leaves behind, and the papers' printed numbers to set beside it.
-
-A record is one JSON file: settings, data and noise with checksums, metrics, curves, diagnostics, time,
-hardware, versions. Tables and figures of the book are made from records alone. Printed values come from
-``book/ncbook/printed`` and are never mixed with measured ones.
-"""
+"""Record of a run: one JSON file with settings, checksums, metrics, curves, diagnostics, cost and versions."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import os
 import platform
 import subprocess
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -28,8 +23,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
-RECORDED = Path(__file__).resolve().parents[2] / "book" / "results"  # in a checkout
-PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 
 
 class OtherFileError(ValueError):
@@ -216,9 +209,9 @@ def read(folder: str | Path, kind: type[R]) -> Iterator[tuple[Path, R]]:
     Raises
     ------
     ValueError
-        When there is no such folder. (The book's own may be absent: it is, outside a checkout.)
+        When there is no such folder.
     """
-    if not Path(folder).is_dir() and Path(folder) != RECORDED:
+    if not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
     for path in sorted(Path(folder).rglob("*.json")):
         try:
@@ -305,65 +298,6 @@ def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | 
     return None
 
 
-def mean_and_spread(table: pd.DataFrame, by: Iterable[str], value: str = "rsum") -> pd.DataFrame:
-    """Return mean and standard deviation of a column per group of runs.
-
-    Parameters
-    ----------
-    table : DataFrame
-        One row per run, as from :func:`collect`.
-    by : iterable of str
-        Columns whose values form the groups; a missing value is a value too.
-    value : str
-        The column.
-
-    Returns
-    -------
-    DataFrame
-        One row per group: the columns ``by``, ``mean``, ``std`` (n - 1; NaN for a single run), ``count``.
-
-    Raises
-    ------
-    KeyError
-        When the table has no such column.
-    """
-    return table.groupby(list(by), dropna=False)[value].agg(["mean", "std", "count"]).reset_index()
-
-
-def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
-    """Return values printed in the papers.
-
-    Parameters
-    ----------
-    name : str
-        One of ``retrieval``, ``category_map``, ``claims``, ``figures``, ``hyperparameters``, ``resources``,
-        ``anomalies``.
-    **where
-        Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
-
-    Returns
-    -------
-    DataFrame
-        Every value as the text that is printed.
-
-    Raises
-    ------
-    ValueError
-        For an unknown table or column.
-    """
-    import pandas as pd
-
-    if name not in PRINTED:
-        raise ValueError(f"unknown table of printed values {name!r}; there are {', '.join(PRINTED)}")
-    path = Path(__file__).parents[2] / "book" / "ncbook" / "printed" / f"{name}.csv"
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    for column, value in where.items():
-        if column not in table:
-            raise ValueError(f"{name} has no column {column!r}; it has {', '.join(table.columns)}")
-        table = table[table[column] == str(value)]
-    return table.reset_index(drop=True)
-
-
 def environment(device: torch.device) -> dict[str, Any]:
     """Return hardware, threads, versions and, in a checkout, the git commit.
 
@@ -440,26 +374,3 @@ def peak_memory_mb(device: torch.device) -> float:
         return float("nan")
     scale = 1 if platform.system() == "Darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 2**20
-
-
-def recorded(kind: type[Record] = Record, /, **where: Any) -> pd.DataFrame:
-    """Return the recorded runs that the book shows, as :func:`collect`; empty outside a checkout.
-
-    Parameters
-    ----------
-    kind : type
-        Kind of record.
-    **where
-        Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
-
-    Returns
-    -------
-    DataFrame
-        Columns as in :func:`collect`; empty where a column is unknown or no run satisfies all.
-    """
-    table = collect(RECORDED, kind)
-    for column, value in where.items():
-        if column not in table:
-            return table.iloc[:0]
-        table = table[table[column] == value]
-    return table.reset_index(drop=True)

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from ncbook._compare import Difference, mean_text
 from ncbook._match import wanted
-from ncbook._runs import protocol_line, variant, variant_of
 from ncbook._sheets import verdict_mark
+from ncbook.runs import protocol_line, variant, variant_of
 from records_made import save, save_category
 from scipy import stats
 
@@ -53,7 +53,7 @@ def made(tmp_path_factory):
         data_options={"root": "data"},
     )
     (folder / "bench.json").write_text("{}")
-    return tables.recorded(folder)
+    return tables.load_runs(folder)
 
 
 def test_difference_is_the_paired_t_test():
@@ -236,3 +236,54 @@ def test_figures_are_drawn_with_and_without_records(made, nothing):
         left, right = figures[0].axes
         assert list(left.lines[0].get_ydata()) == [492.5, 479.8, 448.5, 378.5]
         assert bool(right.lines) == (runs is made)
+
+
+def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
+    save(tmp_path, "plain", 300, model="vse", mrate=0.4)
+    save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
+    (tmp_path / "bench.json").write_text("{}")
+    found = tables.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
+    assert found.metrics["test"]["rsum"] == 300
+    assert tables.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None
+    assert tables.recorded_run("l2rm", model="vse", mrate=0.4) is None
+    assert tables.recorded_run("mrl", noise_rate=0.2).metrics["test"]["map_avg"] == 0.7
+    assert tables.recorded_run("mrl", noise_rate=0.4) is None
+    with pytest.raises(ValueError, match="unknown parameter 'mrat'"):
+        tables.recorded_run("plain", mrat=0.4)
+
+
+def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
+    save(tmp_path, "plain", 300, model="vse", mrate=0.4)
+    save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
+    assert tables.recorded(model="vse")["rsum"].tolist() == [300]
+    assert tables.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
+    assert tables.recorded(method="l2rm").empty
+    assert tables.recorded(no_such_column=1).empty
+    with pytest.raises(ValueError, match="task='words': must be one of pairs, labels"):
+        tables.recorded("words")
+
+
+def test_means_and_a_shown_table():
+    runs = pd.DataFrame(
+        {"method": ["a", "a", "b"], "mrate": [0.2, 0.2, 0.6], "protocol": "images", "rsum": [1.0, 3.0, 5.0]}
+    )
+    table = tables.means(runs, "method", "mrate")
+    assert table.to_dict() == {
+        "0.2": {"a": "2.0 ± 1.4 (2)", "b": "no record"},
+        "0.6": {"a": "no record", "b": "5.0 (1)"},
+    }
+    assert list(tables.means(runs, ["method", "protocol"], "mrate", digits=0).index) == [
+        ("a", "images"),
+        ("b", "images"),
+    ]
+    page = tables.show(table, "own", "Measured", missing="–").to_html()
+    assert '<table id="T_own" class="dataframe">' in page
+    assert "<caption>Measured</caption>" in page
+    best = tables.show(
+        pd.DataFrame({"x": [1.25, 2.0]}), "n", format="{:.1f}", best=True, index=False
+    ).to_html()
+    assert "1.2<" in best
+    assert "bold" in best
+    assert "row_heading" not in best

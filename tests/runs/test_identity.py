@@ -110,7 +110,8 @@ def test_words_rename_no_run(copied):
 
 def test_the_first_fingerprint_is_quick_and_the_next_ones_cost_nothing():
     code = (
-        "from time import process_time as now; from nclib.runs import frame, pairs; s = pairs.resolve('l2rm');"
+        "from time import process_time as now; from nclib.runs import frame, pairs;"
+        "s = pairs.resolve('l2rm');"
         "a = now(); frame.fingerprint(s); b = now(); frame.fingerprint(s); print(b - a, now() - b)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ import nclib
 from nclib import data, methods, models
 from nclib.runs import checkpoint
 from nclib.common.options import make
-from nclib.runs.pairs import fingerprint, load_trainer, recorded_run, resolve, run_name, shared
+from nclib.runs.pairs import fingerprint, load_trainer, resolve, run_name, shared
 from nclib.noise import Mismatch
 from nclib.runs.pair_trainer import Batches, NoisyPairs, Schedule, choose_device, epoch_arrays
 
@@ -304,15 +304,7 @@ def test_noise_file_decides_rate_name_and_identity(tmp_path):
     assert len(set(names)) == 2  # other content under the same path is another run
 
 
-def test_recorded_run_needs_equal_settings(tmp_path, monkeypatch):
-    monkeypatch.setattr("nclib.runs.pairs.RECORDED", tmp_path / "results")
-    values = {**TINY, "model": "vse", "epochs": 1}
-    record = run(tmp_path, "plain", model="vse", epochs=1)
-    record.save(tmp_path / "results" / "a.json")
-    (tmp_path / "results" / "bench.json").write_text("{}")
-    assert recorded_run("plain", **values, out="elsewhere").name == record.name
-    assert recorded_run("plain", **values, lr=0.5) is None
-    assert recorded_run("l2rm", **values) is None
+def test_shared_parameters_are_those_of_every_method():
     assert shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
         "lr": 1,
         "seed": 3,

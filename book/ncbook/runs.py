@@ -15,6 +15,7 @@ from nclib.runs.identity import naming
 if TYPE_CHECKING:
     import pandas as pd
 
+RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = (
     "method",
@@ -35,7 +36,7 @@ CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "noise", "variant"
 
 
 @dataclass(frozen=True)
-class Recorded:
+class Runs:
     """Recorded runs: ``retrieval`` (image-text) and ``category`` (labels), one row per run.
 
     Columns: settings, test metrics, metrics of other groups as ``group.metric``, diagnostics, cost,
@@ -62,10 +63,10 @@ class Recorded:
         return len(self.retrieval) + len(self.category)
 
 
-def recorded(
+def load_runs(
     folder: str | Path | None = None, *, dataset: str | None = None, preset: str | None = None
-) -> Recorded:
-    """Read recorded runs; none outside a checkout.
+) -> Runs:
+    """Read the recorded runs of both tasks, as the printed tables and the claims need them.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ def recorded(
 
     Returns
     -------
-    Recorded
+    Runs
 
     Raises
     ------
@@ -86,7 +87,7 @@ def recorded(
     import pandas as pd
 
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for path, record in records.read(folder or records.RECORDED, records.Record):
+    for path, record in records.read(folder or RECORDED, records.Record):
         s = record.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
             rows["map_avg" in record.metrics["test"]].append(_row(record, path))
@@ -94,7 +95,73 @@ def recorded(
     for kind, keys in ((False, KEYS), (True, CATEGORY_KEYS)):
         table = pd.DataFrame(rows[kind])
         tables.append(table if len(table) else pd.DataFrame(columns=[*keys, "seed", "rsum", "map_avg"]))
-    return Recorded(*tables)
+    return Runs(*tables)
+
+
+def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
+    """Return the book's recorded runs of one task, one row per run.
+
+    Parameters
+    ----------
+    task : {"pairs", "labels"}
+        Image-text retrieval with mismatched pairs, or category retrieval with wrong labels.
+    **where
+        Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
+
+    Returns
+    -------
+    DataFrame
+        Columns as in :func:`nclib.runs.record.collect`; empty where a column is unknown or no run satisfies
+        all of ``where``.
+
+    Raises
+    ------
+    ValueError
+        For another task.
+
+    Examples
+    --------
+    >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
+    ['emoji']
+    """
+    from nclib.label_noise import CategoryRecord
+
+    kinds = {"pairs": records.Record, "labels": CategoryRecord}
+    if task not in kinds:
+        raise ValueError(f"task={task!r}: must be one of {', '.join(kinds)}")
+    table = records.collect(RECORDED, kinds[task])
+    for column, value in where.items():
+        if column not in table:
+            return table.iloc[:0]
+        table = table[table[column] == value]
+    return table.reset_index(drop=True)
+
+
+def recorded_run(method: str, **values: Any) -> records.Record | None:
+    """Return the book's recorded run with exactly the settings that a run would use, if there is one.
+
+    Parameters
+    ----------
+    method : str
+        Method of either task.
+    **values
+        Parameters of :func:`nclib.run`.
+
+    Returns
+    -------
+    Record or None
+
+    Raises
+    ------
+    ValueError
+        As :func:`nclib.run`, for a wrong name or value.
+    """
+    from nclib import label_noise
+    from nclib.runs.pairs import kind_of
+
+    kind = kind_of(method)
+    record = label_noise.CategoryRecord if kind is label_noise else records.Record
+    return records.find(RECORDED, kind.resolve(method, **values), record)
 
 
 def _row(record: records.Record, path: Path) -> dict[str, Any]:
@@ -223,7 +290,7 @@ def protocol_line(table: pd.DataFrame) -> str:
     Parameters
     ----------
     table : DataFrame
-        Rows of :attr:`Recorded.retrieval` or :attr:`Recorded.category`.
+        Rows of :attr:`Runs.retrieval` or :attr:`Runs.category`.
     """
     if table.empty:
         return "No record."
