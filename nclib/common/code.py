@@ -15,12 +15,13 @@ from __future__ import annotations
 import ast
 import functools
 import gc
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from nclib.common.files import digest
 
 Definition = tuple[str, str]  # module and name in it
 WHOLE, LOOSE = "*", ""  # as names: all of a module; its statements that run when it is imported
@@ -30,14 +31,14 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 BY_NAME = ("methods", "label_noise", "models", "data")  # subpackages whose entries are chosen by the user
 ENTRY = re.compile(
-    r'^@(?:([\w.]+)\.)?register\(\s*"([^"]+)".*?^(?:class|def) (\w+)', re.MULTILINE | re.DOTALL
+    r"""^@(?:([\w.]+)\.)?register\(\s*["']([^"']+)["'].*?^(?:class|def) (\w+)""", re.MULTILINE | re.DOTALL
 )
 NO_DATA = {".py", ".pyc", ".md", ".typed", ".part"}
 
 
-def digest(data: bytes | str) -> str:
-    """Return 12 hexadecimal digits of the SHA-256 of some content."""
-    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()[:DIGITS]
+def short_digest(content: str | Path) -> str:
+    """Return 12 hexadecimal digits of the SHA-256 of a text or a file."""
+    return digest(content)[:DIGITS]
 
 
 @contextmanager
@@ -312,7 +313,7 @@ class Code:
         """Return the digest of a definition, those that it leads to, and the data files that it names."""
         reading = self.module(module).read(name)
         files = sorted({f for s in reading.strings for f in self._files(module, s)})
-        return digest(reading.text), frozenset(self.follow(self.module(module), reading, module)), files
+        return short_digest(reading.text), frozenset(self.follow(self.module(module), reading, module)), files
 
     def _files(self, module: str, word: str) -> Iterator[Path]:
         """Yield the file beside a module that a string names, or those in the folder that it names."""
@@ -406,7 +407,7 @@ class Code:
             todo |= further | self.together.get(item, set())
             for path in files:
                 inside = path.relative_to(self.paths[module].parent).as_posix()
-                found[module, f"file:{inside}"] = digest(path.read_bytes())
+                found[module, f"file:{inside}"] = short_digest(path)
             above = module
             while above:  # importing a module runs the packages above it
                 if above in self.paths:

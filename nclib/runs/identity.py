@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import inspect
 import json
 import linecache
@@ -23,7 +22,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nclib.common.code import Code, Definition, Reading, digest
+from nclib.common.code import Code, Definition, Reading, short_digest
+from nclib.common.files import digest
 
 FREE = frozenset({"out", "device", "threads"})
 """Settings that do not name a run: where its files lie and what computes it."""
@@ -75,7 +75,7 @@ def fingerprint(settings: Mapping[str, Any], parts: Iterable[Any]) -> str:
     root = settings.get("data_options", {}).get("root")
     place = str(Path(root).expanduser().resolve()) if root else ""
     content = json.dumps([naming(settings), place, code_of(parts)], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    return digest(content)[:16]
 
 
 @functools.cache
@@ -129,9 +129,9 @@ class _Elsewhere:
                 for item in [*part, *(part.values() if isinstance(part, dict) else ())]:
                     self.enter(item, asked_by)
             else:
-                self.found.add(digest(text))
+                self.found.add(short_digest(text))
         elif hasattr(part, "tolist"):  # an array or a tensor
-            self.found.add(digest(repr(part.tolist())))
+            self.found.add(short_digest(repr(part.tolist())))
         elif not isinstance(part, (type, types.FunctionType)):
             if not isinstance(part, (types.ModuleType, types.BuiltinFunctionType)):
                 self.enter(type(part), asked_by)
@@ -145,7 +145,7 @@ class _Elsewhere:
 
     def _source(self, part: type | types.FunctionType) -> None:
         reading = Reading("").add(_tree(part))
-        self.found.add(digest(f"{part.__qualname__} {reading.text}"))
+        self.found.add(short_digest(f"{part.__qualname__} {reading.text}"))
         functions = _functions(part) if isinstance(part, type) else [part]
         space = dict(vars(sys.modules.get(part.__module__, types)))
         for function in functions:
