@@ -335,7 +335,11 @@ class Experiment(ABC, Generic[T, D, N]):
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,
             },
-            environment={**environment(trainer.device), "processes": trainer.processes.size},
+            environment={
+                **environment(trainer.device),
+                "processes": trainer.processes.size,
+                "computed_on": trainer.computed_on,
+            },
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:
