@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data import precomputed, tokeniser
-from nclib.data.category import published
-from nclib.data.precomputed import LAYOUTS, PER_CAPTION, Layout, Part
+from nclib.data import category_features, region_features, tokeniser
+from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part
+from nclib.data.registry import load
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
@@ -147,18 +147,18 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     layout, splits = expected.layout, tuple(expected.images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
-    folder = precomputed.find_folder(layout, root, splits)
-    missing = [text.split(" ")[0] for text in precomputed._missing(layout, folder, splits, half)]
+    folder = region_features.find_folder(layout, root, splits)
+    missing = [text.split(" ")[0] for text in region_features.missing_files(layout, folder, splits, half)]
     lines: list[Line] = []
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(expected, split, file)) for file in absent]
         if not absent:
-            parts[split] = precomputed._read(layout, folder, split, half)
+            parts[split] = region_features.read_split(layout, folder, split, half)
     rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
     for part in parts.values():
-        path = precomputed._features_file(folder, part.split, half)
+        path = region_features.features_file(folder, part.split, half)
         assert path is not None
         lines += _split_lines(expected, part, path, full, next(iter(rows.items()), None))
         if not half:
@@ -173,7 +173,7 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
 def _wanted(expected: Expected, split: str, file: str) -> str:
     n, each = expected.images[split], expected.layout.captions_per_image
     if file.endswith(".npy"):
-        kind = "float16" if file.endswith(precomputed.HALF) else "float32"
+        kind = "float16" if file.endswith(region_features.HALF) else "float32"
         return f"{kind} ({n:,} or {n * each:,} rows, 36, 2048)" if each > 1 else f"{kind} ({n:,}, 36, 2048)"
     return f"{n * each:,} lines"
 
@@ -217,14 +217,14 @@ def _split_lines(
 
 def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     """Say of a float16 copy of the features whether it is one."""
-    path = precomputed._features_file(original.parent, part.split, half=True)
+    path = region_features.features_file(original.parent, part.split, half=True)
     if path is None:
         return
-    array = precomputed.open_features(path, np.float16)
+    array = region_features.open_features(path, np.float16)
     if isinstance(array, str):
         yield Line(WRONG, path.name, array)
         return
-    wrong = precomputed.not_its_copy(array, original) or _not_finite(array, full)
+    wrong = region_features.not_its_copy(array, original) or _not_finite(array, full)
     size = path.stat().st_size / 1e9
     yield Line(WRONG if wrong else GOOD, path.name, wrong or f"float16 copy, {size:.2f} GB")
 
@@ -249,7 +249,7 @@ def _not_finite(features: RowFile, full: bool) -> str | None:
 
 def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
     file = expected.layout.vocabulary_file
-    path = precomputed._find_vocabulary(expected.layout, folder, None)
+    path = region_features.find_vocabulary(expected.layout, folder)
     if path is None:
         return Line(MISSING, file, "in the folder, beside it, or under vocab; or build_vocabulary=True")
     try:
@@ -268,10 +268,10 @@ def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
 
 def _category(name: str, root: Path, full: bool, half: bool) -> Report:
     """Feature files of category retrieval: small enough to be read whole."""
-    known = published.SETS[name]
+    known = category_features.SETS[name]
     sizes = " / ".join(f"{n:,}" for n in known.sizes)
     try:
-        data = published.category_datasets.build(name, root=root, sizes="any")
+        data = load(name, root=root, sizes="any")
     except FileNotFoundError:
         file = Path(known.hdf5).name
         return Report(name, root, (Line(MISSING, file, f"{sizes} pairs; or {name}.npz, {name}.mat"),))
@@ -287,7 +287,7 @@ def _category(name: str, root: Path, full: bool, half: bool) -> Report:
 
 CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
-    **dict.fromkeys(published.SETS, _category),
+    **dict.fromkeys(category_features.SETS, _category),
 }
 
 

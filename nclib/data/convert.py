@@ -15,9 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.data._row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
-from nclib.data._row_writer import ConvertError, RowSource, journal_of, write_rows
-from nclib.data.precomputed import (
+from nclib.data.region_features import (
     HALF,
     LAYOUTS,
     MIN_COUNT,
@@ -29,6 +27,8 @@ from nclib.data.precomputed import (
     read_named_captions,
 )
 from nclib.data.registry import check_choice
+from nclib.data.row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
+from nclib.data.row_writer import ConvertError, RowSource, journal_of, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.data._buffers import Buffers
+from nclib.data.buffers import Buffers
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
@@ -51,9 +51,9 @@ class Captions:
         object.__setattr__(self, "tokens", np.asarray(self.tokens))
         object.__setattr__(self, "offsets", np.asarray(self.offsets))
         if self.tokens.ndim != 1 or self.tokens.dtype != np.int32:
-            raise ValueError(f"tokens must be int32 (n_tokens,), got {_describe(self.tokens)}")
+            raise ValueError(f"tokens must be int32 (n_tokens,), got {describe(self.tokens)}")
         if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or len(self.offsets) == 0:
-            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {_describe(self.offsets)}")
+            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {describe(self.offsets)}")
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.tokens):
             raise ValueError(
                 f"offsets must run from 0 to {len(self.tokens)} (the number of tokens), "
@@ -169,7 +169,7 @@ class Split:
         if self.images.ndim != 3 or self.images.dtype not in NUMBERS:
             raise ValueError(
                 f"{where}images must be float32, float16 or uint8 (n_images, R, F), "
-                f"got {_describe(self.images)}"
+                f"got {describe(self.images)}"
             )
         object.__setattr__(self, "image_of", np.asarray(self.image_of))
         if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
@@ -182,7 +182,7 @@ class Split:
         ):
             raise ValueError(
                 f"{where}image_of must be int64 and group captions by image "
-                f"(0 {self.captions_per_image} times, then 1, ...), got {_describe(self.image_of)}"
+                f"(0 {self.captions_per_image} times, then 1, ...), got {describe(self.image_of)}"
             )
         sets = dict(self.label_sets)
         if self.labels is None and sets:
@@ -192,12 +192,12 @@ class Split:
         object.__setattr__(self, "label_sets", sets)
         for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
             if value.shape != (n,) or value.dtype != np.int64:
-                raise ValueError(f"{where}{key} must be int64 ({n},), got {_describe(value)}")
+                raise ValueError(f"{where}{key} must be int64 ({n},), got {describe(value)}")
         if self.boxes is not None and (
             self.boxes.shape != (*self.images.shape[:2], 4) or self.boxes.dtype != np.float32
         ):
             raise ValueError(
-                f"{where}boxes must be float32 {(*self.images.shape[:2], 4)}, got {_describe(self.boxes)}"
+                f"{where}boxes must be float32 {(*self.images.shape[:2], 4)}, got {describe(self.boxes)}"
             )
 
     @property
@@ -401,11 +401,12 @@ def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
         return np.flatnonzero(rows)
     if rows.ndim != ndim or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
         wanted = "one integer" if ndim == 0 else f"a flat list of integers, or {size} booleans"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(rows)}")
+        raise TypeError(f"{name} must be {wanted}, got {describe(rows)}")
     if rows.size and (rows.min() < 0 or rows.max() >= size):
         raise IndexError(f"{name} must lie in 0..{size - 1}, got {rows.min()}..{rows.max()}")
     return rows.astype(np.int64, copy=False)
 
 
-def _describe(array: Any) -> str:
+def describe(array: Any) -> str:
+    """Return type and shape of an array, for messages."""
     return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

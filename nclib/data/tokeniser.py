@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import re
 
+#: Version of the rules; raise it when a word changes, so that cached captions are cut again.
+RULES = 1
 _ABBREVIATION = re.compile(
     "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|co|corp|ltd|vol|gen|col|sgt|capt|lt|rev|hon|gov|sen|rep|ft|mt|ave"
     "|blvd|rd|dept|fig|approx|lb|oz|jan|feb|apr|aug|sept|oct|nov|dec"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import nclib
-from nclib.data import _row_writer, convert, load
+from nclib.data import convert, load, row_writer
 from nclib.data.check import check
 from nclib.data.convert import ConvertError, main
 from nclib.data.rows import RowFile
@@ -133,7 +133,7 @@ def test_a_float16_copy_is_read_in_the_place_of_the_original(given, capsys):
     assert np.allclose(found, full.train.features([4, 1]), rtol=2**-11)
     assert half.checksum != full.checksum
     np.save(given / "out" / "dev_ims.npy", numbers(10, seed=1))
-    with pytest.raises(ValueError, match=r"dev_ims\.f16\.npy is no copy of dev_ims\.npy: row 0 differs"):
+    with pytest.raises(ValueError, match=r"dev_ims\.f16\.npy is not a copy of dev_ims\.npy: row 0 differs"):
         load("f30k", root=given / "out", half=True)
     (given / "out" / "dev_ims.npy").unlink()  # the copies are enough
     assert load("f30k", root=given / "out", half=True).checksum == half.checksum
@@ -326,8 +326,8 @@ def test_captions_never_stand_beside_features_of_other_images(given, monkeypatch
             raise KeyboardInterrupt
         write_text(path, text)
 
-    write_text = _row_writer.write_atomically
-    monkeypatch.setattr(_row_writer, "write_atomically", stopped)
+    write_text = row_writer.write_atomically
+    monkeypatch.setattr(row_writer, "write_atomically", stopped)
     assert main([*arguments(given), "--replace"]) == 130
     assert (out / "train_ids.txt").read_bytes() == old["train_ids.txt"]
     assert not (out / "train_ims.npy").exists()
@@ -419,12 +419,12 @@ def large(tmp_path):
 
 SLOW = """
 import sys, time
-from nclib.data import _row_writer, convert
-digest = _row_writer._digest
+from nclib.data import row_writer, convert
+digest = row_writer._digest
 def slow(rows):
     time.sleep(0.02)
     return digest(rows)
-_row_writer._digest = slow
+row_writer._digest = slow
 print("ready", flush=True)
 sys.exit(convert.main(sys.argv[1:]))
 """
@@ -469,7 +469,7 @@ def test_killed_at_any_moment_it_continues_and_ends_with_the_same_bytes(large):
 
 @pytest.mark.parametrize("damage", ["bytes", "source", "journal", "shorter"])
 def test_blocks_that_are_not_what_the_journal_says_are_made_again(large, monkeypatch, damage, capsys):
-    real, calls = _row_writer._digest, []
+    real, calls = row_writer._digest, []
 
     def stops(rows):
         calls.append(len(rows))
@@ -477,7 +477,7 @@ def test_blocks_that_are_not_what_the_journal_says_are_made_again(large, monkeyp
             raise KeyboardInterrupt
         return real(rows)
 
-    monkeypatch.setattr(_row_writer, "_digest", stops)
+    monkeypatch.setattr(row_writer, "_digest", stops)
     assert main(["half", str(large / "train_ims.npy")]) == 130
     part = large / "train_ims.f16.npy.part"
     if damage == "bytes":
@@ -492,7 +492,7 @@ def test_blocks_that_are_not_what_the_journal_says_are_made_again(large, monkeyp
         (large / "train_ims.f16.npy.journal").unlink()
     else:
         os.truncate(part, 64 * 36 * 8 * 2 * 2)
-    monkeypatch.setattr(_row_writer, "_digest", real)
+    monkeypatch.setattr(row_writer, "_digest", real)
     capsys.readouterr()
     assert main(["half", str(large / "train_ims.npy")]) == 0
     kept = {"bytes": "192 of", "source": None, "journal": None, "shorter": "64 of"}[damage]
@@ -538,7 +538,7 @@ def test_a_full_disk_says_so_and_loses_nothing(large):
 
 def test_too_little_space_is_said_before_anything_is_written(large, monkeypatch, capsys):
     free = type("Usage", (), {"free": 1_000_000})
-    monkeypatch.setattr(_row_writer.shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(row_writer.shutil, "disk_usage", lambda path: free)
     assert main(["half", str(large / "train_ims.npy")]) == 1
     assert "needs 0.00 GB more" in capsys.readouterr().err
     assert (large / "train_ims.f16.npy.part").stat().st_size == 0
@@ -590,7 +590,7 @@ def test_memory_stays_bounded(large, monkeypatch):
 
     monkeypatch.setattr(RowFile, "take", watched)
     assert main(["half", str(large / "train_ims.npy")]) == 0
-    assert largest[0] == _row_writer.BLOCK
+    assert largest[0] == row_writer.BLOCK
 
 
 def test_a_bar_is_drawn_where_there_is_a_terminal(large, monkeypatch, capsys):

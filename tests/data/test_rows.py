@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib.data import Captions, Split, Vocabulary
-from nclib.data._buffers import Buffers
+from nclib.data.buffers import Buffers
 from nclib.data.rows import RowFile, RowFileError, npy_header
 from nclib.data.vocabulary import SPECIAL
 

@@ -10,7 +10,7 @@ from nclib.data.emoji.compose import MOST, TINTS
 from nclib.data.emoji.grammar import RELATIONS, Lexicon, centres
 
 
-class Truth:
+class Relevance:
     """Compares captions with pictures statement by statement.
 
     A caption states that some things are there (by name or keyword), for some neighbours how they lie to

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data._row_writer import ConvertError
-from nclib.data.precomputed import open_features
+from nclib.data.region_features import open_features
+from nclib.data.row_writer import ConvertError
 from nclib.data.rows import RowFileError, npy_header
 
 SHOWN = 5  # names in a message

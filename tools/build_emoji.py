@@ -6,8 +6,8 @@ Usage, with Pillow (built with raqm) and resvg_py installed::
     apt-get download fonts-noto-color-emoji unicode-cldr-core unicode-data
     npm pack emoji-datasource-twitter@16.0.0 @iconify-json/fluent-emoji-flat@1.2.6
     cd ..
-    python -m nclib.data.emoji.build --sources sources --check    # compare with the shipped files
-    python -m nclib.data.emoji.build --sources sources            # write them
+    python tools/build_emoji.py --sources sources --check    # compare with the shipped files
+    python tools/build_emoji.py --sources sources            # write them
 
 The versions are pinned by checksum; the shipped files were made with Pillow 13.0.0 and resvg_py 0.5.0.
 """
