@@ -28,7 +28,7 @@ from nclib.data.region_features import (
 )
 from nclib.data.registry import check_choice
 from nclib.data.row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
-from nclib.data.row_writer import ConvertError, RowSource, journal_of, write_rows
+from nclib.data.row_writer import ConvertError, RowSource, counter_of, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]
@@ -162,7 +162,7 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     if path.suffix != ".npy" or path.name.endswith(HALF):
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
-    if replace or journal_of(copy).exists() or not _is_copy(copy, path):
+    if replace or counter_of(copy).exists() or not _is_copy(copy, path):
         write_rows(copy, HalfSource(path), replace=replace)
     return copy
 

@@ -58,10 +58,6 @@ def _twice(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
-def _stamp(*parts: Any) -> str:
-    return digest(repr(parts))[:16]
-
-
 def _state(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns
@@ -132,8 +128,8 @@ class FolderSource:
         _check_finite(rows, self.paths[first:last], "the features file")
         return rows
 
-    def stamp(self, first: int, last: int) -> str:
-        return _stamp([(path.name, _state(path)) for path in self.paths[first:last]])
+    def stamp(self) -> str:
+        return digest(repr([(path.name, _state(path)) for path in self.paths]))
 
 
 class BottomUpSource:
@@ -211,10 +207,8 @@ class BottomUpSource:
         _check_finite(rows, self.ids[first:last], "the line")
         return rows
 
-    def stamp(self, first: int, last: int) -> str:
-        return _stamp(
-            [p.name for p in self.paths], self.states, self.places[first:last], self.ids[first:last]
-        )
+    def stamp(self) -> str:
+        return digest(repr([[p.name for p in self.paths], self.states, self.places, self.ids]))
 
 
 def _open(path: Path) -> Any:
@@ -260,5 +254,5 @@ class HalfSource:
             )
         return rows.astype(np.float16)
 
-    def stamp(self, first: int, last: int) -> str:
-        return _stamp(self.array.path.name, self.state)
+    def stamp(self) -> str:
+        return digest(repr([self.array.path.name, self.state]))

@@ -1,8 +1,7 @@
-"""Writing a large ``.npy`` file block by block, so that a stopped conversion continues where it was.
+"""Resumable writing of a large ``.npy`` file.
 
-The rows grow in ``NAME.part`` and each finished block is noted in ``NAME.journal`` with its checksum and the
-state of what it was made from. A run that starts again believes only blocks whose bytes have that checksum.
-The file gets its name when the last row is on disk.
+The rows grow in ``NAME.part``, and ``NAME.progress`` counts the finished ones. A conversion that was stopped,
+in whatever way, goes on behind them; the file gets its name when the last row is on disk.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from tqdm import tqdm
 
 from nclib.common.files import digest, write_atomically
-from nclib.common.lock import take
+from nclib.common.lock import open_kept, take
 
-BLOCK = 64  # rows that are written and noted together: 19 MB at the papers' sizes
-PERCENT = 5  # a line for so much progress, where no bar can be drawn
+BLOCK = 64  # rows that are written together: 19 MB at the papers' sizes
 
 
 class ConvertError(RuntimeError):
-    """Why a conversion stops; what was written before is kept and used by the next attempt."""
+    """A conversion that cannot go on; the rows written so far are kept for the next attempt."""
 
 
 class RowSource(Protocol):
-    """Where rows come from."""
+    """Rows to be written: their shape and type, and a function that reads some of them."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -40,14 +38,19 @@ class RowSource(Protocol):
     def read(self, first: int, last: int) -> np.ndarray:
         """Return rows ``first`` to ``last - 1``, checked; raises ConvertError for bad ones."""
 
-    def stamp(self, first: int, last: int) -> str:
-        """Return what changes when the origin of these rows changes."""
+    def stamp(self) -> str:
+        """Return a digest that changes when the origin of the rows changes."""
+
+
+def counter_of(path: Path) -> Path:
+    """Return the file that counts the finished rows of ``path``."""
+    return path.with_name(path.name + ".progress")
 
 
 def write_rows(
     path: Path, source: RowSource, *, beside: Mapping[Path, str] | None = None, replace: bool = False
 ) -> None:
-    """Write all rows of ``source`` into ``path``, or those that an earlier attempt has left to write.
+    """Write all rows of ``source`` into ``path``, or those that an earlier attempt did not reach.
 
     Parameters
     ----------
@@ -66,38 +69,39 @@ def write_rows(
         When the file is there already, another process writes it, the disk has too little space or refuses
         to be written, or the source finds bad rows.
     """
-    part, journal = path.with_name(path.name + ".part"), journal_of(path)
-    if path.exists() and not replace:
-        if journal.exists() and not part.exists():
-            journal.unlink()  # stopped between the last two steps: the file is whole
-            return
-        raise ConvertError(f"{path} is there already; remove it, or give --replace")
+    # 1. lock the counter; 2. cut the growing file to the rows that the counter names; 3. append blocks, each
+    # on disk before it is counted; 4. write the files beside, and give the file its name.
+    part, counter = path.with_name(path.name + ".part"), counter_of(path)
     header = _header(source)
     row = int(np.prod(source.shape[1:])) * np.dtype(source.dtype).itemsize
-    n = source.shape[0]
-    with _alone(part, path) as file:
-        done, lines = _believed(file, journal, header, source, row)
+    n, stamp = source.shape[0], digest([source.stamp(), header])
+    if path.exists() and not replace:
+        if counter.exists() and not part.exists() and _counted(counter.read_text("utf8"), stamp) == n:
+            counter.unlink()  # stopped between the last two steps: the file is whole
+            return
+        raise ConvertError(f"{path} is there already; remove it, or give --replace")
+    with _locked(counter, path) as notes:
+        done = min(_counted(notes.read(), stamp), _whole_rows(part, len(header), row))
         if done:
             print(f"{path.name}: {done:,} of {n:,} rows are there from an earlier attempt", file=sys.stderr)
-        written = len(header) + done * row
-        _check_space(path, len(header) + n * row - written)
+        _check_space(path, (n - done) * row)
         try:
-            file.truncate(written if done else 0)
-            file.seek(0)
-            _write(file, header)
-            file.seek(written)
-            write_atomically(journal, "".join(lines))
-            with open(journal, "a", encoding="utf8") as notes, _progress(path.name, n, done) as shown:
-                for first in range(done, n, BLOCK):
-                    last = min(first + BLOCK, n)
-                    rows = np.ascontiguousarray(source.read(first, last), source.dtype)
-                    _write(file, rows.reshape(-1).view(np.uint8).data)
-                    note = {"rows": [first, last], "sha256": _digest(rows), "from": source.stamp(first, last)}
-                    notes.write(json.dumps(note) + "\n")
-                    notes.flush()
-                    done = last
-                    shown(done)
-            os.fsync(file.fileno())
+            with open(part, "r+b" if done else "wb") as file:
+                if not done:
+                    file.write(header)
+                file.truncate(len(header) + done * row)
+                file.seek(0, os.SEEK_END)
+                # A bar in a terminal, a line every half minute elsewhere.
+                wait = 0.1 if sys.stderr.isatty() else 30.0
+                with tqdm(total=n, initial=done, desc=path.name, unit="row", mininterval=wait) as bar:
+                    for first in range(done, n, BLOCK):
+                        rows = source.read(first, min(first + BLOCK, n))
+                        file.write(np.ascontiguousarray(rows, source.dtype).data)
+                        file.flush()
+                        os.fsync(file.fileno())
+                        done = first + len(rows)
+                        _count(notes, done, stamp)
+                        bar.update(len(rows))
             changed = {p: text for p, text in (beside or {}).items() if not _holds(p, text)}
             if changed:
                 path.unlink(missing_ok=True)
@@ -110,16 +114,7 @@ def write_rows(
                 f"{shutil.disk_usage(path.parent).free / 1e9:.1f} GB are free). They are kept in "
                 f"{part.name}; when the cause is gone, the same command continues there"
             ) from error
-        journal.unlink(missing_ok=True)
-
-
-def _holds(path: Path, text: str) -> bool:
-    return path.exists() and path.read_bytes() == text.encode("utf8")
-
-
-def journal_of(path: Path) -> Path:
-    """Return the file that notes the finished rows of ``path``."""
-    return path.with_name(path.name + ".journal")
+    counter.unlink(missing_ok=True)
 
 
 def _header(source: RowSource) -> bytes:
@@ -131,45 +126,41 @@ def _header(source: RowSource) -> bytes:
 
 
 @contextmanager
-def _alone(part: Path, path: Path) -> Iterator[BinaryIO]:
-    """Open the growing file so that no other process writes it meanwhile."""
+def _locked(counter: Path, path: Path) -> Iterator[IO[str]]:
+    """Open the counter so that no other process writes the rows meanwhile."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(os.open(part, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)  # noqa: SIM115
+        counter.parent.mkdir(parents=True, exist_ok=True)
+        file = open_kept(counter)
     except OSError as error:
-        raise ConvertError(f"{part} cannot be written ({error.strerror})") from error
+        raise ConvertError(f"{counter} cannot be written ({error.strerror})") from error
     with file:
         try:
-            same = take(file) and os.path.samestat(os.fstat(file.fileno()), part.stat())
-        except OSError:
-            same = False  # it got its name just now
-        if not same:
+            alone = take(file) and os.path.samestat(os.fstat(file.fileno()), counter.stat())
+        except FileNotFoundError:
+            alone = False  # removed by the process that has just finished
+        if not alone:
             raise ConvertError(f"another process is writing {path}; wait for it, or end it")
         yield file
 
 
-def _believed(
-    file: BinaryIO, journal: Path, header: bytes, source: RowSource, row: int
-) -> tuple[int, list[str]]:
-    """Return how many rows of an earlier attempt are as its journal says, and the journal's lines on them."""
-    if not journal.exists() or file.read(len(header)) != header:
-        return 0, []
-    done, lines = 0, []
-    for line in journal.read_text("utf8").splitlines(keepends=True):
-        try:
-            note = json.loads(line)
-            first, last = note["rows"]
-            wanted = note["sha256"], note["from"]
-        except (ValueError, KeyError, TypeError):
-            break  # the line on which the attempt was ended
-        if first != done or not first < last <= source.shape[0]:
-            break
-        data = file.read((last - first) * row)
-        if (digest(data), source.stamp(first, last)) != wanted:
-            break
-        done = last
-        lines.append(line)
-    return done, lines
+def _counted(text: str, stamp: str) -> int:
+    """Return the finished rows of an earlier attempt from the same source."""
+    try:
+        note = json.loads(text)
+        return int(note["rows"]) if note["source"] == stamp else 0
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _count(notes: IO[str], done: int, stamp: str) -> None:
+    notes.seek(0)
+    notes.write(json.dumps({"rows": done, "source": stamp}))
+    notes.truncate()
+    notes.flush()
+
+
+def _whole_rows(part: Path, offset: int, row: int) -> int:
+    return max(0, part.stat().st_size - offset) // row if part.exists() else 0
 
 
 def _check_space(path: Path, needed: int) -> None:
@@ -181,29 +172,5 @@ def _check_space(path: Path, needed: int) -> None:
         )
 
 
-def _write(file: BinaryIO, data: Any) -> None:
-    view = memoryview(data)
-    while len(view):
-        view = view[file.write(view) :]
-
-
-def _digest(rows: np.ndarray) -> str:
-    return digest(rows.tobytes())
-
-
-@contextmanager
-def _progress(name: str, n: int, done: int) -> Iterator[Any]:
-    """Yield a function that is told the number of finished rows: a bar, or a line per some percent."""
-    if sys.stderr.isatty():
-        with tqdm(total=n, initial=done, desc=name, unit="row") as bar:
-            yield lambda now: bar.update(now - bar.n)
-        return
-    told = [100 * done // n]
-
-    def tell(now: int) -> None:
-        percent = 100 * now // n
-        if percent >= told[0] + PERCENT or now == n:
-            told[0] = percent
-            print(f"{name}: {now:,} of {n:,} rows, {percent} %", file=sys.stderr, flush=True)
-
-    yield tell
+def _holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_bytes() == text.encode("utf8")
