@@ -12,7 +12,7 @@ BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of r
 
 def recorded_runs() -> Any:
     """Return the recorded quick runs on the bundled data, with a column ``label`` per method and loss."""
-    from nclib.runs.record import recorded
+    from ncbook import recorded
 
     runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images", epochs=3)
     runs = runs[runs["method"].isin(("plain", "l2rm"))].copy()  # the others have few runs on this model
@@ -24,9 +24,9 @@ def recorded_runs() -> Any:
 
 def every_method() -> Any:
     """Return the recorded quick runs of all methods on the VSE model with usual settings, likewise."""
-    from ncbook import recorded
+    from ncbook import load_runs
 
-    runs = recorded(dataset="emoji", preset="quick").retrieval
+    runs = load_runs(dataset="emoji", preset="quick").retrieval
     runs = runs[(runs["model"] == "vse") & (runs["variant"] == "")].copy()
     runs["label"] = ["plain (triplet)" if name == "plain" else name for name in runs["method"]]
     return runs

@@ -19,21 +19,23 @@ from ncbook._figures import (
 )
 from ncbook._layouts import LAYOUTS, PAPERS, Layout
 from ncbook._ledger import counts, decide, ledger, ledger_sheet
-from ncbook._printed import paper_table
+from ncbook._printed import paper_table, printed
 from ncbook._report import report_sheet
 from ncbook._rerun import Rerun, reruns
-from ncbook._runs import Recorded, protocol_line, recorded
-from ncbook._sheets import bundled_sheet, errata_sheet, printed_sheet, show
+from ncbook._sheets import bundled_sheet, errata_sheet, printed_sheet, side_by_side
+from ncbook.notebook import means, show
+from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
 
 __all__ = [
     "LAYOUTS",
     "PAPERS",
+    "RECORDED",
     "VERDICTS",
     "Difference",
     "Finding",
     "Layout",
-    "Recorded",
     "Rerun",
+    "Runs",
     "best_other_differences",
     "bundled_sheet",
     "counts",
@@ -43,17 +45,22 @@ __all__ = [
     "gains_over",
     "ledger",
     "ledger_sheet",
+    "load_runs",
     "mean_text",
+    "means",
     "paired",
     "paper_table",
+    "printed",
     "printed_sheet",
     "protocol_line",
     "rates_figure",
     "recorded",
+    "recorded_run",
     "report_sheet",
     "reruns",
     "rows_figure",
     "show",
+    "side_by_side",
     "sweep_figure",
     "verdicts_figure",
 ]

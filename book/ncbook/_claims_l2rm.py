@@ -24,8 +24,8 @@ from ncbook._evidence import (
     within,
 )
 from ncbook._ledger import judge
-from ncbook._runs import Recorded, select
 from ncbook._sheets import RECALLS
+from ncbook.runs import Runs, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ COLLAPSED = 0.5  # of the value before: less than that is called a collapse
 
 
 def _variant(
-    runs: Recorded, variant: str, value: str = "rsum", digits: int = 1, **where: float
+    runs: Runs, variant: str, value: str = "rsum", digits: int = 1, **where: float
 ) -> list[Difference]:
     """Full method minus a variant of it."""
     table = select(runs.retrieval, method="l2rm", **HARD, **where)
@@ -47,12 +47,12 @@ def _variant(
     )
 
 
-def _data(runs: Recorded) -> str:
+def _data(runs: Runs) -> str:
     return data_of(select(runs.retrieval, method="l2rm"))
 
 
 @judge("L01")
-def best_at_every_rate(runs: Recorded) -> Finding:
+def best_at_every_rate(runs: Runs) -> Finding:
     """Best of every recall and rSum at every rate: rSum is tested, recalls are counted by their means."""
     table = usual(runs)
     found = best_other(table[table["mrate"] > 0], "method", "l2rm", OTHERS, least=RIVALS, **HARD)
@@ -79,7 +79,7 @@ def _columns_won(table: pd.DataFrame) -> tuple[int, int]:
 
 
 @judge("L02")
-def gain_grows(runs: Recorded) -> Finding:
+def gain_grows(runs: Runs) -> Finding:
     """The gain over the best other method is larger at the high rates."""
     found = []
     for at, part in conditions_of(select(usual(runs), **HARD), ("dataset", "preset", "model")):
@@ -96,20 +96,20 @@ def gain_grows(runs: Recorded) -> Finding:
 
 
 @judge("L06")
-def every_component_helps(runs: Recorded) -> Finding:
+def every_component_helps(runs: Runs) -> Finding:
     """Partial transport, mask and learned cost each help."""
     found = [d for v in ("rho=1", "mask=False", "cost=cosine") for d in _variant(runs, v)]
     return conclude(found, _data(runs), missing="l2rm with rho=1, mask=False, cost=cosine")
 
 
 @judge("L07")
-def learned_cost_helps(runs: Recorded) -> Finding:
+def learned_cost_helps(runs: Runs) -> Finding:
     """The learned cost beats the cosine cost."""
     return conclude(_variant(runs, "cost=cosine"), _data(runs), missing="l2rm with cost=cosine")
 
 
 @judge("L08")
-def other_losses_work(runs: Recorded) -> Finding:
+def other_losses_work(runs: Runs) -> Finding:
     """KL alone or InfoNCE as rematching loss still beat plain training."""
     table, found = select(runs.retrieval, **HARD), []
     for loss in ("kl", "infonce"):
@@ -119,7 +119,7 @@ def other_losses_work(runs: Recorded) -> Finding:
 
 
 @judge("L09")
-def mass_hurts(runs: Recorded) -> Finding:
+def mass_hurts(runs: Runs) -> Finding:
     """More transported mass, lower recall."""
     table = select(runs.retrieval, method="l2rm", **HARD)
     found = []
@@ -131,21 +131,21 @@ def mass_hurts(runs: Recorded) -> Finding:
 
 
 @judge("L10")
-def triplet_warmup_fails(runs: Recorded) -> Finding:
+def triplet_warmup_fails(runs: Runs) -> Finding:
     """Warm-up with the triplet loss fails at 0.8."""
     found = _variant(runs, "warmup=triplet", mrate=0.8)
     return conclude(found, _data(runs), missing="l2rm with warmup=triplet at rate 0.8")
 
 
 @judge("L11")
-def reverse_cross_entropy_needed(runs: Recorded) -> Finding:
+def reverse_cross_entropy_needed(runs: Runs) -> Finding:
     """At 0.8 the reverse cross entropy is needed in warm-up."""
     found = _variant(runs, "warmup=infonce", mrate=0.8)
     return conclude(found, _data(runs), missing="l2rm with warmup=infonce at rate 0.8")
 
 
 @judge("L14")
-def rematched_fit_better(runs: Recorded) -> Finding:
+def rematched_fit_better(runs: Runs) -> Finding:
     """Share of true facts: the caption found against the caption given."""
     found = within(usual(runs), "rematch_relevance", "given_relevance", method="l2rm")
     return conclude(
@@ -157,7 +157,7 @@ def rematched_fit_better(runs: Recorded) -> Finding:
 
 
 @judge("L16")
-def permuting_images_is_harder(runs: Recorded) -> Finding:
+def permuting_images_is_harder(runs: Runs) -> Finding:
     """rSum under captions that move alone minus rSum under whole pictures' captions that move, NCR."""
     table, found = usual(runs), []
     for method in ("ncr", "bicro", "plain"):
@@ -181,7 +181,7 @@ def permuting_images_is_harder(runs: Recorded) -> Finding:
 
 
 @judge("L17")
-def plain_collapses(runs: Recorded) -> Finding:
+def plain_collapses(runs: Runs) -> Finding:
     """Undefended training loses most of its recall between the lowest and a high rate."""
     found, kept = [], []
     for at, part in conditions_of(
@@ -204,20 +204,20 @@ def plain_collapses(runs: Recorded) -> Finding:
 
 
 @judge("L18")
-def best_for_each_model(runs: Recorded) -> Finding:
+def best_for_each_model(runs: Runs) -> Finding:
     """On each similarity model that was recorded, L2RM beats every other robust method."""
     found = best_other(usual(runs), "method", "l2rm", ROBUST, least=RIVALS, **HARD)
     return conclude(found, _data(runs), missing="l2rm and other robust methods on one model")
 
 
 @judge("L19")
-def helps_on_clean_data(runs: Recorded) -> Finding:
+def helps_on_clean_data(runs: Runs) -> Finding:
     """At rate 0 L2RM improves on plain training."""
     found = compare(usual(runs), {"method": "l2rm"}, {"method": "plain"}, mrate=0.0)
     return conclude(found, _data(runs), missing="l2rm and plain training at rate 0")
 
 
-def _batches(runs: Recorded, *, larger: bool) -> list[Difference]:
+def _batches(runs: Runs, *, larger: bool) -> list[Difference]:
     """L2RM in batches larger (or smaller) than usual, minus L2RM in usual ones."""
     table = select(runs.retrieval, method="l2rm", **HARD)
     if "batch_size" not in table:
@@ -229,7 +229,7 @@ def _batches(runs: Recorded, *, larger: bool) -> list[Difference]:
 
 
 @judge("L21")
-def small_batch_beats_others(runs: Recorded) -> Finding:
+def small_batch_beats_others(runs: Runs) -> Finding:
     """L2RM in small batches against the best other method in usual ones."""
     import pandas as pd
 
@@ -244,21 +244,21 @@ def small_batch_beats_others(runs: Recorded) -> Finding:
 
 
 @judge("L22")
-def large_batch_helps(runs: Recorded) -> Finding:
+def large_batch_helps(runs: Runs) -> Finding:
     """A larger batch with more transported mass."""
     found = _batches(runs, larger=True)
     return conclude(found, _data(runs), missing="l2rm in larger batches with their rho")
 
 
 @judge("L23")
-def small_batch_hurts(runs: Recorded) -> Finding:
+def small_batch_hurts(runs: Runs) -> Finding:
     """A smaller batch holds fewer captions that fit."""
     found = _batches(runs, larger=False)
     return conclude(found, _data(runs), want="below", missing="l2rm in smaller batches with their rho")
 
 
 @judge("L27")
-def mask_off_on_clean_data(runs: Recorded) -> Finding:
+def mask_off_on_clean_data(runs: Runs) -> Finding:
     """Without wrong pairs the mask forbids right matches: off is better."""
     table = select(runs.retrieval, method="l2rm", mrate=0.0)
     found = compare(table, {"variant": "mask=False"}, {"variant": ""}, name="mask off − on,")
@@ -266,7 +266,7 @@ def mask_off_on_clean_data(runs: Recorded) -> Finding:
 
 
 @judge("L29")
-def reverse_kl_is_stabler(runs: Recorded) -> Finding:
+def reverse_kl_is_stabler(runs: Runs) -> Finding:
     """Spread over seeds with the symmetric loss against KL alone; needs more seeds than a mean does."""
     table = select(runs.retrieval, method="l2rm", **HARD)
     lines, smaller, least = [], [], 0
@@ -284,7 +284,7 @@ def reverse_kl_is_stabler(runs: Recorded) -> Finding:
 
 
 @judge("L31")
-def cosine_feeds_errors_back(runs: Recorded) -> Finding:
+def cosine_feeds_errors_back(runs: Runs) -> Finding:
     """Share of right rematches in the last epoch, learned against cosine cost."""
     found = _variant(runs, "cost=cosine", "rematch_precision", 3)
     return conclude(found, _data(runs), lead="share of right rematches", missing="l2rm with cost=cosine")

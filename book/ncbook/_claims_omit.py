@@ -22,16 +22,14 @@ from ncbook._evidence import (
 )
 from ncbook._ledger import judge
 from ncbook._live import attention_bound, exact_limit, few_passes, sparser_plans
-from ncbook._runs import Recorded, select
+from ncbook.runs import Runs, select
 
 RIVALS = ("vse", "vse_inf", "pvse", "pcme", "scan", "imram", "saf", "sgr", "sgraf")
 WITHOUT_MODEL = ("dataset", "preset", "mrate", "protocol")
 INSIDE = 2.0  # standard deviations of the seeds: a smaller spread between settings "matters little"
 
 
-def _against(
-    runs: Recorded, ours: str, theirs: str, value: str = "rsum", digits: int = 1
-) -> list[Difference]:
+def _against(runs: Runs, ours: str, theirs: str, value: str = "rsum", digits: int = 1) -> list[Difference]:
     """One matching type minus another; the empty name is the full method."""
     table = select(runs.retrieval, method="plain", model="omit")
     label = f"{_short(ours)} − {_short(theirs)},"
@@ -42,7 +40,7 @@ def _short(variant: str) -> str:
     return variant.removeprefix("matching=").removeprefix("marginals=") or "partial_ot"
 
 
-def _data(runs: Recorded) -> str:
+def _data(runs: Runs) -> str:
     return data_of(select(runs.retrieval, method="plain", model="omit"))
 
 
@@ -51,7 +49,7 @@ def _missing(*names: str) -> str:
 
 
 @judge("O01")
-def highest_rsum(runs: Recorded) -> Finding:
+def highest_rsum(runs: Runs) -> Finding:
     """OMIT against every other similarity model, trained alike."""
     table = select(usual(runs), method="plain")
     found = best_other(table, "model", "omit", RIVALS, conditions=WITHOUT_MODEL, least=3)
@@ -60,7 +58,7 @@ def highest_rsum(runs: Recorded) -> Finding:
 
 
 @judge("O06")
-def most_accurate_module(runs: Recorded) -> Finding:
+def most_accurate_module(runs: Runs) -> Finding:
     """Only the matching module differs."""
     table = select(runs.retrieval, method="plain", model="omit")
     others = [f"matching={name}" for name in ("vse", "pem", "cam")]
@@ -69,7 +67,7 @@ def most_accurate_module(runs: Recorded) -> Finding:
 
 
 @judge("O07")
-def beats_global_matching(runs: Recorded) -> Finding:
+def beats_global_matching(runs: Runs) -> Finding:
     """Every recall above VSE and PEM, and a longer test."""
     found: list[Difference] = []
     for other in ("matching=vse", "matching=pem"):
@@ -80,7 +78,7 @@ def beats_global_matching(runs: Recorded) -> Finding:
 
 
 @judge("O08")
-def beats_cross_attention(runs: Recorded) -> Finding:
+def beats_cross_attention(runs: Runs) -> Finding:
     """More accurate and faster than cross attention; above zero is better in both."""
     found = _against(runs, "", "matching=cam")
     time = [
@@ -95,7 +93,7 @@ def _named(d: Difference, name: str) -> Difference:
 
 
 @judge("O09")
-def smaller_lambda_is_better(runs: Recorded) -> Finding:
+def smaller_lambda_is_better(runs: Runs) -> Finding:
     """Recall against lambda; differences are turned so that above zero favours the smaller lambda."""
     table = select(runs.retrieval, method="plain", model="omit")
     found = []
@@ -108,26 +106,26 @@ def smaller_lambda_is_better(runs: Recorded) -> Finding:
 
 
 @judge("O10")
-def sparser_with_small_lambda(runs: Recorded) -> Finding:
+def sparser_with_small_lambda(runs: Runs) -> Finding:
     """Entropy of the plans over lambda."""
     return sparser_plans()
 
 
 @judge("O11")
-def partial_helps_transport(runs: Recorded) -> Finding:
+def partial_helps_transport(runs: Runs) -> Finding:
     """Partial OT minus naive OT."""
     return conclude(_against(runs, "", "matching=ot"), _data(runs), missing=_missing("matching=ot"))
 
 
 @judge("O12")
-def partial_helps_attention(runs: Recorded) -> Finding:
+def partial_helps_attention(runs: Runs) -> Finding:
     """Partial CAM minus CAM."""
     found = _against(runs, "matching=partial_cam", "matching=cam")
     return conclude(found, _data(runs), missing=_missing("matching=cam", "matching=partial_cam"))
 
 
 @judge("O13")
-def full_does_not_help(runs: Recorded) -> Finding:
+def full_does_not_help(runs: Runs) -> Finding:
     """Global features as ordinary fragments do not help."""
     found = _against(runs, "matching=full", "matching=ot")
     return conclude(
@@ -136,7 +134,7 @@ def full_does_not_help(runs: Recorded) -> Finding:
 
 
 @judge("O14")
-def prompt_is_not_better(runs: Recorded) -> Finding:
+def prompt_is_not_better(runs: Runs) -> Finding:
     """Learned dustbins are not clearly better than none."""
     found = _against(runs, "matching=prompt", "matching=ot")
     return conclude(
@@ -145,7 +143,7 @@ def prompt_is_not_better(runs: Recorded) -> Finding:
 
 
 @judge("O15")
-def both_directions_gain(runs: Recorded) -> Finding:
+def both_directions_gain(runs: Runs) -> Finding:
     """Partial matching improves both directions."""
     found = [
         _named(d, word)
@@ -155,7 +153,7 @@ def both_directions_gain(runs: Recorded) -> Finding:
     return conclude(found, _data(runs), missing=_missing("matching=ot"))
 
 
-def _marginals(runs: Recorded, names: Iterable[str]) -> list[tuple[str, dict[str, list[float]]]]:
+def _marginals(runs: Runs, names: Iterable[str]) -> list[tuple[str, dict[str, list[float]]]]:
     """rSum by marginal under every condition in which all of ``names`` have two runs or more."""
     table, found = select(runs.retrieval, method="plain", model="omit"), []
     for at, part in conditions_of(table, ("dataset", "preset", "mrate", "protocol")):
@@ -166,7 +164,7 @@ def _marginals(runs: Recorded, names: Iterable[str]) -> list[tuple[str, dict[str
 
 
 @judge("O16")
-def marginals_matter_little(runs: Recorded) -> Finding:
+def marginals_matter_little(runs: Runs) -> Finding:
     """Spread between the four marginals against the spread between seeds."""
     found = _marginals(runs, ("", "intra", "inter", "norm"))
     if not found:
@@ -186,7 +184,7 @@ def marginals_matter_little(runs: Recorded) -> Finding:
 
 
 @judge("O17")
-def intra_is_worst(runs: Recorded) -> Finding:
+def intra_is_worst(runs: Runs) -> Finding:
     """Every other marginal minus Intra."""
     found = [
         d
@@ -197,14 +195,14 @@ def intra_is_worst(runs: Recorded) -> Finding:
 
 
 @judge("O18")
-def uniform_on_par(runs: Recorded) -> Finding:
+def uniform_on_par(runs: Runs) -> Finding:
     """Neither Inter nor Norm is clearly better than uniform marginals."""
     found = [d for other in ("inter", "norm") for d in _against(runs, f"marginals={other}", "")]
     return conclude(found, _data(runs), verdict=not_above(found), missing=_missing("marginals=inter, norm"))
 
 
 @judge("O19")
-def low_temperature_hurts(runs: Recorded) -> Finding:
+def low_temperature_hurts(runs: Runs) -> Finding:
     """Learned marginals at a temperature below 1 against 1."""
     table, found = select(runs.retrieval, method="plain", model="omit"), []
     for name in ("intra", "inter"):
@@ -215,32 +213,32 @@ def low_temperature_hurts(runs: Recorded) -> Finding:
 
 
 @judge("O22")
-def three_passes(runs: Recorded) -> Finding:
+def three_passes(runs: Runs) -> Finding:
     """Error of the marginals, and order of the scores, after three passes."""
     return few_passes()
 
 
 @judge("O23")
-def upper_bound(runs: Recorded) -> Finding:
+def upper_bound(runs: Runs) -> Finding:
     """Transport similarity against those of VSE and CAM on the same fragments."""
     return attention_bound()
 
 
 @judge("O24")
-def entropic_becomes_exact(runs: Recorded) -> Finding:
+def entropic_becomes_exact(runs: Runs) -> Finding:
     """Cost of the entropic plan against the linear program."""
     return exact_limit()
 
 
 @judge("O25")
-def transport_beats_attention(runs: Recorded) -> Finding:
+def transport_beats_attention(runs: Runs) -> Finding:
     """Naive OT minus CAM."""
     found = _against(runs, "matching=ot", "matching=cam")
     return conclude(found, _data(runs), missing=_missing("matching=ot", "matching=cam"))
 
 
 @judge("O27")
-def dual_softmax_lifts(runs: Recorded) -> Finding:
+def dual_softmax_lifts(runs: Runs) -> Finding:
     """rSum with dual-softmax post-processing minus rSum, OMIT; only the sign can be carried over."""
     found = within(usual(runs), "test_dsl.rsum", "rsum", digits=1, method="plain", model="omit")
     return conclude(found, _data(runs), lead="rSum with − without", missing="model omit")

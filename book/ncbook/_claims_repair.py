@@ -20,7 +20,7 @@ from ncbook._evidence import (
     verdict_of,
 )
 from ncbook._ledger import judge
-from ncbook._runs import Recorded, select
+from ncbook.runs import Runs, select
 
 EASY: dict[str, Any] = {"protocol": "captions"}  # the protocol that the paper's wording points to
 SEPARATES = 0.7  # area under the ROC curve from which labels are said to separate two groups
@@ -28,11 +28,11 @@ ACCURATE = 0.9  # precision that is called high
 TRUSTED_SHARE, WRONG_SHARE = 0.1, 0.01  # Eq. 9: anchors of the soft labels
 
 
-def _data(runs: Recorded) -> str:
+def _data(runs: Runs) -> str:
     return data_of(select(runs.retrieval, method="repair"))
 
 
-def _rows(runs: Recorded, ours: str, theirs: str) -> list[Difference]:
+def _rows(runs: Runs, ours: str, theirs: str) -> list[Difference]:
     """One row of the ablation minus another; the empty name is the full method."""
     table = select(runs.retrieval, method="repair", **EASY)
     names = [v.removeprefix("variant=") or "rc+npr" for v in (ours, theirs)]
@@ -40,7 +40,7 @@ def _rows(runs: Recorded, ours: str, theirs: str) -> list[Difference]:
 
 
 @judge("R01")
-def best_at_every_rate(runs: Recorded) -> Finding:
+def best_at_every_rate(runs: Runs) -> Finding:
     """rSum against the best other method at each rate."""
     found = best_other(usual(runs), "method", "repair", ("plain", *ROBUST), least=3, **EASY)
     finding = conclude(found, _data(runs), missing="repair and other robust methods, captions moved alone")
@@ -48,14 +48,14 @@ def best_at_every_rate(runs: Recorded) -> Finding:
 
 
 @judge("R02")
-def exceeds_mscn(runs: Recorded) -> Finding:
+def exceeds_mscn(runs: Runs) -> Finding:
     """rSum minus that of MSCN; the sign can be carried over, the size cannot."""
     found = compare(usual(runs), {"method": "repair"}, {"method": "mscn"}, name="repair − mscn,", **EASY)
     return conclude(found, _data(runs), missing="repair and mscn, captions moved alone")
 
 
 @judge("R06")
-def beats_ncr_on_dual_encoder(runs: Recorded) -> Finding:
+def beats_ncr_on_dual_encoder(runs: Runs) -> Finding:
     """With a dual encoder REPAIR beats NCR."""
     found = []
     for model in ("vse", "vse_inf"):
@@ -65,27 +65,27 @@ def beats_ncr_on_dual_encoder(runs: Recorded) -> Finding:
 
 
 @judge("R07")
-def dropping_beats_hard_labels(runs: Recorded) -> Finding:
+def dropping_beats_hard_labels(runs: Runs) -> Finding:
     """Noisy pairs dropped against noisy pairs with hard labels."""
     found = _rows(runs, "variant=hard+drop", "variant=hard")
     return conclude(found, _data(runs), missing="repair with variant=hard and hard+drop")
 
 
 @judge("R08")
-def soft_labels_help(runs: Recorded) -> Finding:
+def soft_labels_help(runs: Runs) -> Finding:
     """Labels from rank correlation against hard labels."""
     found = _rows(runs, "variant=rc+drop", "variant=hard+drop")
     return conclude(found, _data(runs), missing="repair with variant=rc+drop and hard+drop")
 
 
 @judge("R09")
-def replacing_beats_dropping(runs: Recorded) -> Finding:
+def replacing_beats_dropping(runs: Runs) -> Finding:
     """Half-replaced pairs against dropped ones."""
     found = _rows(runs, "", "variant=rc+drop")
     return conclude(found, _data(runs), missing="repair with variant=rc+drop")
 
 
-def _sweep(runs: Recorded, name: str) -> list[Difference]:
+def _sweep(runs: Runs, name: str) -> list[Difference]:
     """Usual value of an option minus every other recorded one."""
     table = select(runs.retrieval, method="repair")
     variants = sorted({v for v in table.get("variant", ()) if v.startswith(f"{name}=") and "," not in v})
@@ -95,13 +95,13 @@ def _sweep(runs: Recorded, name: str) -> list[Difference]:
 
 
 @judge("R12")
-def bank_size(runs: Recorded) -> Finding:
+def bank_size(runs: Runs) -> Finding:
     """The usual bank against larger and smaller ones."""
     return conclude(_sweep(runs, "bank_size"), _data(runs), missing="repair with other bank sizes")
 
 
 @judge("R13")
-def eta_hardly_matters(runs: Recorded) -> Finding:
+def eta_hardly_matters(runs: Runs) -> Finding:
     """How well mismatched pairs are found, over eta."""
     table = select(runs.retrieval, method="repair")
     variants = sorted({v for v in table.get("variant", ()) if v.startswith("eta=") and "," not in v})
@@ -120,12 +120,12 @@ def eta_hardly_matters(runs: Recorded) -> Finding:
 
 
 @judge("R14")
-def tau_is_best_in_the_middle(runs: Recorded) -> Finding:
+def tau_is_best_in_the_middle(runs: Runs) -> Finding:
     """tau = 0.15 against smaller and larger values."""
     return conclude(_sweep(runs, "tau"), _data(runs), missing="repair with other values of tau")
 
 
-def _values(runs: Recorded, column: str, minus: float | str, method: str = "repair") -> list[Difference]:
+def _values(runs: Runs, column: str, minus: float | str, method: str = "repair") -> list[Difference]:
     """A diagnostic of the last epoch minus a number or another column, per condition."""
     table, found = select(usual(runs), method=method), []
     if column not in table or (isinstance(minus, str) and minus not in table):
@@ -138,7 +138,7 @@ def _values(runs: Recorded, column: str, minus: float | str, method: str = "repa
 
 
 @judge("R15")
-def labels_separate(runs: Recorded) -> Finding:
+def labels_separate(runs: Runs) -> Finding:
     """Area under the ROC curve of the rank correlation, truth against matched."""
     found = _values(runs, "rc_auc", SEPARATES)
     lead = f"area under the ROC curve of rank correlation minus {SEPARATES:g} (from there it separates)"
@@ -146,7 +146,7 @@ def labels_separate(runs: Recorded) -> Finding:
 
 
 @judge("R19")
-def both_below_eta_is_precise(runs: Recorded) -> Finding:
+def both_below_eta_is_precise(runs: Runs) -> Finding:
     """Share of really mismatched pairs among those taken as mismatched by both networks."""
     high, chance = _values(runs, "replaced_precision", ACCURATE), _values(runs, "replaced_precision", "mrate")
     verdict = verdict_of(high)
@@ -156,7 +156,7 @@ def both_below_eta_is_precise(runs: Recorded) -> Finding:
 
 
 @judge("R21")
-def anchors_are_safe(runs: Recorded) -> Finding:
+def anchors_are_safe(runs: Runs) -> Finding:
     """At least 10 % of pairs match and 1 % do not: the true rate of every recorded draw."""
     table = runs.retrieval
     table = table.dropna(subset=["true_rate"]) if "true_rate" in table else table.iloc[:0]
@@ -175,7 +175,7 @@ def anchors_are_safe(runs: Recorded) -> Finding:
 
 
 @judge("R23")
-def posterior_is_skewed(runs: Recorded) -> Finding:
+def posterior_is_skewed(runs: Runs) -> Finding:
     """Share of pairs called clean minus the share that is clean, Gaussian mixtures of NCR and REPAIR."""
     found = []
     for method in ("ncr", "repair"):

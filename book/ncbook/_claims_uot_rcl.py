@@ -24,7 +24,7 @@ from ncbook._evidence import (
     within,
 )
 from ncbook._ledger import judge
-from ncbook._runs import Recorded, select
+from ncbook.runs import Runs, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,21 +34,21 @@ SENSITIVE = 0.02  # mean average precision: a smaller change over a sweep is cal
 NO_PLC, NO_BHG, NO_SET = "plc=off", "lam=0", "confident=random"
 
 
-def _noisy(runs: Recorded) -> pd.DataFrame:
+def _noisy(runs: Runs) -> pd.DataFrame:
     """Runs with symmetric label noise; those without any are not what the paper speaks of."""
-    table = select(runs.category, noise="symmetric")
+    table = select(runs.category, protocol="symmetric")
     return table[table["noise_rate"] > 0] if len(table) else table
 
 
-def _usual(runs: Recorded) -> pd.DataFrame:
+def _usual(runs: Runs) -> pd.DataFrame:
     return select(_noisy(runs), variant="")
 
 
-def _own(runs: Recorded) -> pd.DataFrame:
+def _own(runs: Runs) -> pd.DataFrame:
     return select(_noisy(runs), method="uot_rcl")
 
 
-def _data(runs: Recorded) -> str:
+def _data(runs: Runs) -> str:
     return data_of(_own(runs))
 
 
@@ -56,7 +56,7 @@ def _methods(table: pd.DataFrame) -> list[str]:
     return sorted(set(table["method"])) if "method" in table else []
 
 
-def _without(runs: Recorded, variant: str, value: str = "map_avg", **where: float) -> list[Difference]:
+def _without(runs: Runs, variant: str, value: str = "map_avg", **where: float) -> list[Difference]:
     """Full method minus a variant of it."""
     return compare(
         select(_own(runs), **where),
@@ -70,7 +70,7 @@ def _without(runs: Recorded, variant: str, value: str = "map_avg", **where: floa
 
 
 @judge("U01")
-def best_everywhere(runs: Recorded) -> Finding:
+def best_everywhere(runs: Runs) -> Finding:
     """Both directions, against the best other method at each rate."""
     table, found = _usual(runs), []
     for direction in ("map_i2t", "map_t2i"):
@@ -89,7 +89,7 @@ def best_everywhere(runs: Recorded) -> Finding:
 
 
 @judge("U02")
-def supervised_fall(runs: Recorded) -> Finding:
+def supervised_fall(runs: Runs) -> Finding:
     """Mean average precision at 0.8 minus that at 0.2, supervised methods without defence."""
     table = _usual(runs)
     names = [m for m in _methods(table) if m not in (*UNSUPERVISED, *LABEL_NOISE, "zero_shot")]
@@ -110,7 +110,7 @@ def supervised_fall(runs: Recorded) -> Finding:
 
 
 @judge("U03")
-def unsupervised_below(runs: Recorded) -> Finding:
+def unsupervised_below(runs: Runs) -> Finding:
     """Mean of the supervised minus mean of the unsupervised methods per rate; turned at 0.8."""
     table = _usual(runs)
     plain = [m for m in _methods(table) if m not in (*UNSUPERVISED, *LABEL_NOISE, "zero_shot")]
@@ -129,7 +129,7 @@ def unsupervised_below(runs: Recorded) -> Finding:
     )
 
 
-def _gain(runs: Recorded, rate: float) -> tuple[float, ...]:
+def _gain(runs: Runs, rate: float) -> tuple[float, ...]:
     table = select(_usual(runs), noise_rate=rate)
     best = best_other(
         table, "method", "uot_rcl", _methods(table), "map_avg", digits=3, conditions=CATEGORY_CONDITIONS
@@ -138,7 +138,7 @@ def _gain(runs: Recorded, rate: float) -> tuple[float, ...]:
 
 
 @judge("U04")
-def gain_grows(runs: Recorded) -> Finding:
+def gain_grows(runs: Runs) -> Finding:
     """Gain over the best other method at each rate minus that at the rate below."""
     found = []
     for low, high in ((0.2, 0.4), (0.4, 0.6), (0.6, 0.8)):
@@ -149,7 +149,7 @@ def gain_grows(runs: Recorded) -> Finding:
 
 
 @judge("U11")
-def steadier_than_elrcmr(runs: Recorded) -> Finding:
+def steadier_than_elrcmr(runs: Runs) -> Finding:
     """Higher than ELRCMR, and less is lost between the selected and the last epoch."""
     table = _usual(runs)
     higher = compare(
@@ -178,14 +178,14 @@ def steadier_than_elrcmr(runs: Recorded) -> Finding:
 
 
 @judge("U12")
-def every_component_helps(runs: Recorded) -> Finding:
+def every_component_helps(runs: Runs) -> Finding:
     """Full method minus each row of the ablation."""
     found = [d for v in (NO_PLC, NO_BHG, NO_SET) for d in _without(runs, v)]
     return conclude(found, _data(runs), missing=f"uot_rcl with {NO_PLC}, {NO_BHG}, {NO_SET}")
 
 
 @judge("U13")
-def label_correction_matters_most(runs: Recorded) -> Finding:
+def label_correction_matters_most(runs: Runs) -> Finding:
     """The row without label correction is below the other rows."""
     found = []
     for other in (NO_BHG, NO_SET):
@@ -202,7 +202,7 @@ def label_correction_matters_most(runs: Recorded) -> Finding:
 
 
 @judge("U14")
-def relation_matters_more_with_noise(runs: Recorded) -> Finding:
+def relation_matters_more_with_noise(runs: Runs) -> Finding:
     """What relation alignment gives at 0.8 minus what it gives at 0.2."""
     low, high = (_without(runs, NO_BHG, noise_rate=r) for r in (0.2, 0.8))
     found = [
@@ -213,13 +213,13 @@ def relation_matters_more_with_noise(runs: Recorded) -> Finding:
     return conclude(found, _data(runs), missing=f"uot_rcl with {NO_BHG} at 0.2 and 0.8")
 
 
-def _variants(runs: Recorded, option: str) -> list[str]:
+def _variants(runs: Runs, option: str) -> list[str]:
     found = {v for v in _own(runs).get("variant", ()) if v.startswith(f"{option}=") and "," not in v}
     return sorted(found)
 
 
 @judge("U15")
-def lambda_hardly_matters(runs: Recorded) -> Finding:
+def lambda_hardly_matters(runs: Runs) -> Finding:
     """Change of the result for lambda between 0.1 and 0.7."""
     names = [v for v in _variants(runs, "lam") if 0.1 <= float(v[4:]) <= 0.7]
     found = [d for v in names for d in _without(runs, v)]
@@ -231,7 +231,7 @@ def lambda_hardly_matters(runs: Recorded) -> Finding:
     )
 
 
-def _momenta(runs: Recorded) -> pd.DataFrame:
+def _momenta(runs: Runs) -> pd.DataFrame:
     """Runs that differ from the usual in the momentum at most."""
     table = _own(runs)
     return table[table["variant"].isin(["", *_variants(runs, "gamma")])] if len(table) else table
@@ -256,14 +256,14 @@ def _higher(table: pd.DataFrame, high: Sequence[float], low: Sequence[float]) ->
 
 
 @judge("U16")
-def high_momenta_are_better(runs: Recorded) -> Finding:
+def high_momenta_are_better(runs: Runs) -> Finding:
     """At 0.2, momenta near 1 against momenta near 0."""
     found = _higher(select(_momenta(runs), noise_rate=0.2), (0.95, 0.99, 1.0), (0.0, 0.1))
     return conclude(found, _data(runs), missing="uot_rcl with other values of gamma at 0.2")
 
 
 @judge("U17")
-def fixed_labels_overfit(runs: Recorded) -> Finding:
+def fixed_labels_overfit(runs: Runs) -> Finding:
     """At 0.8, gamma = 1 loses more between the selected and the last epoch than 0.99 does."""
     table = select(_momenta(runs), noise_rate=0.8)
     if "last.map_avg" in table:
@@ -281,14 +281,14 @@ def fixed_labels_overfit(runs: Recorded) -> Finding:
 
 
 @judge("U18")
-def prototypes_alone_are_worse(runs: Recorded) -> Finding:
+def prototypes_alone_are_worse(runs: Runs) -> Finding:
     """gamma = 0.99 against 0 and 0.1."""
     found = _higher(_momenta(runs), (0.99,), (0.0, 0.1))
     return conclude(found, _data(runs), missing="uot_rcl with gamma=0 and 0.1")
 
 
 @judge("U19")
-def usual_momentum_is_best(runs: Recorded) -> Finding:
+def usual_momentum_is_best(runs: Runs) -> Finding:
     """gamma = 0.99 against every other recorded value."""
     table = _momenta(runs)
     others = sorted(set(table.get("option.gamma", ())) - {0.99})
@@ -297,7 +297,7 @@ def usual_momentum_is_best(runs: Recorded) -> Finding:
 
 
 @judge("U21")
-def corrected_labels_are_better(runs: Recorded) -> Finding:
+def corrected_labels_are_better(runs: Runs) -> Finding:
     """Share of right labels on the training set: corrected minus given, last epoch."""
     table = select(_own(runs), variant="")
     found = within(table, "corrected_accuracy", "given_accuracy", conditions=CATEGORY_CONDITIONS)
@@ -305,7 +305,7 @@ def corrected_labels_are_better(runs: Recorded) -> Finding:
 
 
 @judge("U23")
-def growing_mass_helps(runs: Recorded) -> Finding:
+def growing_mass_helps(runs: Runs) -> Finding:
     """The growing transported mass against a fixed one."""
     names = [v for v in _own(runs).get("variant", ()) if v.startswith(("s_start=", "s_end="))]
     found = [d for v in sorted(set(names)) for d in _without(runs, v, "corrected_accuracy")]
@@ -314,7 +314,7 @@ def growing_mass_helps(runs: Recorded) -> Finding:
 
 
 @judge("U24")
-def instances_hurt(runs: Recorded) -> Finding:
+def instances_hurt(runs: Runs) -> Finding:
     """Relations from transport against every pair for itself."""
     found = _without(runs, "relation=instance")
     return conclude(found, _data(runs), missing="uot_rcl with relation=instance")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ncbook._compare import Difference, paired, test_words
-from ncbook._runs import Recorded, select
+from ncbook.runs import Runs, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ ROBUST = ("ncr", "decl", "bicro", "rcl", "mscn", "l2rm", "repair")
 UNSUPERVISED = ("mcca", "pls", "dcca", "dccae")
 LABEL_NOISE = ("mrl", "elrcmr", "uot_rcl")  # methods made for wrong labels
 CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
-CATEGORY_CONDITIONS = ("dataset", "preset", "noise", "noise_rate")
+CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def compare(
     Parameters
     ----------
     table : DataFrame
-        Recorded runs.
+        Runs runs.
     ours, theirs : mapping
         Column = value pairs of either side.
     value : str
@@ -109,7 +109,7 @@ def within(
     Parameters
     ----------
     table : DataFrame
-        Recorded runs.
+        Runs runs.
     ours, theirs : str
         Columns.
     digits : int
@@ -255,7 +255,7 @@ def data_of(table: pd.DataFrame) -> str:
     return f"{kind} {'; '.join(f'{d}, {p}' for d, p in pairs.itertuples(index=False))}"
 
 
-def usual(runs: Recorded) -> pd.DataFrame:
+def usual(runs: Runs) -> pd.DataFrame:
     """Return the image-text runs with usual settings."""
     return select(runs.retrieval, variant="")
 

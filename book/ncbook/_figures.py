@@ -12,8 +12,8 @@ from ncbook._evidence import ROBUST, VERDICTS, best_other, compare
 from ncbook._layouts import layout_of
 from ncbook._match import models_named, wanted
 from ncbook._printed import rows_of
-from ncbook._runs import Recorded, select, usual_value
 from ncbook._sheets import BUNDLED
+from ncbook.runs import Runs, select, usual_value
 from nclib import plots
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ NOTHING = "no recorded runs"
 def rates_figure(
     paper: str,
     table: str,
-    runs: Recorded,
+    runs: Runs,
     *,
     dataset: str,
     rows: Mapping[str, Sequence[str]],
@@ -52,8 +52,8 @@ def rates_figure(
     ----------
     paper, table : str
         Printed table.
-    runs : Recorded
-        Recorded runs.
+    runs : Runs
+        Runs runs.
     dataset : str
         Data set of the table, as printed.
     rows : mapping of str to sequence of str
@@ -67,10 +67,10 @@ def rates_figure(
     layout = layout_of(paper, table)
     labels = layout.file == "category_map"
     rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
-    figure, (left, right) = plots._axes(2, height=3.7)
+    figure, ((left, right),) = plots.panels(1, 2, height=3.7)
     runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
-    where |= {"noise": "symmetric"} if labels else {"model": model}
+    where |= {"protocol": "symmetric"} if labels else {"model": model}
     part = select(runs_, **where)
     if not labels and layout.noise:
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
@@ -118,7 +118,7 @@ def _say_nothing(axis: Axes) -> None:
     axis.text(0.5, 0.5, NOTHING, transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
 
 
-def rows_figure(paper: str, table: str, runs: Recorded, *, preset: str = "quick") -> Figure:
+def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> Figure:
     """Draw rSum of a table's rows: printed on the left, measured on bundled data on the right.
 
     Rows stand in the table's order. Left: one mark per block of the table. Right: mean and standard deviation
@@ -127,7 +127,7 @@ def rows_figure(paper: str, table: str, runs: Recorded, *, preset: str = "quick"
     layout = layout_of(paper, table)
     names = list(dict.fromkeys(row["method"] for row in rows_of(paper, table)))
     place = {name: -i for i, name in enumerate(names)}
-    figure, (left, right) = plots._axes(2, height=1.2 + 0.34 * len(names))
+    figure, ((left, right),) = plots.panels(1, 2, height=1.2 + 0.34 * len(names))
     blocks = list(dict.fromkeys(row["backbone"] for row in rows_of(paper, table)))
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
@@ -159,7 +159,7 @@ def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
     return {n: values.get("rsum", recalls[n]) for n, values in found.items()}
 
 
-def _measured_rows(paper: str, table: str, runs: Recorded, preset: str) -> dict[tuple[float, str], pd.Series]:
+def _measured_rows(paper: str, table: str, runs: Runs, preset: str) -> dict[tuple[float, str], pd.Series]:
     layout, found = layout_of(paper, table), {}
     part = select(runs.retrieval, dataset="emoji", preset=preset)
     for row in rows_of(paper, table):
@@ -175,13 +175,13 @@ def _measured_rows(paper: str, table: str, runs: Recorded, preset: str) -> dict[
     return found
 
 
-def sweep_figure(runs: Recorded, option: str, *, xlabel: str, scale: str = "linear", **where: Any) -> Figure:
+def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear", **where: Any) -> Figure:
     """Draw the recalls over the values of one option, image to text on the left, text to image on the right.
 
     Parameters
     ----------
-    runs : Recorded
-        Recorded runs of image-text retrieval.
+    runs : Runs
+        Runs runs of image-text retrieval.
     option : str
         Name of an option of a method or model whose values are numbers.
     xlabel : str
@@ -204,7 +204,7 @@ def sweep_figure(runs: Recorded, option: str, *, xlabel: str, scale: str = "line
         for variant in set(table.get("variant", ()))
         if not variant or (variant.startswith(f"{option}=") and "," not in variant)
     }
-    figure, axes = plots._axes(2, height=3.4)
+    figure, (axes,) = plots.panels(1, 2, height=3.4)
     part = table[table["variant"].isin(values)] if len(table) else table
     ticks = sorted(values.values())
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
@@ -237,13 +237,13 @@ def sweep_figure(runs: Recorded, option: str, *, xlabel: str, scale: str = "line
     return figure
 
 
-def gains_over(runs: Recorded, reference: str = "plain", **where: Any) -> list[Difference]:
+def gains_over(runs: Runs, reference: str = "plain", **where: Any) -> list[Difference]:
     """Return rSum of every method minus that of ``reference``, by method, model and rate, over shared seeds.
 
     Parameters
     ----------
-    runs : Recorded
-        Recorded runs.
+    runs : Runs
+        Runs runs.
     reference : str
         Method that the others are compared with.
     **where
@@ -255,13 +255,13 @@ def gains_over(runs: Recorded, reference: str = "plain", **where: Any) -> list[D
     return [d for m in names for d in compare(table, {"method": m}, base, name=f"{m},") if d.n > 1]
 
 
-def best_other_differences(runs: Recorded, methods: Sequence[str] = ("l2rm", "repair")) -> list[Difference]:
+def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair")) -> list[Difference]:
     """Return rSum of ``methods`` minus that of the best other one, at every rate and kind of noise.
 
     Parameters
     ----------
-    runs : Recorded
-        Recorded runs.
+    runs : Runs
+        Runs runs.
     methods : sequence of str
         Methods that are compared with all others; at least three others must be recorded.
     """
@@ -284,7 +284,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
         Words on the figure.
     """
     shown = [d for d in differences if d.n > 1]
-    figure, (axis,) = plots._axes(1, height=1.1 + 0.27 * max(len(shown), 3))
+    figure, ((axis,),) = plots.panels(1, 1, height=1.1 + 0.27 * max(len(shown), 3))
     colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
     marks = {"above": "o", "below": "s", "open": "D"}
     for i, d in enumerate(shown):
@@ -308,7 +308,7 @@ def verdicts_figure(table: pd.DataFrame) -> Figure:
     table : DataFrame
         From :func:`ncbook.counts`.
     """
-    figure, (axis,) = plots._axes(1, height=2.6)
+    figure, ((axis,),) = plots.panels(1, 1, height=2.6)
     part = table.drop(index="all", errors="ignore")
     left = [0] * len(part)
     styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ncbook._evidence import UNTESTED, VERDICTS, Finding
 from ncbook._html import Sheet, View, csv_text
-from ncbook._runs import Recorded
-from nclib.runs.record import RECORDED, printed
+from ncbook._printed import printed
+from ncbook.runs import RECORDED, Runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Judge = Callable[[Recorded], Finding]
+Judge = Callable[[Runs], Finding]
 JUDGES: dict[str, Judge] = {}
 CHAPTERS = {"L2RM": "l2rm", "OMIT": "omit", "REPAIR": "repair", "UOT-RCL": "uot_rcl"}
 
@@ -72,7 +72,7 @@ def untested() -> dict[str, tuple[str, str]]:
     return {name: (kind, why) for kind, (why, names) in REASONS.items() for name in names}
 
 
-def decide(identifier: str, runs: Recorded) -> Finding:
+def decide(identifier: str, runs: Runs) -> Finding:
     """Return the finding on one claim, computed now.
 
     Raises
@@ -90,13 +90,13 @@ def decide(identifier: str, runs: Recorded) -> Finding:
     return Finding(UNTESTED, reasons[identifier][1])
 
 
-def ledger(runs: Recorded) -> pd.DataFrame:
+def ledger(runs: Runs) -> pd.DataFrame:
     """Return every claim of the papers with its verdict.
 
     Parameters
     ----------
-    runs : Recorded
-        Recorded runs; :func:`recorded` reads those of the book.
+    runs : Runs
+        Runs runs; :func:`recorded` reads those of the book.
 
     Returns
     -------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ncbook._layouts import Layout
 from ncbook._printed import Cell
-from ncbook._runs import Recorded, select, variant
+from ncbook.runs import Runs, select, variant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,7 +185,7 @@ def models_named(layout: Layout) -> bool:
     return layout.paper == "OMIT"
 
 
-def measured(layout: Layout, cell: Cell, runs: Recorded) -> tuple[float, ...]:
+def measured(layout: Layout, cell: Cell, runs: Runs) -> tuple[float, ...]:
     """Return the values measured on the paper's own data for one printed cell, one per seed.
 
     Only runs of the preset ``paper`` on that data, with the paper's row, rate and test protocol count; for

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncbook._layouts import DATA, DIRECTION, LAYOUTS, RECALL, Layout, layout_of
-from nclib.runs.record import printed
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 MISSING = "–"  # the paper prints no value here
 MARKED = (  # kinds of anomalies that belong to single cells or rows
     "recall_order",
@@ -27,6 +28,45 @@ MARKED = (  # kinds of anomalies that belong to single cells or rows
     "naming",
 )
 WHOLE = re.compile(r"6 recalls|^all$|^map$|^metric$|^method$|^type$|^count$|^sum|^recalls$|^rsum$")
+
+
+def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
+    """Return the values printed in the papers.
+
+    Parameters
+    ----------
+    name : str
+        One of ``retrieval``, ``category_map``, ``claims``, ``figures``, ``hyperparameters``, ``resources``,
+        ``anomalies``.
+    **where
+        Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
+
+    Returns
+    -------
+    DataFrame
+        Every value as the text that is printed.
+
+    Raises
+    ------
+    ValueError
+        For an unknown table or column.
+
+    Examples
+    --------
+    >>> printed("retrieval", paper="L2RM", table="6", method="L2RM-SGR", metric="rsum")["value"][0]
+    '492.5'
+    """
+    import pandas as pd
+
+    if name not in PRINTED:
+        raise ValueError(f"unknown table of printed values {name!r}; must be one of {', '.join(PRINTED)}")
+    path = Path(__file__).parent / "printed" / f"{name}.csv"
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    for column, value in where.items():
+        if column not in table:
+            raise ValueError(f"{name} has no column {column!r}; it has {', '.join(table.columns)}")
+        table = table[table[column] == str(value)]
+    return table.reset_index(drop=True)
 
 
 @dataclass(frozen=True, eq=False)  # each cell is itself

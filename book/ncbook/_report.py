@@ -13,7 +13,7 @@ from ncbook._layouts import LAYOUTS, layout_of
 from ncbook._ledger import ledger
 from ncbook._match import measured
 from ncbook._printed import cells
-from ncbook._runs import Recorded, select
+from ncbook.runs import Runs, select
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ def _matching(name: str, variant: str) -> Comparison:
 
 def _labels(other: str) -> Comparison:
     return Comparison(
-        f"uot_rcl − {other}", {"method": "uot_rcl"}, {"method": other}, {"noise": "symmetric", "variant": ""}
+        f"uot_rcl − {other}",
+        {"method": "uot_rcl"},
+        {"method": other},
+        {"protocol": "symmetric", "variant": ""},
     )
 
 
@@ -50,14 +53,14 @@ HEART: dict[str, tuple[Comparison, ...]] = {
 }
 
 
-def report_sheet(paper: str, runs: Recorded) -> Sheet:
+def report_sheet(paper: str, runs: Runs) -> Sheet:
     """Return the results part of a paper's reproduction report.
 
     Parameters
     ----------
     paper : {"L2RM", "OMIT", "REPAIR", "UOT-RCL"}
-    runs : Recorded
-        Recorded runs.
+    runs : Runs
+        Runs runs.
 
     Returns
     -------
@@ -89,7 +92,7 @@ def report_sheet(paper: str, runs: Recorded) -> Sheet:
     )
 
 
-def _coverage(paper: str, runs: Recorded) -> list[tuple[str, str, str]]:
+def _coverage(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
     """How much was measured on the paper's data, and how its claims stand."""
     found = [(layout_of(*key), c) for key in LAYOUTS if key[0] == paper for c in cells(*key)]
     filled = sum(bool(measured(layout, cell, runs)) for layout, cell in found)
@@ -102,7 +105,7 @@ def _coverage(paper: str, runs: Recorded) -> list[tuple[str, str, str]]:
     ]
 
 
-def _comparisons(paper: str, runs: Recorded) -> list[tuple[str, str, str]]:
+def _comparisons(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
     labels = paper == "UOT-RCL"
     table = runs.category if labels else runs.retrieval
     if paper in ("L2RM", "REPAIR"):  # they are about noise

@@ -11,7 +11,7 @@ from ncbook._html import Sheet, View, csv_text
 from ncbook._layouts import Layout, layout_of
 from ncbook._match import Wanted, measured, models_named, wanted
 from ncbook._printed import MISSING, Cell, anomaly_text, cells, paper_table, rows_of, said_against
-from ncbook._runs import Recorded, checksums, protocol_line, select
+from ncbook.runs import Runs, checksums, protocol_line, select
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,15 +25,15 @@ SPREADS = 2  # a mean within so many standard deviations of the printed value co
 # -- printed ------------------------------------------------------------------------------------------------
 
 
-def printed_sheet(paper: str, table: str, runs: Recorded) -> Sheet:
+def printed_sheet(paper: str, table: str, runs: Runs) -> Sheet:
     """Return a printed table, with measured values in the cells for which a run on the paper's data exists.
 
     Parameters
     ----------
     paper, table : str
         As in :func:`paper_table`.
-    runs : Recorded
-        Recorded runs.
+    runs : Runs
+        Runs runs.
 
     Returns
     -------
@@ -131,7 +131,7 @@ REFERENCES: dict[str, tuple[str, Any]] = {
 
 
 def bundled_sheet(
-    paper: str, table: str, runs: Recorded, *, dataset: str = "", preset: str = "quick"
+    paper: str, table: str, runs: Runs, *, dataset: str = "", preset: str = "quick"
 ) -> Sheet | None:
     """Return the nearest thing to a printed table that was measured on bundled data.
 
@@ -142,8 +142,8 @@ def bundled_sheet(
     ----------
     paper, table : str
         As in :func:`paper_table`.
-    runs : Recorded
-        Recorded runs.
+    runs : Runs
+        Runs runs.
     dataset : str
         Data; by default the bundled one of that task.
     preset : str
@@ -179,7 +179,7 @@ def _groups(layout: Layout) -> dict[tuple[str, str, str], tuple[Wanted, list[str
     return groups
 
 
-def _rates(layout: Layout, groups: Iterable[Any], runs: Recorded, where: dict[str, str]) -> list[float]:
+def _rates(layout: Layout, groups: Iterable[Any], runs: Runs, where: dict[str, str]) -> list[float]:
     """Rates of the table; for tables without added noise those at which its rows were recorded."""
     printed = {row["noise_rate"] for row in rows_of(layout.paper, layout.table) if row.get("noise_rate")}
     if not models_named(layout):
@@ -191,7 +191,7 @@ def _rates(layout: Layout, groups: Iterable[Any], runs: Recorded, where: dict[st
 
 
 def _retrieval_rows(
-    layout: Layout, groups: Any, rates: list[float], runs: Recorded, where: dict[str, str]
+    layout: Layout, groups: Any, rates: list[float], runs: Runs, where: dict[str, str]
 ) -> Sheet:
     import pandas as pd
 
@@ -267,7 +267,7 @@ def _own_view(text: str) -> View:
 
 
 def _category_rows(
-    layout: Layout, groups: Any, rates: list[float], runs: Recorded, where: dict[str, str]
+    layout: Layout, groups: Any, rates: list[float], runs: Runs, where: dict[str, str]
 ) -> Sheet:
     import pandas as pd
 
@@ -275,14 +275,14 @@ def _category_rows(
     name, of = REFERENCES[reference]
     rows, lines, used = [], [], []
     for run, names in groups.values():
-        every = select(runs.category, **where, method=run.method, variant=run.variant, noise="symmetric")
+        every = select(runs.category, **where, method=run.method, variant=run.variant, protocol="symmetric")
         level = {r: select(every, noise_rate=r) for r in rates}
         values = [_numbers(level[r], f"map_{d}") for d in ("i2t", "t2i") for r in rates]
         other = of(run)
         gains = []
         for r in rates:
             base = select(
-                runs.category, **where, method=other.method, variant="", noise="symmetric", noise_rate=r
+                runs.category, **where, method=other.method, variant="", protocol="symmetric", noise_rate=r
             )
             is_base = (run.method, run.variant) == (other.method, "") and len(level[r])
             gains.append("reference" if is_base else paired(level[r], base, "map_avg", digits=3).short)
@@ -318,7 +318,7 @@ def _category_rows(
 # -- both ---------------------------------------------------------------------------------------------------
 
 
-def show(paper: str, table: str, runs: Recorded, *, dataset: str = "", preset: str = "quick") -> None:
+def side_by_side(paper: str, table: str, runs: Runs, *, dataset: str = "", preset: str = "quick") -> None:
     """Display a printed table and, below it, the nearest measured one, as :func:`bundled_sheet` makes it."""
     from IPython.display import display
 
@@ -338,7 +338,7 @@ def errata_sheet(paper: str = "") -> Sheet:
     paper : str
         Entries that concern this paper; all when empty.
     """
-    from nclib.runs.record import printed
+    from ncbook._printed import printed
 
     rows, lines = [], []
     found = printed("anomalies")

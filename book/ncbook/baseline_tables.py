@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nclib.runs.record import printed
+from ncbook._printed import printed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,9 +88,9 @@ def printed_table(table: str, dataset: str) -> pd.DataFrame:
 
 def select(runs: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
     """Return the runs of ``uot_rcl`` with the options of the preset ``quick`` but for those given."""
-    from nclib.label_noise import resolve
+    from nclib import resolve
 
-    wanted = {**resolve("uot_rcl")["method_options"], **options}
+    wanted = {**vars(resolve("uot_rcl").method_options), **options}
     keep = runs["method"] == "uot_rcl"
     for name, value in wanted.items():
         column = f"method_{name}"
@@ -106,7 +106,7 @@ def measured_table(
     Parameters
     ----------
     runs : DataFrame
-        As :func:`nclib.label_noise.recorded` returns, with a column ``row`` that tells the row of each run.
+        As :func:`ncbook.recorded` returns, with a column ``row`` that tells the row of each run.
     names : mapping
         Value of ``row`` to the name shown; rows without any run say "no record".
     rates : tuple of float

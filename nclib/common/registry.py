@@ -46,15 +46,25 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}
 
     def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[T], T]:
-        """Return a decorator that files a factory under ``name``; a name can be taken once."""
+        """Return a decorator that registers a factory under ``name``; a name can be taken once.
+
+        What a notebook or script defines replaces its earlier version, so that a cell can run again.
+        """
 
         def add(factory: T) -> T:
-            if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            old = self._entries[name].factory if name in self._entries else None
+            if old is not None and not _redefined(old, factory):
+                raise ValueError(
+                    f"{self.kind} {name!r} is registered twice: by {_where(old)} and by {_where(factory)}"
+                )
             self._entries[name] = Entry(name, factory, summary, paper)
             return factory
 
         return add
+
+    def remove(self, name: str) -> None:
+        """Take ``name`` out again, as tests and examples do."""
+        del self._entries[self[name].name]
 
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self._entries:
@@ -77,3 +87,11 @@ class Registry(Generic[T]):
         return Catalogue(
             {n: e.summary + (f" ({e.paper})" if e.paper else "") for n, e in sorted(self._entries.items())}
         )
+
+
+def _where(factory: Any) -> str:
+    return f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
+
+
+def _redefined(old: Any, new: Any) -> bool:
+    return bool(old.__module__ == "__main__" and _where(old) == _where(new))

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report
 from nclib.methods.parts.anchors import (
     LabelLog,
@@ -35,7 +34,6 @@ from nclib.methods.parts.anchors import (
 )
 from nclib.methods.parts.beta import FixedStartBetas
 from nclib.methods.parts.margins import SOFT_TRIPLET
-from nclib.methods.registry import METHODS
 from nclib.models import Matcher
 from nclib.noise import GaussianMixture1d
 
@@ -63,7 +61,7 @@ class BiCroOptions:
     )
 
 
-@METHODS.register(
+@register(
     "bicro",
     summary="co-teaching; soft labels from the agreement of closeness to anchors in both modalities",
     paper="Yang et al., CVPR 2023",

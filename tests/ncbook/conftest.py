@@ -5,4 +5,4 @@ import pytest
 @pytest.fixture(scope="session")
 def nothing(tmp_path_factory):
     """No records at all."""
-    return tables.recorded(tmp_path_factory.mktemp("empty"))
+    return tables.load_runs(tmp_path_factory.mktemp("empty"))

@@ -6,12 +6,10 @@ import re
 
 import ncbook as tables
 import pytest
-from ncbook import _ledger
+from ncbook import _ledger, printed
 from ncbook._compare import Difference
 from ncbook._evidence import FAILS, HOLDS, PARTLY, UNTESTED, not_above, verdict_of
 from records_made import save, save_category
-
-from nclib.runs.record import printed
 
 LIVE = {"O10", "O22", "O23", "O24"}
 UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (5.0, -5.0, 1.0)))
@@ -69,7 +67,7 @@ def made(tmp_path_factory):
                 save_category(
                     folder, "uot_rcl", value + wobble / 100, noise_rate=rate, seed=seed, gamma=gamma
                 )
-    return tables.recorded(folder)
+    return tables.load_runs(folder)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +88,7 @@ def test_every_claim_has_a_judge_or_a_reason(found):
 def test_every_verdict_is_recomputed_and_names_n_and_data(found, made, nothing):
     again = tables.ledger(made).set_index("id")
     assert again[["verdict", "evidence"]].equals(found[["verdict", "evidence"]])
-    book = tables.ledger(tables.recorded()).set_index("id")
+    book = tables.ledger(tables.load_runs()).set_index("id")
     for runs in (found, book, tables.ledger(nothing).set_index("id")):
         assert set(runs["verdict"]) <= set(tables.VERDICTS)
         decided = runs[runs["verdict"] != UNTESTED]

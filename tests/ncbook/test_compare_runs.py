@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from ncbook._compare import Difference, mean_text
 from ncbook._match import wanted
-from ncbook._runs import protocol_line, variant, variant_of
 from ncbook._sheets import verdict_mark
+from ncbook.runs import protocol_line, variant, variant_of
 from records_made import save, save_category
 from scipy import stats
 
-from nclib.runs import pairs as experiment
+import nclib
 
 
 def lines(sheet):
@@ -53,7 +53,7 @@ def made(tmp_path_factory):
         data_options={"root": "data"},
     )
     (folder / "bench.json").write_text("{}")
-    return tables.recorded(folder)
+    return tables.load_runs(folder)
 
 
 def test_difference_is_the_paired_t_test():
@@ -101,9 +101,9 @@ def test_variants_name_what_is_unusual(made):
     assert made.category.groupby("variant").size().to_dict() == {"": 7, "lam=0": 3}
     assert variant({"b": 2.0, "a": False}) == "a=False, b=2"
     options = {"marginals": "inter", "tau": 0.1}  # tau is an option of the loss as well
-    settings = experiment.resolve("plain", model="omit", loss="infonce", model_options=options)
+    settings = nclib.resolve("plain", model="omit", loss="infonce", model_options=options).flat()
     assert variant_of(settings) == "loss=infonce, marginals=inter, model.tau=0.1"
-    settings = experiment.resolve("l2rm", model="omit", tau=0.1)
+    settings = nclib.resolve("l2rm", model="omit", tau=0.1).flat()
     assert variant_of(settings) == "tau=0.1"
     assert "unknown" in variant_of({"method": "gone", "model": "vse", "dataset": "emoji", "preset": "quick"})
 
@@ -201,9 +201,6 @@ def test_printed_names_lead_to_runs_that_exist():
     from ncbook._layouts import LAYOUTS
     from ncbook._printed import rows_of
 
-    from nclib import label_noise
-    from nclib.runs import pairs as experiment
-
     seen = set()
     for key, layout in LAYOUTS.items():
         for row in rows_of(*key):
@@ -212,13 +209,13 @@ def test_printed_names_lead_to_runs_that_exist():
                 continue
             seen.add((run.method, run.model, run.variant))
             if layout.file == "category_map":
-                settings = label_noise.resolve(run.method, **run.options)
+                settings = nclib.resolve(run.method, **run.options)
             else:
-                own = experiment.parameters(run.method)
+                own = nclib.runs.experiment_of(run.method).parameters()
                 options = {k: v for k, v in run.options.items() if k in own}
                 rest = {k: v for k, v in run.options.items() if k not in own}
-                settings = experiment.resolve(run.method, model=run.model, model_options=rest, **options)
-            assert variant_of(settings) == run.variant
+                settings = nclib.resolve(run.method, model=run.model, model_options=rest, **options)
+            assert variant_of(settings.flat()) == run.variant
     assert len(seen) > 40
 
 
@@ -236,3 +233,54 @@ def test_figures_are_drawn_with_and_without_records(made, nothing):
         left, right = figures[0].axes
         assert list(left.lines[0].get_ydata()) == [492.5, 479.8, 448.5, 378.5]
         assert bool(right.lines) == (runs is made)
+
+
+def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
+    save(tmp_path, "plain", 300, model="vse", mrate=0.4)
+    save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
+    (tmp_path / "bench.json").write_text("{}")
+    found = tables.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
+    assert found.metrics["test"]["rsum"] == 300
+    assert tables.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None
+    assert tables.recorded_run("l2rm", model="vse", mrate=0.4) is None
+    assert tables.recorded_run("mrl", noise_rate=0.2).metrics["test"]["map_avg"] == 0.7
+    assert tables.recorded_run("mrl", noise_rate=0.4) is None
+    with pytest.raises(ValueError, match="unknown parameter 'mrat'"):
+        tables.recorded_run("plain", mrat=0.4)
+
+
+def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
+    save(tmp_path, "plain", 300, model="vse", mrate=0.4)
+    save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
+    assert tables.recorded(model="vse")["rsum"].tolist() == [300]
+    assert tables.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
+    assert tables.recorded(method="l2rm").empty
+    assert tables.recorded(no_such_column=1).empty
+    with pytest.raises(ValueError, match="task='words': must be one of '', 'pairs', 'labels'"):
+        tables.recorded("words")
+
+
+def test_means_and_a_shown_table():
+    runs = pd.DataFrame(
+        {"method": ["a", "a", "b"], "mrate": [0.2, 0.2, 0.6], "protocol": "images", "rsum": [1.0, 3.0, 5.0]}
+    )
+    table = tables.means(runs, "method", "mrate")
+    assert table.to_dict() == {
+        "0.2": {"a": "2.0 ± 1.4 (2)", "b": "no record"},
+        "0.6": {"a": "no record", "b": "5.0 (1)"},
+    }
+    assert list(tables.means(runs, ["method", "protocol"], "mrate", digits=0).index) == [
+        ("a", "images"),
+        ("b", "images"),
+    ]
+    page = tables.show(table, "own", "Measured", missing="–").to_html()
+    assert '<table id="T_own" class="dataframe">' in page
+    assert "<caption>Measured</caption>" in page
+    best = tables.show(
+        pd.DataFrame({"x": [1.25, 2.0]}), "n", format="{:.1f}", best=True, index=False
+    ).to_html()
+    assert "1.2<" in best
+    assert "bold" in best
+    assert "row_heading" not in best

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import ncbook as tables
 import pytest
-from ncbook import _printed
+from ncbook import _printed, printed
 from ncbook._html import Sheet, View
 from ncbook._layouts import layout_of
-from ncbook._printed import MISSING, anomaly_text, cells
-
-from nclib.runs.record import printed
+from ncbook._printed import MISSING, PRINTED, anomaly_text, cells
+from ncbook._sheets import RECALLS
 
 KEYS = list(tables.LAYOUTS)
 
@@ -194,3 +193,20 @@ def test_script_and_style_know_the_classes_of_the_page_and_load_nothing(nothing)
         assert not re.search(r"https?:|url\(|@import|fetch\(|innerHTML", text)
     # a box that scrolls can be reached by keyboard and has a name
     assert 'tabindex="0" role="region" aria-labelledby="l2rm-table-6-name"' in page
+
+
+def test_printed_numbers():
+    table = printed("retrieval", paper="L2RM", table="6", method="L2RM-SGR", dataset="Flickr30K")
+    assert set(table["noise_rate"]) >= {"0.2", "0.4", "0.6", "0.8"}
+    for name in PRINTED:
+        assert len(printed(name)) > 10
+    for (dataset, rate), part in table.groupby(["dataset", "noise_rate"]):
+        values = part.set_index("metric")["value"].astype(float)
+        assert values[list(RECALLS[:-1])].sum() == pytest.approx(values["rsum"], abs=0.11), (dataset, rate)
+
+
+def test_printed_refuses_unknown_names():
+    with pytest.raises(ValueError, match="unknown table"):
+        printed("tables")
+    with pytest.raises(ValueError, match="has no column 'rate'"):
+        printed("retrieval", rate="0.2")

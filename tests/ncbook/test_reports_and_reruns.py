@@ -8,16 +8,17 @@ import shlex
 import ncbook as tables
 import pandas as pd
 import pytest
+from ncbook import cli
 from ncbook._compare import Difference
 from ncbook._layouts import layout_of
 from ncbook._match import DATASETS, wanted
 from ncbook._printed import rows_of
-from ncbook._runs import protocol_line
+from ncbook.runs import protocol_line
 from records_made import save, save_category
 from test_printed_tables import Shown
 
-from nclib import cli, label_noise
-from nclib.runs import pairs as experiment
+import nclib
+import nclib.cli
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(folder):
-    return tables.recorded(folder)
+    return tables.load_runs(folder)
 
 
 def lines(sheet):
@@ -147,8 +148,8 @@ def test_every_rerun_resolves_and_fills_its_own_cells(key):
     assert not {run.row for run in found_runs} & set(without)
     for arguments in {str(run.arguments): run.arguments for run in found_runs}.values():
         given = {**arguments, "data_options": {"root": "."}}
-        settings = (experiment if "mrate" in given else label_noise).resolve(given.pop("method"), **given)
-        assert settings["preset"] == "paper"
+        settings = nclib.resolve(given.pop("method"), **given)
+        assert settings.run.preset == "paper"
 
 
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
@@ -157,7 +158,7 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     record = type("Done", (), {"folder": "runs"})
     monkeypatch.setattr(experiment, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
     program, *words = shlex.split(one[0].command("/my data", seed=3))
-    assert (program, cli.main(words)) == ("nclib", 0)
+    assert (program, nclib.cli.main(words)) == ("nclib", 0)
     assert seen.pop("progress") is True
     assert seen == {**one[0].arguments, "seed": 3, "data_options": {"root": "/my data"}}
     assert seen["cost"] == "cosine"
@@ -166,7 +167,7 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     # what is made by this call fills exactly the row that it was listed for
     given = {**one[0].arguments, "data_options": {"root": "d"}}
     save(tmp_path, given.pop("method"), 300, images=1000, **given)
-    sheet = tables.printed_sheet("L2RM", "3", tables.recorded(tmp_path))
+    sheet = tables.printed_sheet("L2RM", "3", tables.load_runs(tmp_path))
     assert {r["method"] for r in lines(sheet) if r["n"] == "1"} == {"L2RM w/o Cost Function"}
 
 
@@ -205,7 +206,7 @@ def test_a_sweep_is_drawn_from_runs_that_change_that_option_alone(tmp_path):
         save(tmp_path, "l2rm", 300 + seed, seed=seed, **where)
         save(tmp_path, "l2rm", 240 + seed, seed=seed, rho=0.5, **where)
     save(tmp_path, "l2rm", 100, seed=0, rho=0.5, mask=False, **where)
-    runs = tables.recorded(tmp_path)
+    runs = tables.load_runs(tmp_path)
     figure = tables.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.2)
     for axis in figure.axes:
         assert axis.get_legend_handles_labels()[1] == ["R@10", "R@5", "R@1"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nclib.label_noise.base import Shape
-from nclib.label_noise.networks import Heads
+from nclib.label_noise.parts.networks import Heads
 
 EMBEDDED = 1024  # samples passed at a time without gradient
 

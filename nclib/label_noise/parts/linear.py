@@ -196,7 +196,7 @@ class LinearProjector(Projector):
         """Return the maps."""
         return {**self._fitted, "chosen": dict(self._chosen)}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, loop: Any, state: dict[str, Any]) -> None:
         """Restore the maps."""
         self._chosen = dict(state["chosen"])
         self._fitted = {k: v for k, v in state.items() if k != "chosen"}
