@@ -59,7 +59,7 @@ SEED = 0
 PER_CLASS = 20  # ten classes of 20 concepts each: 200
 SMALLEST_SUBGROUP = 3  # a subgroup with fewer candidates would be a class of one or two drawings
 STRIKE = 109  # the only pixel size stored in the bitmap font
-# Weapons, smoking, funerals and a holy place are no toys; clock faces and moons differ in a few pixels.
+# Left out: weapons, smoking, funerals, a holy place; and clock faces and moons differ in a few pixels.
 EXCLUDED = re.compile(
     "cigarette|coffin|headstone|funeral urn|bomb|dagger|crossed swords|water pistol|love hotel|kaaba"
     "|.* thirty|.* moon"

@@ -4,6 +4,7 @@
 with categories), each with three splits; ``available()`` lists the names, ``register`` adds others.
 """
 
+from nclib.common.files import digest
 from nclib.data import category_features as _category_features  # noqa: F401  (each registers itself)
 from nclib.data import planted as _planted  # noqa: F401
 from nclib.data import region_features as _region_features  # noqa: F401
@@ -23,6 +24,7 @@ __all__ = [
     "Vocabulary",
     "available",
     "check_task",
+    "digest",
     "load",
     "register",
 ]

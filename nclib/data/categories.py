@@ -106,6 +106,12 @@ class CategoryData:
     ------
     ValueError
         When the splits differ in feature widths or a label is out of range.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> data.load("planted_category", n_train=50)
+    CategoryData('planted_category': train 50, val 200, test 400 pairs; features 200 and 100; 10 classes; ...)
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What every dataset looks like: splits of image fragments, packed captions, and who describes whom."""
+"""Shape of data for image-caption retrieval: splits of image fragments and packed captions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nclib.data.vocabulary import Vocabulary
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 _BUFFERS = Buffers()
-NUMBERS = (np.float32, np.float16, np.uint8)  # what images may be stored as
+NUMBERS = (np.float32, np.float16, np.uint8)  # types of stored images
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,16 @@ class Captions:
     ------
     ValueError
         When offsets do not run from 0 to ``n_tokens`` upwards, a caption is empty, or an id is unknown.
+
+    Examples
+    --------
+    >>> words = Vocabulary.from_texts(["a dog runs", "a cat"])
+    >>> captions = Captions(*words.encode_all(["a dog", "a cat runs"]), words)
+    >>> len(captions), captions.text(1), captions.ids(1)
+    (2, 'a cat runs', array([1, 4, 5, 7, 2], dtype=int32))
+    >>> captions.batch([1, 0]).ids
+    tensor([[1, 4, 5, 7, 2],
+            [1, 4, 6, 2, 0]])
     """
 
     tokens: np.ndarray
@@ -144,12 +154,24 @@ class Split:
     picture_source, relevance_source : callable, optional
         Behind :meth:`picture` and :meth:`relevance`.
     details : mapping
-        What else is known of the images and captions, by name.
+        Further facts about the images and captions, by name.
 
     Raises
     ------
     ValueError
         When shapes, types or row numbers do not fit together; the message names the argument.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> train = data.load("planted", n_train=8).train
+    >>> train.n_images, train.n_captions, train.image_of[:7].tolist()
+    (8, 40, [0, 0, 0, 0, 0, 1, 1])
+    >>> train.features([0, 3]).shape
+    torch.Size([2, 12, 32])
+    >>> train.relevance([0, 1], [0, 7])  # share of each caption's statements that hold
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
     """
 
     name: str
@@ -212,7 +234,7 @@ class Split:
 
     @property
     def on_disk(self) -> bool:
-        """Whether :meth:`features` reads a large file, which a thread of its own can do ahead."""
+        """Whether :meth:`features` reads a large file, so that reading ahead in a thread pays."""
         return isinstance(self.images, RowFile)
 
     def features(self, rows: Any, *, pinned: bool = False) -> Tensor:
@@ -223,7 +245,7 @@ class Split:
         rows : array-like of int, (B,), or of bool, (n_images,)
             Repeats are allowed.
         pinned : bool
-            Put those that are read from disk into memory that a GPU copies from without waiting.
+            Put rows from disk into page-locked memory, from which a GPU copies without waiting.
 
         Returns
         -------
@@ -324,7 +346,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits with one vocabulary.
+    """Training, validation and test split with one vocabulary.
 
     Parameters
     ----------
@@ -332,13 +354,13 @@ class Dataset:
     train, val, test : Split
     vocabulary : Vocabulary
     checksum : str
-        sha256 of the content, hexadecimal; part of every record.
+        SHA-256 of the content, hexadecimal; part of every record.
     licence : str
-        Under which terms the data may be used, in one line.
+        Terms of use, in one line.
     label_names : mapping of str to tuple of str
         Names of the classes for every entry of ``Split.label_sets``.
     details : mapping
-        What else is known, by name (row layouts, folds of the test set, options).
+        Further facts, by name (row layouts, folds of the test set, options).
 
     Raises
     ------

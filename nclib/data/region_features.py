@@ -29,7 +29,7 @@ MIN_COUNT = 4  # a word is known when it occurs this often in training and valid
 VALIDATION_IMAGES = 1000
 FOLD = 1000  # images per fold of the COCO test set
 SAMPLED_ROWS = 64  # feature rows per split that enter the checksum; the files have up to 44 GB
-HALF = ".f16.npy"  # how the name of a float16 copy ends, in the place of .npy
+HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
 PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
 DEV_PROTOCOLS = ("full1000", "ncr200")
 PathLike = str | os.PathLike[str]
@@ -462,7 +462,7 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise OSError(f"cannot be read ({error.strerror})") from error
     try:
-        # Not splitlines: it cuts inside captions.
+        # Not splitlines, which cuts at rare separators inside captions as well.
         lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start})") from None

@@ -1,4 +1,4 @@
-"""The catalogue of data sets, and the checks that all loaders share."""
+"""Catalogue of data sets for both tasks, and checks of options that all loaders share."""
 
 from __future__ import annotations
 
@@ -76,6 +76,16 @@ def register(
         When the name is taken or the task is unknown.
     TypeError
         When the function takes ``*args`` or ``**options``.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> @data.register("two_views", summary="two views of ten classes", task="categories")
+    ... def two_views(*, n_train: int = 20):
+    ...     return data.load("planted_category", n_train=n_train)
+    >>> len(data.load("two_views", n_train=30).train)
+    30
+    >>> datasets.remove("two_views")
     """
     return datasets.register(name, summary=summary, paper=paper, task=task)
 
@@ -108,12 +118,11 @@ def load(name: str, **options: Any) -> Any:
     >>> from nclib import data
     >>> planted = data.load("planted", n_train=8)
     >>> planted
-    Dataset('planted': train 8x5, val 64x5, test 64x5 captions; 12 regions of 32; 84 words; 000000000000)
+    Dataset('planted': train 8x5, val 64x5, test 64x5 captions; 12 regions of 32; 84 words; 2a999a25c4d3)
     >>> planted.train.captions.text(0)
-    ''
-    >>> data.load("planted", n_trian=8)
-    Traceback (most recent call last):
-    TypeError: dataset 'planted' has no option 'n_trian'; did you mean 'n_train'? Options: ...
+    'concept15b concept33a concept24b concept22b'
+    >>> data.load("planted_category", n_train=50).train.labels[:5]
+    array([5, 8, 9, 5, 3])
     """
     entry = datasets[name]
     allowed = inspect.signature(entry.factory).parameters

@@ -1,4 +1,4 @@
-"""Where the rows of a features file come from: files per image, bottom-up-attention TSV, a larger copy."""
+"""Sources of feature rows: one file per image, bottom-up-attention TSV files, a float32 file to be halved."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from nclib.data.rows import RowFileError, npy_header
 
 SHOWN = 5  # names in a message
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
-#: What reading a damaged .npy or .npz file raises.
+#: Errors of reading a damaged .npy or .npz file.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 LARGEST = float(np.finfo(np.float16).max)
 
 
 def some(names: Iterable[Any]) -> str:
-    """Return the first few names and how many there are besides."""
+    """Return the first few names and the number of the others."""
     names = list(names)
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(str, names[:SHOWN])) + more
@@ -71,7 +71,7 @@ def _check_finite(rows: np.ndarray, names: Sequence[Any], what: str) -> None:
 
 
 class FolderSource:
-    """A file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
+    """Rows from one file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
 
     dtype = np.float32
 
@@ -133,10 +133,10 @@ class FolderSource:
 
 
 class BottomUpSource:
-    """The TSV files of bottom-up attention: a line per image, numbers as base64 of float32.
+    """Rows from TSV files of bottom-up attention: one line per image, numbers as base64 of float32.
 
-    Every image must have ``regions`` boxes. Files that hold 10 to 100 boxes per image are refused: which of
-    them to keep is not defined, and the papers use those made with 36.
+    Every image must have ``regions`` boxes. Files with 10 to 100 boxes per image are refused: no rule says
+    which boxes to keep, and the papers use files made with 36.
     """
 
     dtype = np.float32
@@ -213,13 +213,13 @@ class BottomUpSource:
 
 def _open(path: Path) -> Any:
     try:
-        return open(path, "rb")  # closed by those who asked
+        return open(path, "rb")  # the caller closes it
     except OSError as error:
         raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _lines(path: Path) -> Iterable[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with the byte at which each begins."""
+    """Yield the first byte and the content of every line that is not empty."""
     at = 0
     with _open(path) as file:
         for line in file:

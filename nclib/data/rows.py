@@ -138,6 +138,17 @@ class RowFile:
     A slice is a view and reads nothing: ``rows[::5]``, ``rows[:1000]``. One row number gives that row, a
     list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Other processes and
     threads may read the same object at the same time.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/x.npy", np.arange(12.0).reshape(6, 2))
+    ...     rows = RowFile(f"{folder}/x.npy")
+    ...     every_second = rows[::2]  # reads nothing
+    ...     every_second.shape, every_second[[2, 0]]
+    ((3, 2), array([[8., 9.],
+           [0., 1.]]))
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

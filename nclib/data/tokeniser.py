@@ -1,7 +1,7 @@
-"""Words and punctuation marks of English captions, in the Penn Treebank's way, without any download.
+"""Penn Treebank tokenisation of English captions, without any download.
 
-The field's loaders lower-case a caption, split it into sentences and cut these by Treebank rules. The rules
-here give the same words for captions; where sentence splitters guess, rule 4 says what is done.
+The official codes lower-case a caption, split it into sentences and cut these by Treebank rules. The rules
+here give the same words for captions; rule 4 replaces the guesses of a sentence splitter.
 
 1. White space separates words.
 2. ``, ; @ # $ % & ? ! *``, brackets ``( ) [ ] { } < >``, ``--`` and runs of two or more dots are words of

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib import label_noise
-from nclib.data import category
-from nclib.data.category import CategoryData, category_datasets
+from nclib import data, label_noise
+from nclib.data import CategoryData
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.noise.label_noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, fingerprint, last_diagnostics
@@ -32,7 +31,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     options = LabelOptions
     schedule = LabelSchedule
     mappings = ("data_options",)
-    datasets = category_datasets
+    task = "categories"
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
     in_one_process = "runs of category retrieval"
     items = "labels"
@@ -41,7 +40,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         return label_noise.options(self.method)
 
     def catalogues(self) -> dict[str, Collection[str]]:
-        return {"dataset": category.available()}
+        return {"dataset": data.available("categories")}
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
@@ -55,7 +54,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
 
     def load(self, settings: LabelSettings, folder: Path, device: torch.device) -> LoadedLabels:
         schedule = settings.schedule
-        dataset = category.load(settings.run.dataset, **settings.data_options)
+        dataset = data.load(settings.run.dataset, **settings.data_options)
         noise = draw_labels(settings, dataset)
         method = label_noise.build(self.method, **vars(settings.method_options))
         train = Training(

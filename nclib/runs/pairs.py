@@ -11,7 +11,6 @@ import torch
 from nclib import data, methods, models
 from nclib.common.options import misfits
 from nclib.data import Dataset, Split
-from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.models import Matcher
 from nclib.models.registry import MODELS, SIZES, parameters_of
@@ -34,7 +33,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     options = PairOptions
     schedule = PairSchedule
     mappings = ("model_options", "data_options")
-    datasets = datasets
+    task = "pairs"
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
     items = "pairs"
@@ -43,7 +42,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         return methods.options(self.method)
 
     def catalogues(self) -> dict[str, Collection[str]]:
-        return {"dataset": data.available(), "model": models.available()}
+        return {"dataset": data.available("pairs"), "model": models.available()}
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return pair_preset(name, dataset, self.method, given.get("model", PairOptions.model))

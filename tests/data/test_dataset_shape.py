@@ -208,7 +208,7 @@ def own():
     before = set(datasets)
     yield
     for name in set(datasets) - before:
-        del datasets._entries[name]
+        datasets.remove(name)
 
 
 def test_one_catalogue_knows_the_task_of_every_name():

@@ -27,7 +27,7 @@ from nclib.data.vocabulary import END, SPECIAL
 LABELS = ("class", "group", "subgroup")
 REGIONS = 8  # fragments of a picture: its objects first
 IMAGE_DIM, TEXT_DIM = 512, 100
-THRESHOLD = 0.5  # of the rectified random projections, in standard deviations of a whitened response
+THRESHOLD = 0.5  # subtracted from a random projection before it is rectified
 TOPIC_STREAM, PROJECTION_SEED = 3, 20
 
 

@@ -1,4 +1,4 @@
-"""Fixed fragment features, in the role of a detector's: responses to a codebook of patches, and the box.
+"""Fixed fragment features in place of a detector's: responses to a codebook of patches, and the box.
 
 The codebook was learned without labels from patches of training fragments (k-means on whitened patches, after
 Coates, Lee and Ng, "An Analysis of Single-Layer Networks in Unsupervised Feature Learning", AISTATS 2011) by
@@ -40,7 +40,7 @@ def codebook() -> dict[str, np.ndarray]:
 
 
 def responses(crops: np.ndarray, filters: np.ndarray, threshold: np.ndarray) -> np.ndarray:
-    """Return how strongly each quarter of a fragment shows each patch of the codebook.
+    """Return the responses of each quarter of a fragment to each patch of the codebook.
 
     Parameters
     ----------
