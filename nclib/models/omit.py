@@ -28,12 +28,12 @@ from nclib.models._omit_matching import (
     compare,
     mean_scale,
 )
-from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import EPS, l2, word_mask
 from nclib.models.grouping import group_captions
 from nclib.models.omit_text import SHORTEST, TEXTS, augment, build_text
 from nclib.models.registry import MODELS, choice, positive, positive_integer
+from nclib.ot.batched import LOOPS, transport_plans, transport_scores
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""

@@ -1,4 +1,4 @@
-"""How gradients flow from a plan or a value to the cost: a named choice.
+"""Gradients of a plan and its value with respect to the cost, by name.
 
 ``none``
     Nothing flows: plan and value are constants.
@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from nclib.common.registry import Registry
-from nclib.ot.transport import Potentials, Problem, Transport
+from nclib.ot.backends import unrolled
+from nclib.ot.problem import Potentials, Problem
+from nclib.ot.transport import Transport
 
 Solver = Callable[[Problem], Transport]
 
@@ -30,36 +32,30 @@ _gradients: Registry[Any] = Registry("gradient")
 
 
 def differentiate(solver: Solver, problem: Problem, gradient: str, max_iter: int, tol: float) -> Transport:
-    """Solve ``problem`` and connect plan and value to its cost in the way that ``gradient`` names."""
+    """Solve ``problem``; ``gradient`` names how plan and value depend on its cost."""
     return _gradients[gradient].factory(solver, problem, max_iter, tol)
-
-
-def _constant(problem: Problem) -> Problem:
-    return replace(problem, cost=problem.cost.detach())
 
 
 @_gradients.register("none", summary="plan and value are constants")
 def _none(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return solver(_constant(problem))
+    return solver(problem.constant())
 
 
 @_gradients.register("envelope", summary="constant plan, value <C, plan>")
 def _envelope(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return replace(solver(_constant(problem)), problem=problem)
+    return replace(solver(problem.constant()), problem=problem)
 
 
 @_gradients.register("implicit", summary="through the optimality conditions")
 def _implicit(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    solved = solver(_constant(problem))
+    solved = solver(problem.constant())
     plan = _ImplicitPlan.apply(problem.cost, solved)
     return replace(solved, plan=plan, problem=problem)
 
 
 @_gradients.register("unrolled", summary="autograd through the passes")
 def _unrolled(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    from nclib.ot._unrolled import solve
-
-    return solve(problem, max_iter=max_iter, tol=tol)
+    return unrolled.solve(problem, max_iter=max_iter, tol=tol)
 
 
 class _ImplicitPlan(torch.autograd.Function):

@@ -1,12 +1,13 @@
-"""Plain alternating loops written with differentiable operations only (for ``gradient="unrolled"``)."""
+"""Plain alternating loops of differentiable operations, for ``gradient="unrolled"``."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nclib.ot._water import water_level
-from nclib.ot.transport import Potentials, Problem, Transport
+from nclib.ot.backends.water import water_level
+from nclib.ot.problem import Potentials, Problem
+from nclib.ot.transport import Transport
 
 #: Passes between two looks at the error.
 EVERY = 10
@@ -15,8 +16,8 @@ EVERY = 10
 def solve(problem: Problem, *, max_iter: int, tol: float) -> Transport:
     """Alternate between rows and columns until ``tol`` or ``max_iter``, keeping the graph of every pass.
 
-    Works in float64 in the log domain, batched; forbidden entries are left out by a very low exponent, so
-    that no gradient is undefined.
+    Works in float64 in the log domain, batched; a very low exponent leaves forbidden entries out, so that no
+    gradient is undefined.
     """
     reg, mask = problem.reg, problem.mask
     low = torch.tensor(-1e30, dtype=torch.float64, device=problem.cost.device)

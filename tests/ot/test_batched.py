@@ -151,10 +151,15 @@ def test_bad_arguments_are_refused_by_name():
         ({"passes": 0}, "passes"),
         ({"loop": "fast"}, "loop"),
         ({"p": torch.ones(4) / 4}, "p of shape"),
+        ({"p": torch.tensor([-1.0, 1.0, 1.0])}, "p must be finite and not negative"),
+        ({"q": torch.tensor([1.0, float("nan"), 0.0, 0.0])}, "q must be finite"),
+        ({"p": torch.ones(3, dtype=torch.float64), "q": torch.ones(4, dtype=torch.float64)}, "sums to 3"),
         ({"reg": -1.0}, "reg"),
     ):
         with pytest.raises(ValueError, match=text):
             nclib.ot.scaling_plan(s, **({"reg": 0.1} | options))
+    with pytest.raises(TypeError, match="p must be a floating tensor, got list"):
+        nclib.ot.scaling_plan(s, reg=0.1, p=[1 / 3] * 3)
 
 
 @pytest.mark.parametrize("loop", ["log", "released"])

@@ -1,9 +1,9 @@
-"""Arguments of the solvers: filled in, broadcast and refused before any work starts."""
+"""The transport problem: its data, defaults and checks, all before any work starts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -11,11 +11,67 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot._feasible import crowded_flow, max_flow, proportional_flow, reachable
-from nclib.ot.transport import Problem
+from nclib.ot.feasible import crowded_flow, max_flow, proportional_flow, reachable
 
-#: Relative rounding allowed between masses that ought to be equal, by the precision of the input.
+#: Relative rounding allowed between masses that ought to be equal, by precision.
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
+
+
+@dataclass(frozen=True)
+class Potentials:
+    """Dual potentials in the unit of the cost: ``plan = exp((f_i + g_j - C_ij) / reg)``.
+
+    A row or column without weight, or without any allowed entry, has potential minus infinity. The same
+    value in ``f_slack`` or ``g_slack`` means that the side has no slack: everything on it is moved.
+
+    Parameters
+    ----------
+    f : Tensor, shape (..., n)
+        Potentials of the rows.
+    g : Tensor, shape (..., m)
+        Potentials of the columns.
+    f_slack, g_slack : Tensor, shape (...)
+        Potentials of the dummy row and of the dummy column of the extended problem.
+    """
+
+    f: Tensor
+    g: Tensor
+    f_slack: Tensor
+    g_slack: Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A transport problem with all defaults filled in; weights are float64.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m)
+        As given (device and dtype of the caller); not read where ``mask`` is False.
+    mask : Tensor of bool, broadcastable to (..., n, m), or None
+        True where transport is allowed.
+    p, q : Tensor, shape (..., n) and (..., m)
+        Row and column weights (upper bounds of the plan's sums).
+    mass : Tensor, shape (...)
+        Mass to move.
+    reg : float
+        Weight of the entropy, in the unit of the cost; 0 for a linear program.
+    formulation : str
+        ``"extended"`` (entropy also on what is not moved), ``"capped"`` (entropy on the moved mass only),
+        ``"balanced"`` (everything is moved) or ``"linear"`` (no entropy).
+    """
+
+    cost: Tensor
+    mask: Tensor | None
+    p: Tensor
+    q: Tensor
+    mass: Tensor
+    reg: float
+    formulation: str
+
+    def constant(self) -> Problem:
+        """Return the same problem with a cost that carries no gradient."""
+        return replace(self, cost=self.cost.detach())
 
 
 def check_cost(cost: Tensor, mask: Tensor | None) -> None:
@@ -25,7 +81,7 @@ def check_cost(cost: Tensor, mask: Tensor | None) -> None:
     if cost.dtype not in ROUNDING:
         raise TypeError(f"cost must be float32 or float64, got {cost.dtype}; use cost.float()")
     if cost.ndim < 2 or 0 in cost.shape:
-        raise ValueError(f"cost must have shape (..., n, m) with n, m >= 1, got {tuple(cost.shape)}")
+        raise ValueError(f"cost must have shape (..., n, m) without a size of 0, got {tuple(cost.shape)}")
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -43,7 +99,7 @@ def check_cost(cost: Tensor, mask: Tensor | None) -> None:
 
 
 def _finite(cost: Tensor, mask: Tensor | None) -> bool:
-    """True if every allowed cost is finite; NumPy is several times quicker on a CPU."""
+    """Return whether every allowed cost is finite; NumPy is several times quicker on a CPU."""
     if cost.device.type == "cpu":
         finite = np.isfinite(cost.numpy())
         return bool(finite.all()) or (mask is not None and bool((finite | ~mask.numpy()).all()))
@@ -121,10 +177,8 @@ def partial_problem(
     """
     check_cost(cost, mask)
     rows, cols = weights(p, q, cost, mask)
-    batch = tuple(cost.shape[:-2])
-    target = _numbers(mass, "mass", cost, batch)
-    ready = Problem(cost, mask, rows, cols, target, reg, formulation)
-    return refuse_infeasible(ready)
+    target = _numbers(mass, "mass", cost, tuple(cost.shape[:-2]))
+    return _refuse_infeasible(Problem(cost, mask, rows, cols, target, reg, formulation))
 
 
 def balanced_problem(
@@ -134,19 +188,23 @@ def balanced_problem(
     check_cost(cost, mask)
     rows, cols = weights(p, q, cost, mask, valid_only=True)
     total, other = rows.sum(-1), cols.sum(-1)
-    off = (total - other).abs() > ROUNDING[cost.dtype] * torch.maximum(total, other)
+    kinds = [cost.dtype, *(x.dtype for x in (p, q) if isinstance(x, Tensor))]
+    rounding = max(ROUNDING.get(kind, 0.0) for kind in kinds)  # of the least precise of them
+    off = (total - other).abs() > rounding * torch.maximum(total, other)
     if bool(off.any()):
         worst = int((total - other).abs().reshape(-1).argmax())
         raise ValueError(
-            f"p sums to {float(total.reshape(-1)[worst]):.6g} but q to {float(other.reshape(-1)[worst]):.6g}"
+            f"p sums to {float(total.reshape(-1)[worst]):.8g} but q to {float(other.reshape(-1)[worst]):.8g}"
             "; make the totals equal or use partial_sinkhorn"
         )
     cols = cols * torch.where(other > 0, total / other, 1.0).unsqueeze(-1)
-    return refuse_infeasible(Problem(cost, mask, rows, cols, total, reg, formulation))
+    return _refuse_infeasible(Problem(cost, mask, rows, cols, total, reg, formulation))
 
 
-def refuse_infeasible(problem: Problem) -> Problem:
+def _refuse_infeasible(problem: Problem) -> Problem:
     """Raise ``ValueError`` if some problem asks for more mass than can flow; snap rounding differences."""
+    # Plan: a bound from counts decides dense masks; a feasible flow most others; only what is still open
+    # costs a maximum flow on the CPU.
     slack = ROUNDING[problem.cost.dtype]
     rows, cols, target, mask = problem.p, problem.q, problem.mass, problem.mask
     if mask is None:

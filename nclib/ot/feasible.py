@@ -1,4 +1,4 @@
-"""How much mass can flow at all through the allowed entries."""
+"""Feasibility: the largest mass that can flow through the allowed entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: Integer capacity that stands for the total weight of a problem (the flow solver counts in int32).
+#: Integer capacity of the total weight of a problem (the flow solver counts in int32).
 CAPACITY = 2**29
 
 

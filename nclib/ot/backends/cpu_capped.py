@@ -1,7 +1,8 @@
-"""Capped partial problem on the CPU: NumPy and LAPACK on zero-copy views, one problem at a time.
+"""Capped partial problem on the CPU: one problem at a time with NumPy and LAPACK.
 
 Rows and the mass by water filling; a projected Newton step with a line search on the dual value for the
-columns at their caps. Works on the kernel itself; :mod:`nclib.ot._capped` takes over where that is not safe.
+columns at their caps. It works on the kernel itself; :mod:`nclib.ot.backends.device_capped` takes over where
+that is not safe.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.ot._extended_cpu import MASS_TOL, MAX_NEWTON, SMALLEST, Solution, _kernel
+from nclib.ot.backends.cpu_extended import MASS_TOL, MAX_NEWTON, SMALLEST, Solution, exp_kernel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,7 +49,7 @@ def _water(t: Array, cap: Array, total: float, mass: float) -> float:
 
 
 class _Rows:
-    """Everything that follows from the column scalings b: sums, row scalings, level, column sums, error."""
+    """Row scalings, level, sums and error that follow from the column scalings b."""
 
     def __init__(self, kernel: Array, b: Array, p: Array, q: Array, total: float, mass: float) -> None:
         self.b = b
@@ -110,18 +111,22 @@ def solve(
 ) -> Solution:
     """Solve one problem whose rows and columns all have weight.
 
-    Parameters and result as for :func:`nclib.ot._extended_cpu.solve`; the level is part of the row scalings,
-    ``alpha`` is 1 and ``beta`` one over the level.
+    Parameters and result as for :func:`nclib.ot.backends.cpu_extended.solve`; the level is part of the row
+    scalings, ``alpha`` is 1 and ``beta`` one over the level.
     """
+    # Plan: 1. blocks: fill the columns, then the rows, each to the level that moves the mass; 2. where a
+    # block took less than nine tenths of the error away, a Newton step on the columns at their caps, as far
+    # as the dual value rises; 3. the solution is judged by its error, its mass and the range of the kernel.
     cost = cost.astype(np.float64, copy=False)
     n, m = cost.shape
     lowest = float(cost.min())
-    kernel = _kernel(cost, lowest, reg, allowed)
+    kernel = exp_kernel(cost, lowest, reg, allowed)
     total_p, total_q = mass + slack[0], mass + slack[1]
     goal = 0.5 * tol * mass
     b = np.ones(m) if start is None else np.minimum(start / start.max(), 1.0)
     now = _Rows(kernel, b, p, q, total_p, mass)
-    blocks, steps, wait, previous = 1, 0, WARM, math.inf
+    blocks, steps = 1, 0
+    wait, previous = WARM, math.inf  # blocks before the next Newton step; error of the block before
     while now.error > goal and blocks < max_blocks:
         slow = now.error > 0.1 * previous
         previous = now.error
@@ -136,23 +141,11 @@ def solve(
             break
         steps += 1
         found = _newton(kernel, now, p, q, mass)
+        trial = None if found is None else _line_search(kernel, now, *found, p, q, total_p, mass)
         wait = PAUSE
-        if found is None:
-            continue
-        active, direction = found
-        gradient, size, dual = q[active] - now.column[active], 1.0, now.dual(p, q, mass)
-        for _ in range(12):
-            b = now.b.copy()
-            b[active] = np.minimum(1.0, b[active] * np.exp(size * direction))
-            trial = _Rows(kernel, b, p, q, total_p, mass)
-            gain = float(gradient @ np.log(b[active] / now.b[active]))
-            if trial.error < 0.5 * now.error or trial.dual(p, q, mass) >= dual + 1e-4 * gain - 1e-15:
-                wait = 0 if trial.error < now.error else 1
-                now, previous = trial, math.inf
-                break
-            size *= 0.4
-        if wait == 0:
-            previous = 0.0  # a step that helped is followed by another
+        if trial is not None:
+            wait = 0 if trial.error < now.error else 1
+            now, previous = trial, 0.0 if wait == 0 else math.inf  # a step that helped is followed by another
     a = now.a * now.level
     cut = float(a.max()) * float(SMALLEST[np.dtype(np.float64)]) * n * m  # b is at most 1
     error = now.error / mass
@@ -162,3 +155,26 @@ def solve(
     return Solution(
         a, now.b, 1.0, float(1.0 / np.float64(now.level)), kernel, lowest, error, blocks + steps, ok
     )
+
+
+def _line_search(
+    kernel: Array,
+    now: _Rows,
+    active: Array,
+    direction: Array,
+    p: Array,
+    q: Array,
+    total_p: float,
+    mass: float,
+) -> _Rows | None:
+    """Shorten the Newton step until the error halves or the dual value rises enough; None if that fails."""
+    gradient, size, dual = q[active] - now.column[active], 1.0, now.dual(p, q, mass)
+    for _ in range(12):
+        b = now.b.copy()
+        b[active] = np.minimum(1.0, b[active] * np.exp(size * direction))
+        trial = _Rows(kernel, b, p, q, total_p, mass)
+        gain = float(gradient @ np.log(b[active] / now.b[active]))
+        if trial.error < 0.5 * now.error or trial.dual(p, q, mass) >= dual + 1e-4 * gain - 1e-15:
+            return trial
+        size *= 0.4
+    return None
