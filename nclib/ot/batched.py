@@ -1,14 +1,11 @@
 """Many small problems with a fixed number of scaling passes, forward and backward, in one autograd node.
 
-:func:`scaling_plan` gives the plans; :func:`transport_scores` gives the similarity that the plans of all
-pairs of images and captions collect, and keeps no plan. Both work in blocks that stay in the cache, as
-(n, m, P) with the problems last: every sum over columns or rows then runs along whole lines of memory,
-however small the problems are. A node keeps the similarities and the T pairs of scaling vectors; the backward
-pass computes the kernel again and runs the vector recursions in reverse, so that nothing of the size of the
-plans is kept.
-
-Symbols: s similarities (B, n, m, C), B images with C captions; k the kernel; u, v scaling vectors of rows and
-columns; p, q their weights; epsilon the constant in the sums.
+:func:`scaling_plan` gives plans; :func:`transport_scores` gives the similarity that the plans of all pairs of
+images and captions collect, and keeps no plan. Each has a kernel of its own, because the layouts differ:
+plans are wanted problem by problem, (b, n, m), where products of small matrices are fastest; the scores of
+all pairs are sums over (n, m, P) with the pairs last, along whole lines of memory. One kernel for both made
+plans two to five times as slow. Both nodes keep the similarities and the T pairs of scaling vectors, compute
+the kernel again in the backward pass and run the vector recursions in reverse, chunk by chunk in the cache.
 """
 
 from __future__ import annotations
@@ -25,14 +22,16 @@ from nclib.ot.problem import check_cost, check_reg, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
-#: Entries of a block on a CPU: about 2 MB in float32. Smaller blocks spend their time on calls.
-BLOCK_ENTRIES = 512 * 36 * 32
+#: Entries of a chunk of plans, and of a block of pairs, on a CPU: about 1 and 2 MB in float32.
+CHUNK_ENTRIES, BLOCK_ENTRIES = 256 * 36 * 32, 512 * 36 * 32
 #: Taken from the exponents of padding and forbidden entries.
 FAR = 1e6
 #: Smallest exponents of a shifted kernel: on a CPU, subnormal results cost 40 times as much.
 DEEPEST = {torch.float32: -86.0, torch.float64: -700.0}
 #: Largest exponents, of either sign, of a kernel that is not shifted.
 DIRECT = {torch.float32: 80.0, torch.float64: 600.0}
+#: Widest range of similarities, in units of the regularisation, for one shift for all problems.
+SPAN = {torch.float32: 75.0, torch.float64: 600.0}
 #: Largest difference between the totals of p and q, relative to them.
 TOTALS = 1e-4
 #: NumPy's products can report floating-point flags that another library left behind.
@@ -91,7 +90,7 @@ def scaling_plan(
     >>> nclib.ot.scaling_plan(cosines, reg=0.1).sum(0)
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
-    check_cost(similarity, mask)
+    low, high = _range(similarity, mask)
     reg = check_reg(reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
@@ -107,16 +106,30 @@ def scaling_plan(
         worst = int(off.argmax())
         sums = (float(x.detach().sum(-1).flatten()[worst]) for x in (p, q))
         raise ValueError("p sums to {:.6g} but q to {:.6g}; make the totals equal".format(*sums))
-    s = similarity
-    if mask is not None:  # a forbidden similarity leaves no trace
-        s = torch.where(mask, s, torch.zeros((), dtype=s.dtype, device=s.device))
-    low, high = (float(x) for x in s.detach().aminmax())
-    direct = _is_direct(s.dtype, low, high, reg, loop, n * m)
-    form = s.dtype if direct else torch.float64
-    allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m, 1)
-    sides = s.to(form).reshape(-1, n, m, 1), p.to(form).reshape(-1, n, 1), q.to(form).reshape(-1, m, 1)
-    plan: Tensor = _Scaling.apply(*sides, reg, passes, LOOPS[loop], None, direct, allowed)
-    return plan.reshape(similarity.shape).to(similarity.dtype)
+    given, dtype = similarity, similarity.dtype
+    if dtype == torch.float32 and not _fits(low, high, reg, LOOPS[loop]):
+        similarity = similarity.double()
+    top = high if (high - low) / reg <= SPAN[similarity.dtype] else None
+    p, q = p.to(similarity.dtype).reshape(-1, n), q.to(similarity.dtype).reshape(-1, m)
+    allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
+    flat = similarity.reshape(-1, n, m), p, q
+    if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
+        plan: Tensor = _ScalingPlan.apply(*flat, allowed, reg, passes, LOOPS[loop], top)
+    else:  # for one problem, making a node costs as much as solving it
+        s, p, q = (x.detach() for x in flat)
+        plan = _plans(s, p, q, allowed, reg, passes, LOOPS[loop], top)
+    return plan.reshape(given.shape).to(dtype)
+
+
+def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
+    """Smallest and largest similarity, after all checks; one pass where nothing is wrong."""
+    simple = mask is None and isinstance(similarity, Tensor) and similarity.dtype in DEEPEST
+    if not simple or similarity.ndim < 2 or 0 in similarity.shape:
+        check_cost(similarity, mask)
+    low, high = (float(x) for x in similarity.detach().aminmax())
+    if simple and not math.isfinite(high - low):
+        check_cost(similarity, mask)
+    return low, high
 
 
 def _side(weight: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -159,37 +172,228 @@ def transport_scores(
     Tensor, (B, C)
         Differentiable, also twice.
     """
-    form, direct = _precision(s.dtype, lam, loop)
+    form = _precision(s.dtype, lam, loop)
     sides = s.to(form), p.to(form), q.to(form)
-    if plain:
-        return _plain_scores(*sides, lam, iterations, LOOPS[loop], skip).to(s.dtype)
-    scores: Tensor = _Scaling.apply(*sides, lam, iterations, LOOPS[loop], skip, direct, None)
+    run = _plain_scores if plain else _TransportScores.apply
+    scores: Tensor = run(*sides, lam, iterations, LOOPS[loop], skip)
     return scores.to(s.dtype)
 
 
 def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, loop: str) -> Tensor:
     """Plans (B, n, m, C) by ordinary operations; the arguments are those of :func:`transport_scores`."""
-    form, _ = _precision(s.dtype, lam, loop)
+    form = _precision(s.dtype, lam, loop)
     return _plain_plans(s.to(form), p.to(form), q.to(form), lam, iterations, LOOPS[loop]).to(s.dtype)
 
 
-def _precision(dtype: torch.dtype, lam: float, loop: str) -> tuple[torch.dtype, bool]:
-    """Number type of cosines, and whether their kernel needs no shift.
+def _precision(dtype: torch.dtype, lam: float, loop: str) -> torch.dtype:
+    """Number type of the scaling: with a small lambda the official constant leaves the range of float32."""
+    return torch.float64 if loop == "released" and not _is_direct(dtype, lam, LOOPS[loop]) else dtype
 
-    With a small lambda the constant of the official loop leaves the range of float32.
+
+def _is_direct(dtype: torch.dtype, lam: float, epsilon: float) -> bool:
+    """Whether exp(s / lambda) of cosines can be taken as it is, and no scaling leaves the type's range."""
+    return (1 if epsilon else 2) / lam <= DIRECT[dtype]
+
+
+@QUIET
+def _exp(x: Tensor, out: Tensor) -> None:
+    """Exponential of x into ``out``, which may be x; NumPy's is twice as quick."""
+    if x.device.type == "cpu":
+        np.exp(x.numpy(), out=out.numpy())
+    else:
+        torch.exp(x, out=out)
+
+
+def _step_back(
+    grad: Tensor, new: Tensor, old: Tensor, weight: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of ``new = old * weight / (old * sum + epsilon)`` for the sum, the weight and ``old``."""
+    inverse = torch.where(weight > 0, 1 / weight, 0.0)
+    share = new * inverse  # old / (old * sum + epsilon)
+    dsum = -grad * new * share
+    if not epsilon:
+        return dsum, grad * share, torch.zeros_like(grad)
+    tiny = torch.finfo(old.dtype).tiny
+    over = torch.where(old > 0, share / old.clamp_min(tiny), 0.0)  # 1 / (old * sum + epsilon)
+    return dsum, grad * share, grad * epsilon * weight * over * over
+
+
+# -- plans, problem by problem -------------------------------------------------------------------------------
+
+
+def _fits(low: float, high: float, reg: float, epsilon: float) -> bool:
+    """Whether float32 holds the scalings of words far from all regions, or the constant beside the kernel."""
+    wide = SPAN[torch.float32] if epsilon else DIRECT[torch.float32]
+    return high - low <= wide * reg and (not epsilon or 1 - high <= DIRECT[torch.float32] * reg)
+
+
+@QUIET
+def _times(kernel: Tensor, v: Tensor) -> Tensor:
+    """``kernel @ v``; NumPy calls the products of small matrices with a third of the overhead."""
+    if kernel.device.type == "cpu":
+        return torch.from_numpy(np.matmul(kernel.numpy(), v.unsqueeze(-1).numpy())[..., 0])
+    return (kernel * v.unsqueeze(-2)).sum(-1)
+
+
+@QUIET
+def _turned(kernel: Tensor, u: Tensor) -> Tensor:
+    """``kernel.mT @ u``."""
+    if kernel.device.type == "cpu":
+        return torch.from_numpy(np.matmul(u.unsqueeze(-2).numpy(), kernel.numpy())[..., 0, :])
+    return (kernel * u.unsqueeze(-1)).sum(-2)
+
+
+def _kernel(
+    s: Tensor,
+    p: Tensor,
+    q: Tensor,
+    mask: Tensor | None,
+    reg: float,
+    epsilon: float,
+    top: float | None,
+    out: Tensor,
+) -> Tensor:
+    """Kernel, in the official loop divided by its total; 0 where forbidden, anything at padding.
+
+    With ``top`` exponents are taken below this one similarity, else below the largest of a problem or row.
     """
-    if loop == "released" and not _is_direct(dtype, -1.0, 1.0, lam, loop):
-        dtype = torch.float64
-    return dtype, _is_direct(dtype, -1.0, 1.0, lam, loop)
+    if top is not None:
+        torch.sub(s, top, out=out).mul_(1 / reg)
+    else:
+        # padding far below everything: arithmetic with float masks, boolean ones are 20 times slower
+        torch.add((q > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-2), s, alpha=1 / reg, out=out)
+        if mask is not None:
+            out.copy_(torch.where(mask, out, -FAR))
+        if epsilon:
+            out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
+        highest = out.amax((-2, -1) if epsilon else -1, keepdim=True)
+        out.sub_(highest).clamp_min_(DEEPEST[s.dtype])
+    _exp(out, out)
+    if mask is not None:
+        out.mul_(mask.to(s.dtype))
+    if epsilon:
+        # (k / (sum k + eps)) with k = exp((s - 1) / reg), written so that nothing underflows
+        total = (_times(out, (q > 0).to(s.dtype)) * (p > 0)).sum(-1)[:, None, None]
+        reach = math.exp((1 - top) / reg) if top is not None else _reach(highest, reg)
+        out.mul_((total + epsilon * reach).reciprocal_())
+    return out
 
 
-def _is_direct(dtype: torch.dtype, low: float, high: float, reg: float, loop: str, entries: int = 1) -> bool:
-    """Whether exp(s / reg) can be taken as it is, and no scaling leaves the type's range."""
-    largest = max(abs(low), abs(high)) if LOOPS[loop] else max(abs(low), abs(high), high - low)
-    return largest / reg + math.log(entries) <= DIRECT[dtype] + 7 * (entries > 1)
+def _plans(
+    s: Tensor,
+    p: Tensor,
+    q: Tensor,
+    mask: Tensor | None,
+    reg: float,
+    passes: int,
+    epsilon: float,
+    top: float | None,
+    us: Tensor | None = None,
+    vs: Tensor | None = None,
+) -> Tensor:
+    """Plans, chunk by chunk; the scalings of all passes into ``us`` and ``vs`` if given."""
+    plan = torch.empty_like(s, memory_format=torch.contiguous_format)
+    tiny = torch.finfo(s.dtype).tiny
+    for part in _chunks(s):
+        pk, qk = p[part], q[part]
+        k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, epsilon, top, plan[part])
+        u, v = torch.ones_like(pk), (qk > 0).to(qk.dtype)
+        for t in range(passes):
+            if epsilon:
+                u = (u * pk).div_(_times(k, v).mul_(u).add_(epsilon))
+                v = (v * qk).div_(_turned(k, u).mul_(v).add_(epsilon))
+            else:
+                u = pk / _times(k, v).clamp_min_(tiny)
+                v = qk / _turned(k, u).clamp_min_(tiny)
+            if us is not None and vs is not None:
+                us[t, part], vs[t, part] = u, v
+        k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
+    return plan
 
 
-# -- ordinary operations -------------------------------------------------------------------------------------
+def _chunks(s: Tensor) -> Iterator[slice]:
+    """Parts of the problems that are solved at a time."""
+    size = max(1, CHUNK_ENTRIES // (s.shape[1] * s.shape[2])) if s.device.type == "cpu" else len(s)
+    return (slice(i, i + size) for i in range(0, len(s), size))
+
+
+class _ScalingPlan(torch.autograd.Function):
+    """Plans (b, n, m) of similarities (b, n, m) and weights (b, n), (b, m)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        s: Tensor,
+        p: Tensor,
+        q: Tensor,
+        mask: Tensor | None,
+        reg: float,
+        passes: int,
+        epsilon: float,
+        top: float | None,
+    ) -> Tensor:
+        us, vs = (s.new_empty(passes, len(s), size) for size in s.shape[1:])
+        plan = _plans(s, p, q, mask, reg, passes, epsilon, top, us, vs)
+        ctx.save_for_backward(s, p, q, mask, us, vs)
+        ctx.settings = (reg, epsilon, top)
+        return plan
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # Plan, chunk by chunk: 1. the kernel again; 2. the passes in reverse give the kernel's gradient as a
+        # product of two thin matrices; 3. with that of the last product, times the kernel, the similarities'.
+        s, p, q, mask, us, vs = ctx.saved_tensors
+        reg, epsilon, top = ctx.settings
+        ds = torch.empty_like(s, memory_format=torch.contiguous_format)
+        dp, dq = torch.zeros_like(p), torch.zeros_like(q)
+        for part in _chunks(s):
+            g, pk, qk = ds[part], p[part], q[part]
+            allowed = None if mask is None else mask[part]
+            k = _kernel(s[part], pk, qk, allowed, reg, epsilon, top, torch.empty_like(g))
+            torch.mul(grads[0][part], k, out=g)
+            left, right, dp[part], dq[part] = _reverse(k, g, us[:, part], vs[:, part], pk, qk, epsilon)
+            g.mul_(us[-1, part].unsqueeze(-1)).mul_(vs[-1, part].unsqueeze(-2))
+            g.addcmul_(torch.bmm(left, right), k)
+            if epsilon:  # the kernel was divided by its total
+                g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
+            g.mul_(1 / reg)
+        needs = ctx.needs_input_grad
+        return (ds, dp if needs[1] else None, dq if needs[2] else None, *(None,) * 5)
+
+
+def _reverse(
+    k: Tensor, g: Tensor, us: Tensor, vs: Tensor, p: Tensor, q: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Run the passes backwards from ``g``, the gradient of the plan times the kernel.
+
+    Returns
+    -------
+    left, right : Tensor, (b, n, 2 T) and (b, 2 T, m)
+        Their product is the gradient for the kernel, but for that of the last product.
+    dp, dq : Tensor, (b, n) and (b, m)
+        Gradients of the weights.
+    """
+    one_p, one_q = torch.ones_like(p), (q > 0).to(q.dtype)
+    du, dv = _times(g, vs[-1]), _turned(g, us[-1])
+    dp, dq = torch.zeros_like(p), torch.zeros_like(q)
+    left, right = [], []
+    for t in range(len(us) - 1, -1, -1):
+        u0, v0 = (us[t - 1], vs[t - 1]) if t else (one_p, one_q)
+        dsum, share, dv0 = _step_back(dv, vs[t], v0, q, epsilon)  # v = v0 q / (v0 k'u + eps)
+        dq += share
+        left.append(us[t])
+        right.append(dsum)
+        du = du + _times(k, dsum)
+        dsum, share, du = _step_back(du, us[t], u0, p, epsilon)  # u = u0 p / (u0 k v0 + eps)
+        dp += share
+        left.append(dsum)
+        right.append(v0)
+        if t:
+            dv = dv0 + _turned(k, dsum)
+    return torch.stack(left, 2), torch.stack(right, 1), dp, dq
+
+
+# -- scores of all pairs, by ordinary operations -------------------------------------------------------------
 
 
 def _plain_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float) -> Tensor:
@@ -238,16 +442,7 @@ def _reach(top: Tensor, lam: float) -> Tensor:
     return (1 / lam - top).clamp_max(80.0 if top.dtype == torch.float32 else 650.0).exp()
 
 
-# -- the node ------------------------------------------------------------------------------------------------
-
-
-@QUIET
-def _exp(x: Tensor, out: Tensor) -> None:
-    """Exponential of x into ``out``, which may be x; NumPy's is twice as quick."""
-    if x.device.type == "cpu":
-        np.exp(x.numpy(), out=out.numpy())
-    else:
-        torch.exp(x, out=out)
+# -- scores of all pairs, by a node --------------------------------------------------------------------------
 
 
 @QUIET
@@ -276,20 +471,6 @@ def _update(old: Tensor | None, weight: Tensor, sums: Tensor, scale: Tensor | No
     return (old * weight).div_(sums.mul_(old).add_(epsilon))
 
 
-def _step_back(
-    grad: Tensor, new: Tensor, old: Tensor, weight: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of ``new = old * weight / (old * sum + epsilon)`` for the sum, the weight and ``old``."""
-    inverse = torch.where(weight > 0, 1 / weight, 0.0)
-    share = new * inverse  # old / (old * sum + epsilon)
-    dsum = -grad * new * share
-    if not epsilon:
-        return dsum, grad * share, torch.zeros_like(grad)
-    tiny = torch.finfo(old.dtype).tiny
-    over = torch.where(old > 0, share / old.clamp_min(tiny), 0.0)  # 1 / (old * sum + epsilon)
-    return dsum, grad * share, grad * epsilon * weight * over * over
-
-
 class _Blocks:
     """Blocks of images whose kernels are made one after the other in the same memory.
 
@@ -308,33 +489,18 @@ class _Blocks:
         Factor of the official loop's kernel: its total, with the constant, becomes 1.
     """
 
-    def __init__(
-        self,
-        s: Tensor,
-        p: Tensor,
-        q: Tensor,
-        lam: float,
-        epsilon: float,
-        direct: bool,
-        allowed: Tensor | None,
-        plans: bool,
-    ) -> None:
+    def __init__(self, s: Tensor, p: Tensor, q: Tensor, lam: float, epsilon: float) -> None:
         n_images, n, m, n_captions = s.shape
         self.size = n_images
         if s.device.type == "cpu":
             self.size = max(1, min(n_images, BLOCK_ENTRIES // (n * m * n_captions)))
-        self.lam, self.epsilon, self.direct = lam, epsilon, direct
+        self.lam, self.epsilon, self.direct = lam, epsilon, _is_direct(s.dtype, lam, epsilon)
         valid = (q > 0).to(s.dtype)
-        padding = (valid - 1).mul_(DIRECT[s.dtype] if direct else FAR)
+        padding = (valid - 1).mul_(DIRECT[s.dtype] if self.direct else FAR)
         self.s = s.permute(1, 2, 0, 3)  # (n, m, B, C)
         self.sides = [
             side.expand(n_images, -1, n_captions).permute(1, 0, 2) for side in (p, q, valid, padding)
         ]  # (n or m, B, C)
-        # any other entry that moves nothing: forbidden, or in a row without weight
-        self.keep: Tensor | None = None
-        if plans:
-            useful = (p > 0).unsqueeze(2) & (q > 0).unsqueeze(1)
-            self.keep = (useful if allowed is None else useful & allowed).to(s.dtype).permute(1, 2, 0, 3)
         self.memory = s.new_empty(2, n * m * self.size * n_captions)
 
     def __iter__(self) -> Iterator[tuple[slice, slice]]:
@@ -342,118 +508,90 @@ class _Blocks:
         n_images, n_captions = self.s.shape[2:]
         for first in range(0, n_images, self.size):
             images = slice(first, min(first + self.size, n_images))
-            keep = None if self.keep is None else self.keep[:, :, images]
-            self._load(self.s[:, :, images], keep, *(side[:, images] for side in self.sides))
+            self._load(self.s[:, :, images], *(side[:, images] for side in self.sides))
             yield images, slice(images.start * n_captions, images.stop * n_captions)
 
-    def _load(
-        self, s: Tensor, keep: Tensor | None, p: Tensor, q: Tensor, valid: Tensor, padding: Tensor
-    ) -> None:
+    def _load(self, s: Tensor, p: Tensor, q: Tensor, valid: Tensor, padding: Tensor) -> None:
         # Plan: exponents with padding far below; shifted where the range asks for it; the kernel; its row
         # sums with the first v, which both loops need first.
         self.x, self.k = (x[: s.numel()].view(*s.shape[:2], -1) for x in self.memory)
         torch.add(padding, s, alpha=1 / self.lam, out=self.x.view(s.shape))
         self.p, self.q, self.start = (side.reshape(len(side), -1) for side in (p, q, valid))
-        allowed = None if keep is None else keep.reshape(self.x.shape)
         if self.direct:
             _exp(self.x, self.k)
             reach: Tensor | float = math.exp(1 / self.lam) if self.epsilon else 0.0
         else:
-            x = self.x if allowed is None else self.x + (allowed - 1) * FAR
-            shift, columns, start = _shifts(x[None], self.start[None] > 0, self.epsilon)
-            torch.sub(x, shift[0], out=self.k)
+            shift, columns, start = _shifts(self.x[None], self.start[None] > 0, self.epsilon)
+            torch.sub(self.x, shift[0], out=self.k)
             if columns is not None:
                 self.k.sub_(columns[0])
                 self.start = start[0]
             _exp(self.k.clamp_min_(DEEPEST[s.dtype]), self.k)
             reach = _reach(shift, self.lam).flatten() if self.epsilon else 0.0
-        if allowed is not None:
-            self.k.mul_(allowed)
         # with the first v 1 at words, the kernel is next to nothing at padding
         plain = self.epsilon or self.direct
         self.rows = self.k.sum(1) if plain else _over_words(self.k, self.start)
         self.scale = (self.rows.sum(0) + self.epsilon * reach).reciprocal_() if self.epsilon else None
 
 
-class _Scaling(torch.autograd.Function):
-    """Plans (B, n, m, C), or with ``skip`` the similarities (B, C) that they collect."""
+class _TransportScores(torch.autograd.Function):
+    """See :func:`transport_scores`."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        s: Tensor,
-        p: Tensor,
-        q: Tensor,
-        lam: float,
-        iterations: int,
-        epsilon: float,
-        skip: int | None,
-        direct: bool,
-        allowed: Tensor | None,
+        ctx: Any, s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float, skip: int
     ) -> Tensor:
-        keep = any(ctx.needs_input_grad[:3])
+        wanted = any(ctx.needs_input_grad[:3])
         n_images, n, m, n_captions = s.shape
-        kept = iterations if keep else 0
+        kept = iterations if wanted else 0
         us = s.new_empty(kept, n, n_images * n_captions)
         vs = s.new_empty(kept, m, n_images * n_captions)
-        plans = skip is None
-        out = (
-            torch.empty_like(s, memory_format=torch.contiguous_format) if plans else s.new_empty(us.shape[2])
-        )
-        blocks = _Blocks(s, p, q, lam, epsilon, direct, allowed, plans)
-        for images, pairs in blocks:
+        scores = s.new_empty(n_images * n_captions)
+        blocks = _Blocks(s, p, q, lam, epsilon)
+        for _, pairs in blocks:
             k, scale, v, u = blocks.k, blocks.scale, blocks.start, None
             for t in range(iterations):
                 rows = _over_words(k, v) if t else blocks.rows
                 u = _update(u, blocks.p, rows, scale, epsilon)  # (n, P)
                 v = _update(v if t else None, blocks.q, _over_regions(k, u), scale, epsilon)  # (m, P)
-                if keep:
+                if wanted:
                     us[t, :, pairs], vs[t, :, pairs] = u, v
             assert u is not None
-            if skip is None:
-                k.mul_((u if scale is None else u * scale).unsqueeze(1)).mul_(v)
-                out.permute(1, 2, 0, 3)[:, :, images] = k.view(n, m, -1, n_captions)
-                continue
             weighted = blocks.x.mul_(k)[skip:, skip:]  # the similarity over lambda is the exponent itself
             collected = _over_regions(weighted, u[skip:]).mul_(v[skip:]).sum(0).mul_(lam)
-            out[pairs] = collected if scale is None else collected.mul_(scale)
-        if keep:
-            ctx.save_for_backward(s, p, q, us, vs, allowed)
-            ctx.settings = (lam, iterations, epsilon, skip, direct)
-        return out if plans else out.view(n_images, n_captions)
+            scores[pairs] = collected if scale is None else collected.mul_(scale)
+        if wanted:
+            ctx.save_for_backward(s, p, q, us, vs)
+            ctx.settings = (lam, iterations, epsilon, skip)
+        return scores.view(n_images, n_captions)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # Plan, block by block: 1. the kernel again; 2. the gradient of the result for the kernel times its
-        # entries, for the last u and for the last v; 3. the passes in reverse, each of which adds an outer
-        # product to the kernel's gradient; 4. from the kernel to the similarities.
-        s, p, q, us, vs, allowed = ctx.saved_tensors
-        lam, iterations, epsilon, skip, direct = ctx.settings
+        # Plan, block by block: 1. the kernel again; 2. the gradients of the score for the last u, the last v
+        # and the kernel; 3. the passes in reverse, each of which adds an outer product to the kernel's
+        # gradient; 4. from the kernel to the similarities, with the score's own dependence on them.
+        s, p, q, us, vs = ctx.saved_tensors
+        lam, iterations, epsilon, skip = ctx.settings
         needs = ctx.needs_input_grad[:3]
-        if torch.is_grad_enabled() and skip is not None:  # the gradient itself is to be differentiated
+        nothing = (None,) * 4
+        if torch.is_grad_enabled():  # the gradient itself is to be differentiated
             scores = _plain_scores(s, p, q, lam, iterations, epsilon, skip)
             wanted = [x for x, need in zip((s, p, q), needs, strict=True) if need]
             found = iter(torch.autograd.grad(scores, wanted, grads[0], create_graph=True))
-            return (*(next(found) if need else None for need in needs), *(None,) * 6)
+            return (*(next(found) if need else None for need in needs), *nothing)
         n_images, n, m, n_captions = s.shape
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         ds_of = ds.permute(1, 2, 0, 3)  # (n, m, B, C)
         dp, dq = s.new_zeros(n, n_images * n_captions), s.new_zeros(m, n_images * n_captions)
-        blocks = _Blocks(s, p, q, lam, epsilon, direct, allowed, skip is None)
+        blocks = _Blocks(s, p, q, lam, epsilon)
         buffer = torch.empty_like(blocks.memory[0])
         for images, pairs in blocks:
             k, start, last = blocks.k, blocks.start, (us[-1, :, pairs], vs[-1, :, pairs])
             k_grad = buffer[: k.numel()].view(k.shape)
             if blocks.scale is not None:
                 k.mul_(blocks.scale)
-            if skip is None:
-                pull = grads[0].permute(1, 2, 0, 3)[:, :, images].reshape(k.shape)
-                du, dv = _of_plans(k, pull, *last, k_grad)
-                also = None  # the plans depend on the similarities through the kernel alone
-            else:
-                du, dv, also = _of_scores(
-                    blocks.x.mul_(lam), k, grads[0].reshape(-1)[pairs], *last, skip, k_grad
-                )
+            grad = grads[0].reshape(-1)[pairs]
+            du, dv, also = _of_scores(blocks.x.mul_(lam), k, grad, *last, skip, k_grad)
             ones = torch.ones_like(blocks.p)
             for t in range(iterations - 1, -1, -1):
                 u, v = us[t, :, pairs], vs[t, :, pairs]
@@ -471,25 +609,15 @@ class _Scaling(torch.autograd.Function):
             k_grad.mul_(k)
             if epsilon:  # the kernel was divided by its total
                 k_grad.addcmul_(k, k_grad.sum((0, 1)), value=-1.0)
-            k_grad.mul_(1 / lam)
-            if also is not None:
-                k_grad.addcmul_(also, k)
+            k_grad.mul_(1 / lam).addcmul_(also, k)
             ds_of[:, :, images] = k_grad.view(n, m, -1, n_captions)
         back = [x.view(-1, n_images, n_captions).permute(1, 0, 2) for x in (dp, dq)]
         return (
             ds if needs[0] else None,
             back[0].sum_to_size(p.shape) if needs[1] else None,
             back[1].sum_to_size(q.shape) if needs[2] else None,
-            *(None,) * 6,
+            *nothing,
         )
-
-
-def _of_plans(k: Tensor, pull: Tensor, u: Tensor, v: Tensor, k_grad: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of ``sum pull * u k v`` for u and v; for k into ``k_grad``."""
-    torch.mul(k, pull, out=k_grad)
-    du, dv = _over_words(k_grad, v), _over_regions(k_grad, u)
-    torch.mul(u.unsqueeze(1), v, out=k_grad).mul_(pull)
-    return du, dv
 
 
 def _of_scores(

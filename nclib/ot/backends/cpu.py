@@ -183,18 +183,12 @@ def solve_plain(
         if not s.ok:
             return None
         plan, potentials = s.plan(), s.potentials(reg)
-    problem = plain_problem(cost, mass, reg, mask, formulation)
-    return pack(problem, plan, potentials, s.iterations, col_error=s.error)
-
-
-def plain_problem(cost: Tensor, mass: float, reg: float, mask: Tensor | None, formulation: str) -> Problem:
-    """Return the plain problem with its defaults filled in."""
-    p, q = _uniform_tensor(cost.shape[0]), _uniform_tensor(cost.shape[1])
-    return Problem(cost.detach(), mask, p, q, torch.tensor(mass, dtype=torch.float64), reg, formulation)
+    given = (cost, mask, mass, reg, formulation)
+    return pack(given, plan, potentials, s.iterations, col_error=s.error)
 
 
 def pack(
-    problem: Problem,
+    given: tuple[Tensor, Tensor | None, float, float, str],
     plan: Array,
     potentials: tuple[Array, Array, float, float],
     iterations: int,
@@ -203,15 +197,17 @@ def pack(
     col_error: float = 0.0,
     converged: bool = True,
 ) -> Transport:
-    """Wrap the arrays of one solved problem without copying them."""
+    """Wrap the arrays of one solved problem (cost, mask, mass, reg, formulation) without copying them."""
+    cost, mask, mass, reg, formulation = given
     f, g, *slacks = potentials
-    numbers = torch.from_numpy(np.array((row_error, col_error, *slacks))).unbind()
+    numbers = torch.from_numpy(np.array((row_error, col_error, *slacks, mass))).unbind()
+    p, q = _uniform_tensor(plan.shape[0]), _uniform_tensor(plan.shape[1])
     return Transport(
-        plan=torch.from_numpy(plan).to(problem.cost.dtype),
+        plan=torch.from_numpy(plan).to(cost.dtype),
         row_error=numbers[0],
         col_error=numbers[1],
         iterations=torch.from_numpy(np.array(iterations)),
         converged=torch.from_numpy(np.array(converged)),
         potentials=Potentials(torch.from_numpy(f), torch.from_numpy(g), numbers[2], numbers[3]),
-        problem=problem,
+        problem=Problem(cost.detach(), mask, p, q, numbers[4], reg, formulation),
     )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.backends.cpu import pack, plain_arrays, plain_problem, uniform
+from nclib.ot.backends.cpu import pack, plain_arrays, uniform
 from nclib.ot.backends.solve import check_method
 from nclib.ot.problem import Problem
 from nclib.ot.transport import Buffers, Transport
@@ -102,8 +102,8 @@ def solve_plain(
         cols = float(np.abs(plan.sum(0) + b * alpha - q).sum()) / mass
         honest = max(rows, cols, abs(float(plan.sum()) - mass) / mass) <= HONEST
         potentials = _potentials(a, b, alpha, beta, reg, bottom)
-    problem = plain_problem(cost, mass, reg, mask, "extended")
-    return pack(problem, plan, potentials, passes, row_error=rows, col_error=cols, converged=honest)
+    given = (cost, mask, mass, reg, "extended")
+    return pack(given, plan, potentials, passes, row_error=rows, col_error=cols, converged=honest)
 
 
 def _crowded(allowed: Array, mass: float) -> bool:
