@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib.runs.frame import Frame, fingerprint, of_last_epoch, of_noise
 from nclib.common.options import Rule, make, option, rules
+from nclib.data import category as data
 from nclib.label_noise import build, options
 from nclib.label_noise.base import DeepMethod, Shape, Training
-from nclib.noise.label_noise import PROTOCOLS, SCOPES, LabelNoise
+from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES, LabelNoise
+from nclib.runs.frame import Frame, fingerprint, of_last_epoch, of_noise
 from nclib.runs.label_presets import preset
 from nclib.runs.label_record import CategoryRecord
 from nclib.runs.label_trainer import CategorySchedule, CategoryTrainer
-from nclib.data import category as data
-from nclib.runs.presets import PRESETS
 from nclib.runs.pair_trainer import choose_device, epoch_arrays
+from nclib.runs.presets import PRESETS
 
 LARGEST_CONFUSION = 50  # classes up to which a record holds the matrix of corrected labels
 
@@ -32,9 +32,9 @@ class CategoryOptions:
 
     dataset: str = option("emoji_category", help="name of the data; see nclib.data.category.available()")
     noise_rate: float = option(0.4, low=0, high=1, help="share of training labels that are redrawn")
-    noise: str = option("symmetric", choices=tuple(PROTOCOLS), help="how labels are redrawn")
+    noise: str = option("symmetric", choices=tuple(LABEL_PROTOCOLS), help="how labels are redrawn")
     noise_scope: str = option(
-        "modality", choices=SCOPES, help="noise for images and texts apart, or per pair"
+        "modality", choices=LABEL_SCOPES, help="noise for images and texts apart, or per pair"
     )
     noise_file: str = option("", help="a file of noisy labels instead of a draw")
     seed: int = option(0, low=0, high=2**31 - 1, help="seed of noise, weights and batches")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nclib.evaluation._matrix import Counts, as_matrix, blocks, count, host
+from nclib.evaluation.scores import Counts, as_matrix, blocks, count, host
 
 KS = (1, 5, 10)
 Tie = Callable[[Counts, Counts, Counts], NDArray[np.float64]]
@@ -159,6 +159,14 @@ def recall(
     ------
     ValueError
         If the shape does not fit, a score is NaN or infinite, or an option is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nclib.evaluation import recall
+    >>> found = recall(np.array([[0.9, 0.2], [0.8, 0.7]]), 1)
+    >>> found["i2t_r1"], found["t2i_r1"], found["rsum"]
+    (50.0, 100.0, 550.0)
     """
     matrix = as_matrix(similarity)
     n, _, p = _sizes(matrix, captions_per_image)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nclib.losses._checks import log_probabilities, positive, scores
+from nclib.losses.checks import log_probabilities, positive, scores
 
 
 def _targets(plan: Tensor, S: Tensor, floor: float) -> tuple[Tensor, Tensor]:

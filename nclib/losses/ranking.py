@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nclib.losses._checks import Family, scores
+from nclib.losses.checks import Family, scores
 
 
 def _hardest(cost: Tensor, axis: int) -> Tensor:
@@ -50,6 +50,13 @@ def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tenso
     ------
     ValueError, TypeError
         If ``S`` is not a square floating matrix, or an argument is out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib import losses
+    >>> losses.triplet(torch.tensor([[0.5, 0.4], [0.1, 0.7]]), margin=0.2)
+    tensor([0.1000, 0.0000])
     """
     S = scores(S)
     if not (margin >= 0 and math.isfinite(margin)):
@@ -158,3 +165,20 @@ def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None
         raise ValueError(f"margins must be ({S.shape[0]},), one per pair, got {tuple(margins.shape)}")
     to_captions, to_images = hinges(S, margins.to(S.dtype), ignore)
     return to_captions.amax(1) + to_images.amax(0)
+
+
+def _margin_of_the_negative(S: Tensor, margins: Tensor) -> Tensor:
+    """Hardest-negative triplet of the official code of BiCro and MSCN.
+
+    ``max_j [a_j + S_ij - S_ii]_+ + max_j [a_i + S_ji - S_ii]_+``: from image to text it takes the margin of
+    the negative caption, because transposing one-dimensional margins does not change them.
+    """
+    d = S.diagonal()
+    own = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    to_captions = (S + margins[None] - d[:, None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
+    to_images = (S + margins[None] - d[None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
+    return to_captions.amax(1) + to_images.amax(0)
+
+
+SOFT_TRIPLET = Family("margin_of", {"pair": soft_margin_triplet, "released": _margin_of_the_negative})
+"""Whose margin counts against a negative caption: that of the pair, or of the negative (official code)."""

@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 SCALES = ("minmax", None)
 
 EDGE = 1e-3
-"""What min-max scaling puts in place of 0; one minus it stands for 1 (as in L2RM's released code)."""
+"""Value that min-max scaling puts in place of 0; one minus it replaces 1 (as in L2RM's official code)."""
 
 
 def values_1d(x: Any, name: str = "x") -> Array:
@@ -81,7 +81,7 @@ def unit_interval(x: Any, low: float | None = None, high: float | None = None) -
 
     ``(x - low) / (high - low)``; results <= 0 become 0.001 and results >= 1 become 0.999, so that of the
     data that set the range only the extreme points move. Data that already fill (0, 1), with a minimum
-    of at most 0.001 and a maximum of at least 0.999, are returned as they are: scaling twice changes nothing.
+    of at most 0.001 and a maximum of at least 0.999, are returned unchanged: scaling twice changes nothing.
 
     Parameters
     ----------

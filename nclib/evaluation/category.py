@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nclib.evaluation._matrix import Float, as_matrix, ascending, host
+from nclib.evaluation.scores import Float, as_matrix, ascending, host
 
 LEVELS = 2**30 - 2**14  # steps of the scores' fixed point; with the relevance bit they fill 32 bits
 OFF = 0.3  # keeps scores such as 0, 1/2 and 1, where rounding errors fall to both sides, inside a step
@@ -37,8 +37,8 @@ def _norms(x: Any, name: str) -> NDArray[np.float64]:
     return np.maximum(norms, 1e-12)
 
 
-def _unit(x: Any, norms: NDArray[np.float64], rows: slice, kind: type) -> Float:
-    values: Float = host(x[rows]).astype(kind)
+def _unit(x: Any, norms: NDArray[np.float64], rows: slice) -> Float:
+    values: Float = host(x[rows]).astype(np.float64)
     values /= norms[rows, None]
     return values
 
@@ -72,11 +72,12 @@ def _relevant(own: NDArray[Any], others: NDArray[Any]) -> Hits:
     return shared != 0
 
 
-def _ranked(similarity: Float, relevant: Hits, exact: bool) -> Hits:
+def _ranked(similarity: Float, relevant: Hits) -> Hits:
     """Return ``relevant`` in descending order of similarity, equal scores by position."""
-    # One sort of 32-bit integers replaces a sort of indices and a gather: the score in fixed point (steps of
-    # 1e-9), relevance in the last bit. Within a step the wrong items come first; where that step holds right
-    # items as well, which is rare, the full scores decide.
+    # Plan: 1. one sort of 32-bit integers replaces a sort of indices and a gather: the score in fixed point
+    # (steps of 1e-9), relevance in the last bit, so that within a step the wrong items come first; 2. steps
+    # that hold right items as well, which are rare, are ordered by the full scores, step by step, or the
+    # whole row where there are many of them.
     steps = similarity * -LEVELS
     steps += OFF
     keys = steps.astype(np.int32)
@@ -84,8 +85,6 @@ def _ranked(similarity: Float, relevant: Hits, exact: bool) -> Hits:
     keys |= relevant
     found = np.sort(keys, axis=1)
     hits = (found & 1).astype(np.bool_)
-    if not exact:
-        return hits
     flat = found.reshape(-1)
     row, place = np.divmod(np.flatnonzero((flat[1:] ^ flat[:-1]) == 1), found.shape[1])
     inside = place < found.shape[1] - 1  # not the last key of a row beside the first of the next
@@ -104,26 +103,25 @@ def _ranked(similarity: Float, relevant: Hits, exact: bool) -> Hits:
 
 
 def _on_host(
-    queries: Any, gallery: Any, norms: tuple[Any, Any], ql: Any, gl: Any, k: int, exact: bool, chunk: int
+    queries: Any, gallery: Any, norms: tuple[Any, Any], ql: Any, gl: Any, k: int, chunk: int
 ) -> tuple[float, int]:
-    kind = np.float64 if exact else np.float32
     n = gallery.shape[0]
     inverse = 1.0 / np.arange(1, n + 1)
     nth = np.arange(1, n + 1, dtype=np.float64)
-    scores = np.empty((min(chunk, queries.shape[0]), n), kind)
+    scores = np.empty((min(chunk, queries.shape[0]), n))
     if gl.ndim == 2:
         ql, gl = _words(ql), _words(gl)
     total, answered = 0.0, 0
     for i in range(0, queries.shape[0], chunk):
         labels = ql[..., i : i + chunk]
-        q = _unit(queries, norms[0], slice(i, i + chunk), kind)
+        q = _unit(queries, norms[0], slice(i, i + chunk))
         for j in range(0, n, BLOCK):
-            block = _unit(gallery, norms[1], slice(j, j + BLOCK), kind)
+            block = _unit(gallery, norms[1], slice(j, j + BLOCK))
             np.matmul(q, block.T, out=scores[: len(q), j : j + BLOCK])
         for j in range(0, len(q), SORTED):
             rows = slice(j, min(j + SORTED, len(q)))
             wanted = _relevant(labels[..., rows], gl)
-            for hits in _ranked(scores[rows], wanted, exact)[:, :k]:
+            for hits in _ranked(scores[rows], wanted)[:, :k]:
                 place = np.flatnonzero(hits)
                 if place.size:
                     total += float(nth[: place.size] @ inverse[place]) / place.size
@@ -167,7 +165,6 @@ def mean_average_precision(
     gallery_labels: Any,
     k: int | None = None,
     *,
-    packed: bool = False,
     empty: str = "zero",
     chunk: int = 192,
 ) -> float:
@@ -185,9 +182,6 @@ def mean_average_precision(
         Classes; or zeros and ones, where items are relevant that share a class.
     k : int >= 1, optional
         Length of the ranking; the whole gallery ("mAP@all") unless given.
-    packed : bool
-        False: float64 scores, exact, ties by position. True: float32 scores and no look at ties (in a tie the
-        wrong items come first): a little faster, within 5e-7. On an accelerator always exact.
     empty : {"zero", "skip"}
         A query without any relevant item in the ranking counts as 0 (the rule for single labels), or is
         left out (the field's rule for several labels).
@@ -201,7 +195,14 @@ def mean_average_precision(
     Raises
     ------
     ValueError, TypeError
-        If shapes or labels do not fit, or an embedding is not finite.
+        If shapes or labels do not fit, an embedding is not finite, or an option is out of range.
+
+    Examples
+    --------
+    >>> from nclib.evaluation import mean_average_precision
+    >>> queries, gallery = [[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.1], [0.2, 1.0], [0.9, 0.5]]
+    >>> round(mean_average_precision(queries, gallery, [0, 1], [0, 1, 1]), 4)
+    1.0
     """
     q, g = as_matrix(queries, "queries"), as_matrix(gallery, "gallery")
     norms = _norms(q, "queries"), _norms(g, "gallery")
@@ -211,8 +212,8 @@ def mean_average_precision(
     gl = _classes(gallery_labels, g.shape[0], "gallery_labels")
     if ql.shape[1:] != gl.shape[1:]:
         raise ValueError(f"query_labels and gallery_labels differ in form: {ql.shape} and {gl.shape}")
-    if k is not None and k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
+    if k is not None and (isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1):
+        raise ValueError(f"k must be an integer >= 1, got {k!r}")
     if empty not in ("zero", "skip"):
         raise ValueError(f"empty must be 'zero' or 'skip', got {empty!r}")
     if chunk < 1:
@@ -221,7 +222,7 @@ def mean_average_precision(
     if isinstance(q, Tensor):  # as_matrix leaves a tensor only where it lies on an accelerator
         total, answered = _on_device(q, torch.as_tensor(g), norms, ql, gl, length, chunk)
     else:
-        total, answered = _on_host(q, g, norms, ql, gl, length, not packed, chunk)
+        total, answered = _on_host(q, g, norms, ql, gl, length, chunk)
     asked = q.shape[0] if empty == "zero" else answered
     if asked == 0:
         raise ValueError("no query has a relevant item in the gallery, so there is nothing to average")

@@ -1,4 +1,4 @@
-"""Re-scoring with all queries at once."""
+"""Dual-softmax re-scoring of a score matrix with all queries at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.evaluation._matrix import Float, as_matrix, blocks
+from nclib.evaluation.scores import Float, as_matrix, blocks
 
 
 def dual_softmax(similarity: Any, temperature: float = 0.01, *, direction: str = "i2t") -> Float:
@@ -34,6 +34,14 @@ def dual_softmax(similarity: Any, temperature: float = 0.01, *, direction: str =
     ------
     ValueError
         If a score is not finite, the temperature is not positive, or the direction is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nclib.evaluation import dual_softmax
+    >>> dual_softmax(np.array([[0.5, 0.4], [0.4, 0.1]]), 0.1).round(3)
+    array([[0.731, 0.762],
+           [0.215, 0.009]])
     """
     axes = {"i2t": 0, "t2i": 1}
     if direction not in axes:

@@ -1,4 +1,4 @@
-"""What the losses share: their catalogues, the check of a similarity matrix, and its softmax."""
+"""Families of losses, the check of a similarity matrix, and its softmax."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import log_softmax
 
 
 class Family(dict[str, Callable[..., Tensor]]):
-    """Losses by name; a wrong name is answered with the right ones.
+    """Dict of losses; an unknown name raises a ValueError that lists the valid ones.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ Seed = int | Sequence[int]
 
 
 def integers(x: Any, name: str) -> Index:
-    """Return ``x`` as an int64 vector, (n,) with n >= 1, or say what is wrong with it."""
+    """Return ``x`` as an int64 vector, (n,) with n >= 1, or raise an error that names it."""
     array = np.asarray(x)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold integers, got dtype {array.dtype}")
@@ -26,7 +26,7 @@ def integers(x: Any, name: str) -> Index:
 
 
 def share(rate: float, n: int) -> int:
-    """Return ``floor(rate * n)`` for the rate as it is written (0.29 of 100 is 29, not 28)."""
+    """Return ``floor(rate * n)`` of the decimal rate (0.29 of 100 is 29, not 28)."""
     if isinstance(rate, bool) or not isinstance(rate, (int, float, np.floating, np.integer)):
         raise TypeError(f"rate must be a number in [0, 1], got {rate!r}")
     if not 0 <= rate <= 1:  # also refuses NaN
@@ -35,7 +35,7 @@ def share(rate: float, n: int) -> int:
 
 
 def generator(seed: Seed) -> np.random.Generator:
-    """Return a generator of its own for ``seed``: an integer >= 0 or a sequence of them."""
+    """Return a new generator for ``seed``: an integer >= 0 or a sequence of them."""
     parts: list[Any] = list(seed) if isinstance(seed, (list, tuple)) else [seed]
     if not parts or any(isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 0 for s in parts):
         raise ValueError(f"seed must be an integer >= 0 or a sequence of them, got {seed!r}")

@@ -1,4 +1,4 @@
-"""Noise-index files that papers published, by the first 16 hex digits of the file's SHA-256."""
+"""Noise-index files of the papers, by the first 16 hex digits of the file's SHA-256."""
 
 from __future__ import annotations
 

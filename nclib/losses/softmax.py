@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from nclib.losses._checks import Family, log_probabilities, positive
+from nclib.losses.checks import Family, log_probabilities, positive
 
 
 def info_nce(S: Tensor, tau: float) -> Tensor:
@@ -23,6 +23,19 @@ def info_nce(S: Tensor, tau: float) -> Tensor:
     Returns
     -------
     Tensor, (B,)
+        Loss of each pair; zero when B is 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix or ``tau`` not positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib import losses
+    >>> losses.info_nce(torch.tensor([[0.9, 0.1], [0.2, 0.7]]), tau=0.5)
+    tensor([0.4040, 0.5763])
     """
     v2t, t2v = log_probabilities(S, tau)
     return -(v2t.diagonal() + t2v.diagonal())
@@ -32,7 +45,7 @@ def reverse_cross_entropy(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
     """Reverse cross entropy in both directions (L2RM Eq. 5; Wang et al., ICCV 2019).
 
     ``-sum_j p_ij log Y_ij`` with the softened one-hot ``Y = I + eps``. It is bounded by ``-2 log eps``, so
-    that a pair the model disbelieves cannot dominate the batch.
+    that a pair of low probability cannot dominate the batch.
 
     Parameters
     ----------
@@ -55,7 +68,7 @@ def reverse_cross_entropy(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
 
 
 def infonce_rce(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
-    """Half of InfoNCE plus reverse cross entropy: the warm-up loss of L2RM's released code.
+    """Half of InfoNCE plus reverse cross entropy: the warm-up loss of L2RM's official code.
 
     The paper (Eq. 6) prints the sum without the half; the half matters because the gradient norm is clipped.
 
@@ -90,6 +103,19 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
     Returns
     -------
     Tensor, (B,)
+        Loss of each pair, at most ``2 / q``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix, ``tau`` not positive or ``q`` outside (0, 1].
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib import losses
+    >>> losses.generalised_cross_entropy(torch.tensor([[0.9, 0.1], [0.2, 0.7]]), tau=0.5)
+    tensor([0.3768, 0.5213])
     """
     if not 0 < q <= 1:
         raise ValueError(f"q must lie in (0, 1], got {q}")
@@ -168,8 +194,3 @@ def complementary(
             out = out | ~negatives[direction]
         per_direction.append(values.masked_fill(out, 0.0).sum(1))  # (B,)
     return per_direction[0] + per_direction[1]
-
-
-def complementary_log(S: Tensor, tau: float) -> Tensor:
-    """Return :func:`complementary` in its log form, (B,), as a loss of the temperature alone."""
-    return complementary(S, "log", tau)

@@ -1,4 +1,4 @@
-"""Measures for data whose true relevance is known: items that fit without being the given pair count too."""
+"""Measures for data with known relevance, where every fitting item counts, not the given pair alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.evaluation._matrix import Float, as_matrix, ascending, blocks, count, host
-from nclib.evaluation._recall import metrics, rsum
+from nclib.evaluation.ranking import metrics, rsum
+from nclib.evaluation.scores import Float, as_matrix, ascending, blocks, count, host
 
 
 def _relevant(similarity: Any, relevance: Any, threshold: float) -> tuple[Float, NDArray[np.bool_]]:
@@ -98,7 +98,15 @@ def map_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[st
     Per query ``1/R sum_{k <= R} precision(k) [item k is true]``. A true item that the data do not list as
     the given pair is not counted as an error, which plain recall does (false negatives).
 
-    Parameters and errors as :func:`precision_at_r`; returns ``i2t_map_at_r`` and ``t2i_map_at_r`` in percent.
+    Parameters
+    ----------
+    similarity, relevance, threshold
+        As for :func:`precision_at_r`, with the same errors.
+
+    Returns
+    -------
+    dict
+        ``i2t_map_at_r`` and ``t2i_map_at_r`` in percent.
     """
     i2t, t2i = _both(_map_at_r, *_relevant(similarity, relevance, threshold))
     return {"i2t_map_at_r": 100 * float(i2t.mean()), "t2i_map_at_r": 100 * float(t2i.mean())}
@@ -107,8 +115,15 @@ def map_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[st
 def relevant_recall(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
     """Recall when every truly relevant item counts as a hit, not the given pair alone.
 
-    Parameters and errors as :func:`precision_at_r`; ties follow the stable rule of :func:`ranks`. Returns
-    the recalls, ranks and ``rsum`` under the names of :func:`recall`, over the queries that have a true item.
+    Parameters
+    ----------
+    similarity, relevance, threshold
+        As for :func:`precision_at_r`, with the same errors; ties follow the stable rule of :func:`ranks`.
+
+    Returns
+    -------
+    dict
+        Recalls, ranks and ``rsum`` under the names of :func:`recall`, over the queries that have a true item.
     """
     i2t, t2i = _both(_best_rank, *_relevant(similarity, relevance, threshold))
     values = metrics(i2t, "i2t") | metrics(t2i, "t2i")

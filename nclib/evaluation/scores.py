@@ -1,4 +1,4 @@
-"""Score matrices on their way to a measure: checked, on the host, in blocks of rows."""
+"""Score matrices: checked, on the host, in blocks of rows."""
 
 from __future__ import annotations
 
