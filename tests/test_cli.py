@@ -35,7 +35,7 @@ def test_words_and_values_are_each_others_inverse(values: dict, options: dict) -
 
 
 def test_forms_of_an_option() -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = [
         "--mrate",
         ".5",
@@ -72,24 +72,15 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
         (["run", "plain", "--mrat", "0.4"], "unknown parameter 'mrat'; did you mean 'mrate'?"),
         (["run", "plain", "--mrate", "2"], "mrate=2: must be a number, at least 0 and at most 1"),
         (["run", "plain", "--mrate", "much"], "mrate='much': must be a number"),
-        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is no option; they are written --name value"),
+        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is not an option; options are written --name value"),
         (["run", "plain", "--mrate"], "--mrate needs a value: --mrate VALUE"),
-        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "take one"),
+        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "give one"),
         (["run", "plain", "--data_options.n", "2"], "has no option 'n'"),
         (
             ["run", "plain", "--model_options.dropou", "0"],
             "'saf' has no option 'dropou'; did you mean 'dropout'?",
         ),
         (["run", "uot_rcl", "--mrate", "0.4"], "unknown parameter 'mrate'"),
-        (["table", "L2RM", "99"], "no table '99' of 'L2RM'"),
-        (["rerun", "L2RM", "6", "--rate", "0.5"], "'0.2', '0.4', '0.6', '0.8'"),
-        (["rerun", "L2RM", "6", "--seeds", "-2"], "seeds=-2: must be an integer, at least 1"),
-        (
-            ["claims", "--folder", "/nothere"],
-            "folder='/nothere' is not a folder; give one that holds",
-        ),
-        (["claims", "--folder", __file__], "is not a folder"),
-        (["table", "L2RM", "6", "--folder", "/nothere"], "folder='/nothere' is not a folder"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(
@@ -101,9 +92,7 @@ def test_wrong_calls_say_what_is_wrong(
     assert shown.out == ""
 
 
-@pytest.mark.parametrize(
-    "words", [["nonsense"], ["run", "nonsense"], ["data", "nonsense"], ["claims", "--nonsense"]]
-)
+@pytest.mark.parametrize("words", [["nonsense"], ["run", "nonsense"], ["data", "nonsense"]])
 def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
@@ -125,7 +114,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", method, "--help"]) == 0
     shown = capsys.readouterr().out
-    known = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(method)
+    known = nclib.runs.experiment_of(method).parameters()
     assert all(f"--{name} " in shown for name in known)
 
 
@@ -133,20 +122,6 @@ def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture
     assert cli.main([]) == 2
     shown = capsys.readouterr().err
     assert all(f"\n  {name} " in shown for name in cli.COMMANDS)
-
-
-def test_a_table_shows_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["table", "UOT-RCL", "IV", "--csv", str(tmp_path / "table.csv")]) == 0
-    shown = capsys.readouterr().out
-    printed = nclib.runs.record.printed("category_map", paper="UOT-RCL", table="IV")
-    assert all(value in shown for value in printed["map"])
-    assert len((tmp_path / "table.csv").read_text().splitlines()) == len(printed) + 1
-    assert cli.main(["table", "UOT-RCL", "IV", "--bundled", "--folder", str(tmp_path)]) == 0
-    shown = capsys.readouterr()
-    assert "no record" in shown.out
-    assert f"no record of a run below {tmp_path}" in shown.err
-    assert cli.main(["table", "REPAIR", "VI", "--bundled"]) == 1
-    assert "REPAIR, Table VI has no counterpart on the bundled data" in capsys.readouterr().out
 
 
 def test_the_catalogues_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,15 +171,13 @@ def test_damaged_files_and_missing_packages_end_as_a_line(error: Exception, said
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "goes_on"), [(["run"], True), (["rerun", "--run"], True), (["claims"], False)]
-)
+@pytest.mark.parametrize(("words", "goes_on"), [(["run"], True), (["list"], False)])
 def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypatch, capsys) -> None:
     monkeypatch.setitem(cli.COMMANDS, words[0], cli.Command("", Mock(side_effect=KeyboardInterrupt)))
     assert cli.main(words) == cli.INTERRUPTED
     said = capsys.readouterr().err
     assert said.startswith("stopped")
-    assert ("goes on from the last finished epoch" in said) == goes_on
+    assert ("continues from the last finished epoch" in said) == goes_on
 
 
 @pytest.mark.parametrize("buffered", [True, False])  # written when the command ends, or line by line
@@ -223,14 +196,14 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
 
 @pytest.mark.parametrize("text", ["False", "false", "FALSE", "no", "No"])
 def test_false_is_false_wherever_it_stands(text: str) -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = ["--mask", text, "--model_options.unit_fragments", text, "--data_options.half=" + text]
     expected = {"mask": False, "model_options": {"unit_fragments": False}, "data_options": {"half": False}}
     assert options_of(words, rules) == expected
 
 
 def test_true_is_true_and_text_stays_text() -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = [
         "--mask",
         "Yes",

@@ -22,8 +22,8 @@ INJECTED = "injected-parameters"
 PARAMETERS = "parameters"
 STAMP = "nclib_stamp"
 RESULTS = "book/results"
-READER = "recorded"  # nclib.runs.record.recorded
-FOLDER = "RECORDED"  # nclib.runs.record.RECORDED, which is the folder RESULTS
+READERS = {"recorded", "load_runs"}  # of ncbook
+FOLDER = "RECORDED"  # ncbook.RECORDED, which is the folder RESULTS
 
 
 def tags(cell: Any) -> list[str]:
@@ -68,7 +68,7 @@ def named_results(code: str, root: pathlib.Path) -> Iterator[pathlib.Path]:
         target = root / value
         found = target.rglob("*") if target.is_dir() else target.parent.glob(target.name)
         yield from (p for p in found if p.is_file())
-    reads = [n for n in nodes if READER in (getattr(n, "attr", None), getattr(n, "id", None))]
+    reads = [n for n in nodes if READERS & {getattr(n, "attr", None), getattr(n, "id", None)}]
     calls = [n for n in nodes if isinstance(n, ast.Call) and n.func in reads]
     narrow = len(calls) == len(reads) and all("method" in {k.arg for k in c.keywords} for c in calls)
     if reads:

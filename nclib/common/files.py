@@ -1,15 +1,18 @@
-"""Small helpers for files: atomic writes, checksums, and the folder for generated data."""
+"""Atomic writes, SHA-256 digests, and the folder for generated data."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+
+Chunk = bytes | memoryview
 
 
 def cache_folder() -> Path:
@@ -22,33 +25,118 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("nclib", appauthor=False))
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` so that the file appears whole or not at all."""
-    write_bytes(path, text.encode("utf8"))
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a new file that replaces ``path`` when the block ends; ``path`` is untouched when it fails.
 
+    The content is on disk before the name changes, so that a crash leaves the old file or the new one.
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write ``data`` so that the file appears whole or not at all."""
+    Parameters
+    ----------
+    path : path
+        Its folder is made when missing.
+
+    Yields
+    ------
+    BinaryIO
+        Open for writing. Its name ends in ``.part`` and is removed whatever happens.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written, for instance on a full disk.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with replacing(Path(folder) / "a.npy") as file:
+    ...         np.save(file, np.arange(3))
+    ...     np.load(Path(folder) / "a.npy")
+    array([0, 1, 2])
+    """
     path = Path(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "xb") as file:
-            file.write(data)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    except OSError as error:
+        reason = (
+            f"{error.strerror or error}; what was there before is kept. Make room or choose another place"
+        )
+        raise OSError(error.errno, reason, str(path)) from error
+    finally:  # also after Ctrl-C
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
-def checksum(parts: Iterable[Any]) -> str:
-    """Return the sha256 of strings, bytes and arrays (dtype and shape included), in the order given."""
-    digest = hashlib.sha256()
-    for part in parts:
+def write_atomically(path: str | os.PathLike[str], data: str | bytes | Iterable[Chunk]) -> None:
+    """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens.
+
+    Parameters
+    ----------
+    path : path
+        Its folder is made when missing.
+    data : str, bytes or iterable of bytes
+        Text is written as UTF-8 with the line ends that it has; chunks are written one after the other.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written, for instance on a full disk.
+    """
+    if isinstance(data, str):
+        data = data.encode("utf8")
+    with replacing(path) as file:
+        file.writelines([data] if isinstance(data, bytes) else data)
+
+
+def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
+    """Return a SHA-256 digest.
+
+    Parameters
+    ----------
+    content : str, bytes, Path, ndarray or iterable
+        Text (as UTF-8), bytes, and the file at a ``Path`` have the digest that ``sha256sum`` prints. An
+        array's digest covers its type and shape as well. An iterable of strings, bytes and arrays has a
+        digest of all of them in order; moving a byte from one part to the next changes it.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be read.
+
+    Examples
+    --------
+    >>> digest("a")[:12], digest(np.zeros(2))[:12], digest(["a", np.zeros(2)])[:12]
+    ('ca978112ca1b', 'cdead7b1f559', '7e827d56894d')
+    """
+    if isinstance(content, Path):
+        with open(content, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    if isinstance(content, (str, bytes)):
+        return hashlib.sha256(_bytes(content)).hexdigest()
+    total = hashlib.sha256()
+    for part in [content] if isinstance(content, np.ndarray) else content:
         if isinstance(part, np.ndarray):
             little = np.ascontiguousarray(part, part.dtype.newbyteorder("<"))
-            digest.update(f"{little.dtype.str}{little.shape}".encode())
-            digest.update(little.reshape(-1).view(np.uint8).data)
+            total.update(f"{little.dtype.str}{little.shape}".encode())
+            total.update(little.reshape(-1).view(np.uint8).data)
         else:
-            data = part if isinstance(part, bytes) else str(part).encode("utf8")
-            digest.update(f"{len(data)}:".encode())
-            digest.update(data)
-    return digest.hexdigest()
+            data = _bytes(part)
+            total.update(f"{len(data)}:".encode())
+            total.update(data)
+    return total.hexdigest()
+
+
+def _bytes(part: Any) -> bytes:
+    return part if isinstance(part, bytes) else str(part).encode("utf8")

@@ -1,4 +1,4 @@
-"""One writer to a folder: a lock that dies with its process, however that ends."""
+"""Exclusive lock on a folder; the operating system releases it when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -6,32 +6,47 @@ import contextlib
 import errno
 import os
 import platform
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 NAME = ".lock"
+NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 def take(file: IO[Any]) -> bool:
-    """Lock an open file for this process until it is closed; return False where another process has it.
+    """Lock an open file for this process until it is closed, without waiting.
 
-    Always True on Windows, which has no such lock.
+    Parameters
+    ----------
+    file : file object
+        Open for reading and writing.
+
+    Returns
+    -------
+    bool
+        False when another process holds the lock. True with a warning on a file system without locks.
     """
+    from filelock import lock_descriptor
+
     try:
-        import fcntl
-    except ImportError:
+        return lock_descriptor(file.fileno(), blocking=False)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        warnings.warn(
+            f"{file.name} lies on a file system without locks ({error.strerror}); "
+            "make sure that no other process writes this folder",
+            UserWarning,
+            stacklevel=3,
+        )
         return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a run, if need be.
+    """Make the folder of a run and its parents where they are missing.
 
     Raises
     ------
@@ -45,7 +60,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that the folder of a run can be made, and make nothing.
+    """Check that the folder of a run can be made, without making it.
 
     Raises
     ------
@@ -62,36 +77,47 @@ def _unwritable(folder: Path, error: OSError) -> ValueError:
     return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 
 
+def _made(path: str, flags: int) -> int:
+    """Open a file without emptying it, and make it when missing; no mode of ``open`` does both."""
+    return os.open(path, flags | os.O_CREAT, 0o666)
+
+
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if need be; remove what a killed writer left half written.
+    """Hold the lock of a folder, and remove the ``.part`` files of a writer that was killed.
 
     Parameters
     ----------
     folder : Path
+        Made when missing. Gets a file ``.lock`` that names the holder and stays.
 
     Raises
     ------
     RuntimeError
-        When another process holds it.
+        When another process holds the lock; the message names process and machine.
     ValueError
         When the folder cannot be written.
     """
     make_folder(folder)
     try:
-        handle = open(folder / NAME, "a+", encoding="utf8")  # noqa: SIM115  (closed below)
+        handle = open(folder / NAME, "r+", encoding="utf8", opener=_made)  # noqa: SIM115  (closed below)
     except OSError as error:
         raise _unwritable(folder, error) from error
     with handle:
-        if not take(handle):
-            handle.seek(0)
+        free = take(handle)
+        # The name of the holder begins at the second byte: the first one is what Windows locks.
+        with contextlib.suppress(OSError):  # a full disk; the name is only for the message below
+            handle.seek(1)
+            if free:
+                handle.truncate()
+                handle.write(f"process {os.getpid()} on {platform.node()}\n")
+                handle.flush()
+        if not free:
+            holder = handle.read().strip()
             raise RuntimeError(
-                f"{folder} is being written by {handle.read().strip() or 'another process'}; "
+                f"{folder} is being written by {holder or 'another process'}; "
                 "wait for it, or choose another out"
             )
-        with contextlib.suppress(OSError):  # a full disk; the note is only for the message above
-            os.ftruncate(handle.fileno(), 0)
-            os.write(handle.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
         for part in folder.rglob("*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()

@@ -1,18 +1,19 @@
-"""A small registry whose entries print as a catalogue and which refuses wrong names helpfully."""
+"""Registry of named factories: prints as a catalogue, answers an unknown name with the nearest known one."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from nclib.common.options import did_you_mean
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One line of a catalogue: what is built, what it is in a few words, and where it comes from."""
+    """Entry of a registry: name, factory, summary in a few words, paper."""
 
     name: str
     factory: T
@@ -46,20 +47,29 @@ class Registry(Generic[T]):
         self._entries: dict[str, Entry[T]] = {}
 
     def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[T], T]:
-        """Return a decorator that files a factory under ``name``; a name can be taken once."""
+        """Return a decorator that registers a factory under ``name``; a name can be taken once.
+
+        What a notebook or script defines replaces its earlier version, so that a cell can run again.
+        """
 
         def add(factory: T) -> T:
-            if name in self._entries:
-                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            old = self._entries[name].factory if name in self._entries else None
+            if old is not None and not _redefined(old, factory):
+                raise ValueError(
+                    f"{self.kind} {name!r} is registered twice: by {_where(old)} and by {_where(factory)}"
+                )
             self._entries[name] = Entry(name, factory, summary, paper)
             return factory
 
         return add
 
+    def remove(self, name: str) -> None:
+        """Take ``name`` out again, as tests and examples do."""
+        del self._entries[self[name].name]
+
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self._entries:
-            near = difflib.get_close_matches(str(name), self._entries, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, self._entries)
             raise ValueError(
                 f"unknown {self.kind} {name!r}{hint} Available: {', '.join(sorted(self._entries))}."
             )
@@ -69,7 +79,7 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call the factory filed under ``name``."""
+        """Call the factory registered under ``name``."""
         return self[name].factory(*args, **options)
 
     def catalogue(self) -> Catalogue:
@@ -77,3 +87,11 @@ class Registry(Generic[T]):
         return Catalogue(
             {n: e.summary + (f" ({e.paper})" if e.paper else "") for n, e in sorted(self._entries.items())}
         )
+
+
+def _where(factory: Any) -> str:
+    return f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
+
+
+def _redefined(old: Any, new: Any) -> bool:
+    return bool(old.__module__ == "__main__" and _where(old) == _where(new))

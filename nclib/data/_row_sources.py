@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import os
 import zipfile
 import zlib
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.files import digest
 from nclib.data._row_writer import ConvertError
 from nclib.data.precomputed import open_features
 from nclib.data.rows import RowFileError, npy_header
@@ -59,7 +59,7 @@ def _twice(names: Iterable[str]) -> list[str]:
 
 
 def _stamp(*parts: Any) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return digest(repr(parts))[:16]
 
 
 def _state(path: Path) -> tuple[int, int]:

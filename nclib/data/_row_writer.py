@@ -7,7 +7,6 @@ The file gets its name when the last row is on disk.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from tqdm import tqdm
 
-from nclib.common.files import write_text
+from nclib.common.files import digest, write_atomically
 from nclib.common.lock import take
 
 BLOCK = 64  # rows that are written and noted together: 19 MB at the papers' sizes
@@ -87,7 +86,7 @@ def write_rows(
             file.seek(0)
             _write(file, header)
             file.seek(written)
-            write_text(journal, "".join(lines))
+            write_atomically(journal, "".join(lines))
             with open(journal, "a", encoding="utf8") as notes, _progress(path.name, n, done) as shown:
                 for first in range(done, n, BLOCK):
                     last = min(first + BLOCK, n)
@@ -103,7 +102,7 @@ def write_rows(
             if changed:
                 path.unlink(missing_ok=True)
             for other, text in changed.items():
-                write_text(other, text)
+                write_atomically(other, text)
             os.replace(part, path)
         except OSError as error:
             raise ConvertError(
@@ -166,7 +165,7 @@ def _believed(
         if first != done or not first < last <= source.shape[0]:
             break
         data = file.read((last - first) * row)
-        if (hashlib.sha256(data).hexdigest(), source.stamp(first, last)) != wanted:
+        if (digest(data), source.stamp(first, last)) != wanted:
             break
         done = last
         lines.append(line)
@@ -189,7 +188,7 @@ def _write(file: BinaryIO, data: Any) -> None:
 
 
 def _digest(rows: np.ndarray) -> str:
-    return hashlib.sha256(rows.reshape(-1).view(np.uint8).data).hexdigest()
+    return digest(rows.tobytes())
 
 
 @contextmanager

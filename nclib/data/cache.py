@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nclib.common.files import cache_folder, write_text
+from nclib.common.files import cache_folder, digest, write_atomically
 
 MANIFEST = "manifest.json"
 STALE = 24 * 3600.0  # seconds after which a half-built folder belongs to a dead process
@@ -63,7 +62,7 @@ def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tupl
     try:
         facts = dict(build(part))
         facts["files"] = {path.name: digest(path) for path in sorted(part.iterdir())}
-        write_text(part / MANIFEST, json.dumps(facts, indent=1, sort_keys=True))
+        write_atomically(part / MANIFEST, json.dumps(facts, indent=1, sort_keys=True))
         _install(part, final)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -78,12 +77,6 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return facts if good else None
-
-
-def digest(path: Path) -> str:
-    """Return the sha256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _install(part: Path, final: Path) -> None:

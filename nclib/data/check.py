@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nclib.common.files import digest
 from nclib.data import precomputed, tokeniser
 from nclib.data.category import published
 from nclib.data.precomputed import LAYOUTS, PER_CAPTION, Layout, Part
@@ -340,8 +341,6 @@ def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> l
 
 
 def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
-    import hashlib
-
     from nclib.noise import PUBLISHED, Mismatch, load_index
 
     try:
@@ -353,7 +352,7 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
         return Line(WRONG, path.name, text)
     if index.size and index.min() < 0:
         return Line(WRONG, path.name, f"names image row {index.min()}; rows run from 0")
-    who = PUBLISHED.get(hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+    who = PUBLISHED.get(digest(path)[:16])
     source = f"published: {who[0]}, rate {who[1]:g}" if who else "not among the published files"
     problems = []
     for images, each in training:

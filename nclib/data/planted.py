@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.registry import check_count, datasets
 from nclib.data.vocabulary import SPECIAL, Vocabulary
@@ -108,6 +108,6 @@ def planted(
     train, val, test = split("train", 1, n_train), split("val", 2, n_val), split("test", 3, n_test)
     content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
     return Dataset(
-        "planted", train, val, test, vocabulary=vocabulary, checksum=checksum(content), licence=LICENCE,
+        "planted", train, val, test, vocabulary=vocabulary, checksum=digest(content), licence=LICENCE,
         label_names={"class": tuple(f"class {k}" for k in range(n_classes))},
     )  # fmt: skip

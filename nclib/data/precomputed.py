@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data import tokeniser
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
@@ -239,7 +239,7 @@ def _load(
         val=splits["val"],
         test=splits["test"],
         vocabulary=words,
-        checksum=checksum(_content(splits.values())),
+        checksum=digest(_content(splits.values())),
         licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
         details={
             "layouts": {role: part.layout for role, part in parts.items()},
@@ -442,7 +442,7 @@ def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protoco
 def _encode(texts: list[str], words: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
     """Cut captions into word ids; kept in the cache, since half a million captions take many seconds."""
     code = Path(tokeniser.__file__).read_bytes()
-    key = checksum([code, *words.words, "\n".join(texts)])
+    key = digest([code, *words.words, "\n".join(texts)])
 
     def build(folder: Path) -> dict[str, Any]:
         tokens, offsets = words.encode_all(texts)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.common.files import write_text
+from nclib.common.files import write_atomically
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
@@ -175,7 +175,7 @@ class Vocabulary:
             "idx2word": {str(i): w for i, w in enumerate(self.words)},
             "idx": self.size,
         }
-        write_text(path, json.dumps(data, ensure_ascii=False))
+        write_atomically(path, json.dumps(data, ensure_ascii=False))
 
 
 def _split(text: str) -> list[str]:

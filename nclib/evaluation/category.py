@@ -13,7 +13,7 @@ from nclib.evaluation.scores import Float, as_matrix, ascending, host
 
 LEVELS = 2**30 - 2**14  # steps of the scores' fixed point; with the relevance bit they fill 32 bits
 OFF = 0.3  # keeps scores such as 0, 1/2 and 1, where rounding errors fall to both sides, inside a step
-DIGITS = 13  # scores that agree in so many decimals are equal
+DIGITS = 13  # decimals in which equal scores agree
 SORTED = 16  # rows sorted at once: they stay in the cache
 BLOCK = 2048  # gallery items brought to float64 at once
 MANY = 8  # more ties than this in a row, and the whole row is sorted again

@@ -1,81 +1,85 @@
 """Category retrieval under noisy labels: an image finds texts of its class, and a text images.
 
-One file per method. :func:`run` trains one and returns its record; ``nclib.run`` calls it for the names in
-:func:`available`.
+One file per method; ``nclib.run`` trains the names in :func:`available`. To write one's own, subclass
+:class:`DeepMethod` or :class:`Projector`, declare the fields of its ``Options`` with :func:`option`, and
+decorate the class with :func:`register`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nclib.common.options import make
 from nclib.common.registry import Catalogue
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Projector, Shape, Terms, Training, Truth
-from nclib.label_noise.networks import Heads, Prototypes
-from nclib.label_noise.registry import METHODS
-
-if TYPE_CHECKING:
-    from nclib.runs.label_record import CategoryRecord, collect, recorded, recorded_run
-    from nclib.runs.labels import check_parameters, open_run, parameters, resolve, run
+from nclib.label_noise.base import (
+    METHODS,
+    DeepMethod,
+    LabelBatch,
+    LabelLoop,
+    LabelTruth,
+    Projector,
+    Shape,
+    Terms,
+    Training,
+    option,
+    register,
+)
+from nclib.label_noise.parts.networks import Heads, Prototypes
 
 __all__ = [
-    "Batch",
-    "CategoryRecord",
     "DeepMethod",
     "Heads",
-    "Loop",
+    "LabelBatch",
+    "LabelLoop",
+    "LabelTruth",
     "Projector",
     "Prototypes",
     "Shape",
     "Terms",
     "Training",
-    "Truth",
     "available",
     "build",
-    "check_parameters",
-    "collect",
-    "open_run",
+    "option",
     "options",
-    "parameters",
-    "recorded",
-    "recorded_run",
-    "resolve",
-    "run",
+    "register",
 ]
 
 # A new method is one new file here: importing it registers it.
 for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
     import_module(f"{__name__}.{_file.stem}")
 
-_LATE = {
-    **dict.fromkeys(("run", "resolve", "parameters", "check_parameters", "open_run"), "nclib.runs.labels"),
-    **dict.fromkeys(("CategoryRecord", "collect", "recorded", "recorded_run"), "nclib.runs.label_record"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # The experiment imports nclib.runs.pairs, which may be importing this package.
-    if name in _LATE:
-        return getattr(import_module(_LATE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 def available() -> Catalogue:
-    """Return the catalogue of methods: name, what it does, paper."""
+    """Return the catalogue of methods: name, summary, paper.
+
+    Returns
+    -------
+    Catalogue
+        A dict from name to summary that prints as a table.
+
+    Examples
+    --------
+    >>> available()["mcca"]
+    'canonical correlation of the two views; no labels (Rupnik and Shawe-Taylor, SiKDD 2010)'
+    """
     return METHODS.catalogue()
 
 
 def options(name: str) -> type:
     """Return the options dataclass of a method.
 
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+
     Raises
     ------
     ValueError
-        When there is no method of that name.
+        For an unknown method.
     """
-    return METHODS[name].factory.Options
+    return METHODS.options(name)
 
 
 def build(name: str, **values: Any) -> DeepMethod | Projector:
@@ -92,6 +96,13 @@ def build(name: str, **values: Any) -> DeepMethod | Projector:
     ------
     ValueError
         For an unknown method, an unknown option, or a value out of range; names what is allowed.
+
+    Examples
+    --------
+    >>> build("mrl", beta=0.9).options
+    MRLOptions(beta=0.9, loss='robust', tau1=1.0, tau2=1.0)
+    >>> build("mlr")
+    Traceback (most recent call last):
+    ValueError: unknown category method 'mlr'; did you mean 'mrl'? Available: ...
     """
-    cls = METHODS[name].factory
-    return cls(make(cls.Options, values))
+    return METHODS.create(name, **values)

@@ -18,9 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
 
 WIDTHS = {"wikipedia": ((512, 100), (40, 100)), "nuswide": ((1000,), (300,))}  # hidden, image and text
 
@@ -139,7 +137,7 @@ class ACMRNetwork(nn.Module):
         return self.text_net(x)
 
 
-@METHODS.register(
+@register(
     "acmr",
     summary="label classification, a batch triplet loss, and an adversary that tells the modalities apart",
     paper="Wang et al., ACM MM 2017",
@@ -160,7 +158,7 @@ class ACMR(DeepMethod):
         """Build the embedding networks and the two classifiers."""
         return ACMRNetwork(shape, self.options.widths, self.options.emb)
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return label, triplet and domain losses."""
         o, net = self.options, loop.network
         v, t = net.images(batch.images), net.texts(batch.texts)

@@ -1,4 +1,4 @@
-"""What a method of category retrieval is, and what the loop offers it.
+"""The base classes of methods for wrong labels, and the training loop as a method sees it.
 
 Data are pairs of fixed feature vectors, one of an image and one of a text, with one class each; training
 classes may be wrong. A method maps both kinds of features into one space, in which the neighbours of a query
@@ -8,23 +8,36 @@ should share its class. There are two kinds of methods:
   average precision on validation;
 * a :class:`DeepMethod` builds networks and returns the named loss terms of a step; the loop does the rest
   (optimiser, schedule, checkpoints, selection of the best epoch on validation).
-
-Either is one file in this package: it sets ``Options``, decorates its class with ``@METHODS.register(...)``,
-and then appears in the catalogue, in :func:`nclib.run` and in the tests.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib.label_noise.networks import Heads, Prototypes
+from nclib.common.method import MethodRegistry, Terms, TrainingMethod
+from nclib.common.options import option
+from nclib.label_noise.parts.networks import Heads, Prototypes
+
+__all__ = [
+    "METHODS",
+    "DeepMethod",
+    "LabelBatch",
+    "LabelLoop",
+    "LabelTruth",
+    "Projector",
+    "Shape",
+    "Terms",
+    "Training",
+    "option",
+    "register",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +72,17 @@ class Training:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Some training pairs; ``index`` (B,) int64 tells their rows in the training set, same device."""
+class LabelBatch:
+    """Some training pairs, all tensors on the device.
+
+    Parameters
+    ----------
+    index : Tensor, int64, (B,)
+        Rows of the training set.
+    images, texts : Tensor, float32, (B, d_v) and (B, d_t)
+    image_labels, text_labels : Tensor, int64, (B,)
+        Given (noisy) classes.
+    """
 
     index: Tensor
     images: Tensor
@@ -73,15 +95,20 @@ class Batch:
 
 
 @dataclass(frozen=True, eq=False)
-class Truth:
-    """The true class of every training pair, int64 (N,) on the host; only diagnosis may look at it."""
+class LabelTruth:
+    """The true class of every training pair, for diagnosis only, never for training.
+
+    Parameters
+    ----------
+    labels : ndarray, int64, (N,)
+    """
 
     labels: np.ndarray
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What networks must fit: feature widths, number of classes, and the size asked for.
+    """The sizes of the networks to build.
 
     Parameters
     ----------
@@ -102,11 +129,7 @@ class Shape:
     dim: int
 
 
-Terms = dict[str, Tensor]
-"""Named scalar loss terms of one step; the loop minimises their sum, so weights are already in them."""
-
-
-class Loop(Protocol):
+class LabelLoop(Protocol):
     """What the training loop offers to a :class:`DeepMethod`."""
 
     network: Any  # what DeepMethod.build returned
@@ -134,20 +157,18 @@ class Loop(Protocol):
         """Store arrays of this epoch for figures; read back with ``epoch_arrays``."""
 
 
-class DeepMethod(ABC):
+class DeepMethod(TrainingMethod):
     """Base class of the methods that train networks by gradient descent.
 
-    Subclasses set ``Options`` (a frozen dataclass of ``option`` fields) and implement
-    :meth:`step`. ``settings`` holds values of schedule, networks and options per data set, under the name of
-    the data set or ``"quick"``; they go over the general preset and under what the user gives.
+    A subclass sets ``Options`` and defines :meth:`step`.
+
+    Attributes
+    ----------
+    drop_last : bool
+        Whether a last, smaller batch is left out.
     """
 
-    Options: ClassVar[type]
-    settings: ClassVar[dict[str, dict[str, Any]]] = {}
-    drop_last: ClassVar[bool] = False  # whether a last, smaller batch is left out
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
+    drop_last: ClassVar[bool] = False
 
     def build(self, shape: Shape) -> nn.Module:
         """Build the networks: a module with ``images(x) -> (n, L)`` and ``texts(x) -> (n, L)``.
@@ -160,44 +181,32 @@ class DeepMethod(ABC):
         return heads
 
     def parameters(self, network: nn.Module, lr: float) -> Iterable[Any]:
-        """Return what the optimiser is given: parameters, or groups with learning rates of their own."""
+        """Return what the optimiser receives: parameters, or groups with learning rates of their own."""
         return network.parameters()
 
-    def begin_epoch(self, loop: Loop) -> None:  # noqa: B027  most methods need nothing here
+    def begin_epoch(self, loop: LabelLoop) -> None:
         """Prepare an epoch; parameters are trainable, the network is in training mode."""
 
     @abstractmethod
-    def step(self, loop: Loop, batch: Batch) -> Terms:
-        """Return the loss terms of one batch."""
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
+        """Return the loss terms of one batch: named scalars with gradient, weights included."""
 
-    def end_epoch(self, loop: Loop) -> None:  # noqa: B027
-        """Follow the last step of an epoch, before validation."""
-
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
-        """Return numbers of the epoch that need the ground truth; for records only."""
-        return {}
-
-    def state(self) -> dict[str, Any]:
-        """Return everything :meth:`load_state` needs to continue exactly (tensors and plain data)."""
-        return {}
-
-    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:  # noqa: B027
-        """Restore what :meth:`state` returned; tensors come from the host."""
+    def end_epoch(self, loop: LabelLoop) -> None:
+        """Do what follows the last step of an epoch, before validation."""
 
 
-class Projector(ABC):
+class Projector(TrainingMethod):
     """Base class of the methods that are fitted in closed form.
 
-    Subclasses set ``Options`` and implement the three methods below. ``settings`` is as for
-    :class:`DeepMethod`; ``supervised`` says whether labels are looked at.
+    A subclass sets ``Options`` and defines the abstract methods below.
+
+    Attributes
+    ----------
+    supervised : bool
+        Whether the method looks at labels.
     """
 
-    Options: ClassVar[type]
-    settings: ClassVar[dict[str, dict[str, Any]]] = {}
     supervised: ClassVar[bool] = True
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
 
     @abstractmethod
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
@@ -224,9 +233,56 @@ class Projector(ABC):
         """Return the fitted values (tensors and plain data)."""
 
     @abstractmethod
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, loop: Any, state: dict[str, Any]) -> None:
         """Restore what :meth:`state` returned, instead of :meth:`fit`."""
 
     def chosen(self) -> dict[str, float]:
         """Return what was chosen on validation, by name; for the record."""
         return {}
+
+
+METHODS: MethodRegistry[DeepMethod | Projector] = MethodRegistry("category method", DeepMethod, Projector)
+
+M = TypeVar("M", bound=DeepMethod | Projector)
+
+
+def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
+    """Return a class decorator that registers a method for wrong labels under ``name``.
+
+    Parameters
+    ----------
+    name : str
+        First argument of :func:`nclib.run`; letters, digits and underscores.
+    summary : str
+        What the method does, in a few words, for the catalogue.
+    paper : str
+        Authors, venue and year.
+
+    Raises
+    ------
+    TypeError
+        By the decorator, when the class lacks a method, or ``Options`` is missing or not a frozen dataclass
+        of :func:`option` fields.
+    ValueError
+        By the decorator, when the name is taken.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import torch.nn.functional as F
+    >>> from nclib.label_noise import DeepMethod, available, option, register
+    >>> @dataclass(frozen=True)
+    ... class NearOptions:
+    ...     weight: float = option(1.0, above=0, help="weight of the distance within a pair")
+    >>> @register("near", summary="squared distance of the two halves of a pair")
+    ... class Near(DeepMethod):
+    ...     Options = NearOptions
+    ...
+    ...     def step(self, loop, batch):
+    ...         v, t = loop.network.images(batch.images), loop.network.texts(batch.texts)
+    ...         return {"distance": self.options.weight * F.mse_loss(v, t)}
+    >>> available()["near"]
+    'squared distance of the two halves of a pair'
+    >>> METHODS.remove("near")  # an example leaves nothing behind
+    """
+    return METHODS.register(name, summary=summary, paper=paper)

@@ -19,9 +19,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Projector, Shape, Terms, Training
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import (
+    DeepMethod,
+    LabelBatch,
+    LabelLoop,
+    Projector,
+    Shape,
+    Terms,
+    Training,
+    option,
+    register,
+)
 
 LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
 
@@ -31,7 +39,7 @@ class ZeroShotOptions:
     """Zero-shot retrieval has no options."""
 
 
-@METHODS.register(
+@register(
     "zero_shot",
     summary="features of a joint encoder (CLIP) as they are; nothing is trained",
     paper="Radford et al., ICML 2021",
@@ -68,7 +76,7 @@ class ZeroShot(Projector):
         """Return nothing: nothing is fitted."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, loop: Any, state: dict[str, Any]) -> None:
         """Restore nothing."""
 
 
@@ -146,7 +154,7 @@ class LinearHeads(nn.Module):
         return F.normalize(self.text_net(F.normalize(x, dim=1)), dim=1)
 
 
-@METHODS.register(
+@register(
     "contrastive_heads",
     summary="linear heads trained with InfoNCE; positives by pair or by given class",
     paper="CLIP rows of UOT-RCL's Table III, on frozen features",
@@ -161,7 +169,7 @@ class ContrastiveHeads(DeepMethod):
         """Build the heads."""
         return LinearHeads(shape, self.options.scale)
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the contrastive loss of the batch."""
         net = loop.network
         scale = net.log_scale.exp().clamp_max(LARGEST_SCALE)

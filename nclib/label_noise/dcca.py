@@ -12,10 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise import cca
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.parts import cca
 
 BATCH = {"batch_size": 800}  # covariances of o outputs need many samples
 
@@ -53,7 +51,7 @@ def correlation_loss(
     return cca.LOSSES[loss](rho[:top] if top else rho)
 
 
-@METHODS.register(
+@register(
     "dcca",
     summary="networks whose outputs correlate most, then a linear CCA; no labels",
     paper="Andrew et al., ICML 2013",
@@ -74,13 +72,13 @@ class DCCA(DeepMethod):
         """Build the perceptrons and the place of the linear CCA."""
         return cca.networks(shape, self.options.outputs)
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the correlation loss of the batch."""
         o, net = self.options, loop.network
         h1, h2 = net.image_net(batch.images), net.text_net(batch.texts)
         found = correlation_loss(h1, h2, r1=o.r1, r2=o.r2, top=o.top, loss=o.loss)
         return {"correlation": found.float()}
 
-    def end_epoch(self, loop: Loop) -> None:
+    def end_epoch(self, loop: LabelLoop) -> None:
         """Fit the linear CCA to all training outputs."""
         loop.network.fit_cca(loop.train.images, loop.train.texts, self.options.r1, self.options.r2)

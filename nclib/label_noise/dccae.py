@@ -12,11 +12,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, Loop, Shape, Terms
+from nclib.label_noise.base import LabelBatch, LabelLoop, Shape, Terms, option, register
 from nclib.label_noise.dcca import DCCA, DCCAOptions
-from nclib.label_noise.networks import perceptron
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.parts.networks import perceptron
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ def reconstruction(x: Tensor, rebuilt: Tensor) -> Tensor:
     return (x - rebuilt).square().sum(1)
 
 
-@METHODS.register(
+@register(
     "dccae",
     summary="DCCA with decoders that rebuild the features; no labels",
     paper="Wang et al., ICML 2015",
@@ -49,7 +47,7 @@ class DCCAE(DCCA):
         net.text_decoder = perceptron(outputs, shape.hidden, shape.hidden, shape.text_dim)
         return net
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the correlation loss and the reconstruction."""
         net, terms = loop.network, super().step(loop, batch)
         images = net.image_decoder(net.image_net(batch.images))

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Terms
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, option, register
 from nclib.label_noise.mrl import cross_entropy
-from nclib.label_noise.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class DeepSMOptions:
     tau1: float = option(1.0, above=0, help="temperature of the class probabilities")
 
 
-@METHODS.register(
+@register(
     "deep_sm",
     summary="cross entropy of both modalities against shared class prototypes",
     paper="Wei et al., TCYB 2017",
@@ -32,7 +30,7 @@ class DeepSM(DeepMethod):
 
     Options = DeepSMOptions
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the cross entropy of both modalities."""
         net = loop.network
         net.prototypes.normalise()

@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
 
 PUBLISHED = {"hidden": 2048, "dim": 1024}
 
@@ -84,7 +82,7 @@ class DSCMRNetwork(nn.Module):
         return self.shared(F.relu(self.text_net(x)))
 
 
-@METHODS.register(
+@register(
     "dscmr",
     summary="label regression, likeness of equal classes and of pairs on one shared layer",
     paper="Zhen et al., CVPR 2019",
@@ -101,7 +99,7 @@ class DSCMR(DeepMethod):
         """Build the branches, the shared layer and the classifier."""
         return DSCMRNetwork(shape)
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the three terms with their weights."""
         o, net = self.options, loop.network
         u, v = net.images(batch.images), net.texts(batch.texts)

@@ -18,10 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Terms
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, option, register
 from nclib.label_noise.mrl import multimodal_contrast, robust_clustering
-from nclib.label_noise.registry import METHODS
 
 CLIP = 1e-4  # probabilities are kept this far from 0 and 1
 STEEPNESS = 5.0  # of the moving weight
@@ -89,7 +87,7 @@ def moving_weight(t: int, start: float, length: float) -> float:
     return start * (1 - math.exp(-STEEPNESS * left**2))
 
 
-@METHODS.register(
+@register(
     "elrcmr",
     summary="MRL with early-learning targets, a contrast within modalities and a moving weight",
     paper="Xu et al., ACM MM 2022",
@@ -109,13 +107,13 @@ class ELRCMR(DeepMethod):
         super().__init__(options)
         self.targets: list[Tensor] = []
 
-    def begin_epoch(self, loop: Loop) -> None:
+    def begin_epoch(self, loop: LabelLoop) -> None:
         """Start the targets at zero."""
         if loop.epoch == 0:
             k = loop.n_classes
             self.targets = [torch.zeros(loop.n_pairs, k, device=loop.device) for _ in range(2)]
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the moving sum of clustering and contrast."""
         o, net = self.options, loop.network
         if o.shrink:
@@ -141,7 +139,7 @@ class ELRCMR(DeepMethod):
         }
 
     @torch.no_grad()
-    def end_epoch(self, loop: Loop) -> None:
+    def end_epoch(self, loop: LabelLoop) -> None:
         """Update all targets once more, if asked for."""
         if self.options.elr_update_in_eval:
             everyone = torch.arange(loop.n_pairs, device=loop.device)
@@ -153,7 +151,7 @@ class ELRCMR(DeepMethod):
         """Return the running targets."""
         return {"targets": self.targets}
 
-    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+    def load_state(self, loop: LabelLoop, state: dict[str, Any]) -> None:
         """Restore the running targets."""
         self.targets = [t.to(loop.device) for t in state["targets"]]
 

@@ -16,10 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
-from nclib.label_noise.networks import Heads
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.parts.networks import Heads
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class _Network(Heads):
         self.centres = nn.Parameter(torch.zeros(shape.n_classes, shape.n_classes))
 
 
-@METHODS.register(
+@register(
     "fgcrossnet_losses",
     summary="stand-in: FGCrossNet's losses (classes, centres, quadruplets) on fixed features",
     paper="after He et al., ACM MM 2019",
@@ -92,7 +90,7 @@ class FGCrossNetLosses(DeepMethod):
         rate = min(lr * self.options.centre_rate, 0.1)
         return [{"params": rest, "lr": lr}, {"params": [network.centres], "lr": rate}]
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the loss terms of one batch, both modalities as one set of samples."""
         o, net = self.options, loop.network
         z = torch.cat([net.images(batch.images), net.texts(batch.texts)])

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.label_noise.base import Training
-from nclib.label_noise.linear import (
+from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
     blocks,
@@ -29,7 +28,6 @@ from nclib.label_noise.linear import (
     split,
     views,
 )
-from nclib.label_noise.registry import METHODS
 
 ALPHAS = tuple(10.0**i for i in range(1, 7))
 
@@ -51,7 +49,7 @@ def scatter(view: View, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tens
     return between, view.x.T @ view.x - between, z
 
 
-@METHODS.register(
+@register(
     "gma",
     summary="LDA in both views at once, tied by their class means",
     paper="Sharma et al., CVPR 2012",

@@ -22,10 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.label_noise.base import Training
-from nclib.label_noise.linear import LinearProjector, choose, class_means
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.parts.linear import LinearProjector, choose, class_means
 
 LAMBDAS = tuple(10.0**i for i in range(-4, 2))
 SMALL = 1e-8  # keeps the weight of a vanishing row finite, relative to the largest row
@@ -94,7 +92,7 @@ def normal_equations(x: Tensor, y: Tensor, n_classes: int, beta: float) -> tuple
     return mean, gram + beta * within, x.T @ (targets - targets.mean(0))
 
 
-@METHODS.register(
+@register(
     "gss_regression",
     summary="stand-in for GSS-SL: sparse regression of both views to the label space with a label graph",
     paper="after Zhang et al., TMM 2018",

@@ -14,10 +14,8 @@ from typing import ClassVar
 
 import torch
 
-from nclib.common.options import option
-from nclib.label_noise.base import Training
-from nclib.label_noise.linear import LinearProjector, Maps, View, choose, dimensions, views
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.parts.linear import LinearProjector, Maps, View, choose, dimensions, views
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ def canonical(pair: tuple[View, View], ridge: float) -> Maps:
     return v.axes @ (root_v[:, None] * left), t.axes @ (root_t[:, None] * right.T)
 
 
-@METHODS.register(
+@register(
     "mcca",
     summary="canonical correlation of the two views; no labels",
     paper="Rupnik and Shawe-Taylor, SiKDD 2010",

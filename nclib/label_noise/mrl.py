@@ -16,9 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Terms
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, option, register
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
     return total[:n] + total[n:] - 2 * positive
 
 
-@METHODS.register(
+@register(
     "mrl",
     summary="robust clustering log(1 - p_y) and a multimodal contrastive loss",
     paper="Hu et al., CVPR 2021",
@@ -92,7 +90,7 @@ class MRL(DeepMethod):
     # 200 classes need a larger share of the clustering loss (paper, Fig. 4).
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"beta": 0.9, "batch_size": 500}}
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         o, net = self.options, loop.network
         net.prototypes.normalise()
         zv, zt = net.images(batch.images), net.texts(batch.texts)

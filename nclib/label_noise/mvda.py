@@ -21,10 +21,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.label_noise.base import Training
-from nclib.label_noise.linear import LinearProjector, View, blocks, class_means, leading, ridged, split, views
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.parts.linear import (
+    LinearProjector,
+    View,
+    blocks,
+    class_means,
+    leading,
+    ridged,
+    split,
+    views,
+)
 
 SINGULAR = 1e-6  # epsilon of the view consistency, in units of the mean variance times n
 
@@ -68,7 +75,7 @@ def consistency(pair: tuple[View, View]) -> Tensor:
     return 2 * blocks([[a.T @ a, -a.T @ b], [-b.T @ a, b.T @ b]])
 
 
-@METHODS.register(
+@register(
     "mvda",
     summary="one discriminant space for both views, pooled class scatter",
     paper="Kan et al., ECCV 2012",

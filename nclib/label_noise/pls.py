@@ -13,10 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.label_noise.base import Training
-from nclib.label_noise.linear import LinearProjector, choose, dimensions
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.parts.linear import LinearProjector, choose, dimensions
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ def _standardised(x: Tensor, scale: bool) -> tuple[Tensor, Tensor, Tensor]:
     return x.div_(spread), mean, spread
 
 
-@METHODS.register(
+@register(
     "pls",
     summary="directions of largest cross-covariance of the two views; no labels",
     paper="Sharma and Jacobs, CVPR 2011",

@@ -20,11 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
 from nclib.label_noise.dscmr import label_error
-from nclib.label_noise.networks import Heads, perceptron
-from nclib.label_noise.registry import METHODS
+from nclib.label_noise.parts.networks import Heads, perceptron
 
 PUBLISHED = {"hidden": 1024, "dim": 512, "epochs": 200}
 
@@ -57,7 +55,7 @@ class SDMLNetwork(Heads):
         self.register_buffer("projection", start[:, : shape.n_classes].clone())
 
 
-@METHODS.register(
+@register(
     "sdml",
     summary="an autoencoder per modality, classes predicted through a fixed random projection",
     paper="Hu et al., SIGIR 2019",
@@ -85,7 +83,7 @@ class SDML(DeepMethod):
         rates = {"image": lr, "text": lr * self.options.text_rate}
         return [{"params": groups[name], "lr": rates[name]} for name in groups]
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return reconstruction and label error of both modalities."""
         a, net = self.options.alpha, loop.network
         terms = {}

@@ -21,12 +21,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import option
-from nclib.label_noise import correction as correct
-from nclib.label_noise.base import Batch, DeepMethod, Loop, Shape, Terms, Training, Truth
-from nclib.label_noise.networks import Heads, Prototypes
-from nclib.label_noise.registry import METHODS
-from nclib.label_noise.report import RelationLog, accuracy, label_report
+from nclib.label_noise.base import (
+    DeepMethod,
+    LabelBatch,
+    LabelLoop,
+    LabelTruth,
+    Shape,
+    Terms,
+    Training,
+    option,
+    register,
+)
+from nclib.label_noise.parts import correction as correct
+from nclib.label_noise.parts.label_report import RelationLog, accuracy, label_report
+from nclib.label_noise.parts.networks import Heads, Prototypes
 from nclib.ot import label_transport, sinkhorn
 
 FULL_LIMIT = 4096  # pairs; a relation plan over the whole training set has N x N entries
@@ -62,7 +70,7 @@ class UOTRCLOptions:
     normalise: bool = option(True, help="embeddings of unit length")
 
 
-@METHODS.register(
+@register(
     "uot_rcl",
     summary="labels corrected by partial transport of neighbours' votes, relations aligned by transport",
     paper="Han et al., 2024",
@@ -100,7 +108,7 @@ class UOTRCL(DeepMethod):
 
     # -- once per epoch, over all pairs -----------------------------------------------------------------
 
-    def begin_epoch(self, loop: Loop) -> None:
+    def begin_epoch(self, loop: LabelLoop) -> None:
         """Correct the labels and choose the confident pairs; nothing in warm-up."""
         o = self.options
         if loop.epoch == 0:
@@ -117,7 +125,7 @@ class UOTRCL(DeepMethod):
             self._correct(loop, *loop.embed())
 
     @torch.no_grad()
-    def _correct(self, loop: Loop, zv: Tensor, zt: Tensor) -> None:
+    def _correct(self, loop: LabelLoop, zv: Tensor, zt: Tensor) -> None:
         o, mu = self.options, loop.network.prototypes.weight
         logits = [z @ mu / o.tau1 for z in (zv, zt)]  # (N, K)
         # Eqs. 4, 5. At temperature 1 all divergences are tiny and only their order counts: float64.
@@ -151,7 +159,7 @@ class UOTRCL(DeepMethod):
             "confident_size": float(len(self.confident)),
         }
 
-    def semantic_cost(self, loop: Loop, uv: Tensor, ut: Tensor) -> Tensor:
+    def semantic_cost(self, loop: LabelLoop, uv: Tensor, ut: Tensor) -> Tensor:
         """Return the sample by class cost from the neighbours' votes (Eqs. 7, 8), float64 (N, K)."""
         o = self.options
         k, pool = o.neighbours, None
@@ -173,7 +181,7 @@ class UOTRCL(DeepMethod):
 
     # -- once per batch ---------------------------------------------------------------------------------
 
-    def step(self, loop: Loop, batch: Batch) -> Terms:
+    def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return label loss and relation loss (Eq. 19), or cross entropy in warm-up (Eq. 2)."""
         o, net = self.options, loop.network
         net.prototypes.normalise()
@@ -188,20 +196,20 @@ class UOTRCL(DeepMethod):
             terms["bhg"] = o.lam * self.relation_loss(loop, batch, zv, zt)
         return terms
 
-    def target_loss(self, batch: Batch, log_p: list[Tensor]) -> Tensor:
+    def target_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
         """Return the cross entropy against the targets Y, in warm-up the given labels (Eq. 2)."""
         each = zip(self.targets, log_p, strict=True)
         return -torch.stack([(y[batch.index] * lp).sum(1) for y, lp in each]).sum(0).mean()
 
-    def given_loss(self, batch: Batch, log_p: list[Tensor]) -> Tensor:
+    def given_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
         """Return the cross entropy against the given labels, for comparison."""
         return F.nll_loss(log_p[0], batch.image_labels) + F.nll_loss(log_p[1], batch.text_labels)
 
-    def corrected_loss(self, batch: Batch, log_p: list[Tensor]) -> Tensor:
+    def corrected_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
         """Return the cross entropy against the corrected labels (Eq. 15): little mass counts little."""
         return -(self.corrected[batch.index] * (log_p[0] + log_p[1])).sum(1).mean()
 
-    def relation_loss(self, loop: Loop, batch: Batch, zv: Tensor, zt: Tensor) -> Tensor:
+    def relation_loss(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Tensor:
         """Return the contrastive loss against the relation plan, both directions (Eq. 18)."""
         plans, logits = SCOPES[self.options.relation_scope](self, loop, batch, zv, zt)
         each = zip(plans, logits, strict=True)
@@ -233,14 +241,14 @@ class UOTRCL(DeepMethod):
 
     # -- for the record ---------------------------------------------------------------------------------
 
-    def end_epoch(self, loop: Loop) -> None:
+    def end_epoch(self, loop: LabelLoop) -> None:
         """Keep the corrected labels for figures."""
         if self.correcting:
             loop.keep(confident=self.confident)
             if self.corrected.numel() <= KEPT_ENTRIES:
                 loop.keep(corrected=self.corrected.half())
 
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
+    def diagnostics(self, truth: LabelTruth) -> dict[str, float]:
         """Accuracy of the corrected labels, purity of the confident pairs and of the relation plan."""
         if not self.correcting:
             return {}
@@ -261,7 +269,7 @@ class UOTRCL(DeepMethod):
         """Return the moving targets; everything else is made anew at the start of an epoch."""
         return {"targets": self.targets}
 
-    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+    def load_state(self, loop: LabelLoop, state: dict[str, Any]) -> None:
         """Restore the moving targets."""
         self.targets = [y.to(loop.device) for y in state["targets"]]
 
@@ -271,14 +279,14 @@ def row_shares(plan: Tensor) -> Tensor:
     return plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
 
 
-def _random_pairs(loop: Loop, pv: Tensor, pt: Tensor, per_class: int) -> Tensor:
+def _random_pairs(loop: LabelLoop, pv: Tensor, pt: Tensor, per_class: int) -> Tensor:
     n = min(per_class * pv.shape[1], loop.n_pairs)
     drawn = torch.randperm(loop.n_pairs, generator=loop.generator("confident"))[:n]
     return drawn.sort().values.to(pv.device)
 
 
 def _batch_relations(
-    method: UOTRCL, loop: Loop, batch: Batch, zv: Tensor, zt: Tensor
+    method: UOTRCL, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Plans and logits, image to text and text to image, among the pairs of the batch."""
     u = [F.normalize(z.detach(), dim=1) for z in (zv, zt)]
@@ -289,7 +297,7 @@ def _batch_relations(
 
 
 def _full_relations(
-    method: UOTRCL, loop: Loop, batch: Batch, zv: Tensor, zt: Tensor
+    method: UOTRCL, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The same against all pairs: those outside the batch are taken from the start of the epoch."""
     plan, i = method.full_plan, batch.index
@@ -298,7 +306,7 @@ def _full_relations(
 
 
 @torch.no_grad()
-def _current_anchors(method: UOTRCL, loop: Loop) -> list[Tensor]:
+def _current_anchors(method: UOTRCL, loop: LabelLoop) -> list[Tensor]:
     g, train, net = method.confident, loop.train, loop.network
     return [F.normalize(z, dim=1) for z in (net.images(train.images[g]), net.texts(train.texts[g]))]
 

@@ -76,7 +76,7 @@ def hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> t
     margin : float or Tensor, (B,)
         Margin, in units of the similarity; one for all pairs or one for each.
     ignore : Tensor of bool, (B, B), optional
-        Entries that are no negatives.
+        Entries that do not count as negatives.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None
     margins : Tensor, (B,)
         Margin of each pair, in units of the similarity.
     ignore : Tensor of bool, (B, B), optional
-        Entries that are no negatives.
+        Entries that do not count as negatives.
 
     Returns
     -------

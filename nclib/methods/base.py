@@ -1,25 +1,45 @@
-"""What a training method is, and what the training loop offers it.
+"""The base class of training methods for wrong pairs, and the training loop as a method sees it.
 
-A method adds three things to the loop: a warm-up loss, what happens before an epoch (division of the
-pairs, soft labels), and a step. It returns named loss terms; the loop does the rest (optimiser, clipping,
+A method adds three things to the loop: a warm-up loss, what happens before an epoch (such as a division of
+the pairs), and a step. It returns named loss terms; the loop does the rest (optimiser, gradient clipping,
 precision, progress, checkpoints, evaluation).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nclib.common.method import MethodRegistry, Terms, TrainingMethod
+from nclib.common.options import option
 from nclib.common.prefetch import X, Y
 from nclib.common.tokens import Tokens
 from nclib.models import Matcher
+
+__all__ = [
+    "METHODS",
+    "Batch",
+    "BatchIterable",
+    "Loop",
+    "Method",
+    "StepTerms",
+    "Steps",
+    "Terms",
+    "Truth",
+    "option",
+    "register",
+]
+
+StepTerms = Terms | Iterator[Terms]
+"""What a step gives: its terms; or, written with ``yield``, several terms that are minimised one after the
+other, so that the code after a ``yield`` sees the updated weights."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is really so; only diagnosis may look at it, never training.
+    """The ground truth of the training pairs, for diagnosis only, never for training.
 
     Parameters
     ----------
@@ -63,7 +83,15 @@ class Truth:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of an epoch: an iterable that knows its length, for the progress bar."""
+    """Items of an epoch with their number, for the progress bar, where the iterable does not know it.
+
+    Parameters
+    ----------
+    items : iterable
+        What :meth:`Method.step` receives, one per step.
+    n : int
+        How many items.
+    """
 
     items: Iterable[Any]
     n: int
@@ -81,14 +109,6 @@ class BatchIterable(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Batch]: ...
-
-
-Terms = dict[str, Tensor]
-"""Named scalar loss terms; the loop minimises their sum in one optimiser step."""
-
-StepTerms = Terms | Iterator[Terms]
-"""What a step gives: its terms, or (written as a generator) several terms that are minimised one after the
-other, so that the code after a ``yield`` sees the updated weights."""
 
 
 class Loop(Protocol):
@@ -163,12 +183,12 @@ class Loop(Protocol):
         """Store per-pair arrays of this epoch for figures and diagnosis."""
 
 
-class Method(ABC):
-    """Base class of all training methods.
+class Method(TrainingMethod):
+    """Base class of the training methods for wrong pairs.
 
-    Subclasses set ``Options`` (a frozen dataclass made with ``option``) and implement
-    :meth:`warmup_step`, :meth:`begin_epoch` and :meth:`step`. With ``n_networks`` above one, an epoch does
-    begin, steps and end for each network in turn; ``loop.active`` tells which one.
+    A subclass sets ``Options`` and defines :meth:`warmup_step`, :meth:`begin_epoch` and :meth:`step`. With
+    ``n_networks`` above one, an epoch begins, steps and ends for each network in turn; ``loop.active`` is the
+    number of the network.
 
     Attributes
     ----------
@@ -176,19 +196,11 @@ class Method(ABC):
         Networks that are trained together; their mean similarity is tested.
     clean_share : float
         Pairs known to be matched that the method needs besides the training set, as a share of its size.
-        They are taken from the validation split, whose remaining pictures select the epoch.
-    settings : dict
-        The paper's values per data set (``f30k``, ``coco``, ``cc152k``; ``quick`` for the small preset), over
-        those of :mod:`nclib.runs.presets`.
+        They are taken from the validation split, whose remaining images select the epoch.
     """
 
-    Options: ClassVar[type]
     n_networks: ClassVar[int] = 1
     clean_share: ClassVar[float] = 0.0
-    settings: ClassVar[dict[str, dict[str, Any]]] = {}
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
 
     def prepare(self, network: Matcher) -> Matcher:
         """Return the network to train, for methods that add a part of their own to every model."""
@@ -196,29 +208,95 @@ class Method(ABC):
 
     @abstractmethod
     def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
-        """Loss terms of a warm-up batch."""
+        """Return the loss terms of a warm-up batch.
 
-    def begin_training(self, loop: Loop) -> None:  # noqa: B027  most methods need nothing here
+        Parameters
+        ----------
+        loop : Loop
+        batch : Batch
+            Of all pairs, shuffled.
+
+        Returns
+        -------
+        dict of str to Tensor, or iterator of such
+            Scalars with gradient; see :data:`StepTerms`.
+        """
+
+    def begin_training(self, loop: Loop) -> None:
         """Create what the method needs after warm-up (once per run)."""
 
     @abstractmethod
-    def begin_epoch(self, loop: Loop) -> Steps:
-        """Prepare a training epoch and return what :meth:`step` will receive, one item per step."""
+    def begin_epoch(self, loop: Loop) -> Iterable[Any]:
+        """Prepare a training epoch and return what :meth:`step` will receive, one item per step.
+
+        Usually ``loop.batches(...)``; :class:`Steps` adds the number of items to an iterable that lacks it.
+        """
 
     @abstractmethod
-    def step(self, loop: Loop, item: Any) -> StepTerms:
-        """Loss terms of one training step."""
+    def step(self, loop: Loop, batch: Any) -> StepTerms:
+        """Return the loss terms of one training step.
 
-    def end_epoch(self, loop: Loop) -> None:  # noqa: B027
+        Parameters
+        ----------
+        loop : Loop
+        batch : Batch, or whatever else :meth:`begin_epoch` gives
+
+        Returns
+        -------
+        dict of str to Tensor, or iterator of such
+            Scalars with gradient; see :data:`StepTerms`.
+        """
+
+    def end_epoch(self, loop: Loop) -> None:
         """Store arrays of the epoch (:meth:`Loop.keep`)."""
 
-    def diagnostics(self, truth: Truth) -> dict[str, float]:
-        """Numbers of a training epoch that need the ground truth; for records only."""
-        return {}
 
-    def state(self) -> dict[str, Any]:
-        """Return everything :meth:`load_state` needs to continue exactly (tensors and plain data)."""
-        return {}
+METHODS: MethodRegistry[Method] = MethodRegistry("method", Method)
 
-    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:  # noqa: B027
-        """Restore what :meth:`state` returned."""
+M = TypeVar("M", bound=Method)
+
+
+def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
+    """Return a class decorator that registers a method under ``name``.
+
+    Parameters
+    ----------
+    name : str
+        First argument of :func:`nclib.run`; letters, digits and underscores.
+    summary : str
+        What the method does, in a few words, for the catalogue.
+    paper : str
+        Authors, venue and year.
+
+    Raises
+    ------
+    TypeError
+        By the decorator, when the class lacks a method, or ``Options`` is missing or not a frozen dataclass
+        of :func:`option` fields.
+    ValueError
+        By the decorator, when the name is taken.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from nclib import losses
+    >>> from nclib.methods import Method, available, option, register
+    >>> @dataclass(frozen=True)
+    ... class ContrastOptions:
+    ...     tau: float = option(0.05, above=0, help="temperature")
+    >>> @register("contrast", summary="InfoNCE on all pairs")
+    ... class Contrast(Method):
+    ...     Options = ContrastOptions
+    ...
+    ...     def warmup_step(self, loop, batch):
+    ...         return {"infonce": losses.info_nce(loop.similarity(batch), self.options.tau).mean()}
+    ...
+    ...     def begin_epoch(self, loop):
+    ...         return loop.batches(purpose="pairs")
+    ...
+    ...     step = warmup_step
+    >>> available()["contrast"]
+    'InfoNCE on all pairs'
+    >>> METHODS.remove("contrast")  # an example leaves nothing behind
+    """
+    return METHODS.register(name, summary=summary, paper=paper)

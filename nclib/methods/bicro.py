@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report
 from nclib.methods.parts.anchors import (
     LabelLog,
@@ -33,7 +32,6 @@ from nclib.methods.parts.anchors import (
     noisy_labels,
     small_loss,
 )
-from nclib.methods.registry import METHODS
 from nclib.models import Matcher
 from nclib.noise import BetaMixture, GaussianMixture1d
 
@@ -61,7 +59,7 @@ class BiCroOptions:
     )
 
 
-@METHODS.register(
+@register(
     "bicro",
     summary="co-teaching; soft labels from the agreement of closeness to anchors in both modalities",
     paper="Yang et al., CVPR 2023",

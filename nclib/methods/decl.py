@@ -23,10 +23,8 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.registry import METHODS
 from nclib.noise import auc
 
 TIE = 1e-6  # keeps P(matched) on the side of one half on which the prediction lies
@@ -223,7 +221,7 @@ def correspondence(R: Tensor, tau: float = 0.1) -> tuple[Tensor, Tensor, Tensor]
 # ---------------------------------------------------------------------------------------------- the method
 
 
-@METHODS.register(
+@register(
     "decl",
     summary="evidential loss; predicted mismatches get an empty target; hinge with shrinking hardness",
     paper="Qin et al., ACM MM 2022",

@@ -22,11 +22,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
-from nclib.methods.registry import METHODS
 from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 
@@ -71,7 +69,7 @@ class CostNetwork(nn.Module):
         return F.relu(F.linear(S, self.weight[:b, :b], self.bias[:b]))  # (images, captions)
 
 
-@METHODS.register(
+@register(
     "l2rm",
     summary="beta-mixture split, learned cost, partial masked transport, symmetric-KL rematching",
     paper="Han et al., CVPR 2024",

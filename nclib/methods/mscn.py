@@ -23,11 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
 from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
-from nclib.methods.registry import METHODS
 from nclib.models import Matcher
 from nclib.noise import BetaMixture, auc, beta_moments
 
@@ -107,7 +105,7 @@ def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[BetaMix
     return mixture, (density / density.sum(0))[1]
 
 
-@METHODS.register(
+@register(
     "mscn",
     summary="meta-network as score, learned on known matches through a look-ahead; mismatches dropped",
     paper="Han et al., CVPR 2023",

@@ -19,10 +19,8 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Steps, Terms
+from nclib.methods.base import Batch, Loop, Steps, Terms, option, register
 from nclib.methods.coteaching import CoTeaching
-from nclib.methods.registry import METHODS
 
 SURE = 10  # one pair in so many of a batch sets the scale of the predictions
 
@@ -82,7 +80,7 @@ def rectified_label(w: Tensor, P: Tensor) -> Tensor:
     return w + (1 - w) * P
 
 
-@METHODS.register(
+@register(
     "ncr",
     summary="two networks, Gaussian-mixture split exchanged, rectified labels as soft margins",
     paper="Huang et al., NeurIPS 2021",

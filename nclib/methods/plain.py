@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms
-from nclib.methods.registry import METHODS
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, option, register
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class PlainOptions:
     tau: float = option(0.05, above=0, help="temperature of InfoNCE")
 
 
-@METHODS.register("plain", summary="no defence: triplet (hardest negative) or InfoNCE on all pairs")
+@register("plain", summary="no defence: triplet (hardest negative) or InfoNCE on all pairs")
 class Plain(Method):
     """Ordinary training on all pairs, matched or not."""
 

@@ -24,11 +24,9 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
 from nclib.losses import COMPLEMENTARY, complementary
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:
     return torch.zeros(B, B, dtype=torch.bool).scatter_(1, order.topk(k, dim=1, largest=False).indices, True)
 
 
-@METHODS.register(
+@register(
     "rcl",
     summary="complementary contrastive loss: only negatives are supervised; no warm-up, no division",
     paper="Hu et al., TPAMI 2023",

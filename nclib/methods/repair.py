@@ -21,13 +21,11 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.common.options import option
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth
+from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, mean_report
 from nclib.methods.parts.bank import PRECISION, FeatureBank, pooled
 from nclib.methods.parts.encoding import compare, encode, part_of
 from nclib.methods.parts.replacing import ReplaceLog
-from nclib.methods.registry import METHODS
 from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank_correspondence, rank_labels
 
 
@@ -101,7 +99,7 @@ def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tens
     return candidates.gather(1, best)[:, 0]
 
 
-@METHODS.register(
+@register(
     "repair",
     summary="co-teaching with a memory bank: rank-correlation labels, half-replaced noisy pairs",
     paper="Zheng et al., arXiv 2403.08224",

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.noise.checks import Index, Seed, generator, integers, share
 
 
@@ -262,7 +262,7 @@ class LabelNoise:
     @cached_property
     def checksum(self) -> str:
         """sha256 of the given labels, hexadecimal."""
-        return checksum([self.image_labels, self.text_labels])
+        return digest([self.image_labels, self.text_labels])
 
     def describe(self) -> str:
         """Return one line on what was done."""

@@ -13,9 +13,7 @@ Both can leave a chosen pair as it was, since a random permutation has fixed poi
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from nclib.common.files import digest, replacing
 from nclib.noise.checks import Index, Seed, generator, integers, share
 from nclib.noise.published import PUBLISHED
 
@@ -125,10 +124,6 @@ def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images"
     return Mismatch.draw(image_of, rate, seed=seed, protocol=protocol).image_of
 
 
-def _checksum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
 @dataclass(frozen=True, eq=False)
 class Mismatch:
     """A named set of mismatched pairs, with its ground truth.
@@ -177,7 +172,7 @@ class Mismatch:
         moved = int(self.matched.size - np.count_nonzero(self.matched))
         object.__setattr__(self, "moved", moved)
         object.__setattr__(self, "true_rate", moved / self.matched.size)
-        object.__setattr__(self, "checksum", _checksum(self.image_of.astype("<i8").tobytes()))
+        object.__setattr__(self, "checksum", digest(self.image_of.astype("<i8").tobytes())[:16])
 
     def __len__(self) -> int:
         return self.image_of.size
@@ -258,9 +253,9 @@ class Mismatch:
         noisy = _read(index, true, n_images, path.name)
         if rate is not None:
             share(rate, 1)
-        digest = _checksum(path.read_bytes())
-        name, known = PUBLISHED.get(digest, (None, None))
-        source = f"file {path.name}, sha256 {digest}" + (f", published: {name}, rate {known}" if name else "")
+        found = digest(path)[:16]
+        name, known = PUBLISHED.get(found, (None, None))
+        source = f"file {path.name}, sha256 {found}" + (f", published: {name}, rate {known}" if name else "")
         together = _together(noisy, true)
         return cls(
             "images" if together else "captions",
@@ -288,15 +283,8 @@ class Mismatch:
         path = Path(path)
         if path.suffix != ".npy":
             raise ValueError(f"path must end in .npy, got {path.name!r}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.save(stream, self.image_of, allow_pickle=False)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            np.save(file, self.image_of, allow_pickle=False)
         return path
 
     def describe(self) -> str:

@@ -296,7 +296,7 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     ValueError, TypeError
-        If there are none, or they are no finite floating numbers.
+        If there are none, or they are not finite floating numbers.
     """
     r = _finite(_matrix(correlation, "correlation"), "correlation")
     if r.ndim != 1 or len(r) == 0:

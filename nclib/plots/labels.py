@@ -7,34 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from nclib.plots import ACCENT, MATCHED, MISMATCHED, NEUTRAL, THIRD
+from nclib.plots.style import MATCHED, MISMATCHED, method_style, over_setting
+from nclib.plots.style import panels as grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nclib.data.category import CategorySplit
 
-COLOURS = {
-    "uot_rcl": MATCHED,
-    "elrcmr": MISMATCHED,
-    "mrl": ACCENT,
-    "dscmr": THIRD,
-    "sdml": "#E69F00",
-    "deep_sm": "#56B4E9",
-}
-CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", NEUTRAL)
-MARKS = "os^Dvph"
 DIRECTIONS = {"map_i2t": "image to text", "map_t2i": "text to image"}
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
-
-
-def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False)
-    plt.close(figure)  # the caller shows it once, as the value of the cell
-    return figure, axes
 
 
 def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> Figure:
@@ -48,18 +32,16 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
     from matplotlib.ticker import MaxNLocator
 
     alone = len(panels) == 1
-    figure, axes = (
-        _grid(1, 2, 8.4, height) if alone else _grid(2, len(panels), 2.5 * len(panels), 1.6 * height)
-    )
+    figure, axes = grid(1, 2, 8.4, height) if alone else grid(2, len(panels), 2.5 * len(panels), 1.6 * height)
     axes = axes.T if alone else axes  # (direction, panel)
     for column, (title, runs) in enumerate(panels.items()):
         for row, (key, direction) in enumerate(DIRECTIONS.items()):
             axis = axes[row, column]
-            for k, (label, curves) in enumerate(runs.items()):
-                colour = COLOURS.get(label, CYCLE[k % len(CYCLE)])
+            for label, curves in runs.items():
+                style = method_style(label)
                 x, y = [r["epoch"] for r in curves], [r[f"val_{key}"] for r in curves]
-                axis.plot(x, y, color=colour, lw=1.8, label=label)
-                axis.plot(x[-1:], y[-1:], MARKS[k % len(MARKS)], color=colour, ms=5)
+                axis.plot(x, y, color=style["color"], lw=1.8, label=label)
+                axis.plot(x[-1:], y[-1:], style["marker"], color=style["color"], ms=5)
             axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
             axis.set(xlabel="epoch" if row or alone else "", title="" if row else title)
             if column == 0:
@@ -71,7 +53,9 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
     return figure
 
 
-def sweep(table: Any, x: str, *, xlabel: str, group: str | None = None, value: str = "map_avg") -> Figure:
+def sweep(
+    table: pd.DataFrame, x: str, *, xlabel: str, group: str | None = None, value: str = "map_avg"
+) -> Figure:
     """Draw test mAP over a setting: mean of the seeds as a line, spread as a band, runs as dots.
 
     Parameters
@@ -81,27 +65,18 @@ def sweep(table: Any, x: str, *, xlabel: str, group: str | None = None, value: s
     x, group : str
         Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
     """
-    figure, axes = _grid(1, 1, 6.8, 3.3)
-    axis = axes[0, 0]
+    figure, ((axis,),) = grid(1, 1, 6.8, 3.3)
     if group is None:
-        parts = [(direction, table, key) for key, direction in DIRECTIONS.items()]
-    else:
-        parts = [(str(name), part, value) for name, part in table.groupby(group)]
-    for k, (label, part, column) in enumerate(parts):
-        colour = COLOURS.get(label, CYCLE[k % len(CYCLE)])
-        values = part.groupby(x)[column]
-        mean, spread = values.mean(), values.std().fillna(0)
-        axis.plot(mean.index, mean, marker=MARKS[k % len(MARKS)], color=colour, label=label)
-        axis.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, lw=0)
-        axis.scatter(part[x], part[column], s=9, color=colour, alpha=0.5, zorder=3)
-    axis.set(xlabel=xlabel, ylabel="mAP on test")
+        parts = [table.assign(direction=name, map=table[key]) for key, name in DIRECTIONS.items()]
+        table, group, value = pd.concat(parts, ignore_index=True), "direction", "map"
+    over_setting(table, x, group, value, axis, xlabel=xlabel, ylabel="mAP on test")
     axis.legend(ncols=2)
     return figure
 
 
 def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
     """Draw true classes against corrected ones, rows sum to 1, one heat map per title."""
-    figure, axes = _grid(1, len(matrices), 1.2 + 2.35 * len(matrices), 3.4)
+    figure, axes = grid(1, len(matrices), 1.2 + 2.35 * len(matrices), 3.4)
     image = None
     for axis, (title, matrix) in zip(axes[0], matrices.items(), strict=True):
         image = axis.imshow(matrix, cmap="cividis", vmin=0, vmax=1)
@@ -128,7 +103,7 @@ def maps(panels: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], names:
     """
     import matplotlib as mpl
 
-    figure, axes = _grid(2, -(-len(panels) // 2), 8.6, 5.6)
+    figure, axes = grid(2, -(-len(panels) // 2), 8.6, 5.6)
     colours = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined]
     for axis, (title, (xy, labels, text)) in zip(axes.flat, panels.items(), strict=True):
         for k in range(len(names)):
@@ -166,7 +141,7 @@ def retrieved_texts(
     names : sequence of str
         Names of the classes.
     """
-    figure, axes = _grid(1, 1, 8.6, 1.75 * len(queries))
+    figure, axes = grid(1, 1, 8.6, 1.75 * len(queries))
     figure.set_layout_engine("none")
     axes[0, 0].remove()
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
@@ -193,7 +168,7 @@ def retrieved_pictures(
 ) -> Figure:
     """Draw text queries with the pictures found for them; parameters as :func:`retrieved_texts`."""
     rows_, columns = found.shape
-    figure, axes = _grid(1, 1, 2.0 * columns, 2.75 * rows_)
+    figure, axes = grid(1, 1, 2.0 * columns, 2.75 * rows_)
     figure.set_layout_engine("none")
     axes[0, 0].remove()
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):

@@ -110,11 +110,12 @@ def record(method: str, rsum: float) -> str:
 @pytest.mark.parametrize(
     ("code", "counted"),
     [
-        ("nclib.runs.record.recorded(method='l2rm')", ["a"]),
+        ("ncbook.recorded(method='l2rm')", ["a"]),
         ("[recorded(method=m) for m in ('l2rm', 'plain')]", ["a", "b"]),
         ("recorded(mrate=0.6)", ["a", "b"]),
         ("recorded(method='l2rm'), recorded()", ["a", "b"]),
         ("recorded(method='l2rm'), map(recorded, x)", ["a", "b"]),
+        ("ncbook.load_runs()", ["a", "b"]),
         ("print('l2rm')", []),
     ],
 )

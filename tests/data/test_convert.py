@@ -326,8 +326,8 @@ def test_captions_never_stand_beside_features_of_other_images(given, monkeypatch
             raise KeyboardInterrupt
         write_text(path, text)
 
-    write_text = _row_writer.write_text
-    monkeypatch.setattr(_row_writer, "write_text", stopped)
+    write_text = _row_writer.write_atomically
+    monkeypatch.setattr(_row_writer, "write_atomically", stopped)
     assert main([*arguments(given), "--replace"]) == 130
     assert (out / "train_ids.txt").read_bytes() == old["train_ids.txt"]
     assert not (out / "train_ims.npy").exists()

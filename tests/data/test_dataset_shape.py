@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nclib.common.files import checksum, write_text
+from nclib.common.files import digest, write_atomically
 from nclib.data import Captions, Dataset, Split, Vocabulary, load
 from nclib.data.vocabulary import SPECIAL
 
@@ -189,24 +189,24 @@ def test_words_must_be_distinct():
 def test_checksum_sees_shape_type_order_and_content():
     a = np.arange(6, dtype=np.int32)
     sums = {
-        checksum([a]),
-        checksum([a.reshape(2, 3)]),
-        checksum([a.astype(np.int64)]),
-        checksum([a[::-1]]),
-        checksum([a[:3], a[3:]]),
-        checksum(["ab", "c"]),
-        checksum(["a", "bc"]),
+        digest([a]),
+        digest([a.reshape(2, 3)]),
+        digest([a.astype(np.int64)]),
+        digest([a[::-1]]),
+        digest([a[:3], a[3:]]),
+        digest(["ab", "c"]),
+        digest(["a", "bc"]),
     }
     assert len(sums) == 7
-    assert checksum([np.asfortranarray(a.reshape(2, 3))]) == checksum([a.reshape(2, 3)])
+    assert digest([np.asfortranarray(a.reshape(2, 3))]) == digest([a.reshape(2, 3)])
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file.txt"
-    write_text(path, "old")
+    write_atomically(path, "old")
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        write_text(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import nclib
 from nclib import label_noise
-from nclib.label_noise import Shape, acmr, cca, clip_heads, dcca, dccae, dscmr, fgcrossnet, sdml
+from nclib.label_noise import Shape, acmr, clip_heads, dcca, dccae, dscmr, fgcrossnet, sdml
 from nclib.label_noise.mrl import cross_entropy
+from nclib.label_noise.parts import cca
 
 DEEP = ("acmr", "contrastive_heads", "dcca", "dccae", "deep_sm", "dscmr", "fgcrossnet_losses", "sdml")
 SHAPE = Shape(12, 8, 5, hidden=16, dim=10)
@@ -87,7 +89,7 @@ class Loop:
 
 def batch(n=9, k=3):
     images, texts = draw(n, 12, dtype=torch.float32), draw(n, 8, seed=1, dtype=torch.float32)
-    return label_noise.Batch(torch.arange(n), images, texts, labels(n, k), labels(n, k, seed=2))
+    return label_noise.LabelBatch(torch.arange(n), images, texts, labels(n, k), labels(n, k, seed=2))
 
 
 def test_sdml_weighs_rebuilding_against_labels_and_keeps_the_modalities_apart():
@@ -333,7 +335,7 @@ TOY = {
 
 
 def run(out, method, **values):
-    return label_noise.run(method, **{**TOY, **values}, out=str(out), progress=False)
+    return nclib.run(method, **{**TOY, **values}, out=str(out), progress=False)
 
 
 @pytest.mark.parametrize("method", DEEP)
@@ -355,7 +357,7 @@ def test_a_class_without_samples_and_labels_that_are_all_wrong_or_equal(method):
     built = label_noise.build(method)
     net, b = built.build(SHAPE), batch(40, k=2)  # classes 2, 3, 4 have no sample
     for y in (b.image_labels, torch.zeros_like(b.image_labels)):
-        terms = built.step(Loop(net), label_noise.Batch(b.index, b.images, b.texts, y, y))
+        terms = built.step(Loop(net), label_noise.LabelBatch(b.index, b.images, b.texts, y, y))
         total = torch.stack(list(terms.values())).sum()
         net.zero_grad()
         total.backward()

@@ -8,11 +8,12 @@ import torch
 
 from nclib import label_noise
 from nclib.evaluation import mean_average_precision
-from nclib.label_noise import Training, linear
+from nclib.label_noise import Training
 from nclib.label_noise.gma import ALPHAS, scatter
 from nclib.label_noise.gss_sl import normal_equations, objective, sparse_regression
 from nclib.label_noise.mcca import canonical
 from nclib.label_noise.mvda import consistency, pooled_scatter
+from nclib.label_noise.parts import linear
 
 LINEAR = ("gma", "gss_regression", "mcca", "mvda", "pls")
 LABELLED = ("gma", "gss_regression", "mvda")
@@ -294,7 +295,7 @@ def test_same_twice_and_from_its_state(name):
     train = pairs()
     first, second = fitted(name, train)[0], fitted(name, train)[0]
     restored = label_noise.build(name)
-    restored.load_state(first.state())
+    restored.load_state(None, first.state())
     for other in (second, restored):
         assert torch.equal(first.project_images(train.images), other.project_images(train.images))
         assert torch.equal(first.project_texts(train.texts), other.project_texts(train.texts))
@@ -322,11 +323,10 @@ def test_unfitted_and_misfit_projections_are_refused():
 def test_no_option_has_the_name_of_a_setting_of_the_schedule(name):
     # Such an option would be set by every preset.
     from nclib.common.options import rules
-    from nclib.runs.label_trainer import CategorySchedule
-    from nclib.runs.labels import CategoryOptions
+    from nclib.runs.options import LabelOptions, LabelSchedule
 
     own = set(rules(label_noise.options(name)))
-    assert not own & (set(rules(CategorySchedule)) | set(rules(CategoryOptions)))
+    assert not own & (set(rules(LabelSchedule)) | set(rules(LabelOptions)))
 
 
 def test_the_discriminant_space_has_one_dimension_less_than_classes():

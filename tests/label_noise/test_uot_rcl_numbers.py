@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from nclib import label_noise
-from nclib.label_noise import correction as correct
-from nclib.label_noise.base import Batch
+from nclib.label_noise import LabelBatch
 from nclib.label_noise.elrcmr import early_learning, moving_weight, update_targets, within_modality
 from nclib.label_noise.mrl import cross_entropy, multimodal_contrast, robust_clustering
-from nclib.label_noise.report import RelationLog
+from nclib.label_noise.parts import correction as correct
+from nclib.label_noise.parts.label_report import RelationLog
 from nclib.label_noise.uot_rcl import row_shares
 from nclib.ot import label_transport, partial_exact
 
@@ -219,7 +219,7 @@ def method_with(**options):
     return method
 
 
-BATCH = Batch(torch.arange(5), ZV, ZT, LABELS, LABELS)
+BATCH = LabelBatch(torch.arange(5), ZV, ZT, LABELS, LABELS)
 
 
 def test_relation_plan_and_loss():
@@ -362,7 +362,7 @@ def test_moving_weight(step, value):
 
 def test_deep_sm_is_mrl_with_cross_entropy_alone():
     method = label_noise.build("mrl", loss="ce", beta=1.0)
-    batch = Batch(torch.arange(3), MV, MT, YV, YT)
+    batch = LabelBatch(torch.arange(3), MV, MT, YV, YT)
     loop = FakeLoop()
     loop.network = FakeNetwork()
     loop.network.prototypes = type("P", (), {"normalise": lambda s: None, "__call__": lambda s, z: z @ C2})()

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.category import CategoryData, CategorySplit, category_datasets
 from nclib.data.registry import check_choice, check_count
@@ -91,7 +91,7 @@ def _key(options: dict[str, Any]) -> str:
 
     code = [Path(str(module.__file__)).read_bytes() for module in RECIPE] + [Path(__file__).read_bytes()]
     shipped = [*assets.asset_bytes().values(), fragments.CODEBOOK.read_bytes()]
-    return checksum([json.dumps(options, sort_keys=True), *code, *shipped])
+    return digest([json.dumps(options, sort_keys=True), *code, *shipped])
 
 
 def _generate(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _generate(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
         for key, array in arrays.items():
             np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
     # What the features are made of: they themselves may differ in the last digit between machines.
-    return {"checksum": checksum(content), "options": options}
+    return {"checksum": digest(content), "options": options}
 
 
 def _split(

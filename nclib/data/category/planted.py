@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.category import CategoryData, CategorySplit, category_datasets
 from nclib.data.registry import check_count
 
@@ -90,6 +90,6 @@ def planted_category(
         val=splits["val"],
         test=splits["test"],
         label_names=tuple(f"class {k}" for k in range(n_classes)),
-        checksum=checksum([json.dumps(options, sort_keys=True), *(s.labels for s in splits.values())]),
+        checksum=digest([json.dumps(options, sort_keys=True), *(s.labels for s in splits.values())]),
         licence=LICENCE,
     )

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.category import CategoryData, CategorySplit, category_datasets
 from nclib.data.registry import check_choice
 
@@ -286,7 +286,7 @@ def _assemble(
         val=splits["val"],
         test=splits["test"],
         label_names=names or tuple(f"class {k}" for k in range(n_classes)),
-        checksum=checksum(content),
+        checksum=digest(content),
         licence=LICENCE,
         details={"file": path.name},
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.registry import check_choice, check_count, datasets
@@ -105,7 +105,7 @@ def emoji(
     painted, content = cached(
         "emoji_pixels", pixels.cache_key(folder.name), functools.partial(pixels.paint_all, scenes=scenes)
     )
-    return _open(folder, {**facts, "checksum": checksum([facts["checksum"], content["checksum"]])}, painted)
+    return _open(folder, {**facts, "checksum": digest([facts["checksum"], content["checksum"]])}, painted)
 
 
 def _open(folder: Path, facts: dict[str, Any], painted: Path | None = None) -> Dataset:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from nclib.common.files import digest
 
 FOLDER = Path(__file__).parent
 SHEET, TABLE, SUMS = "drawings.png", "concepts.csv", "SHA256SUMS.txt"
@@ -75,7 +76,7 @@ def asset_bytes() -> dict[str, bytes]:
     for name in (SHEET, TABLE):
         path = FOLDER / name
         data[name] = path.read_bytes() if path.is_file() else b""
-        if hashlib.sha256(data[name]).hexdigest() != wanted.get(name):
+        if digest(data[name]) != wanted.get(name):
             wrong.append(str(path))
     if wrong:
         raise ValueError(

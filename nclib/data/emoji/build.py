@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import io
 import json
 import lzma
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import write_bytes, write_text
+from nclib.common.files import digest, write_atomically
 from nclib.data.emoji.assets import (
     CLASSES,
     DESIGNERS,
@@ -81,7 +80,7 @@ def read_sources(folder: Path) -> dict[str, bytes]:
             wrong.append(f"  {name}: missing")
             continue
         data[name] = path.read_bytes()
-        found = hashlib.sha256(data[name]).hexdigest()
+        found = digest(data[name])
         if found != wanted:
             wrong.append(f"  {name}: sha256 {found}, expected {wanted}")
     if wrong:
@@ -321,7 +320,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare with the files in --out, write nothing")
     options = parser.parse_args(arguments)
     files = make(read_sources(options.sources))
-    lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())]
+    lines = [f"{digest(content)}  {name}\n" for name, content in sorted(files.items())]
     if options.check:
         different = [
             name
@@ -332,9 +331,9 @@ def main(arguments: list[str] | None = None) -> int:
         return int(bool(different))
     (options.out / "licences").mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        write_bytes(options.out / name, content)
+        write_atomically(options.out / name, content)
         print(f"{len(content):>9} bytes  {name}")
-    write_text(options.out / SUMS, "".join(lines))
+    write_atomically(options.out / SUMS, "".join(lines))
     return 0
 
 

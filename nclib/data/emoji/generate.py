@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.emoji import assets, compose, fragments, grammar, render
 
 CHUNK = 50  # pictures per matrix product: small enough for the processor's cache
@@ -38,7 +37,7 @@ def cache_key(options: Options) -> str:
     """Return the checksum of options, shipped files and the modules that make the arrays."""
     code = [Path(str(module.__file__)).read_bytes() for module in RECIPE] + [Path(__file__).read_bytes()]
     shipped = [*assets.asset_bytes().values(), fragments.CODEBOOK.read_bytes()]
-    return checksum([json.dumps(asdict(options), sort_keys=True), *code, *shipped])
+    return digest([json.dumps(asdict(options), sort_keys=True), *code, *shipped])
 
 
 def generate(folder: Path, options: Options, *, progress: bool | None = None) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def generate(folder: Path, options: Options, *, progress: bool | None = None) ->
     lexicon = grammar.make_lexicon(data.names, data.keywords)
     painter = render.Painter(assets.read_drawings())
     make = functools.partial(_block, options, len(data.names), painter)
-    content = hashlib.sha256()
+    content = ""
     total = sum(options.pictures().values())
     hide = None if progress is None else not progress
     with tqdm(total=total, desc="emoji scenes", unit="picture", disable=hide, leave=False) as bar:
@@ -96,10 +95,10 @@ def generate(folder: Path, options: Options, *, progress: bool | None = None) ->
             }
             for key, array in arrays.items():
                 np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
-            content.update(checksum([images, corners, arrays["tokens"], arrays["offsets"]]).encode())
+            content += digest([images, corners, arrays["tokens"], arrays["offsets"]])
             images.flush()
             corners.flush()
-    return {"checksum": content.hexdigest(), "options": asdict(options)}
+    return {"checksum": digest(content), "options": asdict(options)}
 
 
 def _name(options: Options, split: str, block: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import checksum
+from nclib.common.files import digest
 from nclib.data.emoji.assets import read_drawings
 from nclib.data.emoji.compose import SIDE
 from nclib.data.emoji.render import Painter
@@ -18,7 +18,7 @@ CHUNK = 50  # pictures painted at a time
 
 def cache_key(scenes_key: str) -> str:
     """Return the checksum of the scenes' own key and of the code that paints them."""
-    return checksum([scenes_key, Path(__file__).read_bytes()])
+    return digest([scenes_key, Path(__file__).read_bytes()])
 
 
 def paint_all(folder: Path, scenes: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -49,4 +49,4 @@ def paint_all(folder: Path, scenes: Mapping[str, np.ndarray]) -> dict[str, Any]:
             pixels[part] = painter.paint(rows[part]).transpose(0, 2, 3, 1).reshape(-1, SIDE, 3 * SIDE)
         pixels.flush()
         arrays.append(pixels)
-    return {"checksum": checksum(arrays)}
+    return {"checksum": digest(arrays)}

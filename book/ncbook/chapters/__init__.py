@@ -1,0 +1,31 @@
+"""Tables and figures of the book's chapters: what they share here, one module per chapter beside it."""
+
+from ncbook.chapters.common import (
+    Finished,
+    beside,
+    by_epoch,
+    finished,
+    paired,
+    printed_rates,
+    rate_table,
+    rates,
+    recall_bars,
+    recall_table,
+    recorded_rates,
+    tested_in_warmup,
+)
+
+__all__ = [
+    "Finished",
+    "beside",
+    "by_epoch",
+    "finished",
+    "paired",
+    "printed_rates",
+    "rate_table",
+    "rates",
+    "recall_bars",
+    "recall_table",
+    "recorded_rates",
+    "tested_in_warmup",
+]

@@ -1,0 +1,315 @@
+"""Parts that several chapters share: printed rates, runs beside this one, tables of recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+import nclib
+from ncbook import means, printed, recorded, recorded_run, show
+from nclib import plots
+from nclib.runs import epoch_arrays, experiment_of
+from nclib.runs.record import RECALLS, Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas.io.formats.style import Styler
+
+    from nclib.data import Dataset
+    from nclib.runs.pair_trainer import PairTrainer
+
+ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished run with its weights, its data and what it kept of every epoch.
+
+    Parameters
+    ----------
+    record : Record
+    trainer : PairTrainer
+        With the weights of the selected epoch.
+    dataset : Dataset
+    matched : ndarray, bool, (N,)
+        Whether a training pair is really matched.
+    kept : dict
+        Arrays of every training epoch, by the epoch's number.
+    """
+
+    record: Record
+    trainer: PairTrainer
+    dataset: Dataset
+    matched: np.ndarray
+    kept: dict[int, dict[str, np.ndarray]]
+
+    @property
+    def last(self) -> dict[str, np.ndarray]:
+        """Arrays of the last training epoch."""
+        return self.kept[max(self.kept)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the run's method."""
+        return dict(self.record.settings["method_options"])
+
+
+def finished(record: Record) -> Finished:
+    """Open a finished run for figures that look inside.
+
+    Parameters
+    ----------
+    record : Record
+        Of a run on pairs, whose folder holds the checkpoint.
+
+    Returns
+    -------
+    Finished
+    """
+    run = nclib.open_run(record)
+    return Finished(record, run.trainer, run.dataset, run.noise.matched, epoch_arrays(record.folder))
+
+
+def printed_rates(methods: Sequence[str] = (), *, paper: str = "L2RM", table: str = "6") -> Styler:
+    """Show the printed rSum on Flickr30K over the mismatch rate; the largest of a rate is bold.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Methods as the paper names them; all by default.
+    paper, table : str
+        Where they are printed; an empty ``table`` takes the first table of the paper that has the cell.
+    """
+    where = {"table": table} if table else {}
+    rows = printed("retrieval", paper=paper, dataset="Flickr30K", metric="rsum", **where)
+    if methods:
+        rows = rows[rows["method"].isin(methods)]
+    rows = rows.drop_duplicates(["method", "noise_rate"]).assign(value=lambda r: r["value"].astype(float))
+    cells = rows.pivot_table(index="method", columns="noise_rate", values="value", sort=False)
+    cells.columns.name = "mismatch rate"
+    caption = f"Printed in the paper of {paper}; nothing here was measured."
+    return show(cells, "printed", caption, digits=1, missing="", best=True)
+
+
+def beside(
+    record: Record, given: Mapping[str, Any], mode: str, others: Sequence[str] = ("plain", "l2rm"), **own: Any
+) -> dict[str, Record]:
+    """Return this run and others with the same data, noise, model, seed and schedule, and print their rSum.
+
+    Parameters
+    ----------
+    record : Record
+        Of this run.
+    given : mapping
+        Parameters that were given for it.
+    mode : {"auto", "train", "none"}
+        ``auto`` takes recorded runs and trains the first of ``others`` where none is recorded; ``train``
+        trains all; ``none`` takes no others.
+    others : sequence of str
+        Methods to stand beside it.
+    **own
+        Parameters of the others that differ, such as a schedule of their own.
+
+    Returns
+    -------
+    dict
+        Method name to its record, this run first.
+    """
+    method = record.settings["method"]
+    same = {**experiment_of(method).shared(given), **own}
+    compared, origin = {method: record}, {method: "this run"}
+    for other in others if mode != "none" else ():
+        found = recorded_run(other, **same) if mode == "auto" else None
+        if found is not None:
+            compared[other], origin[other] = found, f"recorded on {found.environment['device']}"
+        elif other == others[0] or mode == "train":
+            compared[other], origin[other] = nclib.run(other, **same), "trained now"
+    for other, found in compared.items():
+        print(f"{other}, {origin[other]}: rSum {found.metrics['test']['rsum']:.1f}")
+    if "single" in record.metrics:
+        single = record.metrics["single"]["rsum"]
+        print(f"one network of {method} alone, mean of both: rSum {single:.1f}")
+    return compared
+
+
+def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str, caption: str) -> Styler:
+    """Show diagnostics of the training epochs, one column per epoch.
+
+    Parameters
+    ----------
+    record : Record
+    names : mapping or sequence of str
+        Diagnostics of the record, with what the table calls them; those that are missing are left out.
+    name, caption : str
+        Of the table.
+    """
+    curve = pd.DataFrame([row for row in record.curves if row["phase"] == "training"]).set_index("epoch")
+    curve = curve[[c for c in names if c in curve]].astype(float)
+    curve = curve.rename(columns=dict(names) if isinstance(names, Mapping) else {})
+    return show(curve.T, name, caption, digits=3, missing="–")
+
+
+def recall_bars(compared: Mapping[str, Record]) -> Figure:
+    """Draw the six recalls of the compared runs; of an ensemble, one network alone comes first."""
+    first, record = next(iter(compared.items()))
+    alone = {first + ONE: record.metrics["single"]} if "single" in record.metrics else {}
+    return plots.recall_bars({**alone, **compared})
+
+
+def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
+    """Show recalls, selected epoch and cost of the compared runs.
+
+    Parameters
+    ----------
+    compared : mapping
+        From :func:`beside`.
+    run : Finished
+        Whose data, noise and model the caption names.
+    """
+    ensemble = any("single" in r.metrics for r in compared.values())
+    rows = {}
+    for name, r in compared.items():
+        rows[name] = {k: r.metrics["test"][k] for k in RECALLS} | {"rSum": r.metrics["test"]["rsum"]}
+        if ensemble:
+            rows[name]["rSum, one network"] = r.metrics.get("single", r.metrics["test"])["rsum"]
+            rows[name]["networks"] = 1 + ("single" in r.metrics)
+        rows[name] |= {
+            "best epoch": r.best_epoch,
+            "epochs in all": len(r.curves),
+            "seconds": r.cost["seconds"],
+            "on": r.environment["device"],
+        }
+    record, s = run.record, run.record.settings
+    return show(
+        pd.DataFrame(rows),
+        "recalls",
+        f"Measured: {record.data['name']}, preset {s['preset']}, model {s['model']}, seed {s['seed']}, "
+        f"{'' if ensemble else 'one model, '}best epoch on {record.data['val_images']} validation pictures, "
+        f"{record.data['test_images']} test pictures. Noise: {run.trainer.pairs.noise.describe()}",
+        digits=1,
+    )
+
+
+def _as_preset(runs: pd.DataFrame) -> pd.Series:
+    """Return whether a run has its preset's own schedule and options; the loss of plain training is free."""
+    own = pd.Series(True, index=runs.index)
+    for (method, model), part in runs.groupby(["method", "model"]):
+        usual = nclib.resolve(method, model=model).flat()
+        expected = {k: usual[k] for k in ("warmup_epochs", "epochs", "batch_size", "lr")}
+        expected |= {f"method_{k}": v for k, v in usual["method_options"].items()}
+        if method == "plain":
+            del expected["method_loss"]
+        for column, value in expected.items():
+            if column in part:  # an option that a record does not have yet was at its default
+                own[part.index] &= (part[column] == value) | part[column].isna()
+    return own
+
+
+def recorded_rates(
+    method: str,
+    models: Iterable[str] = (),
+    others: Sequence[str] = ("plain (triplet)", "plain (infonce)", "l2rm"),
+) -> pd.DataFrame:
+    """Return recorded quick runs of a method and others under image-level noise; prints when there are none.
+
+    Parameters
+    ----------
+    method : str
+    models : iterable of str
+        The first of these in which ``method`` was recorded is taken; every such model by default.
+    others : sequence of str
+        Labels of other methods to take along; plain training is named with its loss.
+
+    Returns
+    -------
+    DataFrame
+        As :func:`ncbook.recorded`, with a column ``label``; of an ensemble also its networks alone.
+    """
+    runs = recorded(preset="quick", dataset="emoji", protocol="images")
+    have = set(runs.loc[runs["method"] == method, "model"]) if not runs.empty else set()
+    taken = [m for m in models if m in have][:1] if models else sorted(have)
+    if not taken:
+        print(f"no recorded runs of {method} here: this needs a checkout of the book")
+        return runs.iloc[:0]
+    runs = runs[runs["model"].isin(taken)]
+    runs = runs[_as_preset(runs)].copy()
+    plain = "plain (" + runs["method_loss"].astype(str) + ")"
+    runs["label"] = runs["method"].where(runs["method"] != "plain", plain)
+    if "single_rsum" in runs and runs.loc[runs["method"] == method, "single_rsum"].notna().any():
+        alone = runs[runs["method"] == method]
+        alone = alone.assign(label=method + ONE, rsum=alone["single_rsum"])
+        runs = pd.concat([runs, alone], ignore_index=True)
+    return runs[runs["label"].isin([method, method + ONE, *others])]
+
+
+def rates(runs: pd.DataFrame) -> Figure | None:
+    """Draw recorded runs over the mismatch rate: of several models, VSE, or the first by name."""
+    if runs.empty:
+        return None
+    models = sorted(set(runs["model"]))
+    model = "vse" if "vse" in models else models[0]
+    figure = plots.rates(runs[runs["model"] == model])
+    figure.axes[0].set_title(f"model {model}")
+    return figure
+
+
+def rate_table(
+    runs: pd.DataFrame, name: str = "recorded", by: Sequence[str] = ("model", "label"), caption: str = ""
+) -> Styler | None:
+    """Show mean ± standard deviation (seeds) of rSum, one column per mismatch rate.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`recorded_rates` or :func:`ncbook.recorded`.
+    name : str
+        Of the table in the page.
+    by : sequence of str
+        Columns whose values name a row.
+    caption : str
+        What was measured; the protocol of :func:`recorded_rates` by default.
+    """
+    if runs.empty:
+        return None
+    table = means(runs, by, "mrate").rename_axis(columns="mismatch rate")
+    usual = (
+        "Measured, preset quick: rSum on 500 test pictures, mean ± standard deviation (seeds); best epoch on "
+        "the validation pictures; image-level noise drawn with the run's seed; "
+        + ", ".join(sorted(set(runs["device"])))
+    )
+    return show(table, name, caption or usual)
+
+
+def paired(runs: pd.DataFrame, method: str) -> Styler | None:
+    """Show what ``method`` gains over the others with the same model, rate and seed.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`recorded_rates`.
+    method : str
+    """
+    if runs.empty:
+        return None
+    wide = runs.pivot_table(index=["model", "mrate", "seed"], columns="label", values="rsum")
+    gain = wide.drop(columns=method).rsub(wide[method], axis=0).stack().dropna()
+    table = gain.groupby(["model", "mrate", "label"]).agg(["mean", "std", "min", "count"])
+    if table.empty:
+        return None
+    table.index.names = ["model", "mismatch rate", "against"]
+    table.columns = ["mean gain", "standard deviation", "smallest gain", "seeds"]
+    caption = f"Measured: rSum of {method} minus that of the other method with the same seed"
+    shown = show(table, "paired", caption, digits=1, missing="one seed")
+    return shown.format_index("{:g}", level="mismatch rate")
+
+
+def tested_in_warmup(runs: pd.DataFrame, method: str) -> None:
+    """Print how many recorded runs of a method were best on validation before it began to act."""
+    own = runs[runs["label"] == method] if not runs.empty else runs
+    if len(own):
+        early = int((own["best_epoch"] <= own["warmup_epochs"]).sum())
+        print(f"{early} of {len(own)} recorded runs of {method} were best on validation within warm-up")

@@ -1,0 +1,153 @@
+"""Figures and tables of the chapter on DECL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import nclib
+from ncbook import recorded, show
+from ncbook.chapters.common import Finished, rate_table
+from nclib import Record, plots
+from nclib.methods.decl import evidence, evidential_loss, hardness, published_warmup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas.io.formats.style import Styler
+
+OFFICIAL = {  # steps per epoch, epochs of warm-up and after it, line
+    "Flickr30K": (1133, 5, 40, "-"),
+    "MS-COCO": (4426, 2, 20, "--"),
+    "CC152K": (1172, 5, 40, ":"),
+}
+
+
+def beliefs(options: Any) -> Figure:
+    """Draw three beliefs about three candidates as densities, and the evidential loss over a logit.
+
+    Parameters
+    ----------
+    options : DECLOptions
+        ``tau`` and ``lam2`` of the run.
+    """
+    logits = {
+        "sure of A": [1.2, -0.6, -0.8],
+        "all three fit": [0.8, 0.8, 0.8],
+        "none fits": [-1.2, -1.2, -1.2],
+    }
+    grid = np.linspace(0.004, 0.992, 110)
+    p1, p2 = (g.ravel() for g in np.meshgrid(grid, grid))
+    p1, p2 = p1[p1 + p2 < 0.996], p2[p1 + p2 < 0.996]
+    simplex = np.stack([p1, p2, 1 - p1 - p2], 1)  # (points, 3)
+    density = {}
+    for name, values in logits.items():
+        E = evidence(torch.tensor(values, dtype=torch.float64), 0.4)  # a mild temperature, to see the shape
+        log_density = torch.distributions.Dirichlet(E + 1).log_prob(torch.from_numpy(simplex))
+        density[name] = log_density.exp().numpy(), float(3 / (E + 1).sum())
+    levels = np.linspace(0, density["all three fit"][0].max(), 13)
+    figure, (axes,) = plots.panels(1, 4, 8.8, 2.7, width_ratios=(1, 1, 1, 1.5))
+    for axis, (name, (values, uncertainty)) in zip(axes[:3], density.items(), strict=True):
+        _triangle(axis, simplex, values, levels)
+        axis.set_title(name, fontsize=9)
+        axis.text(0.5, -0.3, f"uncertainty {uncertainty:.2f}", ha="center", fontsize=9)
+    own = torch.linspace(-2, 2, 81, dtype=torch.float64)
+    row = torch.zeros(81, 32, dtype=torch.float64)
+    row[:, 0] = own  # one query among 32 candidates, the others at logit 0
+    alpha = evidence(row, options.tau) + 1
+    one_hot = torch.zeros_like(alpha)
+    one_hot[:, 0] = 1
+    looks = (("predicted to match", 1, "-", plots.MATCHED), ("predicted mismatch", 0, "--", plots.MISMATCHED))
+    for name, target, style, colour in looks:
+        loss = evidential_loss(alpha, target * one_hot, options.lam2)
+        axes[3].plot(own, loss, style, color=colour, label=name)
+    axes[3].set(xlabel="logit of the given pair", title="evidential loss", ylim=(0, None))
+    axes[3].legend(fontsize=8)
+    return figure
+
+
+def _triangle(axis: Axes, simplex: np.ndarray, density: np.ndarray, levels: Any) -> None:
+    """Draw a density over the probabilities of three candidates."""
+    corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+    x, y = (simplex @ corners).T
+    axis.tricontourf(x, y, density, levels=levels, cmap="Blues", extend="max")
+    axis.plot(*corners[[0, 1, 2, 0]].T, color="#444444", lw=1)
+    for (right, up), label in zip(corners, "ABC", strict=True):
+        axis.text(right, up + (0.04 if up else -0.12), label, ha="center", fontsize=9)
+    axis.set(aspect="equal", xlim=(-0.1, 1.1), ylim=(-0.36, 1.02))
+    axis.axis("off")
+
+
+def warmup_table() -> Styler:
+    """Show the epochs of warm-up of the official scripts, by data set and mismatch rate."""
+    rates, datasets = (0.2, 0.4, 0.6, 0.8), ("f30k", "coco", "cc152k")
+    cells = pd.DataFrame({name: [published_warmup(name, rate) for rate in rates] for name in datasets})
+    cells.index = pd.Index([f"{rate:g}" for rate in rates], name="mismatch rate")
+    return show(cells.T, "warmup", "Epochs of warm-up in the official code: -p warmup_epochs")
+
+
+def hardness_curves(record: Record) -> Figure:
+    """Draw the hardness over the share of all steps, of the official settings and of this run."""
+    figure, ((axis,),) = plots.panels(1, 1, height=2.9)
+
+    def line(name: str, warm: int, total: int, share: Any, n: list[float], **look: Any) -> None:
+        axis.plot(share, n, label=name, **look)
+        axis.plot([warm / total] * 2, [0, 0.1], color=look["color"], lw=1)
+
+    colours = (plots.NEUTRAL, plots.ACCENT, plots.THIRD)
+    for (name, (per_epoch, warm, more, style)), colour in zip(OFFICIAL.items(), colours, strict=True):
+        total = per_epoch * (warm + more)
+        at = np.linspace(1, total, 2000).astype(int)
+        n = [hardness(int(step), 128) / 128 for step in at]
+        label = f"{name}: warm-up {warm} of {warm + more} epochs"
+        line(label, warm, warm + more, at / total, n, ls=style, color=colour)
+    s, options = record.settings, record.settings["method_options"]
+    steps = sum(row["steps"] for row in record.curves)
+    warm = sum(row["steps"] for row in record.curves if row["phase"] == "warm-up")
+    size = s["batch_size"]
+    n = [hardness(i, size, options["eta"], options["mu"]) / size for i in range(1, steps + 1)]
+    label = f"this run: warm-up {s['warmup_epochs']} of {len(record.curves)} epochs"
+    line(label, warm, steps, np.arange(1, steps + 1) / steps, n, color=plots.MATCHED)
+    axis.set(
+        xlabel="share of all steps (ticks: end of warm-up)",
+        ylabel="hardness n / batch size",
+        ylim=(0, 1.02),
+        xlim=(0, 1),
+    )
+    axis.legend(loc="upper right")
+    return figure
+
+
+def evidence_histograms(run: Finished) -> Figure:
+    """Draw share of the evidence and uncertainty of all pairs by truth, at the first and last prediction."""
+    shown = sorted({min(run.kept), max(run.kept)})
+    figure, axes = plots.panels(2, len(shown), 8.4, 5.0, sharey="row")
+    views = (
+        ("share", "share of the evidence on the given pair", 1),
+        ("uncertainty", "uncertainty, both directions", 2),
+    )
+    for row, (array, label, top) in zip(axes, views, strict=True):
+        for axis, epoch in zip(row, shown, strict=True):
+            bins = np.linspace(0, top, 41)
+            plots.by_truth(axis, run.kept[epoch][array], run.matched, bins, "% of all")
+            axis.set(xlabel=label, title=f"before epoch {epoch}", xlim=(0, top), yscale="log")
+            axis.set_ylim(50 / len(run.matched), 100)  # down to half a pair
+        row[0].set_ylabel("pairs in %, log scale")
+    axes[0, 0].legend(loc="upper center")
+    return figure
+
+
+def eta_table() -> Styler | None:
+    """Show recorded runs with other steps of hardness, where one was recorded."""
+    runs = recorded(preset="quick", dataset="emoji", protocol="images", method="decl")
+    if runs.empty or runs["method_eta"].nunique() < 2:
+        return None
+    usual = nclib.resolve("decl").method_options.eta
+    cases = runs[["model", "mrate"]].apply(tuple, axis=1)
+    runs = runs[cases.isin(cases[runs["method_eta"] != usual])]
+    runs = runs.assign(eta=[f"{value:g}" for value in runs["method_eta"]])
+    caption = "Measured, preset quick: rSum by eta, mean ± standard deviation (seeds)"
+    return rate_table(runs, "eta", ("model", "eta"), caption)

@@ -1,0 +1,151 @@
+"""Command line of the book: ``ncbook table|claims|rerun``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ncbook
+
+INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
+UNREAD = 141  # and one whose output is no longer read, as in ``ncbook claims | head -1``
+
+
+def table(options: argparse.Namespace) -> int:
+    """Print a printed table beside the measured values."""
+    import ncbook
+
+    make = ncbook.bundled_table if options.bundled else ncbook.printed_table
+    sheet = make(options.paper, options.number, _runs(options.folder))
+    if sheet is None:
+        print(f"{options.paper}, Table {options.number} has no counterpart on the bundled data")
+        return 1
+    print(sheet.text())
+    _write(options.csv, sheet.file)
+    return 0
+
+
+def claims(options: argparse.Namespace) -> int:
+    """Decide every claim of the papers from the records and print the verdicts."""
+    import ncbook
+
+    runs = _runs(options.folder)
+    ledger = ncbook.ledger(runs)
+    shown = ledger[ledger["paper"] == options.paper] if options.paper else ledger
+    for row in shown.to_dict("records"):
+        print(f"{row['id']}  {row['verdict']}: {row['claim']}\n     {row['evidence']}")
+        if row["n"]:
+            print(f"     {row['data']}; n = {row['n']}; {row['test']}")
+    print(f"\n{len(shown)} claims, {len(runs)} recorded runs\n{ncbook.counts(ledger).to_string()}")
+    _write(options.csv, ncbook.claims_table(ledger, options.paper or "").file)
+    return 0
+
+
+def rerun(options: argparse.Namespace) -> int:
+    """Print the commands behind the cells of a printed table, or run them."""
+    import ncbook
+    import nclib
+
+    if options.seeds < 1:
+        raise ValueError(f"seeds={options.seeds}: must be an integer, at least 1")
+    runs, without = ncbook.reruns(
+        options.paper, options.number, row=options.row, data=options.data, rate=options.rate
+    )
+    for one in runs:
+        print(f"# {one.row}; {one.data}{f'; rate {one.rate}' if one.rate else ''}")
+        for seed in range(options.seeds):
+            print(one.command(str(options.root), seed))
+            if options.run:
+                nclib.run(**{**one.arguments, "seed": seed, "data_options": {"root": str(options.root)}})
+    print(f"# {len(runs)} runs for each of {options.seeds} seeds; records go to the folder runs")
+    if without:
+        print(f"# not here: {'; '.join(without)}")
+    return 0
+
+
+def _runs(folder: Path | None) -> ncbook.Runs:
+    """Return the recorded runs below a folder; warn where there are none."""
+    import ncbook
+
+    runs = ncbook.load_runs(folder)
+    if folder and not len(runs):
+        print(f"ncbook: no record of a run below {folder}", file=sys.stderr)
+    return runs
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is not None:
+        path.write_text(text, "utf8")
+        print(f"written: {path}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from ncbook import PAPERS
+
+    parser = argparse.ArgumentParser(prog="ncbook", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, do: object) -> argparse.ArgumentParser:
+        summary = (do.__doc__ or "").splitlines()[0]
+        one = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        one.set_defaults(do=do)
+        return one
+
+    def add_records(one: argparse.ArgumentParser) -> None:
+        one.add_argument("--folder", type=Path, help="folder of records; the book's own by default")
+        one.add_argument("--csv", type=Path, help="also write the result to this file")
+
+    one = add("table", table)
+    one.add_argument("paper", choices=PAPERS)
+    one.add_argument("number", help="number of the table, such as 6 or IV")
+    one.add_argument("--bundled", action="store_true", help="the same rows measured on the bundled data")
+    add_records(one)
+    one = add("claims", claims)
+    one.add_argument("--paper", choices=PAPERS, help="the claims of one paper")
+    add_records(one)
+    one = add("rerun", rerun)
+    one.add_argument("paper", choices=PAPERS)
+    one.add_argument("number", help="number of the table, such as 6 or IV")
+    one.add_argument("--row", default="", help="one row, as printed")
+    one.add_argument("--data", default="", help="one data set, as printed")
+    one.add_argument("--rate", default="", help="one rate")
+    one.add_argument("--root", type=Path, default=Path("/data"), help="folder of the papers' data")
+    one.add_argument("--seeds", type=int, default=1, help="number of seeds")
+    one.add_argument("--run", action="store_true", help="make the runs, one after the other")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one command of the book.
+
+    Parameters
+    ----------
+    words : sequence of str, optional
+        The words after ``ncbook``; those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit status: 0 for success, 1 for a table without a counterpart, 2 for a wrong call.
+    """
+    words = sys.argv[1:] if words is None else list(words)
+    options = _parser().parse_args(words)
+    try:
+        status = options.do(options)
+        sys.stdout.flush()  # a closed pipe is noticed here, not when Python ends
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush when Python ends
+        return UNREAD
+    except (ValueError, OSError) as error:
+        print(f"ncbook: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        more = "; the same command continues from the last finished epoch" if "--run" in words else ""
+        print(f"stopped{more}", file=sys.stderr)
+        return INTERRUPTED

@@ -1,0 +1,324 @@
+"""Figures of printed and measured values: a panel each, never one axis for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ncbook.compare import Difference
+from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
+from ncbook.layouts import Layout, layout_of
+from ncbook.match import models_named, run_of
+from ncbook.papers import rows_of
+from ncbook.runs import Runs, select, usual_value
+from ncbook.tables import BUNDLED
+from nclib import plots
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
+NOTHING = "no recorded runs"
+
+
+def _draw(axis: Axes, groups: Any, **style: Any) -> None:
+    """Draw mean and standard deviation over the values of a grouping."""
+    cells = groups.agg(["mean", "std"]).fillna(0)
+    axis.errorbar(cells.index, cells["mean"], cells["std"], ms=5, lw=1.6, capsize=2, **style)
+
+
+def rates_figure(
+    paper: str,
+    table: str,
+    runs: Runs,
+    *,
+    dataset: str,
+    model: str = "",
+    preset: str = "quick",
+    printed_model: str = "sgr",
+    methods: Sequence[str] = (),
+) -> Figure:
+    """Draw a metric over the noise rate: printed on the left, measured on bundled data on the right.
+
+    Parameters
+    ----------
+    paper, table : str
+        Printed table.
+    runs : Runs
+        From :func:`load_runs`.
+    dataset : str
+        Data set of the table, as printed.
+    model : str
+        Similarity model of the measured runs, for image-text retrieval.
+    preset : str
+        Preset of the measured runs.
+    printed_model : str
+        Similarity model of the printed rows, for image-text retrieval.
+    methods : sequence of str
+        Methods, or ``"method, variant"``; by default every registered method for mismatched pairs, or every
+        printed row of a table on labels.
+    """
+    layout = layout_of(paper, table)
+    printed = _printed_lines(layout, dataset, printed_model)
+    drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
+    figure, ((left, right),) = plots.panels(1, 2, height=3.7)
+    where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
+    where |= {"protocol": "symmetric"} if layout.of_labels else {"model": model}
+    part = select(runs.category if layout.of_labels else runs.retrieval, **where)
+    if not layout.of_labels and layout.noise and len(part):
+        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]
+    rate, metric = ("noise_rate", "map_avg") if layout.of_labels else ("mrate", "rsum")
+    fixed = {m: plots.method_style(m) for m in drawn if m in plots.METHOD_STYLES}
+    taken = {style["color"] for style in fixed.values()}
+    free = ({"color": c, "marker": m} for c, m in STYLES if c not in taken)
+    for name in drawn:
+        values = printed.get(name, {})
+        own = select(part, method=name.partition(", ")[0], variant=name.partition(", ")[2])
+        if not values and not len(own):
+            continue
+        style = {"label": name, **(fixed.get(name) or next(free))}
+        left.plot(list(values), list(values.values()), ms=5, lw=1.6, **style)
+        if len(own):
+            _draw(right, own.groupby(rate)[metric], **style)
+    seeds = int(part["seed"].nunique()) if len(part) else 0
+    what = "mean average precision" if layout.of_labels else "rSum (max 600)"
+    left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
+    bundled = f"{where['dataset']}, {preset}" + (f", {model}" if model else "")
+    right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
+    if not right.lines:
+        _say_nothing(right)
+    for axis in (left, right):
+        at = sorted({float(x) for line in axis.lines for x in np.asarray(line.get_xdata(), float)})
+        axis.set_xticks(at if len(at) < 9 else [])
+    left.legend(ncols=2, fontsize=8)
+    return figure
+
+
+def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[float, float]]:
+    """Return printed values by rate (rSum, or the mean of both directions) for each method and variant."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in rows_of(layout.paper, layout.table):
+        run = run_of(layout, row)
+        is_sum = row.get("metric", "rsum") == "rsum" and row["dataset"] == dataset and row["noise_rate"]
+        if run and is_sum and (layout.of_labels or run.model == model):
+            name = f"{run.method}, {run.variant}".removesuffix(", ")
+            values = found.setdefault(name, {}).setdefault(float(row["noise_rate"]), [])
+            values.append(float(row.get("value") or row["map"]))
+    return {
+        name: {rate: sum(v) / len(v) for rate, v in sorted(values.items())} for name, values in found.items()
+    }
+
+
+def _say_nothing(axis: Axes) -> None:
+    axis.text(0.5, 0.5, NOTHING, transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
+
+
+def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> Figure:
+    """Draw rSum of a table's rows: printed on the left, measured on bundled data on the right.
+
+    Rows stand in the table's order. Left: one mark per block of the table. Right: mean and standard deviation
+    over seeds, one mark per rate. Where the paper prints no rSum, the six recalls are added.
+    """
+    layout = layout_of(paper, table)
+    names = list(dict.fromkeys(row["method"] for row in rows_of(paper, table)))
+    place = {name: -i for i, name in enumerate(names)}
+    figure, ((left, right),) = plots.panels(1, 2, height=1.2 + 0.34 * len(names))
+    blocks = list(dict.fromkeys(row["backbone"] for row in rows_of(paper, table)))
+    for block, (colour, mark) in zip(blocks, STYLES, strict=False):
+        sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
+        left.plot(list(sums.values()), [place[n] for n in sums], mark, color=colour, ms=6, label=block)
+    drawn = _measured_rows(layout.paper, layout.table, runs, preset)
+    rates = sorted({rate for rate, _ in drawn})
+    for i, (rate, (colour, mark)) in enumerate(zip(rates, STYLES, strict=False)):
+        here = {name: v for (r, name), v in drawn.items() if r == rate}
+        shift = 0.12 * (i - (len(rates) - 1) / 2)
+        mean = [v.mean() for v in here.values()]
+        spread = [v.std() if len(v) > 1 else 0 for v in here.values()]
+        y = [place[n] - shift for n in here]
+        right.errorbar(mean, y, xerr=spread, fmt=mark, color=colour, ms=5, capsize=2, label=f"rate {rate:g}")
+    left.set(yticks=list(place.values()), yticklabels=names, xlabel="rSum", title="Printed, Flickr30K")
+    right.set(yticks=list(place.values()), yticklabels=[], xlabel="rSum", title=f"Measured, emoji, {preset}")
+    for axis in (left, right):
+        axis.set_ylim(min(place.values()) - 0.6, 0.6)
+        axis.grid(axis="y", visible=False)
+    left.legend(fontsize=8) if len(blocks) > 1 else None
+    right.legend(fontsize=8) if rates else _say_nothing(right)
+    return figure
+
+
+def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row["method"], {})[row["metric"]] = float(row["value"])
+    recalls = {n: sum(v for m, v in values.items() if m[:3] in ("i2t", "t2i")) for n, values in found.items()}
+    return {n: values.get("rsum", recalls[n]) for n, values in found.items()}
+
+
+def _measured_rows(paper: str, table: str, runs: Runs, preset: str) -> dict[tuple[float, str], pd.Series]:
+    layout, found = layout_of(paper, table), {}
+    part = select(runs.retrieval, dataset="emoji", preset=preset)
+    for row in rows_of(paper, table):
+        run = run_of(layout, row)
+        if run is None or part.empty:
+            continue
+        own = select(part, method=run.method, variant=run.variant)
+        own = select(own, model=run.model) if models_named(layout) else own
+        if layout.noise and len(own):
+            own = own[(own["protocol"] == layout.noise)]
+        for (rate, _), group in own.groupby(["mrate", "model"]):
+            found[float(rate), row["method"]] = group["rsum"]
+    return found
+
+
+def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear", **where: Any) -> Figure:
+    """Draw the recalls over the values of one option, image to text on the left, text to image on the right.
+
+    Parameters
+    ----------
+    runs : Runs
+        Runs runs of image-text retrieval.
+    option : str
+        Name of an option of a method or model whose values are numbers.
+    xlabel : str
+        What the option is.
+    scale : {"linear", "log"}
+        Of the axis of its values.
+    **where
+        Column = value pairs of the runs, such as ``method="l2rm", mrate=0.2``.
+
+    Returns
+    -------
+    Figure
+        Mean and standard deviation over seeds, a dotted line at the value that the preset uses; says so where
+        fewer than two values were recorded.
+    """
+    table = select(runs.retrieval, **where)
+    usual = usual_value(table, option)
+    values = {
+        variant: float(variant.removeprefix(f"{option}=")) if variant else usual
+        for variant in set(table.get("variant", ()))
+        if not variant or (variant.startswith(f"{option}=") and "," not in variant)
+    }
+    figure, (axes,) = plots.panels(1, 2, height=3.4)
+    part = table[table["variant"].isin(values)] if len(table) else table
+    ticks = sorted(values.values())
+    for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
+        axis.set(xlabel=xlabel, title=title)
+        if len(values) < 2:
+            _say_nothing(axis)
+            continue
+        groups = part.groupby(part["variant"].map(values))
+        for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
+            _draw(axis, groups[f"{way}_r{k}"], color=colour, marker=mark, label=f"R@{k}")
+        axis.set_ylim(0, None)
+        axis.set_xscale(scale)
+        axis.set_xticks(ticks, [f"{v:g}" for v in ticks])
+        axis.minorticks_off()
+        axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
+    axes[0].set_ylabel("recall, %")
+    if len(values) > 1:
+        axes[0].legend(fontsize=8)
+    return figure
+
+
+def gains_over(runs: Runs, reference: str = "plain", **where: Any) -> list[Difference]:
+    """Return rSum of every method minus that of ``reference``, by method, model and rate, over shared seeds.
+
+    Parameters
+    ----------
+    runs : Runs
+        Runs runs.
+    reference : str
+        Method that the others are compared with.
+    **where
+        Column = value pairs of both sides.
+    """
+    table = select(runs.retrieval, variant="", **where)
+    base = {"method": reference}
+    names = [m for m in sorted(set(table.get("method", ()))) if m != reference]
+    return [d for m in names for d in compare(table, {"method": m}, base, name=f"{m},") if d.n > 1]
+
+
+def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair")) -> list[Difference]:
+    """Return rSum of ``methods`` minus that of the best other one, at every rate and kind of noise.
+
+    Parameters
+    ----------
+    runs : Runs
+        Runs runs.
+    methods : sequence of str
+        Methods that are compared with all others; at least three others must be recorded.
+    """
+    table = select(runs.retrieval, variant="")
+    found = []
+    for method in methods:
+        for d in best_other(table, "method", method, ("plain", *robust_methods()), least=3):
+            found.append(Difference(d.values, f"{method}, {d.name}"))
+    return found
+
+
+def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
+    """Draw differences with their intervals, one line each; zero is marked.
+
+    Parameters
+    ----------
+    differences : sequence of Difference
+        With at least two seeds each, for an interval.
+    title, xlabel : str
+        Words on the figure.
+    """
+    shown = [d for d in differences if d.n > 1]
+    figure, ((axis,),) = plots.panels(1, 1, height=1.1 + 0.27 * max(len(shown), 3))
+    colours = {"above": plots.MATCHED, "below": plots.MISMATCHED, "open": plots.NEUTRAL}
+    marks = {"above": "o", "below": "s", "open": "D"}
+    for i, d in enumerate(shown):
+        low, high = d.interval
+        axis.plot([low, high], [-i, -i], color=colours[d.sign], lw=2)
+        axis.plot(d.mean, -i, marks[d.sign], color=colours[d.sign], ms=6)
+    axis.axvline(0, color="#444444", lw=1)
+    axis.set(yticks=[-i for i in range(len(shown))], yticklabels=[d.name for d in shown])
+    axis.set(xlabel=xlabel, title=title, ylim=(-max(len(shown), 1) + 0.4, 0.6))
+    axis.grid(axis="y", visible=False)
+    if not shown:
+        _say_nothing(axis)
+    return figure
+
+
+def verdicts_figure(table: pd.DataFrame) -> Figure:
+    """Draw how many claims of each paper have each verdict; hatches tell them apart without colour.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`ncbook.counts`.
+    """
+    figure, ((axis,),) = plots.panels(1, 1, height=2.6)
+    part = table.drop(index="all", errors="ignore")
+    left = [0] * len(part)
+    styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))
+    for verdict, (colour, hatch) in zip(VERDICTS, styles, strict=True):
+        values = list(part[verdict])
+        axis.barh(
+            range(len(part)), values, left=left, color=colour, hatch=hatch, edgecolor="white", label=verdict
+        )
+        for i, (start, value) in enumerate(zip(left, values, strict=True)):
+            if value:
+                dark = colour in (plots.MATCHED, plots.MISMATCHED)
+                axis.text(
+                    start + value / 2,
+                    i,
+                    str(value),
+                    ha="center",
+                    va="center",
+                    color="white" if dark else "#222222",
+                )
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    axis.set(yticks=range(len(part)), yticklabels=list(part.index), xlabel="claims")
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
+    return figure

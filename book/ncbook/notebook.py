@@ -1,0 +1,110 @@
+"""Tables of a notebook: one look for all of them, and means over seeds as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ncbook.compare import mean_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.io.formats.style import Styler
+
+NO_RECORD = "no record"
+
+
+def show(
+    table: pd.DataFrame,
+    name: str,
+    caption: str = "",
+    *,
+    format: str | Mapping[Any, str] | None = None,
+    digits: int | None = None,
+    missing: str | None = None,
+    best: bool = False,
+    index: bool = True,
+) -> Styler:
+    """Return a table as a notebook's last line, in the look of the book.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The values.
+    name : str
+        Name of the table in its HTML, unique in the notebook; output cells are then equal between executions.
+    caption : str
+        Line above the table.
+    format : str or mapping of column to str, optional
+        Format of the cells, such as ``"{:.1f}"``.
+    digits : int, optional
+        Decimals of floats without a ``format``.
+    missing : str, optional
+        Text of missing values.
+    best : bool
+        Print the largest value of each column in bold.
+    index : bool
+        Show the row headings.
+
+    Returns
+    -------
+    Styler
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> styled = show(pd.DataFrame({"0.6": [410.25]}, index=["l2rm"]), "rsum", "rSum", digits=1)
+    >>> "410.2" in styled.to_html()
+    True
+    """
+    style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
+    if format is not None or digits is not None or missing is not None:
+        style = style.format(format, precision=digits, na_rep=missing)
+    if best:
+        style = style.highlight_max(props="font-weight: bold")
+    if not index:
+        style = style.hide()
+    return style.set_caption(caption) if caption else style
+
+
+def means(
+    runs: pd.DataFrame,
+    rows: str | Sequence[str],
+    columns: str | Sequence[str],
+    value: str = "rsum",
+    *,
+    digits: int = 1,
+) -> pd.DataFrame:
+    """Return mean ± standard deviation (n) of a metric by two groups of columns, as text.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        One row per run, as from :func:`ncbook.recorded`.
+    rows, columns : str or sequence of str
+        Columns of ``runs`` whose values become the row headings and the column headings.
+    value : str
+        The metric.
+    digits : int
+        Decimals.
+
+    Returns
+    -------
+    DataFrame of str
+        ``"no record"`` where no run fits; headings that are floats are written in their shortest form.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> runs = pd.DataFrame({"method": ["l2rm"] * 2, "mrate": [0.6] * 2, "rsum": [280.0, 282.0]})
+    >>> print(means(runs, "method", "mrate").to_string(index_names=False))
+                      0.6
+    l2rm  281.0 ± 1.4 (2)
+    """
+    rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
+    cells = runs.groupby([*rows, *columns])[value].agg(lambda part: mean_text(list(part), digits))
+    table = cells.unstack(columns).fillna(NO_RECORD)
+    table.index.names = [None] * table.index.nlevels
+    if len(columns) == 1:
+        table.columns = table.columns.map(lambda v: f"{v:g}" if isinstance(v, float) else str(v))
+    return table

@@ -1,0 +1,352 @@
+"""Recorded runs as the tables read them: one row per run, and what sets it apart from a usual one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import nclib
+from nclib.runs import record as records
+
+RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
+# Settings that name a run; everything else that differs from the usual makes a variant of it.
+NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "seed", "preset")
+FREE = ("device", "threads", "out", "noise_file", "noise_sha256", "root")
+KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
+BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
+RECALLS = (*records.RECALLS, "rsum")
+DIGITS = 8  # of a checksum, in text
+SHOWN_DIGESTS = 3
+CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Recorded runs: ``retrieval`` (image-text) and ``category`` (labels), one row per run.
+
+    Columns: settings, test metrics, metrics of other groups as ``group.metric``, diagnostics, cost,
+    ``device``, ``curves``, and ``variant``: what differs from the usual settings of that method, model, data
+    and preset, as text; empty for a usual run.
+    """
+
+    retrieval: pd.DataFrame
+    category: pd.DataFrame
+
+    @functools.cached_property
+    def datasets(self) -> frozenset[str]:
+        """Names of the data that runs were recorded on."""
+        return frozenset(self.retrieval.get("dataset", ())) | frozenset(self.category.get("dataset", ()))
+
+    @functools.cached_property
+    def paper_sized(self) -> dict[tuple[str, str, str], pd.DataFrame]:
+        """Runs of the preset ``paper`` by data, method and variant."""
+        keys = ["dataset", "method", "variant"]
+        tables = [select(t, preset="paper") for t in (self.retrieval, self.category)]
+        return {tuple(k): part for t in tables if len(t) for k, part in t.groupby(keys)}
+
+    def __len__(self) -> int:
+        return len(self.retrieval) + len(self.category)
+
+    def __str__(self) -> str:
+        pairs, labels = len(self.retrieval), len(self.category)
+        return f"{pairs} recorded runs of image-text retrieval, {labels} of category retrieval"
+
+
+def load_runs(
+    folder: str | Path | None = None, *, dataset: str | None = None, preset: str | None = None
+) -> Runs:
+    """Read the recorded runs of both tasks, as the printed tables and the claims need them.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Folder of records; the book's own by default.
+    dataset, preset : str, optional
+        Keep only runs on this data, or of this preset.
+
+    Returns
+    -------
+    Runs
+
+    Raises
+    ------
+    ValueError
+        When there is no such folder.
+    """
+    rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    for path, record in records.read(folder or RECORDED):
+        s = record.settings
+        if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
+            rows[record.task == "labels"].append(_row(record, path))
+    tables = []
+    for kind, keys in ((False, KEYS), (True, CATEGORY_KEYS)):
+        table = pd.DataFrame(rows[kind])
+        tables.append(table if len(table) else pd.DataFrame(columns=[*keys, "seed", "rsum", "map_avg"]))
+    return Runs(*tables)
+
+
+def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
+    """Return the book's recorded runs of one task, one row per run.
+
+    Parameters
+    ----------
+    task : {"pairs", "labels"}
+        Image-text retrieval with mismatched pairs, or category retrieval with wrong labels.
+    **where
+        Column = value pairs that rows must satisfy, for example ``method="plain", mrate=0.6``.
+
+    Returns
+    -------
+    DataFrame
+        Columns as in :func:`nclib.runs.record.collect`; empty where a column is unknown or no run satisfies
+        all of ``where``.
+
+    Raises
+    ------
+    ValueError
+        For another task.
+
+    Examples
+    --------
+    >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
+    ['emoji']
+    """
+    table = records.collect(RECORDED, task) if RECORDED.is_dir() else pd.DataFrame()
+    for column, value in where.items():
+        if column not in table:
+            return table.iloc[:0]
+        table = table[table[column] == value]
+    return table.reset_index(drop=True)
+
+
+def recorded_run(method: str, **values: Any) -> records.Record | None:
+    """Return the book's recorded run with exactly the settings that a run would use, if there is one.
+
+    Parameters
+    ----------
+    method : str
+        Method of either task.
+    **values
+        Parameters of :func:`nclib.run`.
+
+    Returns
+    -------
+    Record or None
+
+    Raises
+    ------
+    ValueError
+        As :func:`nclib.run`, for a wrong name or value.
+    """
+    settings = nclib.resolve(method, **values)
+    return records.find(RECORDED, settings) if RECORDED.is_dir() else None
+
+
+def _row(record: records.Record, path: Path) -> dict[str, Any]:
+    s = record.settings
+    others = {
+        f"{group}.{k}": v
+        for group, part in record.metrics.items()
+        if group != "test"
+        for k, v in part.items()
+    }
+    return {
+        **{k: v for k, v in s.items() if not isinstance(v, dict)},
+        **{f"option.{k}": v for k, v in s.get("method_options", {}).items()},
+        **record.metrics["test"],
+        **others,
+        **record.diagnostics,
+        **{
+            k: record.data.get(k)
+            for k in ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
+        },
+        **_directions(record.metrics["test"]),
+        "seconds": record.cost.get("seconds"),
+        "test_seconds": record.cost.get("test_seconds"),
+        "true_rate": record.noise.get("true_rate"),
+        "noise_checksum": record.noise.get("checksum"),
+        "data_checksum": record.data.get("checksum"),
+        "device": record.environment.get("device"),
+        "best_epoch": record.best_epoch,
+        "curves": record.curves,
+        "variant": variant_of(s),
+        "name": record.name,
+        "path": str(path),
+    }
+
+
+def _directions(test: dict[str, float]) -> dict[str, float]:
+    """Sums of the three recalls per direction."""
+    names = {d: [f"{d}_r{k}" for k in (1, 5, 10)] for d in ("i2t", "t2i")}
+    return {f"{d}_sum": sum(test[k] for k in keys) for d, keys in names.items() if set(keys) <= test.keys()}
+
+
+def variant(values: Mapping[str, Any]) -> str:
+    """Write settings that differ from the usual ones as text, in alphabetical order."""
+    return ", ".join(f"{k}={_text(v)}" for k, v in sorted(values.items()))
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def variant_of(settings: Mapping[str, Any]) -> str:
+    """Return what sets a run apart from a usual run of the same method, model, data and preset.
+
+    Values are compared with those that the present version would take; settings that either side does not
+    know are left out.
+    """
+    usual = _usual(*(str(settings.get(k, "")) for k in ("method", "model", "dataset", "preset")))
+    if usual is None:
+        return "method unknown to this version"
+    mine = _flat(settings)
+    return variant({k: v for k, v in mine.items() if k in usual and v != usual[k]})
+
+
+def usual_value(table: pd.DataFrame, option: str) -> Any:
+    """Return the value of an option in usual runs of the method, model and data in a table's first row."""
+    if table.empty:
+        return None
+    row = table.iloc[0]
+    usual = _usual(*(str(row.get(k, "")) for k in ("method", "model", "dataset", "preset")))
+    return (usual or {}).get(option)
+
+
+@functools.cache
+def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
+    """Usual settings of a run as one flat mapping; None when this version does not know the method."""
+    from nclib import models
+
+    try:
+        if not model:
+            return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
+        own = models.registry.parameters_of(models.registry.MODELS[model].factory)
+        return _flat(
+            nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
+            {k: p.default for k, p in own.items() if p.default is not p.empty},
+        )
+    except ValueError:
+        return None
+
+
+def _root(dataset: str) -> dict[str, Any]:
+    """A place for data whose loader needs one; it decides nothing."""
+    from nclib.data.category import category_datasets
+    from nclib.data.registry import datasets
+
+    known = next((kind for kind in (datasets, category_datasets) if dataset in kind), None)
+    if known is None:
+        return {}
+    needed = inspect.signature(known[dataset].factory).parameters.values()
+    return {"data_options": {p.name: "." for p in needed if p.default is p.empty}}
+
+
+def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Settings as one mapping; an option of the model that the method has too is called ``model.<name>``."""
+    flat = {k: v for k, v in settings.items() if k not in NAMED + FREE and not isinstance(v, dict)}
+    method = settings.get("method_options", {})
+    model = {**(model_defaults or {}), **settings.get("model_options", {})}
+    flat |= settings.get("data_options", {}) | method
+    flat |= {f"model.{k}" if k in method else k: v for k, v in model.items()}
+    return {k: v for k, v in flat.items() if k not in FREE}
+
+
+def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    """Return the rows with the given values.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Recorded runs.
+    **where
+        Column = value; a list means any of its values. Floats match to 1e-9, a missing column matches
+        nothing.
+    """
+    if not where:
+        return table
+    if not set(where) <= set(table):
+        return table.iloc[:0]
+    keep = True
+    for column, value in where.items():
+        if isinstance(value, float):
+            keep &= (table[column] - value).abs() < 1e-9
+        else:
+            keep &= table[column].isin(value) if isinstance(value, list) else table[column] == value
+    return table[keep]
+
+
+def protocol_line(table: pd.DataFrame) -> str:
+    """Say under which conditions the runs of a table were made, in one sentence.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of :attr:`Runs.retrieval` or :attr:`Runs.category`.
+    """
+    if table.empty:
+        return "No record."
+
+    def values(column: str) -> list[str]:
+        return sorted({_text(v) for v in table[column].dropna()}) if column in table else []
+
+    def listed(words: str, column: str) -> str:
+        found = values(column)
+        return f"{words} {', '.join(found)}" if found else ""
+
+    labels = not values("model")
+    items = "pairs" if labels else "pictures"
+    level = " and ".join(f"{p.removesuffix('s')}-level" for p in values("protocol"))
+    noise = listed("label noise", "protocol") if labels else f"{level} noise"
+    size = max(values("test_images") or values("test_pairs"), key=len, default="")
+    best = "mean average precision of both directions" if labels else "rSum"
+    parts = [
+        listed("bundled data" if set(values("dataset")) <= BUNDLED else "data", "dataset")
+        + _digests(table, "data_checksum", "checksum"),
+        listed("preset", "preset"),
+        listed("model", "model"),
+        noise + _digests(table, "noise_checksum", "noise checksums"),
+        f"{_seeds(table)}",
+        _ensembles(table),
+        f"selected: the epoch with the highest {best} on "
+        f"{'/'.join(values('val_images') or values('val_pairs'))} validation {items}",
+        f"tested on {size} test {items}",
+        ", ".join(values("device")),
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _digests(table: pd.DataFrame, column: str, word: str) -> str:
+    """Name the checksums behind some runs, in brackets; the first ones where there are many."""
+    found = checksums(table, column)
+    if not found:
+        return ""
+    more = f" and {len(found) - SHOWN_DIGESTS} more, see CSV" if len(found) > SHOWN_DIGESTS else ""
+    return f" ({word} {', '.join(found[:SHOWN_DIGESTS])}{more})"
+
+
+def checksums(table: pd.DataFrame, column: str) -> list[str]:
+    """Return the distinct checksums in a column of runs, shortened, in the order of rate and seed."""
+    if column not in table:
+        return []
+    order = [c for c in ("mrate", "noise_rate", "protocol", "seed") if c in table]
+    return list(dict.fromkeys(str(v)[:DIGITS] for v in table.sort_values(order)[column].dropna()))
+
+
+def _ensembles(table: pd.DataFrame) -> str:
+    """Say which methods were tested as the mean of two networks."""
+    if "single.rsum" not in table:
+        return "single models"
+    two = table["single.rsum"].notna()
+    if not two.any():
+        return "single models"
+    return f"two networks, mean similarity: {', '.join(sorted(set(table[two]['method'])))}; others single"
+
+
+def _seeds(table: pd.DataFrame) -> str:
+    return "seeds " + ", ".join(str(int(s)) for s in sorted(set(table["seed"].dropna())))

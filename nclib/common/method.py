@@ -1,0 +1,223 @@
+"""Training methods of both tasks: base class, registry, and checks of what an author wrote.
+
+:class:`TrainingMethod` is the base of :class:`nclib.methods.Method` (wrong pairs) and of
+:class:`nclib.label_noise.DeepMethod` and :class:`nclib.label_noise.Projector` (wrong labels).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from nclib.common.options import make
+from nclib.common.registry import Registry
+
+Terms = dict[str, Tensor]
+"""Named scalar loss terms, weights included; the loop minimises their sum in one optimiser step."""
+
+
+class TrainingMethod(ABC):
+    """What a method of either task has: options, a paper's settings, diagnostics, state for an exact resume.
+
+    Attributes
+    ----------
+    Options : type
+        Frozen dataclass whose fields are declared with :func:`~nclib.common.options.option`.
+    settings : dict of str to dict
+        Values of schedule and options that the paper sets, under the name of a data set, or under ``"quick"``
+        for the small preset. They override the general preset; what the user gives overrides them.
+    """
+
+    Options: ClassVar[type]
+    settings: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    def diagnostics(self, truth: Any) -> dict[str, float]:
+        """Return numbers of the epoch that need the ground truth; they go into the record only."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything that :meth:`load_state` needs to continue exactly (tensors and plain data)."""
+        return {}
+
+    def load_state(self, loop: Any, state: dict[str, Any]) -> None:  # noqa: B027  most methods have no state
+        """Restore what :meth:`state` returned; tensors come from the host."""
+
+
+M = TypeVar("M", bound=TrainingMethod)
+C = TypeVar("C", bound=type)
+
+
+class MethodRegistry(Registry[type[M]]):
+    """The methods of one task by name; a class is checked when it is registered.
+
+    Parameters
+    ----------
+    kind : str
+        Word used in error messages.
+    *bases : type
+        Classes of which every method must be a subclass.
+    """
+
+    def __init__(self, kind: str, *bases: type) -> None:
+        super().__init__(kind)
+        self.bases = bases
+
+    def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[C], C]:
+        """Return a class decorator that registers a method under ``name``.
+
+        Raises
+        ------
+        TypeError
+            By the decorator, when the class is incomplete; see :func:`check_class`.
+        ValueError
+            By the decorator, when the name is taken or is not an identifier.
+        """
+        add: Callable[[Any], Any] = super().register(name, summary=summary, paper=paper)
+
+        def check_and_add(cls: C) -> C:
+            if not name.isidentifier():
+                raise ValueError(f"{self.kind} {name!r}: a name has letters, digits and underscores only")
+            check_class(cls, self.bases, f"{self.kind} {name!r}")
+            add(cls)
+            return cls
+
+        return check_and_add
+
+    def options(self, name: str) -> type:
+        """Return the options dataclass of a method."""
+        return self[name].factory.Options
+
+    def settings(self, name: str, key: str) -> dict[str, Any]:
+        """Return a copy of a method's settings under ``key``; empty where it has none."""
+        return dict(self[name].factory.settings.get(key, {}))
+
+    def create(self, name: str, **values: Any) -> M:
+        """Build a method from its options; names and values are checked."""
+        cls = self[name].factory
+        return cls(make(cls.Options, values))
+
+
+# ------------------------------------------------------------------------------------ an author's mistakes
+
+
+def check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
+    """Check that a class is a complete method.
+
+    Parameters
+    ----------
+    cls : type
+        The class to register.
+    bases : tuple of type
+        It must be a subclass of one of these.
+    what : str
+        Beginning of the message, such as ``method 'ncr'``.
+
+    Raises
+    ------
+    TypeError
+        When it is no such class, lacks a method or ``Options``, or ``Options`` is not a frozen dataclass
+        all of whose fields are declared with ``option`` and a default that is allowed.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, bases)):
+        allowed = " or ".join(base.__name__ for base in bases)
+        raise TypeError(f"{what}: register decorates a subclass of {allowed}, got {cls!r}")
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        raise TypeError(f"{what}: class {cls.__name__} lacks {', '.join(missing)}")
+    options = getattr(cls, "Options", None)
+    if options is None:
+        raise TypeError(
+            f"{what}: class {cls.__name__} has no Options; give it a frozen dataclass of option(...) fields"
+        )
+    params = vars(options).get("__dataclass_params__") if isinstance(options, type) else None
+    if params is None or not params.frozen:
+        raise TypeError(f"{what}: Options must be a class with @dataclass(frozen=True), got {options!r}")
+    for field in dataclasses.fields(options):
+        rule = field.metadata.get("rule")
+        if rule is None:
+            kind = getattr(field.type, "__name__", field.type)
+            raise TypeError(
+                f"{what}: {options.__name__}.{field.name} is declared without option(...); "
+                f"write {field.name}: {kind} = option(default, help=...)"
+            )
+        if not rule.accepts(field.default):
+            default = f"default {field.default!r}"
+            raise TypeError(f"{what}: {options.__name__}.{field.name}, {default}: {rule.describe()}")
+
+
+def check_steps(items: Any, begin_epoch: Callable[..., Any]) -> Iterable[Any]:
+    """Return what ``begin_epoch`` returned, or raise a TypeError where it is not iterable."""
+    if isinstance(items, Iterable):
+        return items
+    raise TypeError(
+        f"{begin_epoch.__qualname__} returned {_kind(items)}; it must return what step receives, "
+        "one item per step, such as loop.batches(purpose='pairs')"
+    )
+
+
+def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:
+    """Yield the loss terms of a step, checked: what it returned, or each of its yields in turn.
+
+    Parameters
+    ----------
+    result : dict of str to Tensor, or iterator of such
+        What ``step`` returned.
+    step : callable
+        For the messages.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`check_terms`.
+    """
+    if isinstance(result, Iterator):  # a step that is written with yield
+        for terms in result:
+            yield check_terms(terms, step, "yielded")
+    else:
+        yield check_terms(result, step)
+
+
+def check_terms(terms: Any, step: Callable[..., Any], verb: str = "returned") -> Terms:
+    """Return the loss terms of one optimiser step, after a check.
+
+    Parameters
+    ----------
+    terms : dict of str to Tensor
+        What ``step`` returned, or yielded.
+    step : callable
+        For the messages.
+    verb : str
+        For the messages: ``returned`` or ``yielded``.
+
+    Raises
+    ------
+    TypeError
+        When terms are not a dict of tensors.
+    ValueError
+        When there is no term, or a term is not a scalar or has no gradient.
+    """
+    what = f"{step.__qualname__} {verb}"
+    if not isinstance(terms, dict):
+        raise TypeError(f"{what} {_kind(terms)}; due is a dict of loss terms, such as {{'loss': loss}}")
+    if not terms:
+        raise ValueError(f"{what} an empty dict; due is at least one loss term")
+    for name, value in terms.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{what} term {name!r} as {_kind(value)}; it must be a scalar tensor")
+        if value.ndim:
+            raise ValueError(f"{what} term {name!r} with shape {tuple(value.shape)}, reduce it: .mean()")
+        if not value.requires_grad:
+            raise ValueError(f"{what} term {name!r} without gradient; is it detached or made under no_grad?")
+    return terms
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,193 @@
+"""Matching types and marginals of OMIT: its tables' comparisons (arXiv 2603.14349, Tables 3 to 5).
+
+Captions are always the last axis: cosines are (B, n, m, C), images, regions, words, captions. A side of a
+comparison is a dict of tensors: ``regions`` (B, K, D) or ``words`` (C, W, D) of unit length, their
+``vectors`` (B, D) or (C, D), unit globals; ``keys`` (B, n, D) or ``queries`` (C, m, D), the same fragments
+after the dustbin if there is one; for captions ``mask`` (C, W), 1 at words; ``norms`` where known;
+``flat`` (m C, D), the queries word by word, where no gradients are wanted; ``mean_scale`` (C,) where the
+dustbin is the scaled mean of the queries, which then stand without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Side = dict[str, Tensor]
+
+
+#: Rows of a product begin at multiples of this many numbers; otherwise products take up to twice as long.
+ALIGNED = 16
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNED) * ALIGNED
+
+
+def cosines(regions: Tensor, words: Tensor) -> Tensor:
+    """Inner products (B, n, m, C) of regions (B, n, D) and words (C, m, D)."""
+    flat = words.transpose(0, 1).reshape(-1, words.shape[-1])  # (m C, D)
+    padded = F.pad(flat, (0, 0, 0, _aligned(len(flat)) - len(flat)))
+    product = (regions.reshape(-1, regions.shape[-1]) @ padded.t())[:, : len(flat)]
+    return product.unflatten(1, (words.shape[1], -1)).unflatten(0, regions.shape[:2])
+
+
+def compare(images: Side, captions: Side) -> Tensor:
+    """Cosines (B, n, m, C) of keys and queries, dustbins first if there are any.
+
+    With ``flat`` among the captions, without gradients. A dustbin that is the words' mean then costs no
+    product: its inner products are the scaled sums of the words' inner products.
+    """
+    keys, flat, scale = images["keys"], captions.get("flat"), captions.get("mean_scale")
+    if flat is None:
+        return cosines(keys, captions["queries"])
+    lead = 0 if scale is None else len(scale)
+    start = _aligned(lead)
+    stop = start + len(flat)
+    rows = keys.new_empty(keys.shape[0] * keys.shape[1], _aligned(stop))
+    torch.mm(keys.reshape(-1, keys.shape[-1]), flat.t(), out=rows[:, start:stop])
+    s = rows[:, start - lead : stop].view(*keys.shape[:2], -1, len(captions["queries"]))
+    if scale is not None:
+        torch.sum(s[:, :, 1:], 2, out=s[:, :, 0]).mul_(scale)
+    return s
+
+
+def mean_scale(words: Tensor, vectors: Tensor) -> Tensor | None:
+    """Factors (C,) that make the sums of the words (C, W, D) the global vectors (C, D); None if none do."""
+    total = words.sum(1)
+    scale = torch.linalg.vector_norm(total, dim=-1).clamp_min(1e-12).reciprocal()
+    return scale if torch.allclose(total * scale[:, None], vectors, rtol=0, atol=5e-7) else None
+
+
+# -- marginals (Table 5) ------------------------------------------------------------------------------------
+# Each returns p (B or 1, K, C or 1) and q (B or 1, W, C): the weights of regions and words, sums of 1.
+
+
+def _share(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the words, dimension 1 of (B or 1, W, C); padding gets 0."""
+    return scores.masked_fill(mask == 0, -torch.inf).softmax(1)
+
+
+def uniform(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """All regions alike, all words alike."""
+    n_regions, mask = images["regions"].shape[1], captions["mask"].t()[None]  # (1, W, C)
+    p = mask.new_full((1, n_regions, 1), 1 / n_regions)
+    return p, mask / mask.sum(1, keepdim=True)
+
+
+def intra(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """By the cosine with the global vector of the same side (Eq. 7)."""
+    own_p = (images["regions"] * images["vectors"][:, None]).sum(-1)  # (B, K)
+    own_q = (captions["words"] * captions["vectors"][:, None]).sum(-1)  # (C, W)
+    p = (own_p / tau).softmax(1)[..., None]
+    return p, _share(own_q.t()[None] / tau, captions["mask"].t()[None])
+
+
+def inter(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """By the cosine with the global vector of the other side; other weights for every pair."""
+    p = cosines(images["regions"], captions["vectors"][:, None]).squeeze(2)  # (B, K, C)
+    q = cosines(images["vectors"][:, None], captions["words"]).squeeze(1)  # (B, W, C)
+    return (p / tau).softmax(1), _share(q / tau, captions["mask"].t()[None])
+
+
+def norm(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """By the length of a fragment before its scaling to unit length."""
+    if "norms" not in images or "norms" not in captions:
+        raise ValueError("marginals='norm' needs the lengths of the fragments: encode with this model")
+    p, q = images["norms"], captions["norms"] * captions["mask"]
+    p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
+    return p[..., None], q.t()[None]
+
+
+MARGINALS: dict[str, Callable[[Side, Side, float], tuple[Tensor, Tensor]]] = {
+    "uni": uniform,
+    "intra": intra,
+    "inter": inter,
+    "norm": norm,
+}
+
+
+def add_dustbins(p: Tensor, q: Tensor, mask: Tensor, mass: float | None) -> tuple[Tensor, Tensor]:
+    """Put a dustbin before the weights of either side; the others give way in proportion.
+
+    Parameters
+    ----------
+    p, q : Tensor
+        Marginals as above.
+    mask : Tensor, (C, W)
+        1 at words.
+    mass : float, optional
+        m gives a dustbin m / (1 + m). None: as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1).
+    """
+    words = mask.sum(1)  # (C,)
+    share_p = 1 / (p.shape[1] + 1) if mass is None else mass / (1 + mass)
+    share_q = 1 / (words + 1) if mass is None else torch.full_like(words, mass / (1 + mass))
+    first_p = torch.full_like(p[:, :1], share_p)
+    first_q = share_q.expand_as(q[:, :1])
+    return torch.cat([first_p, p * (1 - share_p)], 1), torch.cat([first_q, q * (1 - share_q)], 1)
+
+
+# -- matching types (Tables 3 and 4) ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matching:
+    """A matching type.
+
+    Parameters
+    ----------
+    family : {"vector", "attention", "transport"}
+        Compare one vector per side; attend from words to regions; transport.
+    dustbin : {"", "global", "prompt"}
+        What joins the fragments: nothing, the global vectors, or two learned vectors.
+    collects_dustbins : bool
+        Whether similarity with a dustbin counts.
+    """
+
+    family: str
+    dustbin: str = ""
+    collects_dustbins: bool = False
+
+    @property
+    def skip(self) -> int:
+        """Leading rows and columns that do not count."""
+        return int(bool(self.dustbin) and not self.collects_dustbins)
+
+
+MATCHINGS = {
+    "vse": Matching("vector"),
+    "pem": Matching("vector"),
+    "cam": Matching("attention"),
+    "partial_cam": Matching("attention", "global"),
+    "ot": Matching("transport"),
+    "full": Matching("transport", "global", collects_dustbins=True),
+    "prompt": Matching("transport", "prompt"),
+    "partial_ot": Matching("transport", "global"),
+}
+
+
+def attention(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """Shares and cosines (B, n, W, C) of an image's keys, its dustbin included, for every word (Eq. 11)."""
+    s = compare(images, captions)
+    return (s / tau).softmax(1), s
+
+
+def attention_scores(images: Side, captions: Side, tau: float, dustbin: bool) -> Tensor:
+    """Mean over words of the cosine of a word and the mean region it attends to (Eqs. 10 and 11), (B, C).
+
+    With a dustbin, its share is missing from the word's inner product and present in the length of the mean:
+    if it were missing from both, the cosine, blind to scale, would not notice it. The means themselves are
+    not formed: their lengths follow from the Gram matrix of the regions.
+    """
+    keys = images["keys"]
+    share, s = attention(images, captions, tau)
+    collected = (share * s)[:, int(dustbin) :].sum(1)  # (B, W, C)
+    flat = share.flatten(2)
+    square = (flat * (keys @ keys.transpose(1, 2) @ flat)).sum(1).reshape(collected.shape)
+    mask = captions["mask"].t()  # (W, C)
+    cosine = collected / square.clamp_min(1e-24).sqrt()
+    return (cosine * mask).sum(1) / mask.sum(0)

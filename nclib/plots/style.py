@@ -1,0 +1,215 @@
+"""The book's figure style: one palette that colour-blind readers can tell apart, one style per method."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours: distinguishable with every common form of colour blindness.
+MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
+CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", "#8C6D31", "#6F63B5", "#A89400")
+MARKS = "osXh^PDvp"
+# Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).
+OTHERS = ("#882255", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
+METHOD_STYLES = {
+    "plain": (MISMATCHED, "s"),
+    "plain (triplet)": (MISMATCHED, "s"),
+    "plain (infonce)": ("#E69F00", "P"),
+    "l2rm": (MATCHED, "o"),
+    "ncr": ("#56B4E9", "^"),
+    "decl": ("#8C6D31", "D"),
+    "bicro": ("#6F63B5", "v"),
+    "rcl": (ACCENT, "X"),
+    "mscn": ("#A89400", "p"),
+    "repair": (THIRD, "h"),
+    "uot_rcl": (MATCHED, "o"),
+    "elrcmr": (MISMATCHED, "s"),
+    "mrl": (ACCENT, "^"),
+    "dscmr": (THIRD, "D"),
+    "sdml": ("#E69F00", "v"),
+    "deep_sm": ("#56B4E9", "p"),
+}
+"""Colour and marker of the methods that the book discusses, the same in every figure."""
+
+
+def use() -> None:
+    """Set the book's figure style; in a notebook also vector output without dates or random ids."""
+    import matplotlib as mpl
+
+    mpl.rcParams.update(
+        {
+            "figure.figsize": (8.0, 3.2),
+            "figure.facecolor": "white",
+            "figure.constrained_layout.use": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": "#444444",
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "grid.color": "#e6e6e6",
+            "grid.linewidth": 0.8,
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 10,
+            "font.size": 10,
+            "legend.frameon": False,
+            "legend.fontsize": 9,
+            "lines.linewidth": 2.0,
+            "svg.hashsalt": "nclib",
+            "svg.fonttype": "path",
+        }
+    )
+    try:
+        from IPython import get_ipython
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    except ImportError:
+        return
+    if get_ipython() is not None:
+        set_matplotlib_formats("svg", metadata={"Date": None}, facecolor="white")
+
+
+def panels(
+    rows: int, columns: int, width: float = 8.4, height: float = 3.2, **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """Return a figure and its axes, (rows, columns); a notebook draws it once, as the value of its cell.
+
+    Parameters
+    ----------
+    rows, columns : int
+    width, height : float
+        Of the whole figure in inches.
+    **options
+        Passed to ``matplotlib.pyplot.subplots``.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **options)
+    plt.close(figure)
+    return figure, axes
+
+
+def method_style(name: str) -> dict[str, Any]:
+    """Return colour, marker and line of a method; ``"ncr (one network)"`` is NCR's with a dashed line.
+
+    A method that is not in :data:`METHOD_STYLES` gets a colour that none of those has, and a marker; both
+    depend on its name alone.
+
+    Parameters
+    ----------
+    name : str
+        Name or label of a method.
+
+    Returns
+    -------
+    dict
+        ``color``, ``marker`` and ``ls``, as matplotlib's ``plot`` takes them.
+
+    Examples
+    --------
+    >>> method_style("ncr (one network)")
+    {'color': '#56B4E9', 'marker': '^', 'ls': '--'}
+    """
+    base = name.removesuffix(" (one network)")
+    row, column = divmod(zlib.crc32(base.encode()) % (len(OTHERS) * len(MARKS)), len(OTHERS))
+    colour, mark = METHOD_STYLES.get(base, (OTHERS[column], MARKS[row]))
+    return {"color": colour, "marker": mark, "ls": "-" if base == name else "--"}
+
+
+def by_truth(
+    axis: Axes, values: np.ndarray, matched: np.ndarray, bins: np.ndarray, unit: str = "density"
+) -> None:
+    """Draw two histograms of the pairs' values on ``axis``: really matched and really mismatched.
+
+    Parameters
+    ----------
+    axis : Axes
+    values : ndarray, (N,)
+    matched : ndarray, bool, (N,)
+        The truth.
+    bins : ndarray
+        Edges of equally wide bins.
+    unit : {"density", "% of all", "% of kind"}
+        Height of a bar: density of all pairs together, or percent of all pairs or of those of its kind.
+    """
+    kinds = ((True, MATCHED, "", "really matched"), (False, MISMATCHED, "///", "really mismatched"))
+    groups = [(values[matched == flag], colour, hatch, name) for flag, colour, hatch, name in kinds]
+    histograms(axis, groups, bins, unit)
+
+
+def histograms(
+    axis: Axes, groups: Sequence[tuple[np.ndarray, str, str, str]], bins: np.ndarray, unit: str = "density"
+) -> None:
+    """Draw overlaid histograms on ``axis``; empty groups are left out.
+
+    Parameters
+    ----------
+    axis : Axes
+    groups : sequence of (values, colour, hatch, name)
+    bins, unit
+        As for :func:`by_truth`.
+    """
+    total = sum(len(values) for values, *_ in groups)
+    for values, colour, hatch, name in groups:
+        if len(values):
+            heights = {
+                "density": 1 / (total * (bins[1] - bins[0])),
+                "% of all": 100 / total,
+                "% of kind": 100 / len(values),
+            }
+            axis.hist(
+                values, bins.tolist(), weights=np.full(len(values), heights[unit]), histtype="stepfilled",
+                color=colour, edgecolor=colour, alpha=0.45, hatch=hatch, label=f"{name} ({len(values):,})",
+            )  # fmt: skip
+
+
+def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
+    """Draw a plan or a similarity matrix, images in rows, on ``axis``.
+
+    Parameters
+    ----------
+    matrix : array, (n_images, n_captions)
+    axis : Axes
+    title : str
+    **options
+        Passed to ``seaborn.heatmap``.
+    """
+    import seaborn as sns
+
+    usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
+    sns.heatmap(np.asarray(matrix), ax=axis, **{**usual, **options})
+    axis.set(xlabel="caption", ylabel="image", title=title)
+
+
+def over_setting(
+    table: Any, x: str, group: str, value: str, axis: Axes, *, xlabel: str = "", ylabel: str = ""
+) -> None:
+    """Draw a metric over a setting: mean of the seeds, one standard deviation as a band, runs as dots.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row per run with columns ``x``, ``group`` and ``value``.
+    x, group, value : str
+        Columns: the setting, what gets a line of its own, and the metric.
+    axis : Axes
+    xlabel, ylabel : str
+    """
+    import seaborn as sns
+
+    for name, part in table.groupby(group):
+        style = method_style(str(name))
+        sns.lineplot(
+            part, x=x, y=value, ax=axis, label=str(name), errorbar="sd", err_kws={"alpha": 0.15, "lw": 0},
+            color=style["color"], marker=style["marker"], linestyle=style["ls"],
+        )  # fmt: skip
+        axis.scatter(part[x], part[value], s=10, color=style["color"], alpha=0.6, zorder=3)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+    axis.legend()

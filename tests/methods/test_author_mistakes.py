@@ -1,0 +1,307 @@
+"""An author's mistake in a method is told in one line, when the class is registered or at the first step."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from nclib import label_noise, losses, methods
+from nclib.common.options import make
+from nclib.common.registry import Registry
+from nclib.data import planted
+from nclib.label_noise.base import METHODS as LABEL_METHODS
+from nclib.methods import Method, Steps, option
+from nclib.methods.base import METHODS
+from nclib.models import build
+from nclib.noise import Mismatch
+from nclib.runs.label_trainer import LabelTrainer
+from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs.options import LabelSchedule, PairSchedule
+from nclib.runs.pair_trainer import PairTrainer
+
+
+@dataclass(frozen=True)
+class Tau:
+    tau: float = option(0.05, above=0, help="temperature")
+
+
+class Good(Method):
+    Options = Tau
+
+    def warmup_step(self, loop, batch):
+        return {"loss": losses.info_nce(loop.similarity(batch), self.options.tau).mean()}
+
+    def begin_epoch(self, loop):
+        return loop.batches(purpose="pairs")
+
+    step = warmup_step
+
+
+@pytest.fixture(autouse=True)
+def registries():
+    """Take out what a test registered."""
+    before = [(r, set(r)) for r in (METHODS, LABEL_METHODS)]
+    yield
+    for registry, names in before:
+        for name in set(registry) - names:
+            registry.remove(name)
+
+
+def refused(cls, error=TypeError, package=methods, name="mine"):
+    with pytest.raises(error) as caught:
+        package.register(name, summary="for a test")(cls)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert name not in package.available() or name in ("ncr", "mrl")
+    return message
+
+
+# ---------------------------------------------------------------------------------------- at registration
+
+
+def test_a_complete_class_is_registered():
+    methods.register("mine", summary="for a test", paper="None et al.")(Good)
+    assert methods.available()["mine"] == "for a test (None et al.)"
+    assert methods.options("mine") is Tau
+    assert methods.build("mine", tau=1).options.tau == 1.0
+    assert methods.settings("mine", "f30k") == {}
+
+
+@pytest.mark.parametrize("lacking", ["step", "warmup_step", "begin_epoch"])
+def test_a_missing_method_is_named(lacking):
+    members = {n: v for n, v in vars(Good).items() if n != lacking and not n.startswith("_abc")}
+    cls = type("Short", (Method,), members)
+    assert refused(cls) == f"method 'mine': class Short lacks {lacking}"
+
+
+def test_all_missing_methods_are_named_at_once():
+    assert refused(type("Empty", (Method,), {})).endswith("lacks begin_epoch, step, warmup_step")
+
+
+def test_no_options():
+    class Bare(Method):
+        warmup_step, begin_epoch, step = Good.warmup_step, Good.begin_epoch, Good.step
+
+    assert refused(Bare) == (
+        "method 'mine': class Bare has no Options; give it a frozen dataclass of option(...) fields"
+    )
+
+
+def with_options(options):
+    return type("Opted", (Good,), {"Options": options})
+
+
+def test_options_without_the_dataclass_decorator():
+    class Plain:
+        tau: float = option(0.05)
+
+    class Inherits(Tau):  # its new field would be lost
+        margin: float = option(0.2)
+
+    @dataclass
+    class Thawed:
+        tau: float = option(0.05)
+
+    for options in (Plain, Inherits, Thawed, {"tau": 0.05}):
+        assert "Options must be a class with @dataclass(frozen=True), got" in refused(with_options(options))
+
+
+def test_a_field_without_option():
+    @dataclass(frozen=True)
+    class Raw:
+        tau: float = 0.05
+
+    assert refused(with_options(Raw)) == (
+        "method 'mine': Raw.tau is declared without option(...); write tau: float = option(default, help=...)"
+    )
+
+
+def test_a_default_out_of_its_own_range():
+    @dataclass(frozen=True)
+    class Wild:
+        tau: float = option(0.0, above=0)
+
+    assert refused(with_options(Wild)) == "method 'mine': Wild.tau, default 0.0: must be a number, above 0"
+
+
+def test_what_is_no_method():
+    assert refused(dict) == "method 'mine': register decorates a subclass of Method, got <class 'dict'>"
+    assert "register decorates a subclass of Method, got <function" in refused(lambda: None)
+    other = refused(Good, package=label_noise)
+    assert other.startswith(
+        "category method 'mine': register decorates a subclass of DeepMethod or Projector"
+    )
+
+
+@pytest.mark.parametrize("name", ["my method", "a/b", "", "1st"])
+def test_a_name_that_cannot_name_a_folder_and_a_file(name):
+    assert "letters, digits and underscores only" in refused(Good, ValueError, name=name)
+
+
+def test_a_name_that_is_taken():
+    message = refused(Good, ValueError, name="ncr")
+    assert message.startswith("method 'ncr' is registered twice: by nclib.methods.ncr.NCR and by ")
+    assert message.endswith("test_author_mistakes.Good")
+
+
+def test_a_cell_can_be_run_again():
+    registry = Registry("thing")
+    old, new, other = (type(name, (), {"__module__": "__main__"}) for name in ("A", "A", "B"))
+    registry.register("a", summary="old")(old)
+    registry.register("a", summary="new")(new)
+    assert registry["a"].factory is new
+    assert registry.catalogue() == {"a": "new"}
+    with pytest.raises(ValueError, match=r"registered twice: by __main__\.A and by __main__\.B"):
+        registry.register("a", summary="")(other)
+
+
+def test_a_method_for_labels_is_checked_likewise():
+    class Half(label_noise.DeepMethod):
+        Options = Tau
+
+    class Third(label_noise.Projector):
+        Options = Tau
+
+    assert refused(Half, package=label_noise) == "category method 'mine': class Half lacks step"
+    found = refused(Third, package=label_noise)
+    assert found.endswith("class Third lacks fit, load_state, project_images, project_texts, state")
+
+
+# ------------------------------------------------------------------------------------- at the first step
+
+
+def fit(tmp_path, cls, warmup_epochs=0):
+    data = planted.planted(n_train=12, n_val=4, n_test=4)
+    options = {"feature_dim": data.feature_dim, "vocab_size": data.vocabulary.size}
+    torch.manual_seed(0)
+    trainer = PairTrainer(
+        cls(Tau()),
+        [build("vse", n_regions=data.n_regions, **options)],
+        NoisyPairs(data.train, Mismatch.draw(data.train.image_of, 0.0, seed=0)),
+        data.val,
+        make(PairSchedule, {"batch_size": 6, "epochs": 1, "warmup_epochs": warmup_epochs}),
+        seed=0,
+        device=torch.device("cpu"),
+        folder=tmp_path,
+        fingerprint="test",
+        data_checksum="test",
+    )
+    trainer.fit(progress=False)
+    return trainer.history[-1]
+
+
+def told(tmp_path, error, warmup_epochs=0, **members):
+    with pytest.raises(error) as caught:
+        fit(tmp_path, type("Mine", (Good,), members), warmup_epochs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_correct_method_trains(tmp_path):
+    assert math.isfinite(fit(tmp_path, Good)["loss_loss"])
+
+
+def loss_of(self, loop, batch):
+    return losses.info_nce(loop.similarity(batch), self.options.tau)
+
+
+def a_tensor(self, loop, batch):
+    return loss_of(self, loop, batch).mean()
+
+
+def nothing(self, loop, batch):
+    {"loss": loss_of(self, loop, batch).mean()}
+
+
+def no_term(self, loop, batch):
+    return {}
+
+
+def a_number(self, loop, batch):
+    return {"loss": loss_of(self, loop, batch).mean().item()}
+
+
+def unreduced(self, loop, batch):
+    return {"loss": loss_of(self, loop, batch)}
+
+
+def detached(self, loop, batch):
+    return {"loss": loss_of(self, loop, batch).mean(), "shown": loss_of(self, loop, batch).mean().detach()}
+
+
+def yields_a_tensor(self, loop, batch):
+    yield {"loss": loss_of(self, loop, batch).mean()}
+    yield loss_of(self, loop, batch).mean()
+
+
+def yields_unreduced(self, loop, batch):
+    yield {"loss": loss_of(self, loop, batch)}
+
+
+FAULTS = [
+    (a_tensor, TypeError, "returned a Tensor; due is a dict of loss terms, such as {'loss': loss}"),
+    (nothing, TypeError, "returned None; due is a dict of loss terms, such as {'loss': loss}"),
+    (no_term, ValueError, "returned an empty dict; due is at least one loss term"),
+    (a_number, TypeError, "returned term 'loss' as a float; it must be a scalar tensor"),
+    (unreduced, ValueError, "returned term 'loss' with shape (6,), reduce it: .mean()"),
+    (detached, ValueError, "returned term 'shown' without gradient; is it detached or made under no_grad?"),
+    (yields_a_tensor, TypeError, "yielded a Tensor; due is a dict of loss terms, such as {'loss': loss}"),
+    (yields_unreduced, ValueError, "yielded term 'loss' with shape (6,), reduce it: .mean()"),
+]
+
+
+@pytest.mark.parametrize(("step", "error", "message"), FAULTS)
+def test_a_step_that_gives_something_else(tmp_path, step, error, message):
+    assert told(tmp_path, error, step=step) == f"{step.__qualname__} {message}"
+    assert told(tmp_path, error, warmup_epochs=1, warmup_step=step) == f"{step.__qualname__} {message}"
+
+
+@pytest.mark.parametrize("result", [None, 3])
+def test_an_epoch_without_steps(tmp_path, result):
+    def begin_epoch(self, loop):
+        loop.batches(purpose="pairs")
+        return result
+
+    message = told(tmp_path, TypeError, begin_epoch=begin_epoch)
+    kind = "None" if result is None else "an int"
+    assert f"begin_epoch returned {kind}; it must return what step receives" in message
+    assert message.endswith("such as loop.batches(purpose='pairs')")
+
+
+@pytest.mark.parametrize("wrap", [lambda b: b, list, iter, lambda b: Steps(iter(b), len(b))])
+def test_any_iterable_is_an_epoch(tmp_path, wrap):
+    def begin_epoch(self, loop):
+        return wrap(loop.batches(purpose="pairs"))
+
+    row = fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}))
+    assert row["steps"] == 10
+
+
+@pytest.mark.parametrize(("step", "error", "message"), FAULTS[:6])
+def test_a_step_of_a_method_for_labels(tmp_path, step, error, message):
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6, 5, generator=g), torch.tensor([0, 1, 2, 0, 1, 2])
+    train = label_noise.Training(x, x, y, y, 3)
+    cls = type("Mine", (label_noise.DeepMethod,), {"Options": Tau, "step": step})
+    method = cls(Tau())
+    trainer = LabelTrainer(
+        method,
+        method.build(label_noise.Shape(5, 5, 3, hidden=4, dim=4)),
+        train,
+        y.numpy(),
+        None,
+        make(LabelSchedule, {"batch_size": 6, "epochs": 1}),
+        seed=0,
+        device=torch.device("cpu"),
+        folder=tmp_path,
+        identity={},
+    )
+
+    def similarity(batch):
+        return trainer.network.images(batch.images) @ trainer.network.texts(batch.texts).T
+
+    trainer.similarity = similarity
+    with pytest.raises(error) as caught:
+        trainer.fit(progress=False)
+    assert str(caught.value) == f"{step.__qualname__} {message}"
