@@ -125,7 +125,10 @@ LABEL_PROTOCOLS: dict[str, Callable[..., np.ndarray]] = {
     "symmetric_exclusive": partial(symmetric_labels, exclusive=True),
     "asymmetric": asymmetric_labels,
 }
+"""Protocol name to the function that draws it."""
+
 LABEL_SCOPES = ("modality", "pair")
+"""Independent draws for images and texts, or one draw for both."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,10 +64,19 @@ def useful(p: Tensor, q: Tensor) -> Tensor:
 
 
 def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """Largest mass that can flow from rows to columns through the allowed entries (exact to 1e-7 or so).
+    """Largest mass that can flow from rows to columns through the allowed entries.
 
-    Runs on the CPU, one problem at a time; called only when the bound of :func:`proportional_flow` is too
-    small to decide.
+    Parameters
+    ----------
+    mask : Tensor of bool, shape (..., n, m)
+        True where transport is allowed.
+    p, q : Tensor, shape (..., n) and (..., m)
+        Weights of rows and columns, not negative.
+
+    Returns
+    -------
+    Tensor of float64, shape (...)
+        Exact to about 1e-7 of the larger total: integer capacities, one problem at a time on the CPU.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow

@@ -21,41 +21,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib.common.registry import Registry
 from nclib.ot.backends import unrolled
 from nclib.ot.problem import Potentials, Problem
 from nclib.ot.transport import Transport
 
-Solver = Callable[[Problem], Transport]
-
-_gradients: Registry[Any] = Registry("gradient")
+GRADIENTS = ("none", "envelope", "implicit", "unrolled")
 
 
-def differentiate(solver: Solver, problem: Problem, gradient: str, max_iter: int, tol: float) -> Transport:
+def differentiate(
+    solver: Callable[[Problem], Transport], problem: Problem, gradient: str, max_iter: int, tol: float
+) -> Transport:
     """Solve ``problem``; ``gradient`` names how plan and value depend on its cost."""
-    return _gradients[gradient].factory(solver, problem, max_iter, tol)
-
-
-@_gradients.register("none", summary="plan and value are constants")
-def _none(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return solver(problem.constant())
-
-
-@_gradients.register("envelope", summary="constant plan, value <C, plan>")
-def _envelope(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return replace(solver(problem.constant()), problem=problem)
-
-
-@_gradients.register("implicit", summary="through the optimality conditions")
-def _implicit(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
+    if gradient == "unrolled":
+        return unrolled.solve(problem, max_iter=max_iter, tol=tol)
     solved = solver(problem.constant())
-    plan = _ImplicitPlan.apply(problem.cost, solved)
-    return replace(solved, plan=plan, problem=problem)
-
-
-@_gradients.register("unrolled", summary="autograd through the passes")
-def _unrolled(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return unrolled.solve(problem, max_iter=max_iter, tol=tol)
+    if gradient == "none":
+        return solved
+    if gradient == "implicit":
+        solved = replace(solved, plan=_ImplicitPlan.apply(problem.cost, solved))
+    return replace(solved, problem=problem)
 
 
 class _ImplicitPlan(torch.autograd.Function):

@@ -75,7 +75,7 @@ def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
 def test_the_components_keep_their_places_when_they_cross():
     high, low = torch.from_numpy(POSITIVE), torch.from_numpy(NEGATIVE)
     mixture, p = purify(SCORES, high, low)  # known mismatches score higher
-    assert mixture.means[0] > mixture.means[1]
+    assert mixture.means_[0] > mixture.means_[1]
     assert p[0] > 0.5 > p[-1]
 
 
