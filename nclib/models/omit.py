@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nclib.common.tokens import Tokens
-from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import EPS, l2, word_mask
 from nclib.models.grouping import Group, Grouped, group_captions
@@ -36,6 +35,7 @@ from nclib.models.omit_text import SHORTEST, TEXTS, augment, gru_with_mask, pret
 from nclib.models.options import option, required_path, used_with
 from nclib.models.pvse import FragmentAttention
 from nclib.models.registry import register
+from nclib.ot.batched import LOOPS, transport_plans, transport_scores
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""

@@ -23,8 +23,7 @@ from nclib.common.options import Rule, did_you_mean, make, misfits, problems, ru
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset, check_task
 from nclib.data.registry import datasets
-from nclib.noise import Mismatch
-from nclib.noise.label_noise import LabelNoise
+from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint, identity
 from nclib.runs.distributed import processes
 from nclib.runs.loop import SavedLoop
