@@ -61,7 +61,7 @@ def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_cla
     return own - classes, classes - torch.outer(total, total) / n_c.sum()
 
 
-def consistency(pair: tuple[View, View]) -> Tensor:
+def view_consistency(pair: tuple[View, View]) -> Tensor:
     r"""Return the penalty :math:`\sum_{j \ne r} \lVert P_j w_j - P_r w_r \rVert^2` as a matrix.
 
     :math:`P_j = (X_j X_j^\top + \epsilon I)^{-1} X_j = X_j (X_j^\top X_j + \epsilon I)^{-1}`; in principal
@@ -91,7 +91,7 @@ class MvDA(LinearProjector):
         v, t = pair = views(train, o.energy)
         within, between = pooled_scatter(pair, (train.image_labels, train.text_labels), train.n_classes)
         if o.beta:
-            within = within + o.beta * consistency(pair)
+            within = within + o.beta * view_consistency(pair)
         within = ridged(within, o.ridge * float(within.trace()) / len(within))
         most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
         vectors = leading(between, within, min(o.components or most, most))

@@ -12,7 +12,7 @@ from nclib.label_noise import Training
 from nclib.label_noise.gma import ALPHAS, scatter
 from nclib.label_noise.gss_sl import normal_equations, objective, sparse_regression
 from nclib.label_noise.mcca import canonical
-from nclib.label_noise.mvda import consistency, pooled_scatter
+from nclib.label_noise.mvda import pooled_scatter, view_consistency
 from nclib.label_noise.parts import linear
 
 LINEAR = ("gma", "gss_regression", "mcca", "mvda", "pls")
@@ -222,7 +222,7 @@ def test_mvda_scatter_is_that_of_the_pooled_projections():
 
 def test_view_consistency_compares_combinations_of_samples():
     views = linear.views(pairs(25), 1.0)
-    matrix, (v, t) = consistency(views), views
+    matrix, (v, t) = view_consistency(views), views
     w = torch.randn(matrix.shape[0], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     combined = []
     for view, part in ((v, w[:12]), (t, w[12:])):

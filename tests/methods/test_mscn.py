@@ -352,7 +352,7 @@ def test_record_says_what_the_detector_sees(tmp_path):
     for name in ("auc", "meta_auc", "components_crossed"):
         assert 0 <= last[name] <= 1
     kept = epoch_arrays(record.folder)[2]
-    assert kept["loss"].shape == kept["p_matched_b"].shape == (200,)
+    assert kept["loss"].shape == kept["p_clean_b"].shape == (200,)
     assert kept["density"].shape == (200, 3)
     assert len(kept["meta_matched"]) == len(kept["meta_mismatched_b"]) == 5
     assert kept["meta_means"].shape == (2,)
@@ -449,6 +449,12 @@ def test_too_little_validation_is_told_before_training(trainer):
     for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):
         with pytest.raises(ValueError, match="needs pairs that are known to be matched; 1 could be taken"):
             start(trainer)
+
+
+def test_fewer_known_matches_than_asked_for_are_told(trainer):
+    trainer.n_held_out = 2  # the validation split could not give the 4 that clean_share asks for
+    with pytest.warns(UserWarning, match=r"learns from 2 pairs known to be matched instead of 4 \(2% of"):
+        trainer.method.begin_training(trainer)
 
 
 def test_wrong_options_are_named():

@@ -1,4 +1,4 @@
-"""Soft labels from closeness to anchors in both modalities: the heart of BiCro, and its log."""
+"""Soft labels from closeness to anchors in both modalities (BiCro), and their log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nclib.methods.base import Truth
 from nclib.models.ensemble import JointEncoding
 from nclib.noise.division import auc
 
-ANCHOR_SHARE = 10  # one pair in so many of a clean batch, and one more, is an anchor
+ANCHOR_SHARE = 10  # a clean batch of B pairs has B // ANCHOR_SHARE + 1 anchors
 
 
 def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
@@ -72,7 +72,7 @@ def _ratio(x: Tensor, y: Tensor, if_both_zero: float) -> Tensor:
     return torch.where(whole, smaller, torch.where((x == 0) & (y == 0), if_both_zero, 0.0))
 
 
-def consistency(
+def closeness_ratios(
     u: Tensor, t: Tensor, anchor_u: Tensor, anchor_t: Tensor, metric: str = "cosine"
 ) -> tuple[Tensor, Tensor]:
     r"""Compare how close pairs are to the anchors in the two modalities.
@@ -87,7 +87,7 @@ def consistency(
     anchor_u, anchor_t : Tensor, (a, D) and (a, E)
         Those of the anchors.
     metric : {"cosine", "euclidean"}
-        Cosine similarities, as the released code, or distances, as the paper says.
+        Cosine similarities, as in the official code, or distances, as the paper says.
 
     Returns
     -------
@@ -125,13 +125,13 @@ def clean_labels(
     Parameters
     ----------
     r_image, r_text : Tensor, (B,)
-        From :func:`consistency`.
+        From :func:`closeness_ratios`.
     order : Tensor of int, (B,)
         From :func:`by_reliability`; the last ``floor(B / 10) + 1`` are the anchors.
     threshold : float
         Labels up to it become 0.
     compat_scatter : bool
-        The released code writes the labels of the first pairs of the batch to the non-anchors in order of
+        The official code writes the labels of the first pairs of the batch to the non-anchors in order of
         their reliability: nearly every label lands on another pair.
 
     Returns

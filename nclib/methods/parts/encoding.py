@@ -1,4 +1,4 @@
-"""A network's parts one by one, in the run's precision, for methods that keep encodings."""
+"""Encoding and comparing in separate calls, in the run's precision, for methods that keep encodings."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from nclib.models import Matcher
 
 NARROWING = 4  # a similarity vector of 256 numbers has a hidden layer of 64
 LEAST_HIDDEN = 8  # some models describe a pair by a single number
-EVALUATION_BYTES = 1 << 28  # of similarity vectors at a time when nothing need be kept
+EVALUATION_BYTES = 1 << 28  # largest chunk of similarity vectors without gradient
 
 Tensors = dict[str, Tensor]
 
@@ -268,8 +268,8 @@ def difference_gradient(
     with torch.no_grad():
         norms = [value.norm() for value in v.values() if value is not None]
         length = torch.stack(norms).norm().clamp_min(torch.finfo(z.dtype).tiny)
-        # Between the errors of curvature and of rounding; shorter than for a smooth function, since batch
-        # norms of nearly constant values bend sharply.
+        # A balance of the errors of curvature and of rounding; shorter than for a smooth function, because
+        # batch normalisation of nearly constant values has a large curvature.
         h = torch.finfo(z.dtype).eps ** (1 / 3) / 20
         move = {name: value if value is None else value * (h / length) for name, value in v.items()}
         ahead, behind = (
@@ -295,11 +295,11 @@ LOOK_AHEAD = {"exact": exact_gradient, "difference": difference_gradient}
 
 
 class MetaPairs:
-    """Known matches and as many random mismatches, drawn anew for every pass.
+    """Known matches and an equal number of random mismatches, drawn again for every pass.
 
-    A mismatch is a training caption with the picture of another training pair. Captions are distinct. A draw
-    that hits the caption's own picture gets the weight 0; comparing pictures, not numbers of captions, cannot
-    take the wrong unit (the released code does).
+    A mismatch is a training caption with the image of another training pair. Captions are distinct. A draw
+    of the caption's own image gets the weight 0; images are compared themselves (the official code compares
+    numbers of captions with numbers of images).
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ class MetaPairs:
         return pairs, label, torch.cat([label.new_ones(len(matches)), differs])
 
     def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-        """Return shuffled meta batches without end; every turn is shuffled anew."""
+        """Return shuffled meta batches without end; every pass is shuffled again."""
         return self.loop.ahead(self.load, self._rows(size))
 
     def _rows(self, size: int) -> Iterator[Tensor]:
