@@ -1,8 +1,8 @@
-r"""Sparse regression to the label space: what is known of GSS-SL (Zhang et al., IEEE TMM 20(1), 2018).
+r"""Sparse regression to the label space, after GSS-SL (Zhang et al., IEEE TMM 20(1), 2018).
 
 GSS-SL regresses both modalities to the label space, with a graph of labels and a structured-sparsity penalty,
-and fills in missing labels. Its exact objective and settings were not to be had, so this is a stand-in
-without its name. With a label on every pair, nothing has to be filled in, and what remains is, per modality,
+and fills in missing labels. Its exact objective and settings were unavailable, so this is a stand-in under
+another name. With a label on every pair, the objective reduces to, per modality,
 
 .. math::
    \min_U \lVert X U - Y \rVert_F^2 + \beta\, \mathrm{tr}\big(U^\top X^\top (I - W) X U\big)

@@ -1,6 +1,6 @@
-"""The numbers behind UOT-RCL: who is confident, what the neighbours vote, and how relations differ.
+"""Confident pairs, neighbour votes and relation costs of UOT-RCL (Eqs. 4 to 8 and 16).
 
-Functions of embeddings and class probabilities, without networks or state (Eqs. 4 to 8 and 16 of the paper).
+Functions of embeddings and class probabilities, without networks or state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LOG_FLOOR = 1e-8  # of a vote, so that a class without any costs -log(1e-8) = 18.42 and not infinity
+LOG_FLOOR = 1e-8  # of a vote, so that a class without votes costs -log(1e-8) = 18.42 and not infinity
 SIMILARITY_FLOOR = 1e-3  # keeps the ratio of Eq. 7 defined for similarities of zero and below
 DISTANCE_FLOOR = 1e-6
 ROWS = 2048  # rows of a similarity matrix at a time

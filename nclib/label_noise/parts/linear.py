@@ -1,7 +1,7 @@
-"""What the linear baselines share: principal axes, scatter, one eigenproblem, a choice on validation.
+"""Linear projections: principal axes, class scatter, generalised eigenproblem, choice on validation.
 
 A linear method maps features by :math:`(x - m) W`, one mean and one matrix per modality. Everything is fitted
-in float64 on the host; a view is brought over in blocks of rows, so that large sets need no float64 copy.
+in float64 on the host; a view is converted in blocks of rows, so that large sets need no float64 copy.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
 
 
 def ridged(b: Tensor, ridge: float) -> Tensor:
-    """Return ``b + ridge I`` with the ridge raised, where need be, above rounding errors."""
+    """Return ``b + ridge I`` with a ridge that is at least above rounding errors."""
     least = FLOOR * float(b.trace()) / len(b)
     return b + max(ridge, least, 1e-300) * torch.eye(len(b), dtype=b.dtype)
 
