@@ -49,13 +49,32 @@ class _Reverse(torch.autograd.Function):
 
 
 def reverse_gradient(x: Tensor, strength: float) -> Tensor:
-    """Return ``x``; its gradient comes back multiplied by ``-strength``."""
+    """Return ``x``; its gradient comes back multiplied by ``-strength``.
+
+    Parameters
+    ----------
+    x : Tensor, any shape
+    strength : float
+
+    Returns
+    -------
+    Tensor, same shape
+    """
     result: Tensor = _Reverse.apply(x, strength)
     return result
 
 
 def reversal_strength(p: float) -> float:
-    r"""Return :math:`2 / (1 + e^{-10 p}) - 1`, p in [0, 1] the share of training that is over."""
+    r"""Return :math:`2 / (1 + e^{-10 p}) - 1`, p in [0, 1] the share of training that is over.
+
+    Parameters
+    ----------
+    p : float in [0, 1]
+
+    Returns
+    -------
+    float in [0, 1)
+    """
     return 2 / (1 + math.exp(-10 * p)) - 1
 
 
@@ -82,7 +101,16 @@ def hard_negatives(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def half_squared(a: Tensor, b: Tensor) -> Tensor:
-    """Return half the squared distance of every row, (n,)."""
+    """Return half the squared distance of every row, (n,).
+
+    Parameters
+    ----------
+    a, b : Tensor, (n, e)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return (a - b).square().sum(1) / 2
 
 

@@ -56,7 +56,19 @@ def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
 
 
 def likeness(u: Tensor, v: Tensor, y_u: Tensor, y_v: Tensor) -> Tensor:
-    """Return :math:`J_2`: the mean over all index pairs of image-image, image-text and text-text terms."""
+    """Return :math:`J_2`: the mean over all index pairs of image-image, image-text and text-text terms.
+
+    Parameters
+    ----------
+    u, v : Tensor, (n, L)
+        Embeddings of images and texts.
+    y_u, y_v : Tensor, int64, (n,)
+        Given classes.
+
+    Returns
+    -------
+    Tensor, ()
+    """
     return (
         class_likelihood(u, u, y_u[:, None] == y_u).mean()
         + class_likelihood(u, v, y_u[:, None] == y_v).mean()

@@ -50,6 +50,22 @@ def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -
     r"""Move the targets of some samples towards their clipped probabilities, in place; return them, (n, K).
 
     :math:`T \leftarrow \rho T + (1 - \rho)\, \bar p / \sum_k \bar p_k`.
+
+    Parameters
+    ----------
+    targets : Tensor, (N, K)
+        Changed in place.
+    index : Tensor, int64, (n,)
+        Samples to move.
+    p : Tensor, (n, K)
+        Their clipped class probabilities.
+    momentum : float in [0, 1)
+        :math:`\rho`.
+
+    Returns
+    -------
+    Tensor, (n, K)
+        The new targets of the samples.
     """
     share = p / p.sum(1, keepdim=True)
     targets[index] = momentum * targets[index] + (1 - momentum) * share
@@ -57,7 +73,18 @@ def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -
 
 
 def early_learning(p: Tensor, targets: Tensor) -> Tensor:
-    r"""Return :math:`\log(1 - \sum_k T_k \bar p_k)` of every sample, (n,); lowest where p is near T."""
+    r"""Return :math:`\log(1 - \sum_k T_k \bar p_k)` of every sample, (n,); lowest where p is near T.
+
+    Parameters
+    ----------
+    p : Tensor, (n, K)
+        Clipped class probabilities.
+    targets : Tensor, (n, K)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return torch.log1p(-(targets * p).sum(1))
 
 
@@ -83,7 +110,21 @@ def within_modality(z: Tensor, predicted: Tensor) -> Tensor:
 
 
 def moving_weight(t: int, start: float, length: float) -> float:
-    r"""Return :math:`\beta_t = \beta_0 (1 - \exp(-5 (1 - \min(t, S)/S)^2))`."""
+    r"""Return :math:`\beta_t = \beta_0 (1 - \exp(-5 (1 - \min(t, S)/S)^2))`.
+
+    Parameters
+    ----------
+    t : int
+        Iteration.
+    start : float
+        :math:`\beta_0`.
+    length : float
+        :math:`S_\beta`, in iterations.
+
+    Returns
+    -------
+    float in [0, start]
+    """
     left = 1 - min(t, length) / length
     return start * (1 - math.exp(-STEEPNESS * left**2))
 

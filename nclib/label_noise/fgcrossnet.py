@@ -33,7 +33,20 @@ class FGCrossNetOptions:
 
 
 def centre_loss(logits: Tensor, y: Tensor, centres: Tensor) -> Tensor:
-    r"""Return :math:`\frac12 \lVert s_j - c_{y_j} \rVert^2` of every sample, (n,)."""
+    r"""Return :math:`\frac12 \lVert s_j - c_{y_j} \rVert^2` of every sample, (n,).
+
+    Parameters
+    ----------
+    logits : Tensor, (n, K)
+    y : Tensor, int64, (n,)
+        Classes.
+    centres : Tensor, (K, K)
+        One per row.
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return (logits - centres[y]).square().sum(1) / 2
 
 

@@ -49,7 +49,18 @@ def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    r"""Return :math:`-\log p_y` of every sample, (n,)."""
+    r"""Return :math:`-\log p_y` of every sample, (n,).
+
+    Parameters
+    ----------
+    logits : Tensor, (n, K)
+    y : Tensor, int64, (n,)
+        Given classes.
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return F.cross_entropy(logits, y, reduction="none")
 
 

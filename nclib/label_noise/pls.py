@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, choose, dimensions
+from nclib.label_noise.parts.linear import LinearProjector, choose_best, dimensions
 
 
 @dataclass(frozen=True)
@@ -64,4 +64,4 @@ class PLS(LinearProjector):
         def use(d: int) -> None:
             self.use((v_mean, t_mean), (left[:, :d].clone(), right[:, :d].clone()), components=d)
 
-        choose(tried, use, validate)
+        choose_best(tried, use, validate)

@@ -36,7 +36,16 @@ class SDMLOptions:
 
 
 def reconstruction_error(decoded: Tensor, x: Tensor) -> Tensor:
-    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,)."""
+    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,).
+
+    Parameters
+    ----------
+    decoded, x : Tensor, (n, d)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return torch.linalg.vector_norm(decoded - x, dim=1)
 
 

@@ -275,7 +275,17 @@ class UOTRCL(DeepMethod):
 
 
 def row_shares(plan: Tensor) -> Tensor:
-    """Divide the rows of a plan by their sums."""
+    """Divide the rows of a plan by their sums.
+
+    Parameters
+    ----------
+    plan : Tensor, (n, m), >= 0
+
+    Returns
+    -------
+    Tensor, (n, m)
+        Rows sum to 1; empty rows stay 0.
+    """
     return plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
 
 

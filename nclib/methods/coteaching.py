@@ -73,6 +73,14 @@ def min_max(values: Tensor) -> Tensor:
     """Scale values (N,) to [0, 1] in float64; constant values become 0.
 
     Unlike :func:`nclib.noise.unit_interval`, which keeps off the ends for a beta mixture.
+
+    Parameters
+    ----------
+    values : Tensor, (N,)
+
+    Returns
+    -------
+    Tensor, float64, (N,), in [0, 1]
     """
     x = values.double()
     low, high = torch.aminmax(x)
@@ -259,7 +267,17 @@ class CoTeaching(Method):
 
 
 def mean_report(reports: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the mean of reports with the same names; None where one of them has None."""
+    """Return the mean of reports with the same names; None where one of them has None.
+
+    Parameters
+    ----------
+    reports : sequence of mapping
+        Numbers by name, equal names in all.
+
+    Returns
+    -------
+    dict
+    """
     result: dict[str, Any] = {}
     for name in reports[0]:
         found = [report[name] for report in reports]

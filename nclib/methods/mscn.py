@@ -75,8 +75,17 @@ def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
     return margin * s**2 / (s**2 + (1 - s) ** 2)
 
 
-def inside(scores: Tensor | np.ndarray) -> np.ndarray:
-    """Return scores as float64 inside (0, 1); those at or beyond the ends become 0.001 and 0.999."""
+def clipped_inside(scores: Tensor | np.ndarray) -> np.ndarray:
+    """Return scores as float64 inside (0, 1); those at or beyond the ends become 0.001 and 0.999.
+
+    Parameters
+    ----------
+    scores : Tensor or ndarray, any shape
+
+    Returns
+    -------
+    ndarray, float64, same shape
+    """
     x = torch.as_tensor(scores).detach().to("cpu", torch.float64, copy=True).numpy()
     x[x >= 1] = 1 - EDGE
     x[x <= 0] = EDGE
@@ -100,8 +109,8 @@ def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[Betas, 
     p_clean : ndarray, (N,)
         Posterior of component 1.
     """
-    start = Betas.start(beta_moments(inside(mismatched)), beta_moments(inside(matched)))
-    x = inside(scores)
+    start = Betas.start(beta_moments(clipped_inside(mismatched)), beta_moments(clipped_inside(matched)))
+    x = clipped_inside(scores)
     mixture = start.fit(x, rounds=ROUNDS, gain=GAIN)
     return mixture, mixture.posterior(x)[1]
 
@@ -209,7 +218,9 @@ class MSCN(CoTeaching):
         at = np.linspace(EDGE, 1 - EDGE, GRID)
         density = torch.from_numpy(np.stack([at, *mixture.density(at)[::-1]], axis=1))
         p_clean = torch.from_numpy(p)
-        return Division(torch.from_numpy(inside(values)), p_clean, p_clean > self.options.threshold, density)
+        return Division(
+            torch.from_numpy(clipped_inside(values)), p_clean, p_clean > self.options.threshold, density
+        )
 
     # -- one iteration: the meta-network looks one step ahead, then the model takes its step --------------
 

@@ -90,9 +90,9 @@ def test_dimensions_to_try():
 
 def test_choice_takes_the_first_best_and_leaves_it_in_use():
     values, used = {1: 0.2, 2: 0.7, 3: 0.7, 4: 0.1}, []
-    assert linear.choose([1, 2, 3, 4], used.append, lambda: values[used[-1]]) == 2
+    assert linear.choose_best([1, 2, 3, 4], used.append, lambda: values[used[-1]]) == 2
     assert used == [1, 2, 3, 4, 2]
-    assert linear.choose([5], used.append, lambda: pytest.fail("nothing to choose")) == 5
+    assert linear.choose_best([5], used.append, lambda: pytest.fail("nothing to choose")) == 5
 
 
 # ------------------------------------------------------------------------------------------------ methods

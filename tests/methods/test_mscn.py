@@ -9,10 +9,10 @@ import torch
 
 import nclib
 from nclib import losses, methods, models
-from nclib.methods.mscn import MSCN, inside, purify, score_margins
+from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
 from nclib.methods.parts.beta import Betas, beta_moments
 from nclib.methods.parts.margins import SOFT_TRIPLET
-from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
+from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join_batches, sgd_step
 from nclib.models import similarity_matrix
 from nclib.runs.pair_trainer import epoch_arrays
 from nclib.runs.pairs import load_trainer, resolve, run_name
@@ -65,7 +65,7 @@ def test_fit_stops_after_ten_steps_and_agrees_with_the_library_density():
 
 
 def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
-    x = inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
+    x = clipped_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
     assert x.tolist() == [0.001, 0.25, 0.999, 0.001, 0.999]
     _, p = purify(torch.tensor([0.0, 1.0, 0.4, 0.6]), torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     assert np.isfinite(p).all()
@@ -274,7 +274,7 @@ def test_meta_pairs_are_known_matches_and_mismatches(trainer):
 
 def test_joined_batches_are_padded_to_the_longer(trainer):
     a, b = trainer.batch(torch.tensor([0, 1])), trainer.batch(torch.tensor([2]))
-    both = join(a, b)
+    both = join_batches(a, b)
     assert both.captions.lengths == (*a.captions.lengths, *b.captions.lengths)
     assert len(both) == 3
     width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])

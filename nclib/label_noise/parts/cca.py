@@ -61,7 +61,18 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor]:
-    """Return the maps (o1, d) and (o2, d) to canonical variates, strongest correlation first."""
+    """Return the maps (o1, d) and (o2, d) to canonical variates, strongest correlation first.
+
+    Parameters
+    ----------
+    h1, h2 : Tensor, (n, o1) and (n, o2)
+    r1, r2 : float > 0
+        Ridges.
+
+    Returns
+    -------
+    (Tensor, Tensor), float64, (o1, d) and (o2, d)
+    """
     s11, s12, s22 = _covariances(h1, h2, r1, r2)
     roots = []
     for s in (s11, s22):

@@ -36,7 +36,16 @@ def label_report(corrected: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def accuracy(named: Tensor, labels: Tensor) -> float:
-    """Return the share of equal classes."""
+    """Return the share of equal classes.
+
+    Parameters
+    ----------
+    named, labels : Tensor, int64, (N,)
+
+    Returns
+    -------
+    float in [0, 1]
+    """
     return float((named == labels).double().mean())
 
 

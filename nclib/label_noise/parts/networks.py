@@ -10,7 +10,19 @@ from torch import Tensor, nn
 
 
 def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Return Linear layers of the given widths with an activation between them, PyTorch's default start."""
+    """Return Linear layers of the given widths with an activation between them, PyTorch's default start.
+
+    Parameters
+    ----------
+    *widths : int
+        Of the input, the hidden layers and the output.
+    activation : type
+        Module between two layers.
+
+    Returns
+    -------
+    Sequential
+    """
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), activation()]

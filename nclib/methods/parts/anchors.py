@@ -60,7 +60,17 @@ def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
 
 
 def n_anchors(batch_size: int) -> int:
-    """Return the number of anchors of a clean batch, ``floor(B / 10) + 1``."""
+    """Return the number of anchors of a clean batch, ``floor(B / 10) + 1``.
+
+    Parameters
+    ----------
+    batch_size : int
+        B.
+
+    Returns
+    -------
+    int
+    """
     return batch_size // ANCHOR_SHARE + 1
 
 
@@ -113,7 +123,19 @@ def _cut(y: Tensor, threshold: float) -> Tensor:
 
 
 def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Tensor:
-    r"""Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold."""
+    r"""Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold.
+
+    Parameters
+    ----------
+    r_image, r_text : Tensor, (B,)
+        From :func:`closeness_ratios`.
+    threshold : float
+        Labels up to it become 0.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, 1]
+    """
     return _cut((r_image + r_text) / 2, threshold)
 
 
@@ -149,6 +171,15 @@ def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
     """Return the mean of the regions and the mean of the words of encodings, (B, D) each.
 
     Models without fragments give their global vectors; the members of an ensemble stand side by side.
+
+    Parameters
+    ----------
+    images, captions
+        What ``encode_images`` and ``encode_captions`` of a model return, B rows each.
+
+    Returns
+    -------
+    images, captions : Tensor, (B, D)
     """
     if isinstance(images, JointEncoding):
         members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]

@@ -28,5 +28,16 @@ def endless(loop: Loop, subset: Tensor, purpose: str, *, drop_last: bool = False
 
 
 def beside(clean: BatchIterable, noisy: Iterable[Batch] | None) -> Steps:
-    """Return the steps (clean batch, noisy batch or None), one per clean batch."""
+    """Return the steps (clean batch, noisy batch or None), one per clean batch.
+
+    Parameters
+    ----------
+    clean : batches that know their number
+    noisy : iterable of Batch, or None
+        At least as many batches as ``clean``; None: no noisy pairs.
+
+    Returns
+    -------
+    Steps
+    """
     return Steps(zip(clean, itertools.repeat(None) if noisy is None else noisy, strict=False), len(clean))
