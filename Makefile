@@ -11,13 +11,14 @@ export OMP_NUM_THREADS OMP_WAIT_POLICY
 VERSION_TEST = 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 RUN_NOTEBOOKS = "$(PY)" book/_ext/run_notebooks.py
 # CORES=2 becomes --cores "2", and so on.
-GRID_OPTIONS = MATCH ROOT OUT CORES THREADS DEVICE GPUS RUNS_PER_GPU PROFILE NOTEBOOK SNAKEMAKE
+GRID_OPTIONS = MATCH PART ROOT OUT WORK CORES THREADS DEVICE GPUS RUNS_PER_GPU
 option = $(if $($1),--$(shell echo $1 | tr A-Z_ a-z-) "$($1)")
+make_grid = "$(PY)" book/_ext/grid.py "$1" $(if $(LIST),--list) $(foreach o,$(GRID_OPTIONS),$(call option,$o))
 JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test lint record grid paper bench clean distclean
+.PHONY: help env data book live notebooks notebooks-check html test lint record paper bench clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +34,7 @@ endif
 
 data: env ## load the bundled data once, so that later steps find it
 	@echo "Loading the bundled data ..."
-	@"$(PY)" -c "import nclib; print(nclib.data.load('emoji', **nclib.runs.pairs.resolve('plain')['data_options']))"
+	@"$(PY)" -c "import nclib; print(nclib.data.load('emoji', **nclib.resolve('plain').data_options))"
 
 PRESET ?= quick
 ifeq ($(PRESET),quick)
@@ -47,13 +48,14 @@ endif
 PAPER_GRIDS = $(sort $(basename $(notdir $(wildcard book/grids/paper_*.yml))))
 
 paper: env ## the papers' runs, then every chapter in the preset paper: make paper ROOT=/data GPUS=1
+ifndef LIST
 	@test -d "$(ROOT)" || { echo "ROOT=$(ROOT): give the folder of the papers' data, ROOT=/data" >&2; exit 1; }
 	@"$(PY)" -m nclib data check "$(ROOT)"
-	@for grid in $(PAPER_GRIDS); do \
-	"$(PY)" book/_ext/sweep.py $$grid --out runs/grids \
-	$(foreach o,$(filter-out OUT,$(GRID_OPTIONS)),$(call option,$o)) && mkdir -p book/results/$$grid && \
-	cp runs/grids/$$grid/records/*.json book/results/$$grid/ || exit 1; done
+endif
+	@for grid in $(PAPER_GRIDS); do $(call make_grid,$$grid) || exit 1; done
+ifndef LIST
 	@$(RUN_NOTEBOOKS) --paper "$(ROOT)"
+endif
 
 live: env ## run the L2RM notebook in its quick preset for the page "Your machine"
 	@$(RUN_NOTEBOOKS) --live $(if $(filter live,$(MAKECMDGOALS)),--all) l2rm
@@ -73,11 +75,8 @@ html: env ## build and check the pages from the stored outputs; runs no notebook
 test: env ## run the tests
 	@"$(PY)" -m pytest tests
 
-record: env ## make the recorded runs of a grid that are missing: make record GRID=robust
-	@"$(PY)" book/_ext/grid.py "$(GRID)" $(if $(LIST),--list) $(foreach o,MATCH ROOT,$(call option,$o))
-
-grid: env ## make the runs of a grid as notebooks: make grid GRID=quick (LIST=1 shows the plan)
-	@"$(PY)" book/_ext/sweep.py "$(GRID)" $(if $(LIST),--list) $(foreach o,$(GRID_OPTIONS),$(call option,$o))
+record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
+	@$(call make_grid,$(GRID))
 
 bench: env ## measure the speed of the central computations
 	@mkdir -p runs/bench
@@ -95,5 +94,5 @@ clean: ## remove the built pages, the live run and caches
 	rm -rf _build book/live .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find nclib tests book -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## also remove the environments
-	rm -rf "$(VENV)" .venv-grid nclib.egg-info
+distclean: clean ## also remove the environment
+	rm -rf "$(VENV)" nclib.egg-info

@@ -1,9 +1,7 @@
-"""Create the virtual environment of the two commands from book/requirements.lock, or find it ready.
+"""Make the virtual environment of the book from book/requirements.lock: ``make_env.py .venv``.
 
-    python3.11 book/_ext/make_env.py .venv
-
-A second call with the same lock file, project settings and place installs nothing. Runs on the bare
-interpreter: standard library only.
+A second call with the same lock file, project files and place installs nothing. Standard library only,
+since it runs on the bare interpreter.
 """
 
 from __future__ import annotations
@@ -17,31 +15,28 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOCK = ROOT / "book" / "requirements.lock"
+PROJECTS = (ROOT, ROOT / "book")
 NOTE = "nclib-environment.json"
-PINNED = "the pinned packages (1.8 GB on disk, about two minutes)"
 
 
-def key(venv: pathlib.Path, lock: pathlib.Path = LOCK) -> str:
-    """Digest of what decides the installation; the place counts, since installed paths are absolute."""
-    project = (ROOT / "pyproject.toml").read_bytes() if lock == LOCK else b""
-    parts = [lock.read_bytes(), project, str(venv).encode()]
+def key(venv: pathlib.Path) -> str:
+    """Return a digest of lock file, project files and place; installed paths are absolute."""
+    parts = [LOCK.read_bytes(), *((p / "pyproject.toml").read_bytes() for p in PROJECTS), str(venv).encode()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def read_note(venv: pathlib.Path) -> dict[str, str]:
+    """Return key and place of the last complete installation, if any."""
     try:
         return dict(json.loads((venv / NOTE).read_text("utf8")))
     except (OSError, ValueError):
         return {}
 
 
-def make(venv: pathlib.Path, lock: pathlib.Path = LOCK, what: str = PINNED) -> None:
-    """Bring ``venv`` to the state that the lock file names; does nothing when it is there already.
-
-    The project itself is installed with its own lock file only; ``what`` says what is being installed.
-    """
+def make(venv: pathlib.Path) -> None:
+    """Install the locked packages and this project into ``venv``, unless that is done already."""
     venv = venv.resolve()
-    note, want = read_note(venv), key(venv, lock)
+    note, want = read_note(venv), key(venv)
     python = venv / "bin" / "python"
     if note.get("key") == want and python.exists():
         return
@@ -53,20 +48,18 @@ def make(venv: pathlib.Path, lock: pathlib.Path = LOCK, what: str = PINNED) -> N
         print(f"Creating {venv} with Python {sys.version.split()[0]}", flush=True)
         if subprocess.call([sys.executable, "-m", "venv", "--clear", str(venv)]):
             sys.exit("No virtual environment could be made; on Debian and Ubuntu: apt install python3-venv")
-    print(f"Installing {what} ...", flush=True)
+    print("Installing the pinned packages (1.8 GB on disk, about two minutes) ...", flush=True)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
+    editable = [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable"]
     steps = [
-        [*pip, "install", *quiet, "--requirement", str(lock)],
-        [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)],
-        [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT / "book")],
+        [*pip, "install", *quiet, "--requirement", str(LOCK)],
+        *([*editable, str(project)] for project in PROJECTS),
         [*pip, "check"],
     ]
-    if lock != LOCK:
-        del steps[1:3]
     for step in steps:
         if subprocess.call(step):
-            sys.exit(f"Installing stopped at: {' '.join(step)}\nRun the same make command again to go on.")
+            sys.exit(f"Installing stopped at: {' '.join(step)}\nRun the same make command again to continue.")
     (venv / NOTE).write_text(json.dumps({"key": want, "place": str(venv)}), "utf8")
     print(f"Environment ready in {time.monotonic() - begun:.0f} s", flush=True)
 

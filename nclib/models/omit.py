@@ -420,6 +420,30 @@ class OMIT(Matcher):
             return scores.flatten()
 
     @torch.no_grad()
+    def transport_problem(
+        self, images: ImageEncoding, captions: CaptionEncoding
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cosines and weights that are transported, dustbins first if there are any.
+
+        Parameters
+        ----------
+        images : ImageEncoding
+            B pictures.
+        captions : CaptionEncoding
+            C captions.
+
+        Returns
+        -------
+        similarity : Tensor, (B, C, n, m)
+            Cosines of the n regions and m words.
+        row_weights, column_weights : Tensor, (B, C, n) and (B, C, m)
+            Marginals of the plan, alpha and beta of Eq. 1.
+        """
+        s, p, q = self._problem(*self._sides(images, captions))
+        p, q = (x.expand(len(s), x.shape[1], s.shape[3]).permute(0, 2, 1) for x in (p, q))
+        return s.permute(0, 3, 1, 2), p, q
+
+    @torch.no_grad()
     def alignments(
         self,
         images: ImageEncoding,

@@ -13,8 +13,8 @@ from code_blocks import blocks, run
 import nclib
 from nclib.label_noise import DeepMethod, LabelLoop, Projector
 from nclib.methods import Loop, Method
-from nclib.runs.label_trainer import CategoryTrainer
-from nclib.runs.pair_trainer import Trainer
+from nclib.runs.label_trainer import LabelTrainer
+from nclib.runs.pair_trainer import PairTrainer
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 FILE = BOOK / "add_a_method.md"
@@ -139,7 +139,7 @@ def test_what_the_page_names_exists() -> None:
     assert named <= offered(Loop)
     missing = offered(Loop) - named - {"networks", "n_pairs", "batch_size", "device", "lr"}
     assert not missing, "the loop offers more than the page tells"
-    assert {name for name in named if callable(getattr(Loop, name, None))} <= set(dir(Trainer))
+    assert {name for name in named if callable(getattr(Loop, name, None))} <= set(dir(PairTrainer))
     hooks = {"settings", "warmup_step", "step", "begin_epoch", "end_epoch", "diagnostics", "prepare"}
     hooks |= {"state", "load_state", "clean_share", "n_networks"}
     assert hooks <= set(dir(Method))
@@ -149,7 +149,7 @@ def test_what_the_page_names_exists() -> None:
 def test_what_the_page_names_for_labels_exists() -> None:
     named = set(re.findall(r"`(\w+)`", LABELS))
     assert len(named & offered(LabelLoop)) >= 8
-    assert {name for name in named if callable(getattr(LabelLoop, name, None))} <= set(dir(CategoryTrainer))
+    assert {name for name in named if callable(getattr(LabelLoop, name, None))} <= set(dir(LabelTrainer))
     known = set(dir(DeepMethod)) | set(dir(Projector)) | offered(LabelLoop)
     assert named <= known
 

@@ -1,19 +1,18 @@
-"""Declared grids: combinations, names, checks before anything runs, and records that are made once."""
+"""Declared grids: combinations, names, checks before anything runs, and the driver that makes the records."""
 
-import errno
 import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import grid
-import grids
+import grid_plan as grids
 import numpy as np
 import pytest
 import yaml
 from ncbook import LAYOUTS, PAPERS, reruns
 
+import nclib
 from nclib.data.vocabulary import Vocabulary
 from nclib.runs.record import FREE, Record
 
@@ -21,14 +20,22 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path for path in sorted(grids.GRIDS.glob("*.yml"))}
 
 
-def test_lists_are_combined_and_seeds_come_first():
-    runs = grids.runs_of(
-        [
-            {"method": ["plain", "l2rm"], "mrate": 0.4, "seed": [0, 1]},
-            {"method": "plain", "mrate": 0.4, "seed": 0, "about": "once more"},
-        ]
-    )
+def write(folder, *blocks):
+    path = folder / "g.yml"
+    path.write_text(yaml.safe_dump(list(blocks)))
+    return path
+
+
+def test_lists_are_combined_and_seeds_come_first(tmp_path):
+    several = {"method": ["plain", "l2rm"], "mrate": 0.4, "seed": [0, 1]}
+    repeated = {"method": "plain", "mrate": 0.4, "seed": 0, "about": "once more"}
+    runs = [run.arguments for run in grids.plan(write(tmp_path, several, repeated))]
     assert [(r["seed"], r["method"]) for r in runs] == [(0, "plain"), (0, "l2rm"), (1, "plain"), (1, "l2rm")]
+
+
+def test_all_means_every_registered_method_for_wrong_pairs(tmp_path):
+    runs = grids.plan(write(tmp_path, {"method": "all", "dataset": "planted", "model": "vse"}))
+    assert [run.arguments["method"] for run in runs] == list(nclib.methods.available())
 
 
 def test_the_label_names_what_is_unusual():
@@ -46,8 +53,6 @@ def test_every_grid_is_valid(name):
     runs = grids.plan(FILES[name], root="/data")
     assert len({run.label for run in runs}) == len(runs)
     assert all(run.settings for run in runs)
-    assert len(runs) == len(grids.runs_of(grids.read(FILES[name])))
-    assert all(len(run.label) < 200 for run in runs)  # a file name
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -60,18 +65,6 @@ def test_a_papers_grid_holds_the_runs_behind_its_printed_cells_and_no_others(pap
     assert texts(run.arguments for run in declared) == texts(printed)
     assert {run.arguments["seed"] for run in declared} == {0, 1, 2}
     assert len(declared) == 3 * len(texts(printed))
-
-
-def test_the_quick_grid_has_every_method_with_a_chapter():
-    import nclib
-
-    runs = grids.plan(FILES["quick"])
-    methods = {run.arguments["method"] for run in runs}
-    chapters = {name for name in nclib.methods.available() if (ROOT / "notebooks" / f"{name}.ipynb").exists()}
-    assert len(chapters) >= 7
-    assert methods >= chapters | {"plain", "uot_rcl", "mrl", "elrcmr", "dscmr"}
-    assert {run.settings["preset"] for run in runs} == {"quick"}
-    assert len(runs) >= 24
 
 
 def test_the_folder_of_the_data_is_given_once(tmp_path):
@@ -94,7 +87,7 @@ def test_the_folder_of_the_data_is_given_once(tmp_path):
         ("- {method: uot_rcl, model: vse}", "g.yml, block 1: unknown parameter 'model'"),
         ("- {method: plain, model: omit, model_options: {matchin: ot}}", "did you mean 'matching'?"),
         ("- {method: plain, data_options: {roots: x}}", "'emoji' has no option 'roots'"),
-        ("- {method: plain, out: here}", "g.yml, block 1: out is decided by the program"),
+        ("- {method: plain, out: here}", "g.yml, block 1: out is an option of the command"),
         ("- {method: plain, seed: []}", "g.yml, block 1: seed is an empty list"),
         ("- {method: plain, about: 3}", "g.yml, block 1: about must be text"),
         ("- {method: plain, noise_file: a/b}\n- {method: plain, noise_file: a_b}", "there is no such file"),
@@ -126,6 +119,7 @@ def test_the_folder_of_the_data_is_given_once(tmp_path):
         ("- {method: plain, data_options: {n_val: 8, n_val: 9}}", "g.yml, line 1: n_val is given twice"),
         ("- {method: [plain", "g.yml is not YAML"),
         ("method: plain", "g.yml: must be a list of blocks"),
+        (f"- {{method: rcl, noise_file: {'x' * 200}}}", "too many parameters for a file name"),
         ("- plain", "g.yml, block 1: must be parameters with values"),
         ("", "g.yml: must be a list of blocks"),
     ],
@@ -145,71 +139,142 @@ def test_runs_with_one_name_are_refused(tmp_path):
         grids.plan(path)
 
 
-def test_runs_are_made_once_and_failures_are_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(grid, "GRIDS", tmp_path)
-    monkeypatch.setattr(grid, "RESULTS", tmp_path / "results")
-    block = {
-        "method": "plain",
-        "dataset": "planted",
-        "model": "vse",
-        "epochs": 1,
-        "warmup_epochs": 0,
-        "seed": 0,
-    }
-    bad = {**block, "data_options": {"n_train": -5}}
-    (tmp_path / "tiny.yml").write_text(yaml.safe_dump([block, bad]))
-    monkeypatch.setattr(sys, "argv", ["grid.py", "tiny", "--work", str(tmp_path / "runs"), "--workers", "1"])
-    with pytest.raises(SystemExit) as stop:
-        grid.main()
-    assert stop.value.code == 1
-    told = capsys.readouterr().out
-    assert "done    plain-vse-planted-s0-epochs=1-warmup_epochs=0: rSum" in told
-    assert "failed  plain-vse-planted-s0-n_train=-5" in told
-    (record,) = (tmp_path / "results" / "tiny").glob("*.json")
-    assert json.loads(record.read_text())["settings"]["epochs"] == 1
-    stamp = record.stat().st_mtime_ns
-    with pytest.raises(SystemExit):
-        grid.main()
-    assert record.stat().st_mtime_ns == stamp
-    assert "1 of 2 runs recorded" in capsys.readouterr().out
+SMALL = {"method": "plain", "dataset": "planted", "model": "vse", "epochs": 1, "warmup_epochs": 0, "seed": 0}
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """Call the driver on blocks, in a folder of its own."""
+
+    def call(*blocks, more=()):
+        words = [write(tmp_path, *blocks), "--out", tmp_path / "records", "--work", tmp_path / "runs", *more]
+        return grid.main([str(word) for word in words])
+
+    return call
+
+
+def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capsys):
+    bad = {**SMALL, "data_options": {"n_train": -5}}
+    assert drive(SMALL, bad, more=["--cores", 1]) == 1
+    said = capsys.readouterr().out
+    assert "done    1 of 2  plain-vse-planted-s0-epochs=1-warmup_epochs=0: rSum" in said
+    assert "failed  2 of 2  plain-vse-planted-s0-n_train=-5" in said
+    end = said.splitlines()[-3:]
+    assert end[0].startswith("plain-vse-planted-s0-n_train=-5-epochs=1-warmup_epochs=0: ValueError: ")
+    assert end[1].startswith("  nclib run plain --data_options.n_train -5 --dataset planted ")
+    assert end[2].startswith("g: 1 of 2 runs recorded in ")
+    (path,) = (tmp_path / "records" / "g").glob("*.json")
+    record, stamp = Record.load(path), path.stat().st_mtime_ns
+    assert record.settings["epochs"] == 1
+    assert record.environment["threads"] == 1
+    assert drive(SMALL) == 0
+    assert path.stat().st_mtime_ns == stamp
+    assert capsys.readouterr().out.startswith("g: 1 of 1 runs recorded in ")
+
+
+def test_a_killed_run_is_named_and_the_others_go_on(drive, monkeypatch, capsys):
+    killed = "import os, sys; os.kill(os.getpid(), 9 if 'l2rm' in sys.argv[1] else 15)"
+    monkeypatch.setattr(grid, "RUN", killed)
+    assert drive({**SMALL, "method": ["l2rm", "rcl"]}, more=["--cores", 2]) == 1
+    said = capsys.readouterr().out
+    assert "l2rm-vse-planted-s0-epochs=1-warmup_epochs=0: killed by SIGKILL (out of memory?)\n" in said
+    assert "rcl-vse-planted-s0-epochs=1-warmup_epochs=0: killed by SIGTERM\n" in said
+    assert "g: 0 of 2 runs recorded" in said
+
+
+def test_a_run_ends_with_its_driver(tmp_path):
+    arguments = {**SMALL, "epochs": 10_000, "out": str(tmp_path / "runs")}
+    words = [sys.executable, "-c", grid.RUN, json.dumps(arguments), str(tmp_path / "record.json")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        process.stdin.close()  # what the operating system does when the driver dies
+        assert process.wait(timeout=30) == 1
+
+
+def test_a_full_disk_is_a_failed_run(drive, tmp_path, capsys):
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "g").write_text("a file where the folder should be")
+    assert drive(SMALL) == 1
+    assert "failed  1 of 1  plain-vse-planted-s0-epochs=1-warmup_epochs=0: " in capsys.readouterr().out
+
+
+def test_gpus_and_threads_are_given_to_the_runs(drive, monkeypatch, capsys):
+    told = "import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] + os.environ['OMP_NUM_THREADS'])"
+    monkeypatch.setattr(grid, "RUN", told)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    options = ["--cores", 8, "--threads", 2, "--gpus", 2, "--device", "cpu"]
+    drive({**SMALL, "seed": [0, 1]}, more=options)
+    said = capsys.readouterr().out
+    assert "s0-epochs=1-warmup_epochs=0: 42\n" in said
+    assert "s1-epochs=1-warmup_epochs=0: 72\n" in said
+    assert "--device cpu" in said
+    assert "--threads 2" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--cores", "3"], [None] * 3),
+        (["--cores", "8", "--threads", "4"], [None] * 2),
+        (["--cores", "1", "--threads", "4"], [None]),
+        (["--cores", "8", "--gpus", "2"], ["0", "1"]),
+        (["--cores", "8", "--gpus", "2", "--runs-per-gpu", "2"], ["0", "1", "0", "1"]),
+        (["--cores", "3", "--gpus", "2", "--runs-per-gpu", "2"], ["0", "1", "0"]),
+    ],
+)
+def test_runs_at_a_time(monkeypatch, words, expected):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert grid.places(grid.options(["quick", *words])) == expected
+
+
+def test_parts_share_the_runs_out(tmp_path):
+    runs = grids.plan(write(tmp_path, {**SMALL, "seed": list(range(7))}))
+    parts = [grids.chosen(runs, "", (k, 3)) for k in (1, 2, 3)]
+    assert [len(part) for part in parts] == [3, 2, 2]
+    assert sorted((run for part in parts for run in part), key=runs.index) == runs
+
+
+def test_the_plan_is_shown_and_nothing_runs(drive, tmp_path, capsys):
+    paper = {"method": "plain", "model": "sgr", "dataset": "f30k", "preset": "paper", "about": "Table 1"}
+    blocks = {**SMALL, "about": "small"}, paper
+    assert drive(*blocks, more=["--list"]) == 0
+    said = capsys.readouterr().out
+    assert "# small\nmissing  plain-vse-planted-s0" in said
+    assert "# Table 1\nmissing  plain-sgr-f30k" in said
+    assert "0 of 2 runs recorded" in said
+    assert "ROOT=/data" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["g.yml"]
+    with pytest.raises(grids.GridError, match="give their folder: ROOT=/data"):
+        drive(*blocks)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--match", "nosuchrun"], "match='nosuchrun' fits no run; the first is called plain-planted"),
+        (["--match", "nosuchrun"], "match='nosuchrun' fits no run; the first is called plain-vse-planted"),
         (["--match", "["], "is not a regular expression"),
-        (["--workers", "0"], "'0': must be a whole number, at least 1"),
         (["--root", "/nothere"], "root='/nothere': there is no such folder"),
+        (["--device", "cuda:99"], "device='cuda:99'"),
     ],
 )
-def test_wrong_options_are_refused_by_the_maker_of_records(tmp_path, words, message):
-    (tmp_path / "g.yml").write_text("- {method: plain, dataset: planted, preset: quick}\n")
-    done = subprocess.run(
-        [sys.executable, grid.__file__, str(tmp_path / "g.yml"), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "runs recorded" not in done.stdout
+def test_wrong_values_are_refused_before_anything_runs(drive, tmp_path, words, message):
+    with pytest.raises(grids.GridError) as caught:
+        drive(SMALL, more=words)
+    assert message in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.yml"]
 
 
-def test_a_record_that_cannot_be_copied_is_a_failed_run(tmp_path, monkeypatch):
-    source = next((ROOT / "book" / "results").glob("robust/*.json"))
-    (tmp_path / "record.json").write_bytes(source.read_bytes())
-    monkeypatch.setattr("nclib.run", lambda **_: SimpleNamespace(folder=str(tmp_path)))
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.replace", full)
-    said = grid.make({}, tmp_path / "results" / "a.json", tmp_path)
-    assert said.startswith("failed  a: OSError: ")
-    assert "No space left on device" in said
-    assert list((tmp_path / "results").iterdir()) == []
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--cores", "0"], "'0': must be a whole number, at least 1"),
+        (["--part", "3/2"], "'3/2': must be k/n with 1 <= k <= n"),
+        (["--part", "2"], "'2': must be k/n"),
+    ],
+)
+def test_wrong_options_are_refused(words, message, capsys):
+    with pytest.raises(SystemExit):
+        grid.main(["quick", *words])
+    assert message in capsys.readouterr().err
 
 
 def planned(*options, dataset="f30k"):
@@ -231,7 +296,7 @@ def f30k(tmp_path):
 
 def test_the_papers_data_are_looked_at_before_their_runs_start(f30k, capsys):
     def refused(*runs):
-        with pytest.raises(grids.Refused) as caught:
+        with pytest.raises(grids.GridError) as caught:
             grids.check_place(planned(*runs), str(f30k))
         return str(caught.value)
 
@@ -255,18 +320,12 @@ def test_the_papers_data_are_looked_at_before_their_runs_start(f30k, capsys):
 
 def test_data_with_categories_are_looked_at_too(tmp_path):
     for dataset in ("wikipedia", "nuswide", "xmedianet"):
-        with pytest.raises(grids.Refused, match=f"{dataset}: {tmp_path}\n  missing "):
+        with pytest.raises(grids.GridError, match=f"{dataset}: {tmp_path}\n  missing "):
             grids.check_place(planned({"root": str(tmp_path)}, dataset=dataset), str(tmp_path))
 
 
-@pytest.mark.parametrize("program", ["grid.py", "sweep.py"])
-def test_an_unknown_grid_is_refused(program):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "book" / "_ext" / program), "robst", "--list"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_an_unknown_grid_is_refused():
+    done = subprocess.run([sys.executable, grid.__file__, "robst", "--list"], capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("there is no grid 'robst'; did you mean 'robust'? there are: category")
 

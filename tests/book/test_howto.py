@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grids
+import grid_plan
 import nbformat
 import ncbook.cli
 import pytest
@@ -24,7 +24,7 @@ import nclib
 from nclib import cli
 from nclib.common.options import Rule
 from nclib.data.registry import datasets
-from nclib.runs.pairs import parameters
+from nclib.runs import experiment_of
 from nclib.runs.words import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,9 +144,7 @@ def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> 
     assert set(values) <= known
     method = METHOD_OF.get(Path(notebook).stem)
     if method:
-        rules: dict[str, Rule] = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(
-            method
-        )
+        rules: dict[str, Rule] = experiment_of(method).parameters()
         assert not [k for k, v in values.items() if k in rules and not rules[k].accepts(v)]
 
 
@@ -166,8 +164,8 @@ def test_lines_on_records_and_tables_run(
         if "mine" in words:  # a folder that another page makes
             continue
         if words[0] == "run" and "--help" not in words:  # only whether it would start
-            rules = parameters(words[1])
-            assert nclib.runs.pairs.resolve(words[1], **options_of(words[2:], rules))["method"] == words[1]
+            rules = experiment_of(words[1]).parameters()
+            assert nclib.resolve(words[1], **options_of(words[2:], rules)).method == words[1]
             continue
         code = cli.main([str(tmp_path) if word == "/data" else word for word in words])
         seen.append((" ".join(words), code, capsys.readouterr().out))
@@ -224,28 +222,27 @@ def test_the_table_on_full_size_is_what_was_measured() -> None:
 
 
 def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
-    """In a copy of the tree: the page's own grid, planned and listed by both programs."""
+    """In a copy of the tree: the page's own grid, planned and listed."""
     shutil.copytree(ROOT / "book" / "_ext", tmp_path / "book" / "_ext", ignore=lambda *_: ["__pycache__"])
     shutil.copytree(ROOT / "book" / "grids", tmp_path / "book" / "grids")
     shutil.copy(ROOT / "Makefile", tmp_path)
     file = blocks(PAGES["grid"])["grid-file"]
     (tmp_path / file.caption).write_text(file.code, "utf8")
     lines = [c for c in commands(PAGES["grid"]) if "LIST=1" in c]
-    assert len(lines) == 3
+    assert len(lines) == 2
     said = []
     for line in lines:
         words = [*shlex.split(line), f"PY={sys.executable}"]
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
-    assert "8 runs in " in said[0]
-    assert "# a line of text on the block" in said[0]
-    assert "mine: 0 of 8 runs recorded" in said[1]
-    assert "l2rm-sgr-f30k-m0.6-images-s0-preset=paper" in said[2]
-    assert "coco" not in said[2]
+    assert "mine: 0 of 8 runs recorded" in said[0]
+    assert "# an optional description of the block" in said[0]
+    assert "l2rm-sgr-f30k-m0.6-images-s0-preset=paper" in said[1]
+    assert "coco" not in said[1]
     for run in yaml.safe_load(file.code):
         one = {k: v[0] if isinstance(v, list) else v for k, v in run.items() if k != "about"}
-        assert nclib.runs.pairs.resolve(one.pop("method"), **one)["epochs"] == 1
+        assert nclib.resolve(one.pop("method"), **one).schedule.epochs == 1
 
 
 def test_the_program_of_the_page_on_gpus_is_shared_by_two_processes(tmp_path: Path) -> None:
@@ -265,11 +262,10 @@ def test_options_that_the_grid_page_names_exist() -> None:
     named = {word for row in table for word in re.findall(r"`([A-Z_]+)=", row)}
     known = re.search(r"^GRID_OPTIONS = (.*)$", (ROOT / "Makefile").read_text("utf8"), re.MULTILINE)
     assert known
-    assert named == {"LIST", *known[1].split()} - {"SNAKEMAKE"}
-    for name in known[1].split():
-        assert f'"--{name.lower().replace("_", "-")}"' in (ROOT / "book" / "_ext" / "sweep.py").read_text(
-            "utf8"
-        )
+    assert named == {"LIST", *known[1].split()}
+    driver = (ROOT / "book" / "_ext" / "grid.py").read_text("utf8")
+    for name in named:
+        assert f'"--{name.lower().replace("_", "-")}"' in driver
 
 
 def test_numbers_of_runs_on_the_grid_page_are_those_of_the_files() -> None:
@@ -278,7 +274,7 @@ def test_numbers_of_runs_on_the_grid_page_are_those_of_the_files() -> None:
     )
     assert len(said) == 4
     for name, number in said.items():
-        assert len(grids.plan(grids.file_of(name))) == 3 * int(number)
+        assert len(grid_plan.plan(grid_plan.file_of(name))) == 3 * int(number)
 
 
 def test_make_lines_name_targets() -> None:
@@ -297,10 +293,10 @@ def test_parameters_that_the_run_page_names_exist() -> None:
     page = PAGES["run"].read_text("utf8")
     named = set(re.findall(r"^\| ((?:`\w+`(?:, )?)+)", page, re.MULTILINE))
     words = {word for row in named for word in re.findall(r"`(\w+)`", row)}
-    assert {"mrate", "noise_file", "precision"} <= words <= set(parameters("l2rm"))
+    assert {"mrate", "noise_file", "precision"} <= words <= set(experiment_of("l2rm").parameters())
     schedule = re.search(r"The schedule \((.*?)\)", page)
     assert schedule
-    assert set(re.findall(r"`(\w+)`", schedule[1])) <= set(parameters("l2rm"))
+    assert set(re.findall(r"`(\w+)`", schedule[1])) <= set(experiment_of("l2rm").parameters())
     listed = set(re.findall(r"^\| `(\w+)` \|", PAGES["grid"].read_text("utf8"), re.MULTILINE))
     assert listed == {path.stem for path in (ROOT / "book" / "grids").glob("*.yml")}
 

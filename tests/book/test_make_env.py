@@ -35,12 +35,14 @@ def test_the_second_call_installs_nothing(tmp_path: Path, calls: list[list[str]]
         (True, False, False),
         (False, True, False),
         (False, True, False),
+        (False, True, False),
         (False, False, True),
     ]
     assert str(make_env.LOCK) in calls[1]
-    assert "--no-deps" in calls[2]
+    assert [call[-1] for call in calls[2:4]] == [str(project) for project in make_env.PROJECTS]
+    assert all("--no-deps" in call for call in calls[2:4])
     make_env.make(venv)
-    assert len(calls) == 4
+    assert len(calls) == 5
 
 
 def test_a_new_lock_installs_again_into_the_same_environment(tmp_path: Path, calls: list[list[str]]) -> None:
@@ -49,13 +51,13 @@ def test_a_new_lock_installs_again_into_the_same_environment(tmp_path: Path, cal
     note.write_text(json.dumps({**json.loads(note.read_text("utf8")), "key": "older"}), "utf8")
     make_env.make(tmp_path / ".venv")
     assert sum("venv" in c for c in calls) == 1
-    assert sum("install" in c for c in calls) == 4
+    assert sum("install" in c for c in calls) == 6
 
 
-def test_a_moved_environment_is_made_anew(tmp_path: Path, calls: list[list[str]]) -> None:
+def test_a_moved_environment_is_made_again(tmp_path: Path, calls: list[list[str]]) -> None:
     make_env.make(tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "b")
-    with pytest.raises(FileExistsError):  # the stand-in for venv makes the folder anew
+    with pytest.raises(FileExistsError):  # the stand-in for venv makes the folder again
         make_env.make(tmp_path / "b")
     assert calls[-1][-2:] == ["--clear", str(tmp_path / "b")]
 
@@ -77,17 +79,3 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path, calls: li
     with pytest.raises(SystemExit, match="is not a virtual environment"):
         make_env.make(tmp_path)
     assert calls == []
-
-
-def test_another_lock_makes_an_environment_without_the_project(
-    tmp_path: Path, calls: list[list[str]]
-) -> None:
-    lock = tmp_path / "some.lock"
-    lock.write_text("snakemake==9.27.1\n", "utf8")
-    make_env.make(tmp_path / ".venv-grid", lock, what="something else")
-    assert [command[-1] for command in calls[1:]] == [str(lock), "check"]
-    make_env.make(tmp_path / ".venv-grid", lock, what="something else")
-    assert len(calls) == 3
-    lock.write_text("snakemake==9.28.0\n", "utf8")
-    make_env.make(tmp_path / ".venv-grid", lock, what="something else")
-    assert len(calls) == 5

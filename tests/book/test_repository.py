@@ -22,8 +22,8 @@ TOP = {
 }
 
 
-def lock(name: str = "requirements.lock") -> dict[str, str]:
-    lines = (ROOT / "book" / name).read_text("utf8").splitlines()
+def lock() -> dict[str, str]:
+    lines = (ROOT / "book" / "requirements.lock").read_text("utf8").splitlines()
     pins = [line.split("==") for line in lines if line and not line.startswith("#")]
     assert all(len(pin) == 2 for pin in pins)
     return {canonicalize_name(name): version for name, version in pins}
@@ -54,17 +54,11 @@ def test_the_lock_satisfies_the_project() -> None:
     assert pins["torch"] == "2.13.0"
 
 
-def test_the_lock_of_snakemake_satisfies_the_project() -> None:
-    pins = lock("requirements-grid.lock")
-    for wanted in map(Requirement, project()["optional-dependencies"]["grid"]):  # type: ignore[index]
-        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)])
-
-
 def test_conda_takes_its_versions_from_the_lock() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text("utf8"))
     conda = [d for d in environment["dependencies"] if isinstance(d, str)]
     pip = next(d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
-    assert pip == ["-r book/requirements.lock", "-e ."]
+    assert pip == ["-r book/requirements.lock", "-e .", "-e book"]
     assert conda == ["python=3.11", "pip"]
 
 
@@ -115,10 +109,10 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
 def test_the_book_is_made_in_either_preset() -> None:
     quick, paper = make("-n", "book"), make("-n", "book", "PRESET=paper", "ROOT=/data", "GPUS=2")
     assert quick.returncode == paper.returncode == 0
-    assert "sweep.py" not in quick.stdout
+    assert "grid.py" not in quick.stdout
     steps = [
         'data check "/data"',
-        "sweep.py",
+        "grid.py",
         '--root "/data"',
         '--gpus "2"',
         '--paper "/data"',
@@ -128,6 +122,9 @@ def test_the_book_is_made_in_either_preset() -> None:
     assert [step for step in steps if step in paper.stdout] == steps
     assert sorted(steps, key=paper.stdout.index) == steps
     assert "PRESET=half: must be quick or paper" in make("-n", "book", "PRESET=half").stderr
+    plan = make("-n", "paper", "LIST=1").stdout
+    assert "--list" in plan
+    assert "--paper" not in plan
     missing = make("paper", "ROOT=/nowhere")
     assert missing.returncode != 0
     assert "give the folder of the papers' data" in missing.stderr

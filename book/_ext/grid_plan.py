@@ -1,0 +1,269 @@
+"""Declared grids of runs: read a file of ``book/grids``, expand it, check every run before the first starts.
+
+A grid is a YAML list of blocks. A block gives parameters of ``nclib.run``; where it gives a list, every value
+is taken, in every combination. ``method: all`` means every method for wrong pairs; ``about`` describes it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import inspect
+import itertools
+import json
+import pathlib
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GRIDS = ROOT / "book" / "grids"
+NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
+METHOD = "l2rm"  # default of nclib.run
+OWN = ("out", "device")  # parameters that the driver decides
+LONGEST = 200  # characters of a label, which becomes a file name
+UNREAD: dict[str, Callable[[dict[str, Any]], bool]] = {  # files, and data options that need them not
+    "*_vocab.json": lambda o: o.get("vocabulary") is not None or o.get("build_vocabulary") is True,
+    "testall_*": lambda o: o.get("test_split") == "test",
+    "*.f16.npy": lambda o: not o.get("half"),
+}
+
+
+class GridError(Exception):
+    """A grid cannot be run as asked; the message names the file, block and parameter, or the option."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuse a key that is given twice in a block: PyYAML would keep the last one silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                where = f"{pathlib.Path(self.name).name}, line {key.start_mark.line + 1}"
+                raise GridError(f"{where}: {key.value} is given twice; a block starts with a dash")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a grid.
+
+    Parameters
+    ----------
+    label : str
+        Name of the run, unique in its grid and usable as a file name.
+    about : str
+        Description of its block.
+    arguments : dict
+        Arguments of ``nclib.run``.
+    settings : dict
+        The resolved settings: defaults, then the preset, then the arguments. Empty when the run needs the
+        folder of the papers' data and it was not given.
+    """
+
+    label: str
+    about: str
+    arguments: dict[str, Any]
+    settings: dict[str, Any]
+
+
+def file_of(grid: str, folder: pathlib.Path = GRIDS) -> pathlib.Path:
+    """Return the file of a grid, given by its name or as a path.
+
+    Raises
+    ------
+    GridError
+        For an unknown grid; the message lists the declared ones.
+    """
+    path = pathlib.Path(grid)
+    if path.suffix in (".yml", ".yaml") and path.is_file():
+        return path
+    known = sorted(p.stem for p in folder.glob("*.yml"))
+    if grid in known:
+        return folder / f"{grid}.yml"
+    near = difflib.get_close_matches(grid, known, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise GridError(f"there is no grid {grid!r}; {hint}there are: {', '.join(known)}")
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the blocks of a grid file.
+
+    Raises
+    ------
+    GridError
+        When it is not a list of blocks of parameters.
+    """
+    try:
+        with path.open(encoding="utf8") as file:
+            blocks = yaml.load(file, _Loader)
+    except yaml.YAMLError as error:
+        raise GridError(f"{path.name} is not YAML: {error}") from error
+    if not isinstance(blocks, list) or not blocks:
+        raise GridError(f"{path.name}: must be a list of blocks, each with a dash before its first parameter")
+    for number, block in enumerate(blocks, 1):
+        where = f"{path.name}, block {number}"
+        if not isinstance(block, dict) or not block or not all(isinstance(k, str) for k in block):
+            raise GridError(f"{where}: must be parameters with values, name: value")
+        if empty := [k for k, v in block.items() if v == []]:
+            raise GridError(f"{where}: {empty[0]} is an empty list, which means no run")
+        if not isinstance(block.get("about", ""), str):
+            raise GridError(f"{where}: about must be text")
+        if own := [k for k in OWN if k in block]:
+            raise GridError(f"{where}: {own[0]} is an option of the command, not of the grid")
+    return blocks
+
+
+def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of every run of a block."""
+    from nclib import methods
+
+    block = {k: v for k, v in block.items() if k != "about"}
+    if block.get("method") == "all":
+        block["method"] = list(methods.available())
+    lists = [v if isinstance(v, list) else [v] for v in block.values()]
+    for values in itertools.product(*lists):
+        yield dict(zip(block, values, strict=True))
+
+
+def label(run: dict[str, Any]) -> str:
+    """Return a file name for a run: method, model, data, noise and seed, then every unusual parameter."""
+    usual = [str(run[k]) for k in ("method", "model", "dataset") if k in run]
+    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("seed", "s")):
+        usual += [f"{sign}{run[key]}"] if key in run else []
+    extra: list[str] = []
+    for key, value in sorted(run.items()):
+        parts = value.items() if isinstance(value, dict) else [(key, value)]
+        extra += [] if key in NAMED else [f"{k}={v}" for k, v in parts]
+    return re.sub(r"[^\w.=+,-]", "_", "-".join(usual + extra))
+
+
+def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
+    """Return the runs of a grid file, each once, low seeds first, checked as ``nclib.run`` would check them.
+
+    Parameters
+    ----------
+    path : Path
+        The grid file.
+    root : str
+        Folder of the papers' data. Without it, runs on these data are checked but have no ``settings``.
+
+    Raises
+    ------
+    GridError
+        Naming the file, the block and the parameter of everything that is wrong.
+    """
+    from nclib.runs import experiment_of
+
+    found: dict[str, Planned] = {}
+    origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments
+    wrong: dict[str, None] = {}  # an ordered set
+    for number, block in enumerate(read(path), 1):
+        where = f"{path.name}, block {number}"
+        for run in combinations(block):
+            try:
+                name, text = label(run), json.dumps(run, sort_keys=True, default=str)
+                if name in found:
+                    if origin[name][1] != text:
+                        wrong[f"{where} and block {origin[name][0]}: two runs would be called {name}"] = None
+                    continue
+                if len(name) > LONGEST:
+                    raise ValueError(
+                        f"a run has too many parameters for a file name ({len(name)} characters)"
+                    )
+                needed = needs_root(run)
+                if needed:
+                    run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
+                settings = experiment_of(run.get("method", METHOD)).resolve(**run).flat()
+                settings = json.loads(json.dumps(settings))  # as a record has them
+            except (ValueError, TypeError) as error:
+                wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
+                continue
+            if needed and not root:
+                settings, run = {}, json.loads(text)
+            found[name] = Planned(name, str(block.get("about", "")), run, settings)
+            origin[name] = number, text
+    if wrong:
+        raise GridError("\n".join(wrong))
+    return sorted(found.values(), key=lambda run: run.arguments.get("seed", 0))
+
+
+def needs_root(arguments: dict[str, Any]) -> bool:
+    """Return whether a run reads files whose folder must be given and is not."""
+    from nclib.runs import experiment_of
+
+    name, registry = arguments.get("dataset"), experiment_of(arguments.get("method", METHOD)).datasets
+    if name not in registry or "root" in (arguments.get("data_options") or {}):
+        return False
+    root = inspect.signature(registry[name].factory).parameters.get("root")
+    return root is not None and root.default is root.empty
+
+
+def chosen(runs: list[Planned], match: str, part: tuple[int, int] = (1, 1)) -> list[Planned]:
+    """Return the runs whose label matches a regular expression; of these every n-th, from the k-th on."""
+    try:
+        found = [run for run in runs if re.search(match, run.label)]
+    except re.error as error:
+        raise GridError(f"match={match!r} is not a regular expression: {error}") from error
+    if not found:
+        raise GridError(f"match={match!r} fits no run; the first is called {runs[0].label}")
+    return found[part[0] - 1 :: part[1]]
+
+
+def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> None:
+    """Check in seconds what the runs need of this machine: the device, the data folder and its files.
+
+    Data of other sizes than the published ones are printed; they stop only runs that would refuse them.
+
+    Raises
+    ------
+    GridError
+        Naming what is missing.
+    """
+    from nclib.runs.machine import choose_device
+
+    if runs and root and not pathlib.Path(root).is_dir():
+        raise GridError(f"root={root!r}: there is no such folder; give the one that holds the papers' data")
+    try:
+        choose_device(device)
+    except ValueError as error:
+        raise GridError(str(error)) from error
+    needed = {}
+    for run in runs:
+        name, options = run.settings["dataset"], run.settings["data_options"]
+        if "root" in options:
+            needed[json.dumps([name, options], sort_keys=True)] = name, options
+    lacking = [text for name, options in needed.values() if (text := _lacking(name, options))]
+    if lacking:
+        advice = "Complete these files (nclib data check ROOT says more), or leave their runs out with match."
+        raise GridError("\n".join([*lacking, advice]))
+
+
+def _lacking(name: str, options: dict[str, Any]) -> str:
+    """Describe the files of a data set that keep a run from starting; empty when there are none."""
+    from nclib.data.check import CHECKS, GOOD, OTHER, PAIRS, check
+
+    root = pathlib.Path(options["root"]).expanduser()
+    if not root.exists():
+        return f"{name}: root={str(root)!r}: there is no such file or folder"
+    if name not in CHECKS:  # a data set that the user registered
+        return ""
+    report = check(name, root, half=bool(options.get("half")))
+    unread = [pattern for pattern, is_unread in UNREAD.items() if is_unread(options)]
+    lines = [
+        line
+        for line in report.lines
+        if line.state != GOOD and not any(fnmatch.fnmatch(line.file, pattern) for pattern in unread)
+    ]
+    described = "\n".join([f"{name}: {report.folder}", *map(str, lines)])
+    allowed = {OTHER} if name in PAIRS or options.get("sizes") == "any" else set()
+    if any(line.state not in allowed for line in lines):
+        return described
+    if lines:
+        print(described)
+    return ""

@@ -1,0 +1,549 @@
+"""Figures and tables of the chapter on OMIT."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+import nclib
+from ncbook import RECORDED, mean_text, printed, show
+from nclib import Record, plots
+from nclib.evaluation import recall
+from nclib.models import similarity_matrix
+from nclib.runs.record import RECALLS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas.io.formats.style import Styler
+
+    from nclib.data import Dataset, Split
+
+NAMES = {  # names of the paper
+    "vse": "VSE",
+    "pem": "PEM",
+    "cam": "CAM",
+    "partial_cam": "Partial CAM",
+    "ot": "naive OT",
+    "full": "Full",
+    "prompt": "Prompt",
+    "partial_ot": "Partial OT",
+}
+TRANSPORTS = ("ot", "full", "prompt", "partial_ot")
+PAIRS = 100  # matched test pairs over which alignments are measured
+
+
+def changed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of the model that a notebook's parameters change.
+
+    Parameters
+    ----------
+    values : mapping
+        The notebook's ``globals()``.
+
+    Returns
+    -------
+    dict
+        ``matching``, and each other option that is not at its default.
+    """
+    defaults: dict[str, Any] = {"marginals": "uni", "lam": 0.02, "iterations": 3, "features": "region"}
+    defaults |= {"text": "bigru", "text_folder": "", "text_words": ""}
+    other = {name: values[name] for name, value in defaults.items() if values[name] != value}
+    return {"matching": values["matching"], **other}
+
+
+def recalls(compared: Mapping[str, Record]) -> Styler:
+    """Show recalls, with and without dual softmax, of the compared runs."""
+    rows = {
+        name: {
+            **{k: r.metrics["test"][k] for k in RECALLS},
+            "rSum": r.metrics["test"]["rsum"],
+            "rSum, dual softmax": r.metrics["test_dsl"]["rsum"],
+            "best epoch": r.best_epoch,
+            "seconds": r.cost["seconds"],
+        }
+        for name, r in compared.items()
+    }
+    r = next(iter(compared.values()))
+    s = r.settings
+    caption = (
+        f"Measured: {r.data['name']}, preset {s['preset']}, mismatch rate {s['mrate']:g}, seed {s['seed']}, "
+        f"best epoch on {r.data['val_images']} validation pictures, {r.data['test_images']} test pictures, "
+        f"{r.environment['device']}"
+    )
+    return show(pd.DataFrame(rows).T, "recalls", caption, digits=1)
+
+
+def printed_rsum(*tables: str) -> Styler:
+    """Show the rSum that the paper prints for Flickr30K in some tables, by row and features."""
+    parts = [printed("retrieval", paper="OMIT", table=t, metric="rsum").assign(table=t) for t in tables]
+    rows = pd.concat(parts).assign(value=lambda r: r["value"].astype(float))
+    index = ["table", "method"] if len(tables) > 1 else "method"
+    table = rows.pivot_table(index=index, columns="features", values="value", sort=False)
+    caption = f"Printed: Table {' and '.join(tables)}, Flickr30K, rSum; nothing here was measured"
+    return show(table, f"printed-{tables[0].replace('/', '-')}", caption, digits=1, missing="")
+
+
+def _stored() -> list[Record]:
+    folder, found = RECORDED / "omit", []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+        try:
+            found.append(Record.load(path))
+        except ValueError:
+            continue  # benchmarks lie there as well
+    return found
+
+
+def recorded_sums(
+    choices: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]
+) -> dict[str, dict[int, float]]:
+    """Return the test rSum of recorded runs on clean pairs, by name of a choice and by seed.
+
+    Parameters
+    ----------
+    choices : mapping
+        Name to options of the model.
+    given : mapping
+        Parameters of this run; the recorded ones share them, less the seed and the noise.
+    """
+    stored, sums = _stored(), {}
+    for name, options in choices.items():
+        base = {**given, "mrate": 0.0, "device": "cpu"}
+        wanted = nclib.resolve("plain", model="omit", model_options=options, **base).flat()
+        free = {"out", "device", "threads", "seed"}
+        same = [r for r in stored if all(r.settings.get(k) == v for k, v in wanted.items() if k not in free)]
+        sums[name] = {r.settings["seed"]: r.metrics["test"]["rsum"] for r in same}
+    return sums
+
+
+def measured(choices: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], name: str) -> Styler:
+    """Show mean ± standard deviation (seeds) of the recorded rSum of each choice; arguments as above."""
+    sums = recorded_sums(choices, given)
+    table = pd.DataFrame(
+        {"rSum": {k: mean_text(list(v.values())) if v else "no record" for k, v in sums.items()}}
+    )
+    run = nclib.resolve("plain", model="omit", **given).run
+    caption = (
+        f"Measured: {run.dataset}, preset {run.preset}, mismatch rate 0, mean ± standard deviation (seeds)"
+    )
+    return show(table, name, caption)
+
+
+def gains(given: Mapping[str, Any]) -> Styler | None:
+    """Show rSum of partial transport minus that of each other matching with the same seed, recorded runs."""
+    sums = recorded_sums({name: {"matching": key} for key, name in NAMES.items()}, given)
+    best, rows = sums.pop(NAMES["partial_ot"]), {}
+    for name, other in sums.items():
+        gain = [best[s] - other[s] for s in sorted(best.keys() & other.keys())]
+        if gain:
+            rows[name] = {"mean gain": np.mean(gain), "smallest": min(gain), "largest": max(gain)}
+            rows[name]["seeds"] = len(gain)
+    if not rows:
+        return None
+    caption = "Measured gains: rSum of Partial OT minus that of others, seed by seed"
+    return show(pd.DataFrame(rows).T, "gains", caption, digits=1)
+
+
+def comparison_time(network: Any, test: Split) -> Styler:
+    """Time the comparison of test pictures with captions by each matching, one thread, median of three."""
+    with torch.no_grad():
+        v = network.encode_images(test.features(np.arange(min(200, test.n_images))))
+        t = network.encode_captions(test.captions.batch(np.arange(min(1000, test.n_captions))))
+    seconds: dict[str, list[float]] = {key: [] for key in ("vse", "cam", "partial_cam", "ot", "partial_ot")}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for _ in range(3):
+        for key, spent in seconds.items():
+            part = view(network, matching=key)
+            started = time.perf_counter()
+            with torch.no_grad():
+                part.similarity(v, t)
+            spent.append(time.perf_counter() - started)
+    torch.set_num_threads(threads)
+    times = pd.DataFrame({NAMES[k]: {"seconds": np.median(x)} for k, x in seconds.items()}).T
+    for name in ("CAM", "Partial CAM"):
+        times[f"ratio to {name}"] = times["seconds"] / times.loc[name, "seconds"]
+    caption = f"Measured now: {len(v)} pictures, {len(t)} captions, one CPU thread"
+    return show(times, "times", caption, digits=3)
+
+
+def printed_time() -> Styler:
+    """Show the seconds that the paper prints for a comparison of the test set."""
+    rows = printed("resources", paper="OMIT", table="3").assign(value=lambda r: r["value"].astype(float))
+    table = rows.pivot_table(index="method", columns="backbone", values="value", sort=False)
+    caption = "Printed: Table 3, seconds; CAM is the Partial CAM of Table 4"
+    return show(table, "printed-time", caption, digits=2, missing="")
+
+
+def benchmark() -> Styler | None:
+    """Show the recorded benchmark of training steps and scoring, relative to cross attention and VSE."""
+    file = RECORDED / "omit" / "bench.json"
+    if not file.is_file():
+        return None
+    bench = json.loads(file.read_text("utf8"))
+    table = pd.DataFrame(bench["rows"]).set_index(["size", "candidate"])
+    columns = ["step_s", "step_to_cam", "step_to_vse", "scoring_s", "scoring_to_cam", "scoring_to_vse"]
+    machine = bench["machine"]
+    caption = (
+        f"Measured: book/bench/omit.py, one thread, {machine['cpu']}, torch {machine['versions']['torch']}, "
+        f"commit {bench.get('commit', 'unknown')}"
+    )
+    return show(table[columns].astype(float), "bench", caption, digits=3, missing="")
+
+
+def small_problems() -> Styler | None:
+    """Show the recorded speed of the transport on many small problems, relative to the official loop."""
+    file = RECORDED / "bench" / "ot_small.json"
+    if not file.is_file():
+        return None
+    bench = json.loads(file.read_text("utf8"))
+    index = ["what", "problems", "passes"]
+    rows = pd.DataFrame(bench["rows"])
+    table = rows.pivot_table(index=index, columns="solver", values="ratio", sort=False)
+    caption = (
+        "Measured: times as fast as the official loop; 36 regions, 32 words, padded, one thread, "
+        + bench["machine"]["cpu"]
+    )
+    return show(table, "small", caption, digits=2, missing="")
+
+
+def view(network: Any, **changes: Any) -> Any:
+    """Return a network with the same weights that compares in another way."""
+    part = copy.copy(network)
+    for name, value in changes.items():
+        setattr(part, name, value)
+    return part.eval()
+
+
+def encode(network: Any, split: Split, images: Any, captions: Any) -> tuple[Any, Any]:
+    """Return the encodings of some pictures and captions of a split."""
+    with torch.no_grad():
+        return (
+            network.encode_images(split.features(np.asarray(images))),
+            network.encode_captions(split.captions.batch(np.asarray(captions))),
+        )
+
+
+def words_of(split: Split, caption: int) -> list[str]:
+    """Return the words of a caption, start and end token included."""
+    names = split.captions.vocabulary.words
+    return [names[i].strip("<>") for i in split.captions.ids(caption)]
+
+
+@dataclass(frozen=True)
+class Look:
+    """A network that transports, one that attends, and one test pair with several named objects.
+
+    Parameters
+    ----------
+    mover, rival : OMIT
+        With matching by transport, and by cross attention.
+    dataset : Dataset
+    image, caption : int
+        The pair, in the test split.
+    shown : list of int
+        Positions of words that name an object of the picture.
+    """
+
+    mover: Any
+    rival: Any
+    dataset: Dataset
+    image: int
+    caption: int
+    shown: list[int]
+
+    @property
+    def test(self) -> Split:
+        """The test split."""
+        return self.dataset.test
+
+    @property
+    def lead(self) -> int:
+        """Rows and columns of a plan that are dustbins."""
+        return int(self.mover.matching != "ot")
+
+    @property
+    def words(self) -> list[str]:
+        """Words of the caption."""
+        return words_of(self.test, self.caption)
+
+    @property
+    def word(self) -> int:
+        """Position of the first word that is shown."""
+        return self.shown[0]
+
+    def pair(self, network: Any) -> tuple[Any, Any]:
+        """Return the pair's encodings by a network."""
+        return encode(network, self.test, [self.image], [self.caption])
+
+    def plan(self, **how: Any) -> Tensor:
+        """Return the pair's plan, dustbins first; ``how`` goes to ``alignments``."""
+        return self.mover.alignments(*self.pair(self.mover), **how)[0, 0]
+
+    def shares(self, plan: Tensor, j: int, lead: int | None = None) -> np.ndarray:
+        """Return the share of each region in word ``j``."""
+        lead = self.lead if lead is None else lead
+        part = plan[lead:, j + lead]
+        return (part / part.sum().clamp_min(1e-12)).numpy()
+
+    def boxes(self, axis: Axes, share: np.ndarray, colour: str, title: str) -> None:
+        """Draw the picture with its regions; the larger a region's share, the thicker its box."""
+        from matplotlib.patches import Rectangle
+
+        if self.test.has_pictures and self.test.boxes is not None:
+            picture = self.test.picture(self.image)
+            height, width = picture.shape[:2]
+            axis.imshow(picture, interpolation="nearest", alpha=0.75)
+            corners = self.test.boxes[self.image] * [width, height, width, height]
+            for weight, (x0, y0, x1, y1) in zip(share, corners, strict=True):
+                look = {"ec": colour, "lw": 0.4 + 4.5 * weight, "alpha": float(min(1.0, 0.12 + weight))}
+                axis.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, **look))
+        else:
+            axis.bar(range(len(share)), share, color=colour)
+        axis.set(xticks=[], yticks=[])
+        axis.set_title(title, fontsize=9)
+        axis.grid(False)
+
+    def matched(self, network: Any) -> tuple[Any, Any]:
+        """Return encodings of the first captions of the first test pictures."""
+        rows = np.arange(min(PAIRS, self.test.n_images))
+        return encode(network, self.test, rows, rows * self.test.captions_per_image)
+
+
+def look(record: Record, other: Record) -> Look:
+    """Open a run and the one beside it, and choose a picture with several named objects.
+
+    Parameters
+    ----------
+    record, other : Record
+        One of the two compares by cross attention, or both transport.
+    """
+    networks, dataset = [], None
+    for run in (record, other):
+        opened = nclib.open_run(run)
+        networks.append(opened.trainer.networks[0])
+        dataset = opened.dataset
+    assert dataset is not None
+    movers = [net for net in networks if net.matching in TRANSPORTS]
+    mover = movers[0] if movers else view(networks[0], matching="partial_ot")
+    rivals = [net for net in networks if net.matching == "cam"]
+    rival = rivals[0] if rivals else view(networks[1], matching="cam")
+    found = Look(mover, rival, dataset, *_named_objects(dataset))
+    print(found.test.captions.text(found.caption))
+    return found
+
+
+def _named_objects(dataset: Dataset) -> tuple[int, int, list[int]]:
+    """Return a test picture with three objects or more that one of its captions calls by one-word names."""
+    split = dataset.test
+    if not split.has_pictures:
+        return 0, 0, list(range(1, min(4, len(split.captions.ids(0)) - 1)))
+    scenes, concepts = split.details["scenes"], dataset.details["concepts"]
+    for image in range(split.n_images):
+        count = scenes["count"][image]
+        called = {concepts[c] for c in scenes["concept"][image][:count]}
+        for caption in range(5 * image, 5 * image + 5):
+            found = [j for j, word in enumerate(words_of(split, caption)) if word in called]
+            if count >= 3 and len(found) >= 3:
+                return image, caption, found
+    return 0, 0, [2]
+
+
+def alignments(seen: Look) -> Figure:
+    """Draw the regions that words take mass from, transported and attended to (Fig. 4)."""
+    plan, share = seen.plan(), seen.rival.alignments(*seen.pair(seen.rival))[0, 0]
+    chosen = seen.shown[:4]
+    figure, axes = plots.panels(2, len(chosen), 2.1 * len(chosen), 4.6)
+    for k, j in enumerate(chosen):
+        name = f"{NAMES[seen.mover.matching]}: {seen.words[j]}"
+        seen.boxes(axes[0, k], seen.shares(plan, j), plots.MATCHED, name)
+        seen.boxes(axes[1, k], seen.shares(share, j, 0), plots.MISMATCHED, f"CAM: {seen.words[j]}")
+    return figure
+
+
+def over_lambda(seen: Look, lams: Sequence[float] = (0.5, 0.1, 0.05, 0.02, 0.005)) -> Figure:
+    """Draw the regions of one word for several weights of the entropy (Fig. 3)."""
+    figure, (axes,) = plots.panels(1, len(lams), 8.6, 2.3)
+    for axis, value in zip(axes, lams, strict=True):
+        part = seen.shares(seen.plan(lam=value, iterations=200, sinkhorn="log"), seen.word)
+        spread = np.exp(-(part * np.log(part + 1e-12)).sum())
+        seen.boxes(axis, part, plots.MATCHED, f"λ = {value:g}\n{spread:.1f} regions")
+    figure.suptitle(f"“{seen.words[seen.word]}”", x=0.01, ha="left", fontsize=10)
+    return figure
+
+
+def scoring_lambda(seen: Look, grid: Sequence[float] = (0.3, 0.1, 0.05, 0.02, 0.01)) -> Figure:
+    """Draw validation rSum of one network scored with several weights of the entropy, by both loops."""
+    val = seen.dataset.val
+    figure, ((axis,),) = plots.panels(1, 1, 5.6, 3.0)
+    loops = (
+        ("released", "official loop", plots.MATCHED, "o"),
+        ("log", "exact scaling", plots.MISMATCHED, "s"),
+    )
+    for loop, name, colour, mark in loops:
+        networks = [view(seen.mover, lam=x, sinkhorn=loop) for x in grid]
+        sums = [recall(similarity_matrix(net, val), val.captions_per_image)["rsum"] for net in networks]
+        axis.plot(grid, sums, color=colour, marker=mark, label=name)
+    axis.axvline(seen.mover.lam, color=plots.NEUTRAL, ls=":", lw=1.2)
+    axis.set(xscale="log", xlabel="λ when scoring (dotted: λ of training)", ylabel="rSum on validation")
+    axis.set_xticks(grid, [f"{x:g}" for x in grid])
+    axis.minorticks_off()
+    axis.legend()
+    return figure
+
+
+def plan_figure(seen: Look) -> Figure:
+    """Draw the plan of the pair, two of its columns and two of its rows (Fig. 6)."""
+    plan, lead = seen.plan(), seen.lead
+    figure, (axes,) = plots.panels(1, 3, 9.0, 3.6, width_ratios=(1.3, 1, 1))
+    labels = ["(dustbin)"] * lead + seen.words
+    ticks = {"xticklabels": labels, "square": False}
+    plots.heatmap(plan.sqrt(), axes[0], "plan (root scale)", **ticks)
+    axes[0].tick_params(axis="x", rotation=60, labelsize=8)
+    axes[0].set(ylabel="region" + ", 0: dustbin" * lead, xlabel="")
+    pair = [j + lead for j in seen.shown[:2]]
+    giving = [int(plan[lead:, j].argmax()) + lead for j in pair]
+    for k, (j, i) in enumerate(zip(pair, giving, strict=True)):
+        bar = {"width": 0.4, "color": (plots.MATCHED, plots.MISMATCHED)[k], "hatch": ("", "//")[k]}
+        axes[1].bar(
+            np.arange(len(plan)) + 0.4 * k - 0.2, plan[:, j] / plan[:, j].sum(), label=labels[j], **bar
+        )
+        row = plan[i] / plan[i].sum()
+        axes[2].bar(np.arange(len(row)) + 0.4 * k - 0.2, row, label=f"region {i}", **bar)
+    axes[1].set(xlabel="region" + ", 0: dustbin" * lead, title="columns (share of the word)", ylim=(0, None))
+    axes[2].set_xticks(range(len(labels)), labels, rotation=60, ha="right", fontsize=8)
+    axes[2].set(title="rows (share of the region)", ylim=(0, None))
+    for axis in axes[1:]:
+        axis.legend()
+    return figure
+
+
+def every_word(seen: Look) -> Figure:
+    """Draw the regions of the first ten words of the caption (Figs. B1 and B2)."""
+    plan, inner = seen.plan(), list(range(1, len(seen.words) - 1))[:10]
+    figure, axes = plots.panels(2, -(-len(inner) // 2), 8.6, 3.9)
+    for axis in axes.flat[len(inner) :]:
+        axis.axis("off")
+    for axis, j in zip(axes.flat, inner, strict=False):
+        seen.boxes(axis, seen.shares(plan, j), plots.MATCHED, seen.words[j])
+    return figure
+
+
+def stages(seen: Look, passes: Sequence[int] = (1, 2, 3, 10)) -> Figure:
+    """Draw the plan of the pair after some passes of the scaling loop (Fig. A1)."""
+    similarity = seen.mover.transport_problem(*seen.pair(seen.mover))[0][0, 0]
+    kernel = torch.exp((similarity - similarity.max()) / seen.mover.lam)
+    drawn = [kernel / kernel.sum(), *(seen.plan(iterations=n) for n in passes)]
+    figure, axes = plots.panels(2, len(drawn), 8.8, 3.9, height_ratios=(2, 1))
+    for k, (stage, t) in enumerate(zip(drawn, (0, *passes), strict=True)):
+        plots.heatmap(stage.sqrt(), axes[0, k], f"t = {t}", square=False)
+        axes[0, k].set(xlabel="", ylabel="")
+        column = stage[:, seen.word + seen.lead]
+        axes[1, k].bar(range(len(stage)), column / column.sum(), color=plots.MATCHED)
+        axes[1, k].set(xticks=[], yticks=(0, 0.5, 1), ylim=(0, 1))
+        axes[1, k].tick_params(labelleft=k == 0)
+        axes[1, k].set_title(f"shares of “{seen.words[seen.word]}”", fontsize=8)
+    return figure
+
+
+def _diagonal(plans: Tensor) -> Tensor:
+    """Return the plans of the matched pairs, (n, rows, columns)."""
+    k = torch.arange(plans.shape[0])
+    return plans[k, k]
+
+
+def convergence(seen: Look, passes: Sequence[int] = (1, 2, 3, 5, 10, 30, 100, 300)) -> Figure:
+    """Draw, over the passes, how far plans are from their weights and limit, and how many cells they use."""
+    v, t = seen.matched(seen.mover)
+    plans = [_diagonal(seen.mover.alignments(v, t, iterations=n, sinkhorn="log")) for n in passes]
+    p = _diagonal(seen.mover.transport_problem(v, t)[1])
+    lines = {
+        "rows from their weights": [float((x.sum(2) - p).abs().sum(1).mean()) for x in plans[:-1]],
+        "plan from its limit": [float((x - plans[-1]).abs().sum((1, 2)).mean()) for x in plans[:-1]],
+    }
+    cells = [float((-(x * (x + 1e-30).log()).sum((1, 2))).exp().mean()) for x in plans]
+    figure, (axes,) = plots.panels(1, 2, 8.2, 2.9)
+    looks = zip(lines.items(), (plots.MATCHED, plots.MISMATCHED), "os", strict=True)
+    for (name, values), colour, mark in looks:
+        axes[0].loglog(passes[:-1], np.maximum(values, 1e-8), marker=mark, color=colour, label=name)
+    axes[0].set(xlabel="passes T", ylabel="mean L1 distance")
+    axes[0].legend()
+    axes[1].semilogx(passes, cells, marker="o", color=plots.ACCENT)
+    axes[1].set(xlabel="passes T", ylabel="cells in use, exp(H)", ylim=(0, 1.1 * max(cells)))
+    for axis in axes:
+        axis.axvline(seen.mover.iterations, color=plots.NEUTRAL, ls=":", lw=1.2)
+    return figure
+
+
+def _on_object(seen: Look, rows: range) -> list[tuple[int, int, np.ndarray]]:
+    """Return picture, position of a word that names an object, and which regions lie on that object."""
+    split, found = seen.test, []
+    if not split.has_pictures or "scenes" not in split.details or split.boxes is None:
+        return []
+    scenes, concepts = split.details["scenes"], seen.dataset.details["concepts"]
+    for i in rows:
+        text = words_of(split, i * split.captions_per_image)
+        for k in range(scenes["count"][i]):
+            name = concepts[scenes["concept"][i, k]].split()
+            starts = [j for j in range(len(text)) if text[j : j + len(name)] == name]
+            if len(starts) != 1:
+                continue
+            x, y, side = (float(scenes[key][i, k]) / 96 for key in ("x", "y", "size"))
+            b = split.boxes[i]
+            wide = np.clip(np.minimum(b[:, 2], x + side) - np.maximum(b[:, 0], x), 0, None)
+            high = np.clip(np.minimum(b[:, 3], y + side) - np.maximum(b[:, 1], y), 0, None)
+            area = (b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1])
+            found.append((i, starts[0] + len(name) - 1, wide * high / (area + side**2 - wide * high) >= 0.5))
+    return found
+
+
+def _focus(seen: Look, network: Any, lead: int, **how: Any) -> dict[str, float]:
+    v, t = seen.matched(network)
+    part = _diagonal(network.alignments(v, t, **how))[:, lead:, lead:]
+    shares = part / part.sum(1, keepdim=True).clamp_min(1e-12)
+    used = torch.arange(shares.shape[2]) < torch.tensor(t.lengths)[:, None]
+    entropy = -(shares * (shares + 1e-30).log()).sum(1)
+    row = {
+        "regions in use": float(entropy.exp()[used].mean()),
+        "top three": float(shares.topk(min(3, shares.shape[1]), 1).values.sum(1)[used].mean()),
+    }
+    if named := _on_object(seen, range(len(v))):
+        row["on the object"] = float(np.mean([shares[i, :, j].numpy()[on].sum() for i, j, on in named]))
+        row["any region"] = float(np.mean([on.mean() for *_, on in named]))
+    return row
+
+
+def focus(seen: Look, lams: Sequence[float] = (0.1, 0.05, 0.02, 0.01)) -> Styler:
+    """Show over how many regions a word's share is spread, and how much of it lies on its object."""
+    mover, name, lead = seen.mover, NAMES[seen.mover.matching], seen.lead
+    exact = {"sinkhorn": "log", "iterations": 200}
+    rows = {f"{name}, λ = {x:g}, exact, 200 passes": _focus(seen, mover, lead, lam=x, **exact) for x in lams}
+    rows[f"{name}, λ = {mover.lam:g}, as trained"] = _focus(seen, mover, lead)
+    rows["CAM, own run"] = _focus(seen, seen.rival, 0)
+    rows[f"CAM on the fragments of {name}"] = _focus(seen, view(mover, matching="cam"), 0)
+    caption = f"Measured: means over the words of {PAIRS} matched test pairs"
+    return show(pd.DataFrame(rows).T, "focus", caption, digits=3, missing="")
+
+
+def masses(seen: Look) -> Styler | None:
+    """Show the mass that moves locally and into the dustbins, by words in the caption."""
+    if seen.mover.matching == "ot":
+        return None
+    v, t = seen.matched(seen.mover)
+    with torch.no_grad():
+        parts = {k: x.diagonal() for k, x in seen.mover.masses(v, t).items()}
+    lengths = torch.tensor(t.lengths).float()
+    expected = 1 - 1 / (v.regions.shape[1] + 1) - 1 / (lengths + 1) + parts["between"]
+    frame = pd.DataFrame({"words": t.lengths} | {k: x.numpy() for k, x in parts.items()})
+    frame["expected local"] = expected
+    caption = f"Measured mass: {PAIRS} matched test pairs, by words"
+    return show(frame.groupby("words").mean(), "mass", caption, digits=4)
