@@ -74,9 +74,36 @@ def option(
     choices: Iterable[Any] | None = None,
     help: str = "",
 ) -> Any:
-    """Declare a dataclass field whose allowed values are part of the declaration.
+    """Declare a dataclass field together with its allowed values.
 
-    The type is that of ``default``; whole numbers are accepted where ``default`` is a float.
+    Parameters
+    ----------
+    default : bool, int, float or str
+        Its type is the type of the option; whole numbers are accepted where it is a float.
+    low, high : float, optional
+        Smallest and largest value.
+    above : float, optional
+        Lower bound that is itself excluded.
+    choices : iterable, optional
+        All allowed values.
+    help : str
+        Meaning in a few words.
+
+    Returns
+    -------
+    Field
+        For the body of a frozen dataclass.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Options:
+    ...     tau: float = option(0.05, above=0, help="temperature")
+    >>> make(Options, {"tau": 1})
+    Options(tau=1.0)
+    >>> make(Options, {"tau": 0})
+    Traceback (most recent call last):
+    ValueError: bad parameters: tau=0: must be a number, above 0
     """
     rule = Rule(type(default), low, high, above, tuple(choices) if choices is not None else None, help)
     return dataclasses.field(default=default, metadata={"rule": rule})

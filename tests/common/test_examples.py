@@ -1,11 +1,18 @@
-"""Examples in docstrings of the data and of their ground run as they stand."""
+"""Examples in docstrings run as they are."""
 
 import doctest
 import importlib
 
 import pytest
 
-MODULES = ("nclib.common.files",)
+MODULES = (
+    "nclib.common.files",
+    "nclib.common.options",
+    "nclib.label_noise",
+    "nclib.label_noise.base",
+    "nclib.methods",
+    "nclib.methods.base",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)
