@@ -1,4 +1,4 @@
-"""Examples in docstrings run as they are."""
+"""Examples in docstrings run as they are printed."""
 
 import doctest
 import importlib
@@ -12,6 +12,10 @@ MODULES = (
     "nclib.label_noise.base",
     "nclib.methods",
     "nclib.methods.base",
+    "nclib.runs",
+    "nclib.runs.machine",
+    "nclib.runs.options",
+    "nclib.runs.words",
 )
 
 
