@@ -35,7 +35,7 @@ def test_words_and_values_are_each_others_inverse(values: dict, options: dict) -
 
 
 def test_forms_of_an_option() -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = [
         "--mrate",
         ".5",
@@ -72,9 +72,9 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
         (["run", "plain", "--mrat", "0.4"], "unknown parameter 'mrat'; did you mean 'mrate'?"),
         (["run", "plain", "--mrate", "2"], "mrate=2: must be a number, at least 0 and at most 1"),
         (["run", "plain", "--mrate", "much"], "mrate='much': must be a number"),
-        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is no option; they are written --name value"),
+        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is not an option; options are written --name value"),
         (["run", "plain", "--mrate"], "--mrate needs a value: --mrate VALUE"),
-        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "take one"),
+        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "give one"),
         (["run", "plain", "--data_options.n", "2"], "has no option 'n'"),
         (
             ["run", "plain", "--model_options.dropou", "0"],
@@ -114,7 +114,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", method, "--help"]) == 0
     shown = capsys.readouterr().out
-    known = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(method)
+    known = nclib.runs.experiment_of(method).parameters()
     assert all(f"--{name} " in shown for name in known)
 
 
@@ -177,7 +177,7 @@ def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypat
     assert cli.main(words) == cli.INTERRUPTED
     said = capsys.readouterr().err
     assert said.startswith("stopped")
-    assert ("goes on from the last finished epoch" in said) == goes_on
+    assert ("continues from the last finished epoch" in said) == goes_on
 
 
 @pytest.mark.parametrize("buffered", [True, False])  # written when the command ends, or line by line
@@ -196,14 +196,14 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
 
 @pytest.mark.parametrize("text", ["False", "false", "FALSE", "no", "No"])
 def test_false_is_false_wherever_it_stands(text: str) -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = ["--mask", text, "--model_options.unit_fragments", text, "--data_options.half=" + text]
     expected = {"mask": False, "model_options": {"unit_fragments": False}, "data_options": {"half": False}}
     assert options_of(words, rules) == expected
 
 
 def test_true_is_true_and_text_stays_text() -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = [
         "--mask",
         "Yes",

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
+from nclib.runs import machine
 from nclib.runs import record as records
-from nclib.label_noise import CategoryRecord
 
 
 def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
@@ -99,11 +99,20 @@ def test_a_cut_record_is_left_out_with_a_warning(tmp_path):
     assert said[0].filename == records.__file__
 
 
-def test_a_kind_of_records_passes_over_the_other(tmp_path):
+def test_the_records_of_one_task_are_kept(tmp_path):
     make().save(tmp_path / "r.json")
-    with pytest.raises(records.OtherFileError, match="is not a record of category retrieval"):
-        CategoryRecord.load(tmp_path / "r.json")
-    assert records.collect(tmp_path, CategoryRecord).empty
+    assert list(records.collect(tmp_path, "pairs")["noise_rate"]) == [0.6]
+    assert records.collect(tmp_path, "labels").empty
+    with pytest.raises(ValueError, match="task='categories': must be one of '', 'pairs', 'labels'"):
+        records.collect(tmp_path, "categories")
+
+
+def test_settings_of_older_records_are_read_under_their_new_names(tmp_path):
+    old = make()
+    old.settings |= {"noise": "symmetric", "noise_scope": "pair", "clip": 2.0}
+    new = records.Record.load(old.save(tmp_path / "r.json")).settings
+    assert (new["protocol"], new["scope"], new["grad_clip"]) == ("symmetric", "pair", 2.0)
+    assert not {"noise", "noise_scope", "clip"} & set(new)
 
 
 @pytest.mark.parametrize("name", ["nothing", "file.json"])
@@ -123,7 +132,7 @@ def test_collect(tmp_path):
 
 
 def test_environment_is_plain():
-    env = records.environment(torch.device("cpu"))
+    env = machine.environment(torch.device("cpu"))
     assert json.loads(json.dumps(env)) == env
     assert env["versions"]["torch"]
-    assert records.peak_memory_mb(torch.device("cpu")) > 10
+    assert machine.peak_memory_mb(torch.device("cpu")) > 10
