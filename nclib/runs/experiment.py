@@ -22,7 +22,7 @@ from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset, check_task
-from nclib.data.registry import datasets
+from nclib.data.registry import available, datasets
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint, identity
 from nclib.runs.distributed import processes
@@ -174,8 +174,9 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                hint = "; import the file that registers another one first" if name == "model" else ""
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
+                known = available(self.task) if name == "dataset" else catalogue
+                hint = "; import the file that registers another one first"
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(known)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
