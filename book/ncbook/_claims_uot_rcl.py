@@ -36,7 +36,7 @@ NO_PLC, NO_BHG, NO_SET = "plc=off", "lam=0", "confident=random"
 
 def _noisy(runs: Runs) -> pd.DataFrame:
     """Runs with symmetric label noise; those without any are not what the paper speaks of."""
-    table = select(runs.category, noise="symmetric")
+    table = select(runs.category, protocol="symmetric")
     return table[table["noise_rate"] > 0] if len(table) else table
 
 

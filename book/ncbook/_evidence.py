@@ -19,7 +19,7 @@ ROBUST = ("ncr", "decl", "bicro", "rcl", "mscn", "l2rm", "repair")
 UNSUPERVISED = ("mcca", "pls", "dcca", "dccae")
 LABEL_NOISE = ("mrl", "elrcmr", "uot_rcl")  # methods made for wrong labels
 CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
-CATEGORY_CONDITIONS = ("dataset", "preset", "noise", "noise_rate")
+CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def rates_figure(
     figure, ((left, right),) = plots.panels(1, 2, height=3.7)
     runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
-    where |= {"noise": "symmetric"} if labels else {"model": model}
+    where |= {"protocol": "symmetric"} if labels else {"model": model}
     part = select(runs_, **where)
     if not labels and layout.noise:
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part

@@ -37,7 +37,10 @@ def _matching(name: str, variant: str) -> Comparison:
 
 def _labels(other: str) -> Comparison:
     return Comparison(
-        f"uot_rcl − {other}", {"method": "uot_rcl"}, {"method": other}, {"noise": "symmetric", "variant": ""}
+        f"uot_rcl − {other}",
+        {"method": "uot_rcl"},
+        {"method": other},
+        {"protocol": "symmetric", "variant": ""},
     )
 
 

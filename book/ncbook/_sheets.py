@@ -275,14 +275,14 @@ def _category_rows(
     name, of = REFERENCES[reference]
     rows, lines, used = [], [], []
     for run, names in groups.values():
-        every = select(runs.category, **where, method=run.method, variant=run.variant, noise="symmetric")
+        every = select(runs.category, **where, method=run.method, variant=run.variant, protocol="symmetric")
         level = {r: select(every, noise_rate=r) for r in rates}
         values = [_numbers(level[r], f"map_{d}") for d in ("i2t", "t2i") for r in rates]
         other = of(run)
         gains = []
         for r in rates:
             base = select(
-                runs.category, **where, method=other.method, variant="", noise="symmetric", noise_rate=r
+                runs.category, **where, method=other.method, variant="", protocol="symmetric", noise_rate=r
             )
             is_base = (run.method, run.variant) == (other.method, "") and len(level[r])
             gains.append("reference" if is_base else paired(level[r], base, "map_avg", digits=3).short)

@@ -88,9 +88,9 @@ def printed_table(table: str, dataset: str) -> pd.DataFrame:
 
 def select(runs: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
     """Return the runs of ``uot_rcl`` with the options of the preset ``quick`` but for those given."""
-    from nclib.label_noise import resolve
+    from nclib import resolve
 
-    wanted = {**resolve("uot_rcl")["method_options"], **options}
+    wanted = {**vars(resolve("uot_rcl").method_options), **options}
     keep = runs["method"] == "uot_rcl"
     for name, value in wanted.items():
         column = f"method_{name}"

@@ -17,9 +17,8 @@ from ncbook.runs import protocol_line
 from records_made import save, save_category
 from test_printed_tables import Shown
 
+import nclib
 import nclib.cli
-from nclib import label_noise
-from nclib.runs import pairs as experiment
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +148,8 @@ def test_every_rerun_resolves_and_fills_its_own_cells(key):
     assert not {run.row for run in found_runs} & set(without)
     for arguments in {str(run.arguments): run.arguments for run in found_runs}.values():
         given = {**arguments, "data_options": {"root": "."}}
-        settings = (experiment if "mrate" in given else label_noise).resolve(given.pop("method"), **given)
-        assert settings["preset"] == "paper"
+        settings = nclib.resolve(given.pop("method"), **given)
+        assert settings.run.preset == "paper"
 
 
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
