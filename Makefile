@@ -34,7 +34,7 @@ endif
 
 data: env ## load the bundled data once, so that later steps find it
 	@echo "Loading the bundled data ..."
-	@"$(PY)" -c "import nclib; print(nclib.data.load('emoji', **nclib.runs.pairs.resolve('plain')['data_options']))"
+	@"$(PY)" -c "import nclib; print(nclib.data.load('emoji', **nclib.resolve('plain').data_options))"
 
 PRESET ?= quick
 ifeq ($(PRESET),quick)

@@ -1,6 +1,5 @@
-"""nclib: image-text retrieval when part of the pairs is wrong.
+"""Image-text retrieval with wrong pairs or wrong labels: methods, models, solvers, data and runs.
 
-Solvers (:mod:`nclib.ot`), noise (:mod:`nclib.noise`), losses, models, methods, data and one training loop.
 ``nclib.run(method="l2rm", mrate=0.6)`` trains one method on the bundled data and returns its record.
 """
 
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nclib.common.options import Rule
-    from nclib.runs.pairs import check_parameters, open_run, run
-    from nclib.runs.record import Record
+    from nclib.runs import Record, check_parameters, open_run, resolve, run
 
 __version__ = "0.1.0"
-__all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "run"]
+__all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "resolve", "run"]
 
 _MODULES = (
     "data",
@@ -30,10 +28,7 @@ _MODULES = (
     "runs",
 )
 _NAMES = {
-    "run": "runs.pairs",
-    "check_parameters": "runs.pairs",
-    "open_run": "runs.pairs",
-    "Record": "runs.record",
+    **dict.fromkeys(("Record", "check_parameters", "open_run", "resolve", "run"), "runs"),
     "Rule": "common.options",
 }
 

@@ -1,4 +1,4 @@
-"""The command line: ``nclib run|data|list|doctor``, thin over the package's functions.
+"""The command line: ``nclib run|table|claims|rerun|data|list|doctor``, thin over the package's functions.
 
 ``nclib COMMAND --help`` says what a command takes. The exit status is 0 when all went well, 1 when what was
 asked for is not so (an incomplete folder, for example), 2 for a wrong call.
@@ -14,10 +14,13 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from nclib.runs.words import options_of, words_of
+
+if TYPE_CHECKING:
+    from nclib.runs import Experiment
 
 Words = Sequence[str]
 INTERRUPTED = 130  # the shell's status of a command that Ctrl-C ended
@@ -47,41 +50,36 @@ def run(words: Words) -> int:
     """
     import nclib
     from nclib import label_noise, methods
-    from nclib.runs.pairs import kind_of
+    from nclib.runs import experiment_of
 
     known = [*methods.available(), *label_noise.available()]
     parser = _parser("run", run)
     parser.add_argument("method", choices=known, metavar="METHOD", help=f"one of {', '.join(known)}")
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
-    asked = [word for word in words if word in ("-h", "--help")]
-    if asked and words[0] in known:
-        print(_parameters(words[0]))
+    if words and words[0] in known and {"-h", "--help"} & set(words):
+        print(_parameters(experiment_of(words[0])))
         return 0
     options, others = parser.parse_known_args(words)
-    values = options_of(others, kind_of(options.method).parameters(options.method))
+    values = options_of(others, experiment_of(options.method).parameters())
     record = nclib.run(options.method, progress=not options.quiet, **values)
     if os.environ.get("RANK", "0") == "0":  # the first of the processes that torchrun started
         print(Path(record.folder) / "record.json")
     return 0
 
 
-def _parameters(method: str) -> str:
-    """Return the parameters of a run with ``method`` as a table: name, value in the quick preset, meaning."""
-    from nclib.runs.pairs import kind_of
-
-    kind = kind_of(method)
-    settings = kind.resolve(method)
+def _parameters(experiment: Experiment) -> str:
+    """Return the parameters of a run as a table: name, value in the quick preset, meaning."""
+    settings = experiment.resolve().flat()
     usual = {**settings, **settings["method_options"]}
-    lines = [f"nclib run {method} [--name value ...], values in the preset quick:", ""]
-    for name, rule in kind.parameters(method).items():
+    lines = [f"nclib run {experiment.method} [--name value ...], values in the preset quick:", ""]
+    for name, rule in experiment.parameters().items():
         lines.append(f"  --{name} {json.dumps(usual[name])}".ljust(34) + f"  {rule.help or rule.describe()}")
-    for name in ("model_options", "data_options"):
-        if name in settings:
-            lines.append("  " + (" ".join(words_of({name: settings[name]})) or f"--{name}.NAME VALUE"))
+    for name in experiment.mappings:
+        lines.append("  " + (" ".join(words_of({name: settings[name]})) or f"--{name}.NAME VALUE"))
     return "\n".join(lines)
 
 
-# --------------------------------------------------------------------------------- data, catalogues, doctor
+# --------------------------------------------------------------------------------------- tables and claims
 
 
 def data(words: Words) -> int:
@@ -147,7 +145,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
 
 
 def main(words: Words | None = None) -> int:
-    """Image-text retrieval when part of the pairs is wrong: one run, the data, the catalogues.
+    """Image-text retrieval when part of the pairs is wrong: one run, the tables, the claims, the data.
 
     Parameters
     ----------
@@ -174,7 +172,7 @@ def main(words: Words | None = None) -> int:
         print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        trains = words[:1] == ["run"]
+        trains = words[:1] == ["run"] or "--run" in words
         more = "; the same command goes on from the last finished epoch" if trains else ""
         print(f"stopped{more}", file=sys.stderr)
         return INTERRUPTED

@@ -1,4 +1,4 @@
-"""What a machine has and what it lacks: ``nclib doctor``."""
+"""Check of the machine, the packages and the data: ``nclib doctor``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from packaging.markers import Marker
 
-Found = tuple[bool, str, str]  # whether all is well, what it is, what was found
+Found = tuple[bool, str, str]  # good or not, name, finding
 
 
 def examine(root: Path | None = None) -> int:
-    """Print what was found; return 0 when runs on the bundled data can start, and those on ``root``.
+    """Print the findings; return 0 when runs on the bundled data can start, and those on ``root``.
 
     Parameters
     ----------
@@ -34,8 +34,7 @@ def _environment() -> Iterator[Found]:
     import torch
 
     import nclib
-    from nclib.runs.pair_trainer import choose_device
-    from nclib.runs.record import environment
+    from nclib.runs.machine import choose_device, environment
 
     here = environment(choose_device("auto"))
     yield True, "nclib", f"{nclib.__version__}, commit {here['commit']}, {Path(nclib.__file__).parent}"
@@ -48,7 +47,7 @@ def _environment() -> Iterator[Found]:
 
 
 def _packages() -> Iterator[Found]:
-    """What the package needs, then what each of its extras adds."""
+    """Check the packages that nclib needs, then those of each extra."""
     from packaging.requirements import Requirement
 
     needs = [Requirement(text) for text in requires("nclib") or []]
@@ -61,14 +60,14 @@ def _packages() -> Iterator[Found]:
 
 
 def _belongs(marker: Marker | None, extra: str) -> bool:
-    """Whether a requirement with this marker is one of ``extra`` and not needed anyway."""
+    """Return whether a requirement with this marker belongs to ``extra`` alone."""
     if marker is None or marker.evaluate({"extra": ""}):
         return not extra
     return bool(extra) and marker.evaluate({"extra": extra})
 
 
 def _version(name: str) -> str:
-    """Return the installed version; one that no requirement accepts where there is none."""
+    """Return the installed version; without one, a version that no requirement accepts."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -104,10 +103,10 @@ def _papers_data(root: Path | None) -> Iterator[Found]:
     from nclib.data.check import check_all
 
     if root is None:
-        yield True, "papers' data", "not looked for; nclib doctor ROOT looks in a folder"
+        yield True, "papers' data", "not checked; nclib doctor ROOT checks a folder"
         return
     reports = check_all(root)
     for report in reports:
         yield report.complete(any_size=True), report.name, str(report).splitlines()[0]
     if not reports:
-        yield False, "papers' data", f"{root}: nothing that is known; nclib data check {root} NAME says more"
+        yield False, "papers' data", f"{root}: no known data set; nclib data check {root} NAME says more"

@@ -35,7 +35,7 @@ def test_words_and_values_are_each_others_inverse(values: dict, options: dict) -
 
 
 def test_forms_of_an_option() -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = [
         "--mrate",
         ".5",
@@ -114,7 +114,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", method, "--help"]) == 0
     shown = capsys.readouterr().out
-    known = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(method)
+    known = nclib.runs.experiment_of(method).parameters()
     assert all(f"--{name} " in shown for name in known)
 
 
@@ -196,14 +196,14 @@ def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
 
 @pytest.mark.parametrize("text", ["False", "false", "FALSE", "no", "No"])
 def test_false_is_false_wherever_it_stands(text: str) -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = ["--mask", text, "--model_options.unit_fragments", text, "--data_options.half=" + text]
     expected = {"mask": False, "model_options": {"unit_fragments": False}, "data_options": {"half": False}}
     assert options_of(words, rules) == expected
 
 
 def test_true_is_true_and_text_stays_text() -> None:
-    rules = nclib.runs.pairs.parameters("l2rm")
+    rules = nclib.runs.experiment_of("l2rm").parameters()
     words = [
         "--mask",
         "Yes",

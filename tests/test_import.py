@@ -13,9 +13,7 @@ import nclib
 HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "seaborn", "PIL", "h5py", "ot", "IPython")
 
 
-@pytest.mark.parametrize(
-    "what", ["nclib", "nclib.runs.pairs", "nclib.ot", "nclib.plots", "nclib.runs.record"]
-)
+@pytest.mark.parametrize("what", ["nclib", "nclib.runs", "nclib.ot", "nclib.plots", "nclib.runs.record"])
 def test_heavy_libraries_are_imported_where_they_are_used(what):
     code = f"import sys, {what}; print(*sorted(m for m in {HEAVY} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -30,7 +28,7 @@ def test_import_nclib_alone_imports_no_torch():
 
 def test_lazy_names():
     assert {"run", "Record", "ot", "models"} <= set(dir(nclib))
-    assert nclib.run is importlib.import_module("nclib.runs.pairs").run
+    assert nclib.run is importlib.import_module("nclib.runs").run
     with pytest.raises(AttributeError, match="has no attribute 'rum'"):
         _ = nclib.rum
 

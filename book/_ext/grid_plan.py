@@ -21,7 +21,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
-NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise", "seed")
+NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
 METHOD = "l2rm"  # default of nclib.run
 OWN = ("out", "device")  # parameters that the driver decides
 LONGEST = 200  # characters of a label, which becomes a file name
@@ -134,7 +134,7 @@ def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def label(run: dict[str, Any]) -> str:
     """Return a file name for a run: method, model, data, noise and seed, then every unusual parameter."""
     usual = [str(run[k]) for k in ("method", "model", "dataset") if k in run]
-    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("noise", ""), ("seed", "s")):
+    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("seed", "s")):
         usual += [f"{sign}{run[key]}"] if key in run else []
     extra: list[str] = []
     for key, value in sorted(run.items()):
@@ -158,7 +158,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     GridError
         Naming the file, the block and the parameter of everything that is wrong.
     """
-    from nclib.runs.pairs import kind_of
+    from nclib.runs import experiment_of
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments
@@ -179,7 +179,8 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 if needed:
                     run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
-                settings = json.loads(json.dumps(kind_of(run.get("method", METHOD)).resolve(**run)))
+                settings = experiment_of(run.get("method", METHOD)).resolve(**run).flat()
+                settings = json.loads(json.dumps(settings))  # as a record has them
             except (ValueError, TypeError) as error:
                 wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
                 continue
@@ -194,13 +195,9 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
 
 def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether a run reads files whose folder must be given and is not."""
-    from nclib import label_noise
-    from nclib.data.category import category_datasets
-    from nclib.data.registry import datasets
-    from nclib.runs.pairs import kind_of
+    from nclib.runs import experiment_of
 
-    name = arguments.get("dataset")
-    registry = category_datasets if kind_of(arguments.get("method", METHOD)) is label_noise else datasets
+    name, registry = arguments.get("dataset"), experiment_of(arguments.get("method", METHOD)).datasets
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(registry[name].factory).parameters.get("root")
@@ -228,7 +225,7 @@ def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> N
     GridError
         Naming what is missing.
     """
-    from nclib.runs.pair_trainer import choose_device
+    from nclib.runs.machine import choose_device
 
     if runs and root and not pathlib.Path(root).is_dir():
         raise GridError(f"root={root!r}: there is no such folder; give the one that holds the papers' data")

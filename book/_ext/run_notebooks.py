@@ -38,8 +38,7 @@ PAPERS_DATA = {
 
 def machine(seconds: float, title: str) -> dict[str, Any]:
     """Return where, when and how long: what a reader asks about a run."""
-    from nclib.runs.pair_trainer import choose_device
-    from nclib.runs.record import environment
+    from nclib.runs.machine import choose_device, environment
 
     return {
         "title": title,

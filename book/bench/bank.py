@@ -40,9 +40,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.methods.coteaching import Division
 from nclib.noise import rank_correspondence
-from nclib.runs.pair_trainer import Trainer
-from nclib.runs.pairs import load_trainer, resolve
-from nclib.runs.record import environment
+from nclib.runs import experiment_of, resolve
+from nclib.runs.machine import environment
+from nclib.runs.pair_trainer import PairTrainer
 
 Features = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -134,7 +134,9 @@ SMALL = {"embed_dim": 64, "sim_dim": 32, "word_dim": 64}
 LARGE = {"embed_dim": 1024, "sim_dim": 256, "word_dim": 300}
 
 
-def prepared(method: str, model: str, sizes: dict[str, int], batch: int, options: dict[str, Any]) -> Trainer:
+def prepared(
+    method: str, model: str, sizes: dict[str, int], batch: int, options: dict[str, Any]
+) -> PairTrainer:
     """Return a loop at its first training epoch, half of the pairs called clean, and noisy pairs in use."""
     settings = resolve(
         method,
@@ -148,7 +150,7 @@ def prepared(method: str, model: str, sizes: dict[str, int], batch: int, options
         data_options={"n_train": 1024, "regions": 36, "n_val": 8, "n_test": 8},
         **options,
     )
-    trainer, _ = load_trainer(settings, Path("unused"), torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, Path("unused"), torch.device("cpu")).trainer
     # Untrained losses divide at random; the same division for all makes the steps comparable.
     half = torch.arange(trainer.n_pairs) % 2 == 0
     fixed = Division(half.double(), torch.where(half, 0.9, 0.1).double(), half, torch.zeros(0, 3))

@@ -37,9 +37,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nclib.runs.label_trainer import CategoryTrainer
-from nclib.runs.labels import load_trainer, resolve
-from nclib.runs.record import environment
+from nclib.runs import experiment_of, resolve
+from nclib.runs.label_trainer import LabelTrainer
+from nclib.runs.machine import environment
 
 N = 42_941  # training pairs of NUS-WIDE-10
 SIZES = {
@@ -60,7 +60,7 @@ FEW = 5  # steps at the paper's size
 def one_epoch(size: str, n: int, few: int = 0) -> dict[str, Any]:
     """Train one epoch on ``n`` pairs, or its first ``few`` steps; call in a fresh process."""
     if few:
-        CategoryTrainer.n_steps = property(lambda trainer: few)
+        LabelTrainer.n_steps = property(lambda trainer: few)
     widths = dict(SIZES[size])
     features = {name: widths.pop(name) for name in ("image_dim", "text_dim")}
     with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,8 @@ def one_epoch(size: str, n: int, few: int = 0) -> dict[str, Any]:
             data_options={**features, "n_train": n, "n_val": 5000, "n_test": 100},
             **widths,
         )
-        trainer, _, _ = load_trainer(settings, Path(folder) / "run", torch.device("cpu"))
+        loaded = experiment_of("uot_rcl").load(settings, Path(folder) / "run", torch.device("cpu"))
+        trainer = loaded.trainer
         start = resident("VmRSS")
         method, spent = trainer.method, {}
         begin = method.begin_epoch

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.evaluation import mean_average_precision, ranks, recall
 from nclib.noise import BetaMixture, GaussianMixture1d, unit_interval
-from nclib.runs.record import environment
+from nclib.runs.machine import environment
 
 # ----------------------------------------------------------------------------------------- literal versions
 

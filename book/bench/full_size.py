@@ -48,8 +48,10 @@ from nclib.data import Captions, Split, Vocabulary
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
-from nclib.runs import pair_trainer as training
-from nclib.runs.record import environment
+from nclib.runs import noisy_pairs
+from nclib.runs.machine import environment
+from nclib.runs.options import PairSchedule
+from nclib.runs.pair_trainer import PairTrainer
 
 REGIONS, FEATURES, BATCH, EACH = 36, 2048, 128, 5
 CHUNK = 512  # rows written at a time
@@ -143,18 +145,18 @@ def loading(images: Images, random: bool) -> dict[str, Any]:
 
 def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
     """Train some steps of the plain method; where does their time go?"""
-    training.AHEAD = n_ahead
+    noisy_pairs.AHEAD = n_ahead
     split = split_of(images)
     torch.manual_seed(0)
     sizes = {"feature_dim": FEATURES, "vocab_size": WORDS, "n_regions": REGIONS}
     network = models.build("vse", **sizes, embed_dim=64, word_dim=64)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = training.Trainer(
+        trainer = PairTrainer(
             methods.build("plain"),
             [network],
-            training.NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0)),
+            noisy_pairs.NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0)),
             split.part(0, 2),
-            training.Schedule(batch_size=BATCH),
+            PairSchedule(batch_size=BATCH),
             seed=0,
             device=torch.device("cpu"),
             folder=Path(folder),

@@ -34,7 +34,7 @@ from scipy.spatial.distance import cdist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.evaluation import mean_average_precision
-from nclib.runs.record import environment
+from nclib.runs.machine import environment
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

@@ -39,7 +39,7 @@ from ot_common import interleave, machine
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models import build
-from nclib.runs.record import environment
+from nclib.runs.machine import environment
 
 
 @dataclass(frozen=True)

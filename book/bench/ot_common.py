@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from nclib.runs.record import environment
+from nclib.runs.machine import environment
 
 #: A turn lasts at least this many seconds.
 SHORTEST = 0.005

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import nclib.ot
-from nclib.runs.record import environment
+from nclib.runs.machine import environment
 
 FORMULATIONS = ("extended", "capped", "balanced")
 #: Largest violation of the sums of a converged plan, relative to the mass, by precision.

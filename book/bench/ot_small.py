@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from ot_common import interleave, print_table, write_json
 
 import nclib.ot
-from nclib.runs.record import environment
+from nclib.runs.machine import environment
 
 REGIONS, WORDS = 36, 32
 COUNTS = {"all": (1, 32, 256, 4096, 16384), "quick": (1, 256, 2048)}

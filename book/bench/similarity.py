@@ -40,7 +40,7 @@ from sgraf_reference import loop_similarity  # noqa: E402
 
 from nclib.common.tokens import Tokens  # noqa: E402
 from nclib.models import available, build  # noqa: E402
-from nclib.runs.record import environment  # noqa: E402
+from nclib.runs.machine import environment  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,10 @@ def printed_map(table: str, dataset: str) -> pd.DataFrame:
 
 def with_options(runs: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
     """Return the runs of ``uot_rcl`` with the options of the preset ``quick`` but for those given."""
-    from nclib.label_noise import resolve
+    from nclib import resolve
 
     keep = runs["method"] == "uot_rcl"
-    for name, value in {**resolve("uot_rcl")["method_options"], **options}.items():
+    for name, value in {**vars(resolve("uot_rcl").method_options), **options}.items():
         column = f"method_{name}"
         keep &= runs[column] == value if column in runs else False
     return runs[keep]

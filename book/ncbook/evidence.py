@@ -16,7 +16,7 @@ HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold", "not tested
 VERDICTS = (HOLDS, PARTLY, FAILS, UNTESTED)
 SHOWN = 6  # comparisons written out in one line of evidence
 CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
-CATEGORY_CONDITIONS = ("dataset", "preset", "noise", "noise_rate")
+CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
 RATES = ("mrate", "noise_rate")
 
 

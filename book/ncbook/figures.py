@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from ncbook.compare import Difference
 from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
 from ncbook.layouts import Layout, layout_of
@@ -14,6 +13,7 @@ from ncbook.match import models_named, run_of
 from ncbook.papers import rows_of
 from ncbook.runs import Runs, select, usual_value
 from ncbook.tables import BUNDLED
+
 from nclib import plots
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def rates_figure(
     drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
     figure, ((left, right),) = plots.panels(1, 2, height=3.7)
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
-    where |= {"noise": "symmetric"} if layout.of_labels else {"model": model}
+    where |= {"protocol": "symmetric"} if layout.of_labels else {"model": model}
     part = select(runs.category if layout.of_labels else runs.retrieval, **where)
     if not layout.of_labels and layout.noise and len(part):
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]

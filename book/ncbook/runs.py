@@ -7,23 +7,23 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+
+import nclib
 from nclib.runs import record as records
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
-NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise", "seed", "preset")
+NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "seed", "preset")
 FREE = ("device", "threads", "out", "noise_file", "noise_sha256", "root")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*records.RECALLS, "rsum")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
-CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "noise", "variant")
+CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant")
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,11 @@ def load_runs(
     ValueError
         When there is no such folder.
     """
-    import pandas as pd
-
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
-    for path, record in records.read(folder or RECORDED, records.Record):
+    for path, record in records.read(folder or RECORDED):
         s = record.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows["map_avg" in record.metrics["test"]].append(_row(record, path))
+            rows[record.task == "labels"].append(_row(record, path))
     tables = []
     for kind, keys in ((False, KEYS), (True, CATEGORY_KEYS)):
         table = pd.DataFrame(rows[kind])
@@ -119,12 +117,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
     ['emoji']
     """
-    from nclib.label_noise import CategoryRecord
-
-    kinds = {"pairs": records.Record, "labels": CategoryRecord}
-    if task not in kinds:
-        raise ValueError(f"task={task!r}: must be one of {', '.join(kinds)}")
-    table = records.collect(RECORDED, kinds[task])
+    table = records.collect(RECORDED, task) if RECORDED.is_dir() else pd.DataFrame()
     for column, value in where.items():
         if column not in table:
             return table.iloc[:0]
@@ -151,12 +144,8 @@ def recorded_run(method: str, **values: Any) -> records.Record | None:
     ValueError
         As :func:`nclib.run`, for a wrong name or value.
     """
-    from nclib import label_noise
-    from nclib.runs.pairs import kind_of
-
-    kind = kind_of(method)
-    record = label_noise.CategoryRecord if kind is label_noise else records.Record
-    return records.find(RECORDED, kind.resolve(method, **values), record)
+    settings = nclib.resolve(method, **values)
+    return records.find(RECORDED, settings) if RECORDED.is_dir() else None
 
 
 def _row(record: records.Record, path: Path) -> dict[str, Any]:
@@ -232,15 +221,14 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
 @functools.cache
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Usual settings of a run as one flat mapping; None when this version does not know the method."""
-    from nclib import label_noise, models
-    from nclib.runs import pairs as experiment
+    from nclib import models
 
     try:
         if not model:
-            return _flat(label_noise.resolve(method, dataset=dataset, preset=preset, **_root(dataset)))
+            return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
         own = inspect.signature(models.registry.MODELS[model].factory).parameters
         return _flat(
-            experiment.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)),
+            nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
             {k: p.default for k, p in own.items() if p.default is not p.empty},
         )
     except ValueError:
@@ -311,10 +299,10 @@ def protocol_line(table: pd.DataFrame) -> str:
         found = values(column)
         return f"{words} {', '.join(found)}" if found else ""
 
-    labels = not values("protocol")
+    labels = not values("model")
     items = "pairs" if labels else "pictures"
     level = " and ".join(f"{p.removesuffix('s')}-level" for p in values("protocol"))
-    noise = listed("label noise", "noise") if labels else f"{level} noise"
+    noise = listed("label noise", "protocol") if labels else f"{level} noise"
     size = max(values("test_images") or values("test_pairs"), key=len, default="")
     best = "mean average precision of both directions" if labels else "rSum"
     parts = [

@@ -253,7 +253,7 @@ def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.D
 
 def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.DataFrame) -> Iterator[_Row]:
     """Yield one row per run, with all rates beside each other."""
-    table = select(table, noise="symmetric")
+    table = select(table, protocol="symmetric")
     for run, names in groups.values():
         every = select(table, method=run.method, variant=run.variant)
         level = {r: select(every, noise_rate=r) for r in rates}

@@ -1,15 +1,15 @@
 """Category retrieval under noisy labels: an image finds texts of its class, and a text images.
 
-One file per method. :func:`run` trains one and returns its record; ``nclib.run`` calls it for the names in
-:func:`available`. To write one's own, subclass :class:`DeepMethod` or :class:`Projector`, declare the fields
-of its ``Options`` with :func:`option`, decorate the class with :func:`register`.
+One file per method; ``nclib.run`` trains the names in :func:`available`. To write one's own, subclass
+:class:`DeepMethod` or :class:`Projector`, declare the fields of its ``Options`` with :func:`option`, decorate
+the class with :func:`register`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nclib.common.registry import Catalogue
 from nclib.label_noise.base import (
@@ -27,12 +27,7 @@ from nclib.label_noise.base import (
 )
 from nclib.label_noise.parts.networks import Heads, Prototypes
 
-if TYPE_CHECKING:
-    from nclib.runs.label_record import CategoryRecord, collect
-    from nclib.runs.labels import check_parameters, open_run, parameters, resolve, run
-
 __all__ = [
-    "CategoryRecord",
     "DeepMethod",
     "Heads",
     "LabelBatch",
@@ -45,32 +40,14 @@ __all__ = [
     "Training",
     "available",
     "build",
-    "check_parameters",
-    "collect",
-    "open_run",
     "option",
     "options",
-    "parameters",
     "register",
-    "resolve",
-    "run",
 ]
 
 # A new method is one new file here: importing it registers it.
 for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
     import_module(f"{__name__}.{_file.stem}")
-
-_LATE = {
-    **dict.fromkeys(("run", "resolve", "parameters", "check_parameters", "open_run"), "nclib.runs.labels"),
-    **dict.fromkeys(("CategoryRecord", "collect"), "nclib.runs.label_record"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    # The experiment imports nclib.runs.pairs, which may be importing this package.
-    if name in _LATE:
-        return getattr(import_module(_LATE[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def available() -> Catalogue:

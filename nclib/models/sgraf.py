@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nclib.common.shares import with_all_captions
 from nclib.common.tokens import Tokens
 from nclib.models.alignment import pair_nodes, plain_nodes
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
@@ -30,7 +31,6 @@ from nclib.models.grouping import Group, group_captions
 from nclib.models.reasoning import reason_over_pairs
 from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import MODELS, positive, positive_integer
-from nclib.runs.distributed import with_all_captions
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
 """Values of the attended contexts of one block of images. On a CPU they fit in the cache (1.2 MB in float32);

@@ -36,23 +36,10 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
+from nclib.common.shares import held_back
 from nclib.common.tokens import Tokens
 
 TIMEOUT = timedelta(minutes=10)  # of waiting for the others: they do the same work, one of them also saves
-
-_later: ContextVar[dict[Callable[..., None], list[Any]] | None] = ContextVar("later", default=None)
-
-
-def with_all_captions(fold: Callable[..., None], *rows: Tensor) -> None:
-    """Call ``fold(*rows)``, whose tensors have one row per compared caption, with the whole batch's rows.
-
-    Where a process compares its share of the captions, the call waits until all shares are there.
-    """
-    later = _later.get()
-    if later is None:
-        fold(*rows)
-    else:
-        later.setdefault(fold, []).append(rows)
 
 
 def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -153,14 +140,10 @@ class Processes:
             captions = net.encode_captions(Tokens(tokens.ids[own], tokens.lengths[own]))
         else:
             encoded, captions = net.encode_images(images), net.encode_captions(tokens).select(own)
-        later: dict[Callable[..., None], list[Any]] = {}
-        token = _later.set(later)
-        try:
+        with held_back() as later:
             columns = net.similarity(encoded, captions, logits=logits)
-        finally:
-            _later.reset(token)
-        for fold, parts in later.items():
-            fold(*(self.gather(torch.cat(rows), n) for rows in zip(*parts, strict=True)))
+        for update, parts in later.items():
+            update(*(self.gather(torch.cat(rows), n) for rows in zip(*parts, strict=True)))
         whole: Tensor = _Gather.apply(columns.t(), self, n, True)
         return whole.t().contiguous()
 

@@ -1,4 +1,4 @@
-"""The loop of category retrieval: epochs, optimiser, cosine schedule, checkpoints, selection on validation.
+"""Trainer of category retrieval: epochs, optimiser, cosine schedule, evaluation.
 
 Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
 killed continues from its last finished epoch and ends with the same bits as one that never stopped.
@@ -7,8 +7,6 @@ killed continues from its last finished epoch and ends with the same bits as one
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,27 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.common.options import option
-from nclib.runs.loop import SavedLoop, seed_of
 from nclib.common.method import check_terms
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelTruth, Projector, Training
 from nclib.data.category import CategorySplit
 from nclib.evaluation import mean_average_precision
+from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
+from nclib.runs.loop import SavedLoop, seed_of
+from nclib.runs.options import LabelSchedule
 
 BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
 EVALUATED = 1024  # pairs passed at a time without gradient
-
-
-@dataclass(frozen=True)
-class CategorySchedule:
-    """How long, how fast and how wide to train; closed-form methods take no notice of it."""
-
-    batch_size: int = option(100, low=1, help="pairs in a batch")
-    epochs: int = option(100, low=1, help="epochs, warm-up included")
-    lr: float = option(1e-4, above=0, help="learning rate of Adam")
-    lr_schedule: str = option("cosine", choices=("cosine", "constant"), help="the rate falls to 0, or stays")
-    hidden: int = option(4096, low=1, help="width of hidden layers")
-    dim: int = option(512, low=1, help="width L of the common space")
 
 
 LR_SCHEDULES = {
@@ -60,7 +46,7 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
     return {"map_i2t": i2t, "map_t2i": t2i, "map_avg": (i2t + t2i) / 2}
 
 
-class CategoryTrainer(SavedLoop):
+class LabelTrainer(SavedLoop):
     """Trains one method; is the ``loop`` that a deep method is given.
 
     Parameters
@@ -74,7 +60,7 @@ class CategoryTrainer(SavedLoop):
         True classes, for diagnosis only.
     val : CategorySplit
         Split on which the epoch with the largest mean mAP is selected.
-    schedule : CategorySchedule
+    schedule : LabelSchedule
     seed : int
     device : torch.device
     folder : Path
@@ -93,7 +79,7 @@ class CategoryTrainer(SavedLoop):
         train: Training,
         truth: np.ndarray,
         val: CategorySplit,
-        schedule: CategorySchedule,
+        schedule: LabelSchedule,
         *,
         seed: int,
         device: torch.device,
@@ -137,6 +123,11 @@ class CategoryTrainer(SavedLoop):
         """Epochs of the whole run; a closed form takes one."""
         return self.n_epochs if isinstance(self.method, DeepMethod) else 1
 
+    @property
+    def n_parameters(self) -> int:
+        """Parameters of the network; 0 for a closed form."""
+        return sum(p.numel() for p in self.network.parameters()) if self.network is not None else 0
+
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
         if isinstance(self.method, DeepMethod):
             return self._train_networks(self.method, progress)
@@ -144,8 +135,6 @@ class CategoryTrainer(SavedLoop):
         return {f"chosen_{k}": float(v) for k, v in self.method.chosen().items()}
 
     def _train_networks(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
-        from tqdm import tqdm
-
         self.iteration = self.epoch * self.n_steps
         scale = LR_SCHEDULES[self.schedule.lr_schedule](self.epoch, self.n_epochs)
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -155,14 +144,12 @@ class CategoryTrainer(SavedLoop):
         order = torch.randperm(self.n_pairs, generator=self.generator("batches"))
         chunks = order.to(self.device).split(self.batch_size)[: self.n_steps]
         totals: dict[str, Tensor] = {}
-        quiet = not (progress and sys.stderr.isatty())
-        for index in tqdm(chunks, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
+        for index in self._shown(chunks, progress):
             terms = check_terms(method.step(self, self.batch(index)), method.step)
             self.optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()
             self.optimizer.step()
-            for name, value in terms.items():
-                totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+            self._add(totals, terms)
             self.iteration += 1
         method.end_epoch(self)
         row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}

@@ -1,10 +1,11 @@
-"""What both training loops share: epochs, selection on validation, checkpoints that continue exactly."""
+"""Base of both trainers: epochs, selection on validation, checkpoints, and exact resume."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import math
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,21 +16,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.runs import checkpoint
 from nclib.common.lock import make_folder
+from nclib.runs import checkpoint
 from nclib.runs.distributed import current
 
-IDENTITY = {"fingerprint": "settings or code"}  # key of a checkpoint's identity -> words, where they differ
+IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoint's identity
 
 
 def seed_of(*parts: object) -> int:
-    """Return a seed made of some values, the same everywhere."""
+    """Return a seed that some values determine, the same on every machine."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def private_copy(tree: Any) -> Any:
-    """Return dicts, lists and tensors copied, so that later steps do not change them."""
+    """Copy dicts, lists and tensors, so that later steps do not change them."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):
@@ -40,8 +41,8 @@ def private_copy(tree: Any) -> Any:
 class SavedLoop(ABC):
     """Epochs that are validated, selected and saved one by one; a killed run continues from the last one.
 
-    A subclass says how an epoch is trained and validated, what its weights are, and what else a run needs to
-    continue with the same bits.
+    A subclass says how an epoch is trained and validated, which weights testing needs, and which further
+    state a run needs to continue with the same bits.
 
     Parameters
     ----------
@@ -65,12 +66,17 @@ class SavedLoop(ABC):
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
         self._arrays: dict[str, np.ndarray] = {}
 
-    # -- what a loop must say ---------------------------------------------------------------------------
+    # -- what a trainer must say --------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def n_planned(self) -> int:
         """Epochs of the whole run."""
+
+    @property
+    @abstractmethod
+    def n_parameters(self) -> int:
+        """Numbers of all networks that training changes."""
 
     @abstractmethod
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
@@ -98,17 +104,17 @@ class SavedLoop(ABC):
 
     @abstractmethod
     def _line(self, row: dict[str, Any]) -> str:
-        """Return an epoch's row in words."""
+        """Return the line that is printed after an epoch."""
 
     # -- the loop ---------------------------------------------------------------------------------------
 
     def keep(self, **arrays: Any) -> None:
-        """Store arrays of this epoch; read them back with :func:`nclib.runs.pair_trainer.epoch_arrays`.
+        """Store arrays of this epoch; read them back with :func:`epoch_arrays`.
 
         Parameters
         ----------
         **arrays
-            Tensors or arrays by name; another of the same name in this epoch takes its place.
+            Tensors or arrays by name; a later one of the same name in this epoch replaces it.
         """
         for name, value in arrays.items():
             self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
@@ -116,7 +122,7 @@ class SavedLoop(ABC):
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
         """Train to the end, from the last checkpoint if there is one; return one dict per epoch.
 
-        A damaged checkpoint is set aside with a warning, and training starts anew.
+        A damaged checkpoint is set aside with a warning, and training starts from the first epoch.
 
         Parameters
         ----------
@@ -126,7 +132,7 @@ class SavedLoop(ABC):
         Returns
         -------
         list of dict
-            The rows of the curves, those of an earlier process among them.
+            The rows of the curves, with those of an earlier process.
 
         Raises
         ------
@@ -158,6 +164,18 @@ class SavedLoop(ABC):
             if progress:
                 print(self._line(row), flush=True)
         return self.history
+
+    def _shown(self, items: Any, progress: bool) -> Any:
+        """Return ``items`` with a bar in a terminal."""
+        from tqdm import tqdm
+
+        quiet = not (progress and sys.stderr.isatty())
+        return tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet)
+
+    def _add(self, totals: dict[str, Tensor], terms: Mapping[str, Tensor]) -> None:
+        """Add the loss terms of a step to their sums, without waiting for the device."""
+        for name, value in terms.items():
+            totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
 
     def _mean_losses(self, totals: Mapping[str, Tensor], steps: int, lr: float) -> dict[str, float]:
         """Return the sums of loss terms as means ``loss_*``, or say which is not finite."""
@@ -216,3 +234,28 @@ class SavedLoop(ABC):
                     f"{self._file} belongs to a run with other {what}; take another out or delete it"
                 )
         return saved
+
+
+def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
+    """Return the arrays that a run kept, by epoch (1-based) and name.
+
+    Parameters
+    ----------
+    folder : path
+        Of the run: ``record.folder``.
+
+    Returns
+    -------
+    dict of int to dict of str to ndarray
+        The epoch, from 1, and the name of each array; empty where the run kept none.
+
+    Raises
+    ------
+    ValueError, EOFError, zipfile.BadZipFile
+        When a file is damaged.
+    """
+    result = {}
+    for path in sorted((Path(folder) / "epochs").glob("*.npz")):
+        with np.load(path, allow_pickle=False) as file:
+            result[int(path.stem)] = {name: file[name] for name in file.files}
+    return result

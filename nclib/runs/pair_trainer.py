@@ -1,4 +1,4 @@
-"""The one training loop: epochs, optimiser, precision, progress, checkpoints, selection on validation.
+"""Trainer of pairs: epochs, optimiser, precision, and the services that a method may ask for.
 
 Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
 killed continues from its last finished epoch and ends with the same bits as one that never stopped.
@@ -8,206 +8,29 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nclib.common.method import check_steps, loss_terms
 from nclib.common.prefetch import X, Y, ahead
-from nclib.common.options import option
-from nclib.runs.loop import SavedLoop, seed_of
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
-from nclib.methods import Batch, Method, Truth
+from nclib.methods import Batch, Method
 from nclib.models import Matcher, similarity_matrix
 from nclib.noise import Mismatch
+from nclib.runs.loop import SavedLoop, seed_of
+from nclib.runs.noisy_pairs import Batches, NoisyPairs
+from nclib.runs.options import PRECISION, PairSchedule
 
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
-AHEAD = 2  # batches that are read from disk while one is in use; 38 MB each at the papers' sizes
-PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast to train."""
-
-    batch_size: int = option(128, low=2, help="pairs in a batch")
-    warmup_epochs: int = option(5, low=0, help="epochs of warm-up on all pairs")
-    epochs: int = option(35, low=0, help="training epochs after warm-up")
-    lr: float = option(2e-4, above=0, help="learning rate of Adam")
-    decay_every: int = option(15, low=1, help="the rate falls by 0.1 every so many training epochs")
-    clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
-    precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
-
-
-def choose_device(name: str = "auto") -> torch.device:
-    """Return the device called ``name``; ``auto`` takes a GPU when there is one.
-
-    Parameters
-    ----------
-    name : str
-        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-    Returns
-    -------
-    torch.device
-
-    Raises
-    ------
-    ValueError
-        When the device does not exist here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device={name!r} cannot be used here ({error}); take 'auto' or 'cpu'") from error
-    return device
-
-
-class NoisyPairs:
-    """Training pairs as the learner gets them: every caption with the image that the noise gave it.
-
-    Parameters
-    ----------
-    split : Split
-        Training split.
-    noise : Mismatch
-        Which image each caption is paired with, and which pairs are still matched.
-    truth_is_known : bool
-        False for data whose own pairs are partly wrong: then nobody can say which pairs are matched.
-
-    Raises
-    ------
-    ValueError
-        When noise and split differ in the number of captions.
-    """
-
-    def __init__(self, split: Split, noise: Mismatch, *, truth_is_known: bool = True) -> None:
-        self.split, self.noise, self.truth_is_known = split, noise, truth_is_known
-        self.image_of = torch.as_tensor(noise.image_of, dtype=torch.int64)
-        if len(self.image_of) != len(split.captions):
-            raise ValueError(
-                f"the noise covers {len(self.image_of)} captions, "
-                f"the training split has {len(split.captions)}"
-            )
-
-    def __len__(self) -> int:
-        return len(self.image_of)
-
-    def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """Load the pairs at ``index`` onto ``device``.
-
-        Parameters
-        ----------
-        index : Tensor, int64, (B,)
-            Numbers of captions in the training split; pair ``i`` is caption ``i`` with its image.
-        device : torch.device
-
-        Returns
-        -------
-        Batch
-            Of B pairs, in this order.
-        """
-        return _on(device, self._host_batch(index, device))
-
-    def batches(self, order: Tensor, size: int, least: int, device: torch.device) -> Batches:
-        """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead.
-
-        Parameters
-        ----------
-        order : Tensor, int64, (N,)
-            Pairs, in the order in which they are wanted.
-        size : int
-            Pairs in a batch.
-        least : int
-            A last batch with fewer is left out.
-        device : torch.device
-
-        Returns
-        -------
-        Batches
-        """
-        return Batches(
-            lambda index: self._host_batch(index, device),
-            order,
-            size,
-            least,
-            place=lambda batch: _on(device, batch),
-            n_ahead=self.n_ahead,
-        )
-
-    @property
-    def n_ahead(self) -> int:
-        """Batches that a thread loads before they are asked for; 0 where the data are in memory."""
-        return AHEAD if self.split.on_disk else 0
-
-    def _host_batch(self, index: Tensor, device: torch.device) -> Batch:
-        """Load pairs into the host's memory; knows nothing of a current device, so any thread can do it."""
-        images = self.split.features(
-            self.image_of[index].numpy(), pinned=self.split.on_disk and device.type == "cuda"
-        )
-        return Batch(index, images, self.split.captions.batch(index.numpy()))
-
-    def truth(self) -> Truth:
-        """Return what is really so, for diagnosis.
-
-        Returns
-        -------
-        Truth
-            Which pairs are matched and, where the data know it, how relevant an image is to a caption.
-        """
-        return Truth(self.noise.matched, self._relevance if self.split.has_relevance else None)
-
-    def _relevance(self, image_pair: Tensor, caption_pair: Tensor) -> Tensor:
-        rows = self.image_of[image_pair].numpy()
-        return torch.from_numpy(self.split.relevance(rows, caption_pair.numpy()))
-
-
-def _on(device: torch.device, batch: Batch) -> Batch:
-    return Batch(batch.index, batch.images.to(device, non_blocking=True), batch.captions.to(device))
-
-
-class Batches:
-    """Batches of some pairs in a given order; knows its length. A last batch below ``least`` is left out.
-
-    ``load`` makes a batch from positions; with ``n_ahead`` a thread calls it for so many batches ahead of
-    the one in use. ``place`` finishes a batch in the thread that asks for it.
-    """
-
-    def __init__(
-        self,
-        load: Callable[[Tensor], Batch],
-        order: Tensor,
-        size: int,
-        least: int,
-        *,
-        place: Callable[[Batch], Batch] | None = None,
-        n_ahead: int = 0,
-    ) -> None:
-        n, rest = len(order), len(order) % size
-        last = n - rest if rest < least else n
-        self.load, self.chunks = load, list(order[:last].split(size)) if last else []
-        self.place, self.n_ahead = place, n_ahead
-
-    def __len__(self) -> int:
-        return len(self.chunks)
-
-    def __iter__(self) -> Iterator[Batch]:
-        loaded = ahead(self.load, self.chunks, self.n_ahead) if self.n_ahead else map(self.load, self.chunks)
-        return loaded if self.place is None else map(self.place, loaded)
-
-
-class Trainer(SavedLoop):
+class PairTrainer(SavedLoop):
     """Trains the networks of a method; is the ``loop`` that a method is given.
 
     Parameters
@@ -220,7 +43,7 @@ class Trainer(SavedLoop):
         Training pairs.
     val : Split
         Split on which the best epoch is selected (largest sum of the six recalls).
-    schedule : Schedule
+    schedule : PairSchedule
         Epochs, rates, batch size.
     seed : int
         Seed of every draw.
@@ -247,7 +70,7 @@ class Trainer(SavedLoop):
         networks: list[Matcher],
         pairs: NoisyPairs,
         val: Split,
-        schedule: Schedule,
+        schedule: PairSchedule,
         *,
         seed: int,
         device: torch.device,
@@ -512,9 +335,12 @@ class Trainer(SavedLoop):
         """Epochs of the whole run, warm-up included."""
         return self.schedule.warmup_epochs + self.schedule.epochs
 
-    def _train_epoch(self, progress: bool) -> dict[str, Any]:
-        from tqdm import tqdm
+    @property
+    def n_parameters(self) -> int:
+        """Parameters of all networks."""
+        return sum(p.numel() for network in self.networks for p in network.parameters())
 
+    def _train_epoch(self, progress: bool) -> dict[str, Any]:
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
         if self.epoch == s.warmup_epochs:
             self.method.begin_training(self)
@@ -532,12 +358,10 @@ class Trainer(SavedLoop):
             self.processes.align(self.networks)
             begin, step = self.method.begin_epoch, self.method.warmup_step if warm else self.method.step
             items = self.batches(purpose="warm-up") if warm else check_steps(begin(self), begin)
-            quiet = not (progress and sys.stderr.isatty())
-            for item in tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet):
+            for item in self._shown(items, progress):
                 for terms in loss_terms(step(self, item), step):
                     self._minimise(terms)
-                    for name, value in terms.items():
-                        totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+                    self._add(totals, terms)
                 steps += 1
             if not warm:
                 self.method.end_epoch(self)
@@ -553,7 +377,7 @@ class Trainer(SavedLoop):
         optimizer.zero_grad(set_to_none=True)
         torch.stack(list(terms.values())).sum().backward()
         self.processes.average_gradients(network.parameters())
-        nn.utils.clip_grad_norm_(network.parameters(), self.schedule.clip)
+        nn.utils.clip_grad_norm_(network.parameters(), self.schedule.grad_clip)
         optimizer.step()
 
     def scores(self, split: Split, *, progress: bool = False) -> Tensor:
@@ -648,28 +472,3 @@ def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPair
     n_images = max(1, min(math.ceil(share * n_pairs / val.captions_per_image), val.n_images * 4 // 5))
     kept, aside = val.part(0, val.n_images - n_images), val.part(val.n_images - n_images, val.n_images)
     return kept, NoisyPairs(aside, Mismatch.draw(aside.image_of, 0.0, seed=0))
-
-
-def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, by epoch (1-based) and name.
-
-    Parameters
-    ----------
-    folder : path
-        Of the run: ``record.folder``.
-
-    Returns
-    -------
-    dict of int to dict of str to ndarray
-        The epoch, from 1, and the name of each array; empty where the run kept none.
-
-    Raises
-    ------
-    ValueError, EOFError, zipfile.BadZipFile
-        When a file is damaged.
-    """
-    result = {}
-    for path in sorted((Path(folder) / "epochs").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as file:
-            result[int(path.stem)] = {name: file[name] for name in file.files}
-    return result

@@ -1,317 +1,172 @@
-"""One run from settings to record: any method on any model, any data, any noise.
-
-``nclib.run(method="l2rm", mrate=0.6)`` is the whole interface; the notebooks call it too.
-"""
+"""Runs on mismatched pairs: any method on any model, any data, any noise."""
 
 from __future__ import annotations
 
-import difflib
-import sys
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from nclib import label_noise, data, methods, models
-from nclib.runs.frame import Frame, cpu_threads, fingerprint, of_last_epoch, of_noise
-from nclib.common.options import Rule, make, option, rules
-from nclib.runs.settings import check_model_options
+from nclib import data, methods, models
+from nclib.common.options import misfits
+from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
+from nclib.models import Matcher
+from nclib.models.registry import MODELS, SIZES, parameters_of
 from nclib.noise import Mismatch
-from nclib.runs.presets import PRESETS, preset
-from nclib.runs.record import Record
-from nclib.runs.pair_trainer import NoisyPairs, Schedule, Trainer, choose_device
+from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, fingerprint, last_diagnostics
+from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs.options import PairOptions, PairSchedule, Settings
+from nclib.runs.pair_trainer import PairTrainer
+from nclib.runs.presets import pair_preset
 
-if TYPE_CHECKING:
-    from nclib.data import Dataset, Split
+SIZES_OF_THE_DATA = ("feature_dim", "vocab_size", "n_regions")
 
-__all__ = [
-    "FRAME",
-    "RunOptions",
-    "build_networks",
-    "check_parameters",
-    "cpu_threads",
-    "fingerprint",
-    "kind_of",
-    "load_trainer",
-    "open_run",
-    "parameters",
-    "prepare_noise",
-    "resolve",
-    "run",
-    "run_name",
-    "shared",
-    "test_metrics",
-]
+PairSettings = Settings[PairOptions, PairSchedule]
+LoadedPairs = LoadedRun[PairTrainer, Dataset, Mismatch]
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What every run chooses, whatever its method."""
+class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
+    """Runs of a method in ``nclib.methods``."""
 
-    dataset: str = option("emoji", help="name of the data; see nclib.data.available()")
-    model: str = option("saf", help="name of the model; see nclib.models.available()")
-    mrate: float = option(0.6, low=0, high=1, help="mismatch rate: share of training pairs made wrong")
-    protocol: str = option("images", choices=("images", "captions", "pairs"), help="what is shuffled")
-    noise_file: str = option("", help="a noise index file instead of a draw; mrate and protocol are its own")
-    seed: int = option(0, low=0, high=2**31 - 1, help="seed of noise, weights and batches")
-    preset: str = option("quick", choices=PRESETS, help="size of the run")
-    device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
-    threads: int = option(0, low=0, help="CPU threads; 0: as many as torch takes")
-    out: str = option("runs", help="folder for records, checkpoints and arrays")
+    options = PairOptions
+    schedule = PairSchedule
+    mappings = ("model_options", "data_options")
+    datasets = datasets
+    synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
+    file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
+    items = "pairs"
 
+    def method_options(self) -> type:
+        return methods.options(self.method)
 
-def _preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    values, model_options, data_options = preset(name, dataset, method, given.get("model", RunOptions.model))
-    return {**values, "model_options": model_options, "data_options": data_options}
+    def catalogues(self) -> dict[str, Collection[str]]:
+        return {"dataset": data.available(), "model": models.available()}
 
+    def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        return pair_preset(name, dataset, self.method, given.get("model", PairOptions.model))
 
-FRAME = Frame(
-    options=RunOptions,
-    schedule=Schedule,
-    method_options=methods.options,
-    preset=_preset,
-    datasets=datasets,
-    mappings=("model_options", "data_options"),
-    catalogues={"dataset": data.available, "model": models.available},
-    noise_from_file={"mrate": None, "protocol": "file"},
-    record=Record,
-)
+    def resolve(self, **values: Any) -> PairSettings:
+        """Return the complete settings of a run, as :meth:`Experiment.resolve`."""
+        settings = super().resolve(**values)
+        _check_model_options(settings.run.model, settings.model_options or {})
+        if settings.schedule.epochs + settings.schedule.warmup_epochs == 0:
+            raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
+        return settings
 
+    def title(self, settings: PairSettings) -> str:
+        run = settings.run
+        noise = f"file-{settings.noise_sha256[:8]}" if run.noise_file else f"m{run.mrate:g}-{run.protocol}"
+        return f"{self.method}-{run.model}-{run.dataset}-{noise}-s{run.seed}"
 
-def kind_of(method: str) -> ModuleType:
-    """Return the module whose ``run``, ``resolve`` and ``parameters`` belong to a method.
-
-    Parameters
-    ----------
-    method : str
-        One of ``nclib.methods.available()`` or ``nclib.label_noise.available()``.
-
-    Returns
-    -------
-    module
-        :mod:`nclib.runs.pairs` for mismatched pairs, ``nclib.label_noise`` for wrong categories.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name; the message lists those that there are.
-    """
-    pairs, labels = methods.available(), label_noise.available()
-    if method in pairs:
-        return sys.modules[__name__]
-    if method in labels:
-        return label_noise
-    every = [*pairs, *labels]
-    near = difflib.get_close_matches(str(method), every, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
-
-
-def parameters(method: str) -> dict[str, Rule]:
-    """Return every parameter of a run with ``method`` and what it may be, by name."""
-    return FRAME.parameters(method)
-
-
-def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
-    """Check a notebook's parameters in its first code cell and return those that were given.
-
-    Parameters
-    ----------
-    namespace : mapping
-        ``globals()`` of the notebook: at that moment every plain value in it is a parameter. None means
-        "as the preset says".
-    method : str or None
-        Method that the notebook runs; None when it runs none and all its parameters are ``extra``.
-    **extra : Rule
-        Further parameters that belong to the notebook itself, or stricter rules for those of the run.
-
-    Returns
-    -------
-    dict
-        Name and value of the parameters of :func:`run`.
-
-    Raises
-    ------
-    ValueError
-        Naming each unknown parameter, with the nearest known one, and each value out of range.
-    """
-    return FRAME.check_namespace(namespace, method, extra)
-
-
-def run(
-    method: str = "l2rm",
-    *,
-    model_options: Mapping[str, Any] | None = None,
-    data_options: Mapping[str, Any] | None = None,
-    progress: bool = True,
-    **values: Any,
-) -> Record:
-    """Train one method on noisy pairs, test the selected epoch, and leave a record.
-
-    A run lives in a folder named after its settings and the code. Called again, an unfinished run continues
-    from its last epoch, exactly; a finished one is returned from its record.
-
-    Parameters
-    ----------
-    method : str
-        One of ``nclib.methods.available()``; a name in ``nclib.label_noise.available()`` goes, with ``values``,
-        to ``nclib.label_noise.run``, whose parameters are others.
-    model_options, data_options : mapping, optional
-        Passed to ``nclib.models.build`` and ``nclib.data.load``, over those of the preset.
-    progress : bool
-        Print one line per epoch (and draw a bar in a terminal).
-    **values
-        ``dataset``, ``model``, ``mrate``, ``protocol``, ``noise_file``, ``seed``, ``preset``, ``device``,
-        ``threads``, ``out``; ``batch_size``, ``warmup_epochs``, ``epochs``, ``lr``, ``decay_every``,
-        ``clip``, ``precision``; and the method's own options. None means "as the preset says".
-
-    Returns
-    -------
-    Record
-        Also written to ``<out>/<run>/record.json``.
-
-    Raises
-    ------
-    ValueError
-        For an unknown name, a misspelt parameter or a value out of range, before anything is loaded.
-
-    Examples
-    --------
-    >>> record = run("plain", dataset="planted", model="vse", epochs=1)  # doctest: +SKIP
-    """
-    if kind_of(method) is label_noise:
-        given = {"model_options": model_options, "data_options": data_options}
-        values |= {k: v for k, v in given.items() if v is not None}
-        return label_noise.run(method, progress=progress, **values)
-    settings = resolve(method, model_options=model_options, data_options=data_options, **values)
-    folder = Path(settings["out"]) / run_name(settings)
-    return FRAME.run(settings, folder, load_trainer, _run, progress)
-
-
-def resolve(
-    method: str = "l2rm",
-    *,
-    model_options: Mapping[str, Any] | None = None,
-    data_options: Mapping[str, Any] | None = None,
-    **values: Any,
-) -> dict[str, Any]:
-    """Return the complete settings of a run: defaults, then the preset, then what was given.
-
-    Raises
-    ------
-    ValueError
-        As :func:`run`.
-    """
-    values |= {"model_options": model_options, "data_options": data_options}
-    settings = FRAME.resolve(method, values)
-    check_model_options(settings["model"], settings["model_options"])
-    if settings["epochs"] + settings["warmup_epochs"] == 0:
-        raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
-    return settings
-
-
-def run_name(settings: Mapping[str, Any]) -> str:
-    """Return the folder name of a run: readable, and unique by its fingerprint."""
-    s = settings
-    noise = f"file-{s['noise_sha256'][:8]}" if s["noise_file"] else f"m{s['mrate']:g}-{s['protocol']}"
-    return f"{s['method']}-{s['model']}-{s['dataset']}-{noise}-s{s['seed']}-{fingerprint(s)[:8]}"
-
-
-def shared(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those parameters of a run that do not belong to its method, to run another one likewise."""
-    return FRAME.shared(given)
-
-
-def prepare_noise(settings: Mapping[str, Any], train: Split) -> Mismatch:
-    """Draw or read the mismatch that ``settings`` name."""
-    if settings["noise_file"]:
-        return Mismatch.from_file(
-            settings["noise_file"], train.image_of, captions_per_image=train.captions_per_image
+    def load(self, settings: PairSettings, folder: Path, device: torch.device) -> LoadedPairs:
+        dataset = data.load(settings.run.dataset, **settings.data_options)
+        noise = draw_mismatch(settings, dataset.train)
+        method = methods.build(self.method, **vars(settings.method_options))
+        networks = build_networks(settings, dataset, method.n_networks)
+        trainer = PairTrainer(
+            method,
+            [method.prepare(network) for network in networks],
+            NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
+            dataset.val,
+            settings.schedule,
+            seed=settings.run.seed,
+            device=device,
+            folder=folder,
+            fingerprint=fingerprint(settings.flat()),
+            data_checksum=dataset.checksum,
         )
-    return Mismatch.draw(
-        train.image_of, settings["mrate"], seed=settings["seed"], protocol=settings["protocol"]
-    )
+        return LoadedRun(trainer, dataset, noise)
+
+    def noise_facts(self, noise: Mismatch) -> dict[str, Any]:
+        return {"of": len(noise)}
+
+    def evaluate(self, loaded: LoadedPairs) -> dict[str, dict[str, float]]:
+        return split_metrics(loaded.trainer, loaded.dataset.test)
+
+    def data_facts(self, loaded: LoadedPairs) -> dict[str, Any]:
+        return {
+            "train_pairs": len(loaded.trainer.pairs),
+            "val_images": loaded.dataset.val.n_images,
+            "test_images": loaded.dataset.test.n_images,
+        }
+
+    def diagnostics(self, loaded: LoadedPairs) -> dict[str, Any]:
+        """Return the diagnostics of the last training epoch."""
+        return last_diagnostics([row for row in loaded.trainer.history if row["phase"] == "training"])
 
 
-def build_networks(settings: Mapping[str, Any], dataset: Dataset, n: int) -> list[Any]:
-    """Build ``n`` models with weights drawn from the run's seed."""
+def draw_mismatch(settings: PairSettings, train: Split) -> Mismatch:
+    """Draw the mismatch of a run, or read it from its file.
+
+    Parameters
+    ----------
+    settings : Settings
+    train : Split
+        Training split, of N captions.
+
+    Returns
+    -------
+    Mismatch
+        Of N pairs.
+
+    Raises
+    ------
+    ValueError
+        When the noise file does not fit the split.
+    """
+    run = settings.run
+    if run.noise_file:
+        return Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=train.captions_per_image)
+    assert run.mrate is not None
+    return Mismatch.draw(train.image_of, run.mrate, seed=run.seed, protocol=run.protocol)
+
+
+def build_networks(settings: PairSettings, dataset: Dataset, n: int) -> list[Matcher]:
+    """Build ``n`` models with weights drawn from the run's seed.
+
+    Parameters
+    ----------
+    settings : Settings
+    dataset : Dataset
+        Decides the sizes of features and vocabulary.
+    n : int
+
+    Returns
+    -------
+    list of Matcher
+    """
     networks = []
     for i in range(n):
-        torch.manual_seed(settings["seed"] * 1000 + i)
+        torch.manual_seed(settings.run.seed * 1000 + i)
         networks.append(
             models.build(
-                settings["model"],
+                settings.run.model,
                 feature_dim=dataset.feature_dim,
                 vocab_size=dataset.vocabulary.size,
                 n_regions=dataset.n_regions,
-                **settings["model_options"],
+                **(settings.model_options or {}),
             )
         )
     return networks
 
 
-def load_trainer(settings: Mapping[str, Any], folder: Path, device: torch.device) -> tuple[Trainer, Dataset]:
-    """Assemble data, noise, models, method and loop of a run, ready to :meth:`Trainer.fit`."""
-    dataset = data.load(settings["dataset"], **settings["data_options"])
-    noise = prepare_noise(settings, dataset.train)
-    method = methods.build(settings["method"], **settings["method_options"])
-    schedule = make(Schedule, {k: settings[k] for k in rules(Schedule)})
-    trainer = Trainer(
-        method,
-        [method.prepare(network) for network in build_networks(settings, dataset, method.n_networks)],
-        NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
-        dataset.val,
-        schedule,
-        seed=settings["seed"],
-        device=device,
-        folder=folder,
-        fingerprint=fingerprint(settings),
-        data_checksum=dataset.checksum,
-    )
-    return trainer, dataset
+def split_metrics(trainer: PairTrainer, split: Split) -> dict[str, dict[str, float]]:
+    """Evaluate the networks of a trainer on a split.
 
+    Parameters
+    ----------
+    trainer : PairTrainer
+    split : Split
 
-def _run(settings: dict[str, Any], loaded: tuple[Trainer, Dataset], progress: bool) -> Record:
-    trainer, dataset = loaded
-    noise = trainer.pairs.noise
-    if progress:
-        print(f"{trainer.folder.name}  [{settings['preset']}, {trainer.device}]\n{noise.describe()}")
-    curves = trainer.fit(progress)
-    trainer.load_best()
-    started = time.perf_counter()
-    metrics = test_metrics(trainer, dataset.test)
-    test_seconds = time.perf_counter() - started
-    return FRAME.finish(
-        settings,
-        trainer,
-        data={
-            "name": dataset.name,
-            "checksum": dataset.checksum,
-            "train_pairs": len(trainer.pairs),
-            "val_images": dataset.val.n_images,
-            "test_images": dataset.test.n_images,
-        },
-        noise=of_noise(noise),
-        metrics=metrics,
-        diagnostics=of_last_epoch([row for row in curves if row["phase"] == "training"]),
-        test_seconds=test_seconds,
-        parameters=sum(p.numel() for network in trainer.networks for p in network.parameters()),
-        progress=progress,
-    )
-
-
-def test_metrics(trainer: Trainer, split: Split) -> dict[str, dict[str, float]]:
-    """Return the results on a split by name.
-
-    ``test`` scores the mean similarity of all networks: recalls and, where the truth is known, retrieval
-    metrics that count it. ``test_dsl`` adds dual-softmax post-processing. ``single``, for methods with
-    several networks, is the mean result of the networks alone.
+    Returns
+    -------
+    dict of str to dict
+        ``test`` scores the mean similarity of all networks: recalls in percent and, where the truth is known,
+        retrieval metrics that count it. ``test_dsl`` adds dual-softmax post-processing. ``single``, for
+        methods with several networks, is the mean result of the networks alone.
     """
     parts = trainer.scores(split)
     S, d = parts.mean(0), split.captions_per_image
@@ -326,31 +181,9 @@ def test_metrics(trainer: Trainer, split: Split) -> dict[str, dict[str, float]]:
     return result
 
 
-def open_run(record: Record, device: str = "cpu") -> tuple[Trainer, Dataset]:
-    """Load the data and the selected weights of a finished run, to look at what it learned.
-
-    Parameters
-    ----------
-    record : Record
-        Of the run; its ``folder`` must hold the checkpoint.
-    device : str
-        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-    Returns
-    -------
-    trainer : Trainer
-        With the weights of the selected epoch in its ``networks``, in eval mode.
-    dataset : Dataset
-        The data of the run.
-
-    Raises
-    ------
-    FileNotFoundError
-        When the run's folder, which holds its weights, is not there.
-    ValueError
-        When the checkpoint is damaged or belongs to other settings, data or code, or there is no such device.
-    """
-    with torch.random.fork_rng(devices=[]):
-        trainer, dataset = load_trainer(record.settings, Path(record.folder), choose_device(device))
-    trainer.load_best()
-    return trainer, dataset
+def _check_model_options(model: str, given: Mapping[str, Any]) -> None:
+    """Raise a ValueError when a model lacks such an option, or it is of another type."""
+    known = [*models.options(model), *(n for n in SIZES if n not in SIZES_OF_THE_DATA)]
+    check_unknown("model_options", model, given, known)
+    if wrong := misfits(given, parameters_of(MODELS[model].factory)):
+        raise ValueError("model_options: " + "; ".join(wrong))

@@ -1,47 +1,49 @@
-"""Record of a run: one JSON file with settings, checksums, metrics, curves, diagnostics, cost and versions."""
+"""Record of a run: one JSON file with settings, checksums, metrics, curves, cost and versions."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import platform
-import subprocess
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, Self
 
 from nclib.runs.checkpoint import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from nclib.runs.options import Settings
+
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
 FREE = ("out", "device", "threads")  # settings that do not decide the numbers
+TASKS = ("pairs", "labels")
+RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
 
 
 class OtherFileError(ValueError):
-    """A sound JSON file is no record of the kind that was asked for, but a benchmark's result, say."""
+    """Valid JSON, but not a record of a run: the result of a benchmark, for example."""
 
 
 @dataclass
 class Record:
-    """The record of one run.
+    """The record of one run, on pairs or on labels.
 
     Parameters
     ----------
     settings : dict
-        Everything that was chosen: method, model, dataset, mrate, protocol, seed, preset, and their options.
+        Every setting of the run: method, model, dataset, noise rate, seed, preset, and their options.
     data, noise : dict
-        Name and checksum of the data; protocol, rates and checksum of the noise.
+        Name, checksum and sizes of the data; protocol, rates and checksum of the noise, and how many pairs or
+        labels it ``moved``.
     metrics : dict
-        ``val`` and ``test`` results of the selected epoch (recalls in percent), ``test_dsl`` after
+        ``val`` and ``test`` results of the selected epoch. Pairs: recalls in percent, ``test_dsl`` after
         dual-softmax post-processing, and for methods with several networks ``single``: their mean alone.
+        Labels: ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1], and ``last``: the test results of the last
+        epoch.
     curves : list of dict
         One dict per epoch.
     diagnostics : dict
@@ -53,6 +55,8 @@ class Record:
         GPU, of the whole process so far on a CPU.
     environment : dict
         Hardware and versions, and the number of ``processes`` that shared the run.
+    name : str
+        Of the run's folder.
     folder : str
         Where checkpoints and per-epoch arrays lie; not stored.
     """
@@ -70,13 +74,24 @@ class Record:
     schema: int = SCHEMA
     folder: str = field(default="", compare=False)
 
+    @property
+    def task(self) -> str:
+        """``labels`` for a run on wrong labels, ``pairs`` for one on mismatched pairs."""
+        return TASKS["map_avg" in self.metrics["test"]]
+
+    @property
+    def noise_rate(self) -> float | None:
+        """Share of training pairs or labels made wrong; None where a file gave the noise."""
+        rate: float | None = self.settings.get("mrate", self.settings.get("noise_rate"))
+        return rate
+
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, atomically; not-a-number and infinity become null.
 
         Parameters
         ----------
         path : path
-            The file; its folder is made if need be.
+            The file; its folder is made when missing.
 
         Returns
         -------
@@ -110,7 +125,7 @@ class Record:
         Raises
         ------
         OtherFileError
-            When the file is sound JSON, but of something else; it is a ValueError.
+            When the file is valid JSON, but not a record; it is a ValueError.
         ValueError
             When the file is damaged, of another schema, or lacks something that readers of records rely on.
         OSError
@@ -127,6 +142,7 @@ class Record:
                 raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
             record = cls(**content, folder=str(Path(path).parent))
             record._check()
+            record.settings = {RENAMED.get(k, k): v for k, v in record.settings.items()}
         except (TypeError, ValueError) as error:  # TypeError: a part too few or too many
             raise ValueError(f"{path} is not a record: {error}") from error
         return record
@@ -153,15 +169,37 @@ class Record:
         if not isinstance(self.best_epoch, int):
             raise ValueError(f"best_epoch={self.best_epoch!r} must be the number of an epoch")
 
-    def columns(self) -> dict[str, Any]:
-        """Return what a table of this kind of runs shows beside what all kinds have."""
-        others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in ("single", "test_dsl")}
-        return {"val_rsum": self.metrics["val"].get("rsum"), **others}
+    def row(self) -> dict[str, Any]:
+        """Return the row of this run in the table of :func:`collect`."""
+        val, test = self.metrics["val"], self.metrics["test"]
+        row = {
+            **{k: v for k, v in self.settings.items() if not isinstance(v, dict)},
+            **{f"method_{k}": v for k, v in self.settings.get("method_options", {}).items()},
+            "noise_rate": self.noise_rate,
+            **test,
+        }
+        if self.task == "labels":
+            row |= {"val_map_avg": val["map_avg"], "variant": variant(self.settings)}
+        else:
+            others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in ("single", "test_dsl")}
+            row |= {"val_rsum": val["rsum"], **others}
+        return {
+            **row,
+            **{k: v for k, v in self.diagnostics.items() if not isinstance(v, list)},
+            **self.cost,
+            "best_epoch": self.best_epoch,
+            "device": self.environment["device"],
+            "name": self.name,
+        }
 
     def __str__(self) -> str:
         test = self.metrics["test"]
+        head = f"{self.name} [{self.settings['preset']}]"
+        if self.task == "labels":
+            ways = f"image to text {test['map_i2t']:.3f}, text to image {test['map_t2i']:.3f}"
+            return f"{head}: mAP {test['map_avg']:.3f}  ({ways})"
         recalls = "  ".join(f"{k} {test[k]:.1f}" for k in RECALLS)
-        return f"{self.name} [{self.settings['preset']}]: rSum {test['rsum']:.1f}  ({recalls})"
+        return f"{head}: rSum {test['rsum']:.1f}  ({recalls})"
 
 
 def _need(name: str, part: Any, *keys: str) -> None:
@@ -186,190 +224,117 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-R = TypeVar("R", bound=Record)
-
-
-def read(folder: str | Path, kind: type[R]) -> Iterator[tuple[Path, R]]:
-    """Yield path and record of every record of a kind below ``folder``, in the order of the paths.
+def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
+    """Yield path and record of every record below ``folder``, in the order of the paths.
 
     A damaged file is passed over with a warning that names it, other JSON files without one.
 
     Parameters
     ----------
     folder : path
-    kind : type
-        Kind of record.
+    task : {"", "pairs", "labels"}
+        Keep the records of one task only.
 
     Yields
     ------
     path : Path
     record : Record
-        Of the given kind.
 
     Raises
     ------
     ValueError
-        When there is no such folder.
+        When there is no such folder, or no such task.
     """
+    if task not in ("", *TASKS):
+        raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
     if not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
     for path in sorted(Path(folder).rglob("*.json")):
         try:
-            record = kind.load(path)
+            record = Record.load(path)
         except OtherFileError:
-            continue  # benchmark results and other kinds of records live there as well
+            continue  # results of benchmarks live there as well
         except ValueError as error:
             said = f"{error}; it is left out of what is read here. Make the run again, or delete the file"
             warnings.warn(said, UserWarning, stacklevel=2)
             continue
-        yield path, record
+        if task in ("", record.task):
+            yield path, record
 
 
-def collect(folder: str | Path, kind: type[Record] = Record) -> pd.DataFrame:
+def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
     """Read every record below ``folder`` into a table, one row per run.
 
     Parameters
     ----------
     folder : path
         A damaged file in it is passed over with a warning, other JSON files without one.
-    kind : type
-        Kind of record.
+    task : {"", "pairs", "labels"}
+        Keep the runs of one task only.
 
     Returns
     -------
     DataFrame
-        Columns: the settings, ``method_*`` for options of the method, test metrics, what the ``kind`` of
-        record adds (validation rSum as ``val_rsum``), diagnostics that are numbers, cost, device, ``name``
-        and ``path``. Empty, without columns, where there is no record.
+        Columns: the settings, ``noise_rate`` of either task, ``method_*`` for options of the method, test
+        metrics, the selected epoch's ``val_rsum`` or ``val_map_avg``, diagnostics that are numbers, cost,
+        device, ``name`` and ``path``; for labels ``variant``, the settings that differ from the preset in
+        words. Empty, without columns, where there is no record.
 
     Raises
     ------
     ValueError
-        When there is no such folder.
+        When there is no such folder, or no such task.
     """
     import pandas as pd
 
-    rows = []
-    for path, record in read(folder, kind):
-        options = {f"method_{k}": v for k, v in record.settings.get("method_options", {}).items()}
-        plain = {k: v for k, v in record.settings.items() if not isinstance(v, dict)}
-        rows.append(
-            {
-                **plain,
-                **options,
-                **record.metrics["test"],
-                **record.columns(),
-                **{k: v for k, v in record.diagnostics.items() if not isinstance(v, list)},
-                **record.cost,
-                "best_epoch": record.best_epoch,
-                "device": record.environment["device"],
-                "name": record.name,
-                "path": str(path),
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame([{**record.row(), "path": str(path)} for path, record in read(folder, task)])
 
 
-def find(folder: str | Path, settings: Mapping[str, Any], kind: type[R]) -> R | None:
+def find(folder: str | Path, settings: Settings) -> Record | None:
     """Return the first record below ``folder`` with exactly these settings, if any.
 
     Parameters
     ----------
     folder : path
-    settings : mapping
-        Complete settings, as ``resolve`` gives them; ``out``, ``device`` and ``threads`` are not compared.
-    kind : type
-        Kind of record.
+    settings : Settings
+        As :func:`nclib.resolve` returns them; ``out``, ``device`` and ``threads`` are not compared.
 
     Returns
     -------
     Record or None
-        Of the given kind; None where no record has these settings.
+        None where no record has these settings.
 
     Raises
     ------
     ValueError
         When there is no such folder.
     """
-    for _, record in read(folder, kind):
-        if all(record.settings.get(k) == v for k, v in settings.items() if k not in FREE):
+    wanted = {k: v for k, v in settings.flat().items() if k not in FREE}
+    for _, record in read(folder):
+        if all(record.settings.get(k) == v for k, v in wanted.items()):
             return record
     return None
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """Return hardware, threads, versions and, in a checkout, the git commit.
+def variant(settings: Mapping[str, Any]) -> str:
+    """Return the settings of a run on labels that differ from its preset, in words.
 
     Parameters
     ----------
-    device : torch.device
-        Where a run is made.
+    settings : mapping
+        Of a record.
 
     Returns
     -------
-    dict
-        Plain values: ``device`` (name of the GPU or CPU), ``cores``, ``threads``, ``platform``, ``python``,
-        ``versions`` (by package), ``commit`` (``unknown`` outside a checkout).
+    str
+        ``name=value`` of each option of the schedule and the method, such as ``lam=0.1``, or ``default``.
     """
-    from importlib.metadata import version
+    from nclib.common.options import rules
+    from nclib.runs import resolve  # which needs this module
+    from nclib.runs.options import LabelSchedule
 
-    names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
-    return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}",
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "platform": platform.platform(terse=True),
-        "python": platform.python_version(),
-        "versions": {n: version(n) for n in names},
-        "commit": _commit(),
-    }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text("utf8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
-
-
-def _commit() -> str:
-    """Return the commit of the checkout nclib runs from, with ``+`` when files differ from it."""
-    here = Path(__file__).resolve().parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--", ".")
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """Return the largest memory used so far.
-
-    Parameters
-    ----------
-    device : torch.device
-
-    Returns
-    -------
-    float
-        In MB (2**20 bytes): of the GPU's allocator, or resident memory of the process on a CPU; NaN on
-        Windows without a GPU.
-    """
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return float("nan")
-    scale = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 2**20
+    names = ("dataset", "preset", "data_options")
+    usual = resolve(settings["method"], **{k: settings[k] for k in names}).flat()
+    flat, expected = ({**s, **s["method_options"]} for s in (settings, usual))
+    decisive = [*rules(LabelSchedule), *usual["method_options"]]
+    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"

@@ -12,7 +12,7 @@ from code_blocks import blocks, run
 
 import nclib
 from nclib.methods import Loop, Method
-from nclib.runs.pair_trainer import Trainer
+from nclib.runs.pair_trainer import PairTrainer
 
 FILE = Path(__file__).resolve().parents[2] / "book" / "add_a_method.md"
 PAGE, BLOCKS = FILE.read_text("utf8"), blocks(FILE)
@@ -76,7 +76,7 @@ def test_what_the_page_names_exists() -> None:
     assert named <= offered
     public = {name for name in offered if not name.startswith("_")} - {"networks", "n_pairs", "batch_size"}
     assert public - {"device", "lr"} <= named, "the loop offers more than the page tells"
-    assert {name for name in named if callable(getattr(Loop, name, None))} <= set(dir(Trainer))
+    assert {name for name in named if callable(getattr(Loop, name, None))} <= set(dir(PairTrainer))
     hooks = {"settings", "warmup_step", "step", "begin_epoch", "end_epoch", "diagnostics", "prepare"}
     hooks |= {"state", "load_state", "clean_share", "n_networks"}
     assert hooks <= set(dir(Method))

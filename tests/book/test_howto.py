@@ -24,7 +24,7 @@ import nclib
 from nclib import cli
 from nclib.common.options import Rule
 from nclib.data.registry import datasets
-from nclib.runs.pairs import parameters
+from nclib.runs import experiment_of
 from nclib.runs.words import options_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,9 +144,7 @@ def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> 
     assert set(values) <= known
     method = METHOD_OF.get(Path(notebook).stem)
     if method:
-        rules: dict[str, Rule] = (nclib.label_noise if method == "uot_rcl" else nclib.runs.pairs).parameters(
-            method
-        )
+        rules: dict[str, Rule] = experiment_of(method).parameters()
         assert not [k for k, v in values.items() if k in rules and not rules[k].accepts(v)]
 
 
@@ -166,8 +164,8 @@ def test_lines_on_records_and_tables_run(
         if "mine" in words:  # a folder that another page makes
             continue
         if words[0] == "run" and "--help" not in words:  # only whether it would start
-            rules = parameters(words[1])
-            assert nclib.runs.pairs.resolve(words[1], **options_of(words[2:], rules))["method"] == words[1]
+            rules = experiment_of(words[1]).parameters()
+            assert nclib.resolve(words[1], **options_of(words[2:], rules)).method == words[1]
             continue
         code = cli.main([str(tmp_path) if word == "/data" else word for word in words])
         seen.append((" ".join(words), code, capsys.readouterr().out))
@@ -244,7 +242,7 @@ def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
     assert "coco" not in said[1]
     for run in yaml.safe_load(file.code):
         one = {k: v[0] if isinstance(v, list) else v for k, v in run.items() if k != "about"}
-        assert nclib.runs.pairs.resolve(one.pop("method"), **one)["epochs"] == 1
+        assert nclib.resolve(one.pop("method"), **one).schedule.epochs == 1
 
 
 def test_the_program_of_the_page_on_gpus_is_shared_by_two_processes(tmp_path: Path) -> None:
@@ -295,10 +293,10 @@ def test_parameters_that_the_run_page_names_exist() -> None:
     page = PAGES["run"].read_text("utf8")
     named = set(re.findall(r"^\| ((?:`\w+`(?:, )?)+)", page, re.MULTILINE))
     words = {word for row in named for word in re.findall(r"`(\w+)`", row)}
-    assert {"mrate", "noise_file", "precision"} <= words <= set(parameters("l2rm"))
+    assert {"mrate", "noise_file", "precision"} <= words <= set(experiment_of("l2rm").parameters())
     schedule = re.search(r"The schedule \((.*?)\)", page)
     assert schedule
-    assert set(re.findall(r"`(\w+)`", schedule[1])) <= set(parameters("l2rm"))
+    assert set(re.findall(r"`(\w+)`", schedule[1])) <= set(experiment_of("l2rm").parameters())
     listed = set(re.findall(r"^\| `(\w+)` \|", PAGES["grid"].read_text("utf8"), re.MULTILINE))
     assert listed == {path.stem for path in (ROOT / "book" / "grids").glob("*.yml")}
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import nclib
 from nclib import label_noise
 from nclib.label_noise import Shape, acmr, clip_heads, dcca, dccae, dscmr, fgcrossnet, sdml
 from nclib.label_noise.mrl import cross_entropy
@@ -334,7 +335,7 @@ TOY = {
 
 
 def run(out, method, **values):
-    return label_noise.run(method, **{**TOY, **values}, out=str(out), progress=False)
+    return nclib.run(method, **{**TOY, **values}, out=str(out), progress=False)
 
 
 @pytest.mark.parametrize("method", DEEP)

@@ -323,11 +323,10 @@ def test_unfitted_and_misfit_projections_are_refused():
 def test_no_option_has_the_name_of_a_setting_of_the_schedule(name):
     # Such an option would be set by every preset.
     from nclib.common.options import rules
-    from nclib.runs.label_trainer import CategorySchedule
-    from nclib.runs.labels import CategoryOptions
+    from nclib.runs.options import LabelOptions, LabelSchedule
 
     own = set(rules(label_noise.options(name)))
-    assert not own & (set(rules(CategorySchedule)) | set(rules(CategoryOptions)))
+    assert not own & (set(rules(LabelSchedule)) | set(rules(LabelOptions)))
 
 
 def test_the_discriminant_space_has_one_dimension_less_than_classes():

@@ -1,22 +1,23 @@
 """Runs of category retrieval: every method on a toy set, resume, corner cases, errors before work starts."""
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import nclib
 from nclib import label_noise
 from nclib.common.options import Rule, make
 from nclib.data import category as data
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise.base import DeepMethod, Training
-from nclib.runs import checkpoint
-from nclib.runs.label_trainer import CategorySchedule, CategoryTrainer, retrieval_map
-from nclib.runs.labels import load_trainer, parameters, resolve, shared
-from nclib.runs.pair_trainer import epoch_arrays
-from nclib.runs.record import RECALLS
+from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
+from nclib.runs.label_trainer import LabelTrainer, retrieval_map
+from nclib.runs.options import LabelSchedule
+from nclib.runs.record import RECALLS, Record, collect
 
 TINY = {
     "dataset": "planted_category",
@@ -39,7 +40,7 @@ DEEP = [name for name in label_noise.available() if issubclass(label_noise.METHO
 
 
 def run(out, method="uot_rcl", **values):
-    return label_noise.run(method, **{**TINY, **values}, out=str(out), progress=False)
+    return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
 
 
 def comparable(record):
@@ -62,7 +63,8 @@ def test_every_method_trains_evaluates_saves_and_loads(tmp_path, method):
     assert 0.3 < record.diagnostics["given_accuracy"] < 1
     again = run(tmp_path, method, epochs=3)  # from its record
     assert comparable(again) == comparable(record)
-    trainer, dataset, _ = label_noise.open_run(record)
+    opened = nclib.open_run(record)
+    trainer, dataset = opened.trainer, opened.dataset
     assert trainer.evaluate(dataset.test) == record.metrics["test"]
     assert trainer.evaluate(dataset.val)["map_avg"] == max(row["val_map_avg"] for row in record.curves)
 
@@ -72,7 +74,7 @@ def test_resumed_run_equals_one_that_never_stopped(tmp_path, method):
     whole = run(tmp_path / "whole", method)
     settings = resolve(method, **TINY, out=str(tmp_path / "cut"))
     folder = tmp_path / "cut" / whole.name
-    trainer, _, _ = load_trainer(settings, folder, torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
     saved = trainer._save
 
     def stop_after_two() -> None:
@@ -90,9 +92,10 @@ def test_resumed_run_equals_one_that_never_stopped(tmp_path, method):
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
     settings = resolve("mrl", **TINY, out=str(tmp_path))
-    trainer, _, _ = load_trainer(settings, tmp_path / "x", torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, tmp_path / "x", torch.device("cpu")).trainer
     trainer.fit(progress=False)
-    other, _, _ = load_trainer({**settings, "lr": 0.5}, tmp_path / "x", torch.device("cpu"))
+    settings = resolve("mrl", **{**TINY, "lr": 0.5}, out=str(tmp_path))
+    other = experiment_of("mrl").load(settings, tmp_path / "x", torch.device("cpu")).trainer
     with pytest.raises(ValueError, match="other settings or code"):
         other.fit(progress=False)
 
@@ -112,7 +115,8 @@ def test_rate_falls_as_a_cosine_or_stays(tmp_path):
 
 def test_map_of_the_record_is_the_exact_one(tmp_path):
     record = run(tmp_path, "mrl")
-    trainer, dataset, _ = label_noise.open_run(record)
+    opened = nclib.open_run(record)
+    trainer, dataset = opened.trainer, opened.dataset
     v, t = trainer.embed_split(dataset.test)
     y = dataset.test.labels
     assert record.metrics["test"]["map_i2t"] == mean_average_precision(v, t, y, y)
@@ -154,8 +158,8 @@ def trainer_on(train, tmp_path, method="uot_rcl", **options):
     )
     n = len(train)
     val = data.CategorySplit("val", train.images.numpy(), train.texts.numpy(), train.image_labels.numpy())
-    schedule = make(CategorySchedule, {"batch_size": 16, "epochs": 4, "hidden": 16, "dim": 8})
-    return CategoryTrainer(
+    schedule = make(LabelSchedule, {"batch_size": 16, "epochs": 4, "hidden": 16, "dim": 8})
+    return LabelTrainer(
         built, network, train, np.zeros(n, np.int64), val, schedule,
         seed=0, device=torch.device("cpu"), folder=tmp_path, identity={"fingerprint": "x"},
     )  # fmt: skip
@@ -253,7 +257,7 @@ def test_correction_beats_the_given_labels_on_clean_clusters(tmp_path):
 
 def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tmp_path, monkeypatch):
     widths = []
-    from nclib.label_noise.parts import correction as correct
+    from nclib.label_noise import correction as correct
 
     real = correct.neighbour_vote
 
@@ -286,7 +290,7 @@ def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tm
 )
 def test_bad_parameters_are_told_before_work_starts(tmp_path, values, message):
     with pytest.raises(ValueError) as error:
-        label_noise.run("uot_rcl", **values, out=str(tmp_path))
+        nclib.run("uot_rcl", **values, out=str(tmp_path))
     assert message in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -308,27 +312,30 @@ def test_full_relations_of_a_large_set_are_refused(tmp_path):
 
 
 def test_notebook_parameters_are_checked():
-    given = label_noise.check_parameters(
+    given = nclib.check_parameters(
         {"noise_rate": 0.2, "seed": 1, "epochs": None, "compare": "auto", "_hidden": object()},
         "uot_rcl",
         compare=Rule(str, choices=("auto", "none")),
     )
     assert given == {"noise_rate": 0.2, "seed": 1}
     with pytest.raises(ValueError, match="noise_rat"):
-        label_noise.check_parameters({"noise_rat": 0.2}, "uot_rcl")
-    assert set(shared({"noise_rate": 0.2, "lam": 0.1, "epochs": 3})) == {"noise_rate", "epochs"}
+        nclib.check_parameters({"noise_rat": 0.2}, "uot_rcl")
+    assert set(experiment_of("uot_rcl").shared({"noise_rate": 0.2, "lam": 0.1, "epochs": 3})) == {
+        "noise_rate",
+        "epochs",
+    }
 
 
 def test_presets_and_method_settings():
     quick, paper = resolve("uot_rcl"), resolve("uot_rcl", preset="paper")
-    assert (paper["epochs"], paper["lr"], paper["hidden"], paper["dim"]) == (100, 1e-4, 4096, 512)
-    assert quick["hidden"] < 4096
+    assert astuple(paper.schedule) == (100, 100, 1e-4, "cosine", 4096, 512)
+    assert quick.schedule.hidden < 4096
     root = {"data_options": {"root": "."}, "preset": "paper"}
     nus = resolve("uot_rcl", dataset="nuswide", **root)
-    assert (nus["batch_size"], nus["method_options"]["neighbours"]) == (500, 200)
-    assert resolve("uot_rcl", dataset="nuswide", neighbours=7, **root)["method_options"]["neighbours"] == 7
-    assert resolve("mrl", dataset="xmedianet", **root)["method_options"]["beta"] == 0.9
-    assert "noise_rate" in parameters("mrl")
+    assert (nus.schedule.batch_size, nus.method_options.neighbours) == (500, 200)
+    assert resolve("uot_rcl", dataset="nuswide", neighbours=7, **root).method_options.neighbours == 7
+    assert resolve("mrl", dataset="xmedianet", **root).method_options.beta == 0.9
+    assert "noise_rate" in experiment_of("mrl").parameters()
 
 
 def test_noise_file_of_a_run(tmp_path):
@@ -343,12 +350,13 @@ def test_noise_file_of_a_run(tmp_path):
 def test_records_are_collected(tmp_path):
     for seed in (0, 1):
         run(tmp_path, "mrl", seed=seed)
-    table = label_noise.collect(tmp_path)
+    table = collect(tmp_path, "labels")
     assert list(table["seed"]) == [0, 1]
     assert {"map_i2t", "map_t2i", "map_avg", "val_map_avg", "given_accuracy", "method_beta"} <= set(table)
     assert (table["method"] == "mrl").all()
     assert (table["variant"] == "batch_size=32 epochs=4 lr=0.001 hidden=16 dim=8").all()
     assert all(Path(p).is_file() for p in table["path"])
+    assert (table["noise_rate"] == 0.4).all()
 
 
 def test_same_seed_same_bits_and_other_seed_other_bits(tmp_path):
@@ -373,7 +381,7 @@ def test_best_weights_lie_in_the_checkpoint_of_their_epoch(tmp_path):
     record = run(tmp_path, "mrl", epochs=5)
     saved = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")
     assert saved["best"]["epoch"] == record.best_epoch
-    trainer, _, _ = label_noise.open_run(record)
+    trainer = nclib.open_run(record).trainer
     state = {k: v.cpu() for k, v in trainer.network.state_dict().items()}
     assert checkpoint.digest(state) == checkpoint.digest(saved["best"]["weights"])
     assert [p.name for p in Path(record.folder).glob("*.safetensors")] == ["checkpoint.safetensors"]
@@ -392,6 +400,5 @@ def test_records_of_other_kinds_are_refused_and_left_out(tmp_path):
     path = tmp_path / "other" / "record.json"
     path.parent.mkdir()
     path.write_text(json.dumps(other))
-    with pytest.raises(ValueError, match="not a record of category retrieval"):
-        label_noise.CategoryRecord.load(path)
-    assert len(label_noise.collect(tmp_path)) == 1
+    assert (Record.load(path).task, record.task) == ("pairs", "labels")
+    assert len(collect(tmp_path, "labels")) == 1

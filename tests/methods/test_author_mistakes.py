@@ -15,8 +15,10 @@ from nclib.methods import Method, Steps, option
 from nclib.methods.base import METHODS
 from nclib.models import build
 from nclib.noise import Mismatch
-from nclib.runs.label_trainer import CategorySchedule, CategoryTrainer
-from nclib.runs.pair_trainer import NoisyPairs, Schedule, Trainer
+from nclib.runs.label_trainer import LabelTrainer
+from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs.options import LabelSchedule, PairSchedule
+from nclib.runs.pair_trainer import PairTrainer
 
 
 @dataclass(frozen=True)
@@ -173,12 +175,12 @@ def fit(tmp_path, cls, warmup_epochs=0):
     data = planted.planted(n_train=12, n_val=4, n_test=4)
     options = {"feature_dim": data.feature_dim, "vocab_size": data.vocabulary.size}
     torch.manual_seed(0)
-    trainer = Trainer(
+    trainer = PairTrainer(
         cls(Tau()),
         [build("vse", n_regions=data.n_regions, **options)],
         NoisyPairs(data.train, Mismatch.draw(data.train.image_of, 0.0, seed=0)),
         data.val,
-        make(Schedule, {"batch_size": 6, "epochs": 1, "warmup_epochs": warmup_epochs}),
+        make(PairSchedule, {"batch_size": 6, "epochs": 1, "warmup_epochs": warmup_epochs}),
         seed=0,
         device=torch.device("cpu"),
         folder=tmp_path,
@@ -283,13 +285,13 @@ def test_a_step_of_a_method_for_labels(tmp_path, step, error, message):
     train = label_noise.Training(x, x, y, y, 3)
     cls = type("Mine", (label_noise.DeepMethod,), {"Options": Tau, "step": step})
     method = cls(Tau())
-    trainer = CategoryTrainer(
+    trainer = LabelTrainer(
         method,
         method.build(label_noise.Shape(5, 5, 3, hidden=4, dim=4)),
         train,
         y.numpy(),
         None,
-        make(CategorySchedule, {"batch_size": 6, "epochs": 1}),
+        make(LabelSchedule, {"batch_size": 6, "epochs": 1}),
         seed=0,
         device=torch.device("cpu"),
         folder=tmp_path,

@@ -25,8 +25,7 @@ from nclib.methods.parts.anchors import (
 )
 from nclib.methods.parts.beta import Betas, FixedStartBetas, beta_moments
 from nclib.methods.parts.margins import SOFT_TRIPLET
-from nclib.runs.pair_trainer import epoch_arrays
-from nclib.runs.pairs import load_trainer, resolve, run_name
+from nclib.runs import epoch_arrays, experiment_of, resolve
 
 
 def tensor(rows):
@@ -263,7 +262,7 @@ def run(out, **values):
 
 def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     values = resolve("bicro", **TINY, out=str(tmp_path))
-    trainer, _ = load_trainer(values, tmp_path, torch.device("cpu"))
+    trainer = experiment_of(values.method).load(values, tmp_path, torch.device("cpu")).trainer
     trainer.epoch, trainer.active = 2, 1
     method = trainer.method
     method.logs = [LabelLog(), LabelLog()]
@@ -367,7 +366,9 @@ def test_resumed_equals_never_stopped(tmp_path):
     whole = run(tmp_path / "whole", model="saf")
     values = resolve("bicro", **{**TINY, "model": "saf"}, out=str(tmp_path / "parts"))
     for stop in (1, 2):
-        trainer, _ = load_trainer(values, tmp_path / "parts" / run_name(values), torch.device("cpu"))
+        experiment = experiment_of(values.method)
+        folder = tmp_path / "parts" / experiment.name(values)
+        trainer = experiment.load(values, folder, torch.device("cpu")).trainer
         save = trainer._save
 
         def save_and_stop(stop=stop, trainer=trainer, save=save):

@@ -10,7 +10,8 @@ import nclib
 from nclib.methods import Steps, Truth
 from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report, min_max, threshold_division
 from nclib.noise import BetaMixture, GaussianMixture1d
-from nclib.runs.pair_trainer import Batches, epoch_arrays
+from nclib.runs import epoch_arrays
+from nclib.runs.noisy_pairs import Batches
 
 LOSSES = torch.tensor([0.11, 0.13, 0.16, 0.18, 0.22, 0.25, 0.31, 0.62, 0.71, 0.78, 0.90, 0.97])
 
@@ -205,7 +206,7 @@ TINY = {
 
 def test_kept_arrays_are_what_the_record_reports(tmp_path):
     record = nclib.run("ncr", **TINY, mrate=0.4, out=str(tmp_path))
-    trainer, _ = nclib.open_run(record)
+    trainer = nclib.open_run(record).trainer
     kept = epoch_arrays(record.folder)[2]
     truth = trainer.pairs.truth().matched
     found = [nclib.noise.auc(kept[name], truth) for name in ("p_matched", "p_matched_b")]

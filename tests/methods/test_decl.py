@@ -20,9 +20,7 @@ from nclib.methods.decl import (
     hardness,
     published_warmup,
 )
-from nclib.runs import checkpoint
-from nclib.runs.pair_trainer import epoch_arrays
-from nclib.runs.pairs import load_trainer, resolve, run_name
+from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
 
 R = torch.tensor([[0.9, 0.1, -0.3], [0.2, 0.4, -0.1], [-0.5, 0.3, 0.7]], dtype=torch.float64)
 TINY = {
@@ -198,8 +196,8 @@ def test_shapes_are_checked():
     [("f30k", 5, 40, 20, 2e-4, 2), ("coco", 2, 20, 10, 5e-4, 1), ("cc152k", 5, 40, 20, 2e-4, 5)],
 )
 def test_published_settings(dataset, warmup, epochs, decay, lr, high):
-    s = resolve("decl", dataset=dataset, preset="paper", data_options={"root": "x"})
-    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "clip")
+    s = resolve("decl", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
     assert tuple(s[n] for n in names) == (warmup, epochs, decay, lr, 128, 2.0)
     expected = {"lam1": 0.8, "lam2": 0.1, "eta": 0.025, "mu": 5, "tau": 0.1, "margin": 0.2, "hinge": "sum"}
     assert s["method_options"] == expected
@@ -208,14 +206,14 @@ def test_published_settings(dataset, warmup, epochs, decay, lr, high):
 
 def test_hardness_reaches_its_floor_within_the_published_warm_up_and_halfway_through_a_quick_run():
     def steps_to_floor(s):
-        return (s["batch_size"] - s["method_options"]["mu"]) / s["method_options"]["eta"]
+        return (s.schedule.batch_size - s.method_options.mu) / s.method_options.eta
 
     paper = resolve("decl", dataset="f30k", preset="paper", data_options={"root": "x"})
-    assert steps_to_floor(paper) < paper["warmup_epochs"] * (145_000 // 128)
+    assert steps_to_floor(paper) < paper.schedule.warmup_epochs * (145_000 // 128)
     quick = resolve("decl")  # from scratch on few noisy pairs, many negatives are needed for longer
     per_epoch = 12_500 // 32
-    assert steps_to_floor(quick) > quick["warmup_epochs"] * per_epoch
-    assert steps_to_floor(quick) < (quick["warmup_epochs"] + quick["epochs"]) * per_epoch
+    assert steps_to_floor(quick) > quick.schedule.warmup_epochs * per_epoch
+    assert steps_to_floor(quick) < (quick.schedule.warmup_epochs + quick.schedule.epochs) * per_epoch
 
 
 # ------------------------------------------------------------------------------------------------ one step
@@ -336,9 +334,9 @@ def test_stopped_after_every_epoch_and_resumed_equals_never_stopped(tmp_path):
     settings = resolve(
         "decl", **{k: v for k, v in TINY.items() if k != "progress"}, out=str(tmp_path / "parts")
     )
-    folder = tmp_path / "parts" / run_name(settings)
+    folder = tmp_path / "parts" / experiment_of(settings.method).name(settings)
     for stop in (1, 2):
-        trainer, _ = load_trainer(settings, folder, torch.device("cpu"))
+        trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
         save = trainer._save
 
         def save_and_stop(trainer=trainer, save=save, stop=stop):

@@ -14,8 +14,7 @@ from nclib.methods.parts.beta import Betas, beta_moments
 from nclib.methods.parts.margins import SOFT_TRIPLET
 from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
 from nclib.models import similarity_matrix
-from nclib.runs.pair_trainer import epoch_arrays
-from nclib.runs.pairs import load_trainer, resolve, run_name
+from nclib.runs import epoch_arrays, experiment_of, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -242,7 +241,7 @@ def run(out, **values):
 @pytest.fixture
 def trainer(tmp_path):
     values = resolve("mscn", **TINY, lookahead_every=1, out=str(tmp_path))
-    trainer, _ = load_trainer(values, tmp_path, torch.device("cpu"))
+    trainer = experiment_of(values.method).load(values, tmp_path, torch.device("cpu")).trainer
     trainer.epoch = 1
     trainer.method.begin_training(trainer)
     trainer.method.meta_loss, trainer.method.found = [[], []], [{}, {}]
@@ -422,7 +421,9 @@ def test_resumed_equals_never_stopped(tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", model="saf", meta_lr=1e-3)
     values = resolve("mscn", **{**TINY, "model": "saf"}, meta_lr=1e-3, out=str(tmp_path / "parts"))
     for stop in (1, 2):
-        trainer, _ = load_trainer(values, tmp_path / "parts" / run_name(values), torch.device("cpu"))
+        experiment = experiment_of(values.method)
+        folder = tmp_path / "parts" / experiment.name(values)
+        trainer = experiment.load(values, folder, torch.device("cpu")).trainer
         save = trainer._save
 
         def save_and_stop(stop=stop, trainer=trainer, save=save):

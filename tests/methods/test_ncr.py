@@ -191,9 +191,9 @@ def test_noisy_loss_enters_in_the_second_half(tmp_path):
 
 
 def test_settings_of_the_paper():
-    from nclib.runs.pairs import resolve
+    from nclib.runs import resolve
 
     for dataset, values in {"f30k": (5, 40, 30), "coco": (10, 20, 10), "cc152k": (10, 40, 30)}.items():
-        found = resolve("ncr", dataset=dataset, preset="paper", data_options={"root": "x"})
+        found = resolve("ncr", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
         assert (found["warmup_epochs"], found["epochs"], found["decay_every"]) == values
-        assert (found["batch_size"], found["lr"], found["clip"]) == (128, 2e-4, 2.0)
+        assert (found["batch_size"], found["lr"], found["grad_clip"]) == (128, 2e-4, 2.0)

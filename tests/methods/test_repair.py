@@ -1,7 +1,6 @@
 """REPAIR: the bank, half-replacing against worked numbers and a plain loop, labels, resume, corner cases."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +15,7 @@ from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.repair import VARIANTS, half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import rank_correlation, rank_correspondence, rank_labels
-from nclib.runs import checkpoint
-from nclib.runs.pair_trainer import epoch_arrays
-from nclib.runs.pairs import cpu_threads, load_trainer, resolve, run_name
+from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
 
 TINY = {
     "dataset": "planted",
@@ -203,7 +200,7 @@ def test_bank_gives_back_what_every_model_compares(name):
 def started(tmp_path, **values):
     """A trainer at its first training epoch, divided and labelled."""
     settings = resolve("repair", **{**{k: v for k, v in TINY.items() if k != "progress"}, **values})
-    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
     trainer.epoch = 1
     trainer.method.begin_training(trainer)
     steps = trainer.method.begin_epoch(trainer)
@@ -363,7 +360,7 @@ def test_every_row_of_the_ablation_trains(variant, tmp_path):
 
 def test_record_holds_what_replacing_did(tmp_path):
     record = run(tmp_path, eta=0.6)
-    trainer, _ = nclib.open_run(record)
+    trainer = nclib.open_run(record).trainer
     truth, kept = trainer.pairs.truth(), epoch_arrays(record.folder)[2]
     found = record.diagnostics
     assert found["replaced"] == len(kept["replaced_pair"]) > 0
@@ -404,9 +401,9 @@ def test_resume_at_every_epoch_equals_never_having_stopped(model, tmp_path):
     del given["progress"]
     whole = nclib.run("repair", **given, out=str(tmp_path / "a"), progress=False)
     settings = resolve("repair", **given, out=str(tmp_path / "b"))
-    folder = Path(settings["out"]) / run_name(settings)
+    folder = tmp_path / "b" / experiment_of(settings.method).name(settings)
     for stop in (1, 2):
-        trainer, _ = load_trainer(settings, folder, torch.device("cpu"))
+        trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
         save = trainer._save
 
         def save_and_stop(stop=stop, trainer=trainer, save=save):
@@ -426,7 +423,7 @@ def test_resume_at_every_epoch_equals_never_having_stopped(model, tmp_path):
 
 def test_settings_of_the_paper():
     for dataset, values in {"f30k": (5, 40, 30), "coco": (10, 40, 30), "cc152k": (10, 20, 10)}.items():
-        found = resolve("repair", dataset=dataset, preset="paper", data_options={"root": "x"})
+        found = resolve("repair", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
         assert (found["warmup_epochs"], found["epochs"], found["decay_every"]) == values
         o = found["method_options"]
         assert (o["bank_size"], o["eta"], o["K"], o["tau"], o["threshold"]) == (4096, 0.25, 32, 0.15, 0.5)

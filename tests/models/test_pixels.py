@@ -141,6 +141,6 @@ def test_a_run_from_pictures_with_weights_from_a_file(tmp_path):
         progress=False,
     )
     assert record.metrics["test"]["rsum"] > 0
-    trainer, _ = nclib.open_run(record)
+    trainer = nclib.open_run(record).trainer
     stem = trainer.networks[0].pixels.state_dict()
     assert not torch.equal(stem["conv1.weight"].cpu(), resnet_state()["conv1.weight"])  # it was trained

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from ncbook import category_tables as tables
 
+import nclib
 from nclib import label_noise
 
 
@@ -67,7 +68,7 @@ def test_rank_agreement():
 
 
 def test_ablation_rows_differ_in_their_options_only():
-    usual = label_noise.resolve("uot_rcl")["method_options"]
+    usual = vars(nclib.resolve("uot_rcl").method_options)
     assert usual != asdict(label_noise.options("uot_rcl")())  # the preset's values, not those of the class
     base = {f"method_{k}": v for k, v in usual.items()} | {"method": "uot_rcl"}
     table = pd.DataFrame([base, base | {"method_plc": "off"}, base | {"method_lam": 0.0}, {"method": "mrl"}])

@@ -14,7 +14,7 @@ from ncbook.tables import agreement
 from records_made import save, save_category
 from scipy import stats
 
-from nclib.runs import pairs as experiment
+import nclib
 
 
 def lines(sheet):
@@ -101,9 +101,9 @@ def test_variants_name_what_is_unusual(made):
     assert made.category.groupby("variant").size().to_dict() == {"": 7, "lam=0": 3}
     assert variant({"b": 2.0, "a": False}) == "a=False, b=2"
     options = {"marginals": "inter", "tau": 0.1}  # tau is an option of the loss as well
-    settings = experiment.resolve("plain", model="omit", loss="infonce", model_options=options)
+    settings = nclib.resolve("plain", model="omit", loss="infonce", model_options=options).flat()
     assert variant_of(settings) == "loss=infonce, marginals=inter, model.tau=0.1"
-    settings = experiment.resolve("l2rm", model="omit", tau=0.1)
+    settings = nclib.resolve("l2rm", model="omit", tau=0.1).flat()
     assert variant_of(settings) == "tau=0.1"
     assert "unknown" in variant_of({"method": "gone", "model": "vse", "dataset": "emoji", "preset": "quick"})
 
@@ -201,9 +201,6 @@ def test_printed_names_lead_to_runs_that_exist():
     from ncbook.layouts import LAYOUTS
     from ncbook.papers import rows_of
 
-    from nclib import label_noise
-    from nclib.runs import pairs as experiment
-
     seen = set()
     for key, layout in LAYOUTS.items():
         for row in rows_of(*key):
@@ -212,13 +209,13 @@ def test_printed_names_lead_to_runs_that_exist():
                 continue
             seen.add((run.method, run.model, run.variant))
             if layout.file == "category_map":
-                settings = label_noise.resolve(run.method, **run.options)
+                settings = nclib.resolve(run.method, **run.options)
             else:
-                own = experiment.parameters(run.method)
+                own = nclib.runs.experiment_of(run.method).parameters()
                 options = {k: v for k, v in run.options.items() if k in own}
                 rest = {k: v for k, v in run.options.items() if k not in own}
-                settings = experiment.resolve(run.method, model=run.model, model_options=rest, **options)
-            assert variant_of(settings) == run.variant
+                settings = nclib.resolve(run.method, model=run.model, model_options=rest, **options)
+            assert variant_of(settings.flat()) == run.variant
     assert len(seen) > 40
 
 
@@ -259,7 +256,7 @@ def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
     assert ncbook.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
     assert ncbook.recorded(method="l2rm").empty
     assert ncbook.recorded(no_such_column=1).empty
-    with pytest.raises(ValueError, match="task='words': must be one of pairs, labels"):
+    with pytest.raises(ValueError, match="task='words': must be one of '', 'pairs', 'labels'"):
         ncbook.recorded("words")
 
 

@@ -17,9 +17,8 @@ from ncbook.runs import protocol_line
 from records_made import save, save_category
 from test_printed_tables import Shown
 
+import nclib
 import nclib.cli
-from nclib import label_noise
-from nclib.runs import pairs as experiment
 
 
 @pytest.fixture(scope="module")
@@ -149,15 +148,15 @@ def test_every_rerun_resolves_and_fills_its_own_values_of(key):
     assert not {run.row for run in found_runs} & set(without)
     for arguments in {str(run.arguments): run.arguments for run in found_runs}.values():
         given = {**arguments, "data_options": {"root": "."}}
-        settings = (experiment if "mrate" in given else label_noise).resolve(given.pop("method"), **given)
-        assert settings["preset"] == "paper"
+        settings = nclib.resolve(given.pop("method"), **given)
+        assert settings.run.preset == "paper"
 
 
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     one, _ = ncbook.reruns("L2RM", "3", row="L2RM w/o Cost Function")
     seen = {}
     record = type("Done", (), {"folder": "runs"})
-    monkeypatch.setattr(experiment, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
+    monkeypatch.setattr(nclib, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
     program, *words = shlex.split(one[0].command("/my data", seed=3))
     assert (program, nclib.cli.main(words)) == ("nclib", 0)
     assert seen.pop("progress") is True

@@ -8,9 +8,9 @@ import torch
 
 import nclib
 from nclib import data, models
-from nclib.runs.distributed import Processes, processes
 from nclib.models import Matcher
-from nclib.runs.pair_trainer import Trainer
+from nclib.runs.distributed import Processes, processes
+from nclib.runs.pair_trainer import PairTrainer
 
 TINY = {
     "dataset": "planted",
@@ -77,14 +77,14 @@ def runs(out: str, cases: str) -> None:
 
 def fails(out: str, cases: str) -> None:
     """Run, but the last process fails in the second epoch, and lives on for a while."""
-    train = Trainer._train_epoch
+    train = PairTrainer._train_epoch
 
-    def stop(self: Trainer, progress: bool) -> dict[str, object]:
+    def stop(self: PairTrainer, progress: bool) -> dict[str, object]:
         if self.epoch == 1 and self.processes.rank == self.processes.size - 1:
             raise OSError("the disk is full")
         return train(self, progress)
 
-    Trainer._train_epoch = stop  # type: ignore[method-assign]
+    PairTrainer._train_epoch = stop  # type: ignore[method-assign]
     try:
         runs(out, cases)
     except OSError as error:

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from nclib import methods, models
-from nclib.runs import pair_trainer as training
 from nclib.common.prefetch import ahead
 from nclib.data import Captions, Split, Vocabulary
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
-from nclib.runs.pair_trainer import NoisyPairs, Schedule, Trainer
+from nclib.runs import noisy_pairs
+from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs.options import PairSchedule
+from nclib.runs.pair_trainer import PairTrainer
 
 
 def workers():
@@ -103,9 +105,9 @@ def trainer(split, folder, method="plain"):
     sizes = {"feature_dim": 6, "vocab_size": 10, "n_regions": 5, "embed_dim": 8, "word_dim": 4}
     networks = [built.prepare(models.build("vse", **sizes)) for _ in range(built.n_networks)]
     noise = Mismatch.draw(split.image_of, 0.4, seed=0)
-    return Trainer(
+    return PairTrainer(
         built, networks, NoisyPairs(split, noise), split.part(0, 10),
-        Schedule(batch_size=16, warmup_epochs=1, epochs=2), seed=0, device=torch.device("cpu"),
+        PairSchedule(batch_size=16, warmup_epochs=1, epochs=2), seed=0, device=torch.device("cpu"),
         folder=folder, fingerprint="f", data_checksum="d",
     )  # fmt: skip
 
@@ -125,7 +127,7 @@ def test_training_from_files_gives_the_bits_of_training_from_memory(sources, tmp
 def test_batches_are_the_same_however_far_ahead(sources, tmp_path, monkeypatch):
     found = []
     for n in (0, 1, 5):
-        monkeypatch.setattr(training, "AHEAD", n)
+        monkeypatch.setattr(noisy_pairs, "AHEAD", n)
         loop = trainer(sources["a.npy"], tmp_path)
         found.append(list(loop.batches(purpose="pairs")))
     for other in found[1:]:

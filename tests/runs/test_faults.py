@@ -143,8 +143,8 @@ def test_a_damaged_record_is_made_again(content, tmp_path: Path, undisturbed: Re
 TWO = """
 from pathlib import Path
 from nclib.common.lock import sole_writer
-folder = Path(sys.argv[1]) / nclib.runs.pairs.run_name(nclib.runs.pairs.resolve("l2rm", out=sys.argv[1],
-    **{k: v for k, v in RUN.items() if k != "progress"}))
+settings = nclib.resolve("l2rm", out=sys.argv[1], **{k: v for k, v in RUN.items() if k != "progress"})
+folder = Path(sys.argv[1]) / nclib.runs.experiment_of("l2rm").name(settings)
 with sole_writer(folder):
     child = os.fork()
     if child == 0:

@@ -3,17 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from nclib.methods.registry import METHODS
 
 import nclib
 from nclib import data, losses, methods
-from nclib.runs import pair_trainer as training
 from nclib.common.options import make
-from nclib.runs.pairs import build_networks, resolve
 from nclib.methods import Steps
-from nclib.methods.base import METHODS
 from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
-from nclib.runs.pair_trainer import NoisyPairs, Schedule, Trainer
+from nclib.runs import pair_trainer as training
+from nclib.runs import resolve
+from nclib.runs.noisy_pairs import NoisyPairs
+from nclib.runs.options import PairSchedule
+from nclib.runs.pair_trainer import PairTrainer
+from nclib.runs.pairs import build_networks
 
 
 class Two(Plain):
@@ -40,14 +43,14 @@ class Two(Plain):
 @pytest.fixture
 def trainer(tmp_path):
     settings = resolve("plain", dataset="planted", model="vse", epochs=2, warmup_epochs=1)
-    dataset = data.load("planted", **settings["data_options"])
+    dataset = data.load("planted", **settings.data_options)
     noise = Mismatch.draw(dataset.train.image_of, 0.4, seed=0)
-    return Trainer(
+    return PairTrainer(
         Two(PlainOptions()),
         build_networks(settings, dataset, 2),
         NoisyPairs(dataset.train, noise),
         dataset.val,
-        make(Schedule, {"epochs": 2, "warmup_epochs": 1, "batch_size": 32, "lr": 2e-3}),
+        make(PairSchedule, {"epochs": 2, "warmup_epochs": 1, "batch_size": 32, "lr": 2e-3}),
         seed=0,
         device=torch.device("cpu"),
         folder=tmp_path,
@@ -124,11 +127,11 @@ def test_a_method_brings_its_own_settings():
     try:
         assert methods.settings("two", "quick") == {"epochs": 2, "margin": 0.3}
         settings = resolve("two", dataset="planted", model="vse")
-        assert settings["epochs"] == 2
-        assert settings["method_options"]["margin"] == 0.3
-        assert resolve("two", epochs=7)["epochs"] == 7  # what the user gives wins
+        assert settings.schedule.epochs == 2
+        assert settings.method_options.margin == 0.3
+        assert resolve("two", epochs=7).schedule.epochs == 7  # what the user gives wins
     finally:
-        METHODS.remove("two")
+        del METHODS._entries["two"]
 
 
 def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
@@ -136,7 +139,7 @@ def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
     try:
         record = nclib.run("two", dataset="planted", model="vse", out=str(tmp_path), progress=False)
     finally:
-        METHODS.remove("two")
+        del METHODS._entries["two"]
     assert set(record.metrics) == {"val", "test", "test_dsl", "single"}
     assert record.metrics["single"]["rsum"] != record.metrics["test"]["rsum"]
 

@@ -16,10 +16,9 @@ from parallel_worker import TINY
 
 import nclib
 from nclib import data, models
+from nclib.runs import checkpoint, experiment_of, resolve
 from nclib.runs import distributed as _parallel
-from nclib.runs import checkpoint
 from nclib.runs.distributed import Processes
-from nclib.runs.pairs import load_trainer, resolve
 
 WORKER = Path(__file__).with_name("parallel_worker.py")
 
@@ -112,7 +111,8 @@ def test_one_process_returns_the_record_of_several_and_reads_its_weights(shared_
     out, _ = shared_runs
     again = nclib.run("plain", **TINY, out=str(out), progress=False)
     assert again.environment["processes"] == 2
-    trainer, dataset = nclib.open_run(again)
+    opened = nclib.open_run(again)
+    trainer, dataset = opened.trainer, opened.dataset
     test = nclib.evaluation.recall(trainer.score(dataset.test), dataset.test.captions_per_image)
     assert test["rsum"] == pytest.approx(again.metrics["test"]["rsum"])
 
@@ -189,7 +189,7 @@ def test_more_processes_than_pairs_in_a_batch_are_refused(tmp_path):
     token = _parallel._current.set(Processes(0, 16, "cpu"))
     try:
         with pytest.raises(ValueError, match="batch_size=15 is less than the 16 processes"):
-            load_trainer(resolve("plain", **TINY), tmp_path, torch.device("cpu"))
+            experiment_of("plain").load(resolve("plain", **TINY), tmp_path, torch.device("cpu"))
     finally:
         _parallel._current.reset(token)
 

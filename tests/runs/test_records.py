@@ -1,13 +1,14 @@
-"""Records of runs."""
+"""Records and the printed numbers carried with the package."""
 
 import json
 import math
 
+import ncbook as tables
 import pytest
 import torch
 
+from nclib.runs import machine
 from nclib.runs import record as records
-from nclib.label_noise import CategoryRecord
 
 
 def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
@@ -99,11 +100,20 @@ def test_a_cut_record_is_left_out_with_a_warning(tmp_path):
     assert said[0].filename == records.__file__
 
 
-def test_a_kind_of_records_passes_over_the_other(tmp_path):
+def test_the_records_of_one_task_are_kept(tmp_path):
     make().save(tmp_path / "r.json")
-    with pytest.raises(records.OtherFileError, match="is not a record of category retrieval"):
-        CategoryRecord.load(tmp_path / "r.json")
-    assert records.collect(tmp_path, CategoryRecord).empty
+    assert list(records.collect(tmp_path, "pairs")["noise_rate"]) == [0.6]
+    assert records.collect(tmp_path, "labels").empty
+    with pytest.raises(ValueError, match="task='categories': must be one of '', 'pairs', 'labels'"):
+        records.collect(tmp_path, "categories")
+
+
+def test_settings_of_older_records_are_read_under_their_new_names(tmp_path):
+    old = make()
+    old.settings |= {"noise": "symmetric", "noise_scope": "pair", "clip": 2.0}
+    new = records.Record.load(old.save(tmp_path / "r.json")).settings
+    assert (new["protocol"], new["scope"], new["grad_clip"]) == ("symmetric", "pair", 2.0)
+    assert not {"noise", "noise_scope", "clip"} & set(new)
 
 
 @pytest.mark.parametrize("name", ["nothing", "file.json"])
@@ -113,17 +123,42 @@ def test_only_a_folder_holds_records(tmp_path, name):
         records.collect(tmp_path / name)
 
 
-def test_collect(tmp_path):
+def test_outside_a_checkout_nothing_is_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "RECORDED", tmp_path / "nothing")
+    assert records.recorded().empty
+    assert len(tables.recorded()) == 0
+
+
+def test_collect_and_spread(tmp_path):
     for seed, rsum in enumerate((300.0, 310.0, 320.0)):
         make(f"r{seed}", seed=seed, rsum=rsum).save(tmp_path / f"r{seed}.json")
     (tmp_path / "bench.json").write_text("{}")
     table = records.collect(tmp_path)
     assert len(table) == 3
     assert table["method_rho"].eq(0.1).all()
+    row = records.mean_and_spread(table, ["method", "mrate"]).iloc[0]
+    assert (row["mean"], row["std"], row["count"]) == (310.0, 10.0, 3)
+
+
+def test_printed_numbers():
+    table = records.printed("retrieval", paper="L2RM", table="6", method="L2RM-SGR", dataset="Flickr30K")
+    assert set(table["noise_rate"]) >= {"0.2", "0.4", "0.6", "0.8"}
+    for name in records.PRINTED:
+        assert len(records.printed(name)) > 10
+    for (dataset, rate), part in table.groupby(["dataset", "noise_rate"]):
+        values = part.set_index("metric")["value"].astype(float)
+        assert values[list(records.RECALLS)].sum() == pytest.approx(values["rsum"], abs=0.11), (dataset, rate)
+
+
+def test_printed_refuses_unknown_names():
+    with pytest.raises(ValueError, match="unknown table"):
+        records.printed("tables")
+    with pytest.raises(ValueError, match="has no column 'rate'"):
+        records.printed("retrieval", rate="0.2")
 
 
 def test_environment_is_plain():
-    env = records.environment(torch.device("cpu"))
+    env = machine.environment(torch.device("cpu"))
     assert json.loads(json.dumps(env)) == env
     assert env["versions"]["torch"]
-    assert records.peak_memory_mb(torch.device("cpu")) > 10
+    assert machine.peak_memory_mb(torch.device("cpu")) > 10

@@ -14,11 +14,14 @@ import torch
 
 import nclib
 from nclib import data, methods, models
-from nclib.runs import checkpoint
 from nclib.common.options import make
-from nclib.runs.pairs import fingerprint, load_trainer, resolve, run_name, shared
 from nclib.noise import Mismatch
-from nclib.runs.pair_trainer import Batches, NoisyPairs, Schedule, choose_device, epoch_arrays
+from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
+from nclib.runs.experiment import fingerprint
+from nclib.runs.machine import choose_device
+from nclib.runs.noisy_pairs import Batches, NoisyPairs
+from nclib.runs.options import PairSchedule
+from nclib.runs.record import recorded_run
 
 TINY = {
     "dataset": "planted",
@@ -84,9 +87,9 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finis
 
 def test_resume_at_every_epoch(finished, tmp_path):
     settings = resolve("l2rm", **TINY, out=str(tmp_path))
-    folder = tmp_path / run_name(settings)
+    folder = tmp_path / experiment_of(settings.method).name(settings)
     for stop in (1, 2, 3):
-        trainer, _ = load_trainer(settings, folder, torch.device("cpu"))
+        trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
         save = trainer._save
 
         def save_and_stop(stop=stop, trainer=trainer, save=save):
@@ -110,7 +113,7 @@ def test_same_seed_same_result_other_seed_other_result(finished, tmp_path):
 
 
 def test_finished_run_is_returned_not_repeated(finished, monkeypatch):
-    monkeypatch.setattr("nclib.runs.pairs._run", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr("nclib.runs.Experiment.finish", lambda *_: pytest.fail("trained again"))
     again = run(Path(finished.folder).parent)
     assert comparable(again) == comparable(finished)
 
@@ -123,7 +126,7 @@ def test_record_holds_what_a_table_needs(finished):
     assert [row["phase"] for row in stored["curves"]] == ["warm-up", "training", "training"]
     from sklearn.metrics import roc_auc_score
 
-    trainer, _ = nclib.open_run(finished)
+    trainer = nclib.open_run(finished).trainer
     kept = epoch_arrays(finished.folder)[3]
     auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_matched"])
     assert stored["diagnostics"]["auc"] == pytest.approx(auc, abs=1e-12)
@@ -134,7 +137,8 @@ def test_record_holds_what_a_table_needs(finished):
 def test_selected_epoch_is_the_best_on_validation_and_is_what_is_tested(finished):
     rsums = [row["val_rsum"] for row in finished.curves]
     assert finished.best_epoch == int(np.argmax(rsums)) + 1
-    trainer, dataset = nclib.open_run(finished)
+    opened = nclib.open_run(finished)
+    trainer, dataset = opened.trainer, opened.dataset
     again = nclib.evaluation.recall(trainer.score(dataset.test), dataset.test.captions_per_image)
     assert again["rsum"] == finished.metrics["test"]["rsum"]
 
@@ -146,7 +150,7 @@ def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_p
     # PCME learns slowly: one epoch of warm-up leaves hardly a pair that looks matched.
     record = run(tmp_path, method, model=model, epochs=1, warmup_epochs=4 if model == "pcme" else 1)
     assert record.metrics["test"]["rsum"] > 0
-    trainer, _ = nclib.open_run(record)
+    trainer = nclib.open_run(record).trainer
     assert trainer.networks
 
 
@@ -165,7 +169,7 @@ def test_bf16_trains_and_differs(finished, tmp_path):
 @pytest.mark.parametrize("model", models.available())
 def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
     settings = resolve("plain", **{**TINY, "model": model, "epochs": 0, "precision": "bf16"})
-    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
     batch = trainer.batch(torch.arange(9))
     for logits in (False, True):
         assert trainer.similarity(batch, logits=logits).dtype == torch.float32
@@ -196,7 +200,7 @@ def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
     ],
 )
 def test_wrong_settings_stop_before_training(wrong, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("nclib.runs.pair_trainer.Trainer.fit", lambda *_: pytest.fail("training began"))
+    monkeypatch.setattr("nclib.runs.pair_trainer.PairTrainer.fit", lambda *_: pytest.fail("training began"))
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         run(tmp_path, **wrong)
 
@@ -207,16 +211,17 @@ def test_unknown_method_is_named(tmp_path):
 
 
 def test_fingerprint_ignores_place_and_device_but_not_settings():
-    settings = resolve("l2rm", **TINY)
+    settings = resolve("l2rm", **TINY).flat()
     assert fingerprint({**settings, "out": "x", "device": "cuda"}) == fingerprint(settings)
     assert fingerprint({**settings, "lr": 1.0}) != fingerprint(settings)
 
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path):
     settings = resolve("plain", **{**TINY, "epochs": 0}, out=str(tmp_path))
-    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
     trainer.fit(progress=False)
-    trainer, _ = load_trainer({**settings, "lr": 0.5}, tmp_path, torch.device("cpu"))
+    other = resolve("plain", **{**TINY, "epochs": 0}, out=str(tmp_path), lr=0.5)
+    trainer = experiment_of("plain").load(other, tmp_path, torch.device("cpu")).trainer
     with pytest.raises(ValueError, match="other settings or code"):
         trainer.fit(progress=False)
 
@@ -263,7 +268,7 @@ def test_noise_of_other_data_is_refused():
 
 def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path):
     seen = []
-    monkeypatch.setattr("nclib.runs.pairs._run", lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr("nclib.runs.Experiment.finish", lambda *_: seen.append(torch.get_num_threads()))
     before = torch.get_num_threads()
     run(tmp_path, threads=None)
     run(tmp_path, threads=2)
@@ -284,9 +289,9 @@ def test_numpy_values_and_paths_count(tmp_path):
     settings = resolve(
         "l2rm", **{**TINY, "epochs": np.int64(3)}, seed=np.int64(7), out=tmp_path, rho=np.float32(0.5)
     )
-    assert (settings["seed"], settings["out"]) == (7, str(tmp_path))
-    assert settings["epochs"] == 3
-    assert settings["method_options"]["rho"] == 0.5
+    assert (settings.run.seed, settings.run.out) == (7, str(tmp_path))
+    assert settings.schedule.epochs == 3
+    assert settings.method_options.rho == 0.5
 
 
 def test_noise_file_decides_rate_name_and_identity(tmp_path):
@@ -304,8 +309,16 @@ def test_noise_file_decides_rate_name_and_identity(tmp_path):
     assert len(set(names)) == 2  # other content under the same path is another run
 
 
-def test_shared_parameters_are_those_of_every_method():
-    assert shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
+def test_recorded_run_needs_equal_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr("nclib.runs.record.RECORDED", tmp_path / "results")
+    values = {**TINY, "model": "vse", "epochs": 1}
+    record = run(tmp_path, "plain", model="vse", epochs=1)
+    record.save(tmp_path / "results" / "a.json")
+    (tmp_path / "results" / "bench.json").write_text("{}")
+    assert recorded_run("plain", **values, out="elsewhere").name == record.name
+    assert recorded_run("plain", **values, lr=0.5) is None
+    assert recorded_run("l2rm", **values) is None
+    assert experiment_of("l2rm").shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
         "lr": 1,
         "seed": 3,
         "data_options": {},
@@ -314,24 +327,24 @@ def test_shared_parameters_are_those_of_every_method():
 
 def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
     state = torch.get_rng_state()
-    trainer, _ = nclib.open_run(finished)
+    trainer = nclib.open_run(finished).trainer
     assert torch.equal(torch.get_rng_state(), state)
     assert not trainer.networks[0].training
 
 
 def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "nclib.runs.pair_trainer.NoisyPairs.truth", lambda _: pytest.fail("asked for a truth nobody knows")
+        "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for a truth nobody knows")
     )
     settings = resolve("l2rm", **{**TINY, "epochs": 1}, out=str(tmp_path))
-    trainer, _ = load_trainer(settings, tmp_path, torch.device("cpu"))
+    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
     trainer.pairs.truth_is_known = False
     assert "auc" not in trainer.fit(progress=False)[-1]
     web = resolve("l2rm", dataset="cc152k", preset="paper", data_options={"root": "x"})
-    assert (web["mrate"], web["method_options"]["mask"]) == (0.0, False)
+    assert (web.run.mrate, web.method_options.mask) == (0.0, False)
 
 
 def test_schedule_and_device():
-    assert make(Schedule, {"lr": 1}).lr == 1.0
+    assert make(PairSchedule, {"lr": 1}).lr == 1.0
     assert choose_device("cpu").type == "cpu"
     assert choose_device().type in ("cpu", "cuda")

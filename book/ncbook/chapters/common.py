@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 import nclib
-import nclib.runs.pairs
 from ncbook import means, printed, recorded, recorded_run, show
 from nclib import plots
-from nclib.runs.pair_trainer import epoch_arrays
+from nclib.runs import epoch_arrays, experiment_of
 from nclib.runs.record import RECALLS, Record
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
     from nclib.data import Dataset
-    from nclib.runs.pair_trainer import Trainer
+    from nclib.runs.pair_trainer import PairTrainer
 
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
 
@@ -33,7 +32,7 @@ class Finished:
     Parameters
     ----------
     record : Record
-    trainer : Trainer
+    trainer : PairTrainer
         With the weights of the selected epoch.
     dataset : Dataset
     matched : ndarray, bool, (N,)
@@ -43,7 +42,7 @@ class Finished:
     """
 
     record: Record
-    trainer: Trainer
+    trainer: PairTrainer
     dataset: Dataset
     matched: np.ndarray
     kept: dict[int, dict[str, np.ndarray]]
@@ -71,9 +70,8 @@ def finished(record: Record) -> Finished:
     -------
     Finished
     """
-    trainer, dataset = nclib.open_run(record)
-    matched = trainer.pairs.noise.matched
-    return Finished(record, trainer, dataset, matched, epoch_arrays(record.folder))
+    run = nclib.open_run(record)
+    return Finished(record, run.trainer, run.dataset, run.noise.matched, epoch_arrays(record.folder))
 
 
 def printed_rates(methods: Sequence[str] = (), *, paper: str = "L2RM", table: str = "6") -> Styler:
@@ -121,8 +119,8 @@ def beside(
     dict
         Method name to its record, this run first.
     """
-    same = {**nclib.runs.pairs.shared(given), **own}
     method = record.settings["method"]
+    same = {**experiment_of(method).shared(given), **own}
     compared, origin = {method: record}, {method: "this run"}
     for other in others if mode != "none" else ():
         found = recorded_run(other, **same) if mode == "auto" else None
@@ -200,7 +198,7 @@ def _as_preset(runs: pd.DataFrame) -> pd.Series:
     """Return whether a run has its preset's own schedule and options; the loss of plain training is free."""
     own = pd.Series(True, index=runs.index)
     for (method, model), part in runs.groupby(["method", "model"]):
-        usual = nclib.runs.pairs.resolve(method, model=model)
+        usual = nclib.resolve(method, model=model).flat()
         expected = {k: usual[k] for k in ("warmup_epochs", "epochs", "batch_size", "lr")}
         expected |= {f"method_{k}": v for k, v in usual["method_options"].items()}
         if method == "plain":

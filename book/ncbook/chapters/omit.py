@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 import nclib
-import nclib.runs.pairs
 from ncbook import RECORDED, mean_text, printed, show
 from nclib import Record, plots
 from nclib.evaluation import recall
@@ -119,7 +118,7 @@ def recorded_sums(
     stored, sums = _stored(), {}
     for name, options in choices.items():
         base = {**given, "mrate": 0.0, "device": "cpu"}
-        wanted = nclib.runs.pairs.resolve("plain", model="omit", model_options=options, **base)
+        wanted = nclib.resolve("plain", model="omit", model_options=options, **base).flat()
         free = {"out", "device", "threads", "seed"}
         same = [r for r in stored if all(r.settings.get(k) == v for k, v in wanted.items() if k not in free)]
         sums[name] = {r.settings["seed"]: r.metrics["test"]["rsum"] for r in same}
@@ -132,9 +131,9 @@ def measured(choices: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any],
     table = pd.DataFrame(
         {"rSum": {k: mean_text(list(v.values())) if v else "no record" for k, v in sums.items()}}
     )
-    s = nclib.runs.pairs.resolve("plain", model="omit", **given)
+    run = nclib.resolve("plain", model="omit", **given).run
     caption = (
-        f"Measured: {s['dataset']}, preset {s['preset']}, mismatch rate 0, mean ± standard deviation (seeds)"
+        f"Measured: {run.dataset}, preset {run.preset}, mismatch rate 0, mean ± standard deviation (seeds)"
     )
     return show(table, name, caption)
 
@@ -330,8 +329,9 @@ def look(record: Record, other: Record) -> Look:
     """
     networks, dataset = [], None
     for run in (record, other):
-        opened, dataset = nclib.open_run(run)
-        networks.append(opened.networks[0])
+        opened = nclib.open_run(run)
+        networks.append(opened.trainer.networks[0])
+        dataset = opened.dataset
     assert dataset is not None
     movers = [net for net in networks if net.matching in TRANSPORTS]
     mover = movers[0] if movers else view(networks[0], matching="partial_ot")
@@ -487,7 +487,7 @@ def convergence(seen: Look, passes: Sequence[int] = (1, 2, 3, 5, 10, 30, 100, 30
 def _on_object(seen: Look, rows: range) -> list[tuple[int, int, np.ndarray]]:
     """Return picture, position of a word that names an object, and which regions lie on that object."""
     split, found = seen.test, []
-    if not split.has_pictures or "scenes" not in split.details:
+    if not split.has_pictures or "scenes" not in split.details or split.boxes is None:
         return []
     scenes, concepts = split.details["scenes"], seen.dataset.details["concepts"]
     for i in rows:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import nclib
-import nclib.runs.pairs
 from ncbook import RECORDED, printed, recorded, show
 from ncbook.chapters.common import Finished
 from nclib import Record, plots
@@ -178,8 +177,8 @@ def thresholds(run: Finished) -> Figure | None:
 
 def _usual() -> dict[str, Any]:
     """Return the swept options as the preset quick has them, by column."""
-    options = nclib.runs.pairs.resolve("repair")["method_options"]
-    return {f"method_{k}": options[k] for k in SWEPT}
+    options = nclib.resolve("repair").method_options
+    return {f"method_{k}": getattr(options, k) for k in SWEPT}
 
 
 def _with_usual(every: pd.DataFrame, free: str) -> pd.DataFrame:

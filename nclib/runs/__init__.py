@@ -1,0 +1,289 @@
+"""Runs: everything between a keyword and a record.
+
+==================  ==================================================================================
+``options``         typed settings, with what each may be
+``presets``         the values of ``quick`` and ``paper``
+``experiment``      class :class:`Experiment`: resolve, check, run, finish, open
+``pairs labels``    its two subclasses, each with load, train and evaluate
+``loop``            base of both trainers: epochs, selection, exact resume
+``pair_trainer``    trainer of pairs; ``noisy_pairs`` has its batches
+``label_trainer``   trainer of category retrieval
+``distributed``     several processes that share a run
+``checkpoint``      tensors and plain data in one file
+``record``          :class:`Record`, and tables of records
+``machine``         device, threads, memory, versions
+``words``           parameters as words of a command line
+==================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from nclib import label_noise, methods
+from nclib.common.options import Rule, plain_values, problems
+from nclib.runs.experiment import Experiment, LoadedRun
+from nclib.runs.labels import LabelExperiment
+from nclib.runs.loop import epoch_arrays
+from nclib.runs.machine import cpu_threads
+from nclib.runs.options import Settings
+from nclib.runs.pairs import PairExperiment
+from nclib.runs.record import Record, collect, find
+
+__all__ = [
+    "Experiment",
+    "LoadedRun",
+    "Record",
+    "Settings",
+    "check_parameters",
+    "collect",
+    "cpu_threads",
+    "epoch_arrays",
+    "experiment_of",
+    "find",
+    "open_run",
+    "resolve",
+    "run",
+]
+
+
+def experiment_of(method: str) -> PairExperiment | LabelExperiment:
+    """Return the experiment of a method: its parameters, and its runs.
+
+    Parameters
+    ----------
+    method : str
+        One of ``nclib.methods.available()`` or ``nclib.label_noise.available()``.
+
+    Returns
+    -------
+    PairExperiment or LabelExperiment
+
+    Raises
+    ------
+    ValueError
+        For an unknown name; the message lists the known ones.
+
+    Examples
+    --------
+    >>> experiment_of("l2rm").parameters()["rho"].describe()
+    'must be a number, above 0'
+    """
+    pairs, labels = methods.available(), label_noise.available()
+    if method in pairs:
+        return PairExperiment(method)
+    if method in labels:
+        return LabelExperiment(method)
+    every = [*pairs, *labels]
+    near = difflib.get_close_matches(str(method), every, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
+
+
+def run(
+    method: str = "l2rm",
+    *,
+    dataset: str | None = None,
+    model: str | None = None,
+    mrate: float | None = None,
+    noise_rate: float | None = None,
+    protocol: str | None = None,
+    scope: str | None = None,
+    noise_file: str | PathLike[str] | None = None,
+    seed: int | None = None,
+    preset: str | None = None,
+    batch_size: int | None = None,
+    warmup_epochs: int | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    decay_every: int | None = None,
+    grad_clip: float | None = None,
+    precision: str | None = None,
+    lr_schedule: str | None = None,
+    hidden: int | None = None,
+    dim: int | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    out: str | PathLike[str] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Record:
+    """Train one method on noisy pairs or noisy labels, test the selected epoch, and leave a record.
+
+    A run lives in a folder named after its settings and the code. Called again, an unfinished run continues
+    from its last epoch, exactly; a finished one is returned from its record. None means "as the preset says".
+
+    Parameters
+    ----------
+    method : str
+        One of ``nclib.methods.available()`` (pairs) or ``nclib.label_noise.available()`` (labels).
+    dataset : str, optional
+        One of ``nclib.data.available()``; for labels one of ``nclib.data.category.available()``.
+    model : str, optional
+        One of ``nclib.models.available()``. Pairs only.
+    mrate : float in [0, 1], optional
+        Mismatch rate: the share of training pairs that the drawn noise makes wrong. Pairs only. 0.6 for the
+        benchmarks ``emoji``, ``planted``, ``f30k`` and ``coco``, 0 for all other data.
+    noise_rate : float in [0, 1], optional
+        Labels: the share of training labels that are redrawn; 0.4 for the benchmarks, 0 for all other data.
+        Pairs: another name of ``mrate``.
+    protocol : str, optional
+        Kind of noise. Pairs: ``images``, ``captions`` or ``pairs``. Labels: ``symmetric``,
+        ``symmetric_exclusive`` or ``asymmetric``.
+    scope : {"modality", "pair"}, optional
+        Noise for images and texts apart, or one draw per pair. Labels only.
+    noise_file : path, optional
+        File that gives the noise in place of a draw.
+    seed : int, optional
+        Seed of noise, weights and batches.
+    preset : {"quick", "paper"}, optional
+        Size of the run.
+    batch_size, epochs : int, optional
+        Pairs in a batch; epochs of training, after the warm-up for pairs.
+    warmup_epochs : int, optional
+        Epochs of warm-up on all pairs.
+    lr : float, optional
+        Learning rate of Adam.
+    decay_every : int, optional
+        Training epochs after which the rate falls to a tenth. Pairs only.
+    grad_clip : float, optional
+        Largest norm of a network's gradient. Pairs only.
+    precision : {"fp32", "bf16"}, optional
+        Number type of the forward pass. Pairs only.
+    lr_schedule : {"cosine", "constant"}, optional
+        Course of the learning rate. Labels only.
+    hidden, dim : int, optional
+        Width of hidden layers and of the common space. Labels only.
+    model_options, data_options : mapping, optional
+        Passed to the model and to the loader of the data, over those of the preset.
+    device : str, optional
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+    threads : int, optional
+        CPU threads; 0 for torch's own choice.
+    out : path, optional
+        Folder for records, checkpoints and arrays.
+    progress : bool
+        Print one line per epoch, and draw a bar in a terminal.
+    **options
+        Options of the method; ``nclib run METHOD --help`` lists them.
+
+    Returns
+    -------
+    Record
+        Also written to ``<out>/<run>/record.json``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, a misspelt parameter or a value out of range, before anything is loaded.
+    RuntimeError
+        When another process works on this run, or a loss is no longer finite.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     record = run("plain", dataset="planted", model="vse", mrate=0.4, epochs=1, warmup_epochs=0,
+    ...                  data_options={"n_train": 40}, out=folder, progress=False)
+    >>> record.noise_rate, record.best_epoch, record.data["train_pairs"]
+    (0.4, 1, 200)
+    """
+    values = {k: v for k, v in locals().items() if k not in ("method", "options", "progress")}
+    experiment = experiment_of(method)
+    return experiment.run(experiment.resolve(**values, **options), progress)
+
+
+def resolve(method: str = "l2rm", **values: Any) -> Settings:
+    """Return the complete settings of a run: defaults, then the preset, then the given values.
+
+    Parameters
+    ----------
+    method : str
+    **values
+        Parameters of :func:`run`.
+
+    Returns
+    -------
+    Settings
+
+    Raises
+    ------
+    ValueError
+        As :func:`run`.
+
+    Examples
+    --------
+    >>> settings = resolve("uot_rcl", noise_rate=0.2)
+    >>> settings.run.dataset, settings.run.protocol, settings.schedule.epochs
+    ('emoji_category', 'symmetric', 24)
+    """
+    return experiment_of(method).resolve(**values)
+
+
+def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
+    """Check a notebook's parameters in its first code cell and return those that were given.
+
+    Parameters
+    ----------
+    namespace : mapping
+        ``globals()`` of the notebook: at that moment every plain value in it is a parameter. None means
+        "as the preset says".
+    method : str or None
+        Method that the notebook runs; None when it runs none and all its parameters are ``extra``.
+    **extra : Rule
+        Further parameters that belong to the notebook itself, or stricter rules for those of the run.
+
+    Returns
+    -------
+    dict
+        Name and value of the parameters of :func:`run`.
+
+    Raises
+    ------
+    ValueError
+        Naming each unknown parameter, with the nearest known one, and each value out of range.
+
+    Examples
+    --------
+    >>> check_parameters({"mrate": 0.4, "epochs": None}, "l2rm")
+    {'mrate': 0.4}
+    """
+    values = plain_values(namespace)
+    if method is None:
+        if found := problems({k: v for k, v in values.items() if v is not None}, extra):
+            raise ValueError("bad parameters: " + "; ".join(found))
+        return {}
+    experiment = experiment_of(method)
+    own = set(extra) - set(experiment.parameters())
+    return {name: value for name, value in experiment.check(values, extra).items() if name not in own}
+
+
+def open_run(record: Record, device: str = "cpu") -> LoadedRun:
+    """Load the objects of a finished run with the weights of its selected epoch.
+
+    Parameters
+    ----------
+    record : Record
+        Of the run; its ``folder`` must hold the checkpoint.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    LoadedRun
+        ``trainer``, with the weights in place and its networks in eval mode; ``dataset``; ``noise``.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the run's folder, which holds its weights, is not there.
+    ValueError
+        When the checkpoint is damaged or belongs to other settings, data or code, or the device does not
+        exist here.
+    """
+    return experiment_of(record.settings["method"]).open_run(record, device)

@@ -1,0 +1,441 @@
+"""One run from a keyword to its record: the class :class:`Experiment`, with a subclass for each task.
+
+A subclass names the parameters and says how a run is loaded, trained and evaluated:
+:class:`nclib.runs.pairs.PairExperiment` and :class:`nclib.runs.labels.LabelExperiment`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from nclib.common.lock import check_writable, sole_writer
+from nclib.common.options import Rule, make, misfits, problems, rules, signature
+from nclib.common.registry import Registry
+from nclib.data import Dataset
+from nclib.data.category import CategoryData
+from nclib.noise import Mismatch
+from nclib.noise.label_noise import LabelNoise
+from nclib.runs import checkpoint
+from nclib.runs.distributed import processes
+from nclib.runs.loop import SavedLoop
+from nclib.runs.machine import choose_device, cpu_threads, environment, peak_memory_mb
+from nclib.runs.options import RunOptions, Settings, as_plain
+from nclib.runs.record import Record
+
+IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "seconds")  # of the curves
+
+T = TypeVar("T", bound=SavedLoop)
+D = TypeVar("D", Dataset, CategoryData)
+N = TypeVar("N", Mismatch, LabelNoise)
+
+
+@dataclass(frozen=True)
+class LoadedRun(Generic[T, D, N]):
+    """The objects of a run: its trainer, its data and its noise.
+
+    Parameters
+    ----------
+    trainer : PairTrainer or LabelTrainer
+    dataset : Dataset or CategoryData
+    noise : Mismatch or LabelNoise
+    """
+
+    trainer: T
+    dataset: D
+    noise: N
+
+
+class Experiment(ABC, Generic[T, D, N]):
+    """Runs of one method: their parameters, their settings, and how a run becomes a record.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    """
+
+    options: ClassVar[type[RunOptions]]  # chosen for every run, whatever its method
+    schedule: ClassVar[type]  # how to train
+    mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
+    datasets: ClassVar[Registry[Any]]
+    file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
+    synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
+    in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
+    items: ClassVar[str]  # what the noise makes wrong, in words
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    # -- what a task must say ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def method_options(self) -> type:
+        """Return the options dataclass of the method."""
+
+    @abstractmethod
+    def catalogues(self) -> dict[str, Collection[str]]:
+        """Return the catalogues of parameters that name an entry of one."""
+
+    @abstractmethod
+    def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a preset, which those in ``given`` will replace."""
+
+    @abstractmethod
+    def title(self, settings: Settings) -> str:
+        """Return a readable name of a run; runs with the same one differ in their fingerprint."""
+
+    @abstractmethod
+    def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
+        """Assemble data, noise, networks, method and trainer of a run. Writes nothing."""
+
+    @abstractmethod
+    def noise_facts(self, noise: N) -> dict[str, Any]:
+        """Return ``of``, the number of pairs or labels under the noise, and what else a record keeps."""
+
+    @abstractmethod
+    def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
+        """Return the results of the selected epoch on the test split, ``test`` among them."""
+
+    @abstractmethod
+    def data_facts(self, loaded: LoadedRun[T, D, N]) -> dict[str, Any]:
+        """Return the sizes of the data that a record keeps."""
+
+    @abstractmethod
+    def diagnostics(self, loaded: LoadedRun[T, D, N]) -> dict[str, Any]:
+        """Return the numbers that need the ground truth."""
+
+    def train(self, loaded: LoadedRun[T, D, N], progress: bool) -> dict[str, dict[str, float]]:
+        """Train to the end; return results on the test split of the last epoch, where a record has them."""
+        loaded.trainer.fit(progress)
+        return {}
+
+    # -- parameters -------------------------------------------------------------------------------------
+
+    def parameters(self) -> dict[str, Rule]:
+        """Return the rule of every parameter of a run, by name; mappings have none."""
+        return {**self._shared_rules(), **rules(self.method_options())}
+
+    def _shared_rules(self) -> dict[str, Rule]:
+        return {**rules(self.options), **rules(self.schedule)}
+
+    def shared(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters among ``given`` that do not belong to the method.
+
+        Parameters
+        ----------
+        given : mapping
+            Parameters of a run, by name.
+
+        Returns
+        -------
+        dict
+            Those with which another method can be run likewise.
+        """
+        names = {*self._shared_rules(), *self.mappings, *self.synonyms}
+        return {name: value for name, value in given.items() if name in names}
+
+    def check(self, values: Mapping[str, Any], extra: Mapping[str, Rule] | None = None) -> dict[str, Any]:
+        """Check the values of parameters, all at once.
+
+        Parameters
+        ----------
+        values : mapping
+            By name; None means "as the preset says".
+        extra : mapping of str to Rule, optional
+            Further parameters, or stricter rules.
+
+        Returns
+        -------
+        dict
+            Those that are not None, without synonyms.
+
+        Raises
+        ------
+        ValueError
+            Naming each unknown parameter, with the nearest known one, and each value out of range.
+        """
+        given, found = {k: v for k, v in values.items() if v is not None}, []
+        for other in [k for k in given if k in self.synonyms and k not in (extra or {})]:
+            name = self.synonyms[other]
+            if name in given:
+                found.append(f"{name} and {other} are two names of one parameter; give one")
+            given[name] = given.pop(other)
+        plain = {k: v for k, v in given.items() if k not in self.mappings}
+        found += problems(plain, {**self.parameters(), **(extra or {})})
+        for name in self.mappings:
+            if name in given and not isinstance(given[name], Mapping):
+                found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
+        for name, catalogue in self.catalogues().items():
+            if name in given and given[name] not in catalogue:
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}")
+        if found:
+            raise ValueError("bad parameters: " + "; ".join(found))
+        return given
+
+    def resolve(self, **values: Any) -> Settings:
+        """Return the complete settings of a run: defaults, then the preset, then the given values.
+
+        Parameters
+        ----------
+        **values
+            Parameters of :func:`nclib.run`.
+
+        Returns
+        -------
+        Settings
+
+        Raises
+        ------
+        ValueError
+            For an unknown name, a misspelt parameter or a value out of range.
+        """
+        given = self.check({k: as_plain(v) for k, v in values.items()})
+        name, dataset = (given.get(k, getattr(self.options, k)) for k in ("preset", "dataset"))
+        usual = self.preset(name, dataset, given)
+        merged = {**usual, **given}
+
+        def part(cls: type) -> Any:
+            return make(cls, {k: v for k, v in merged.items() if k in rules(cls)})
+
+        run, digest = part(self.options), ""
+        if run.noise_file:
+            if not Path(run.noise_file).is_file():
+                raise ValueError(f"noise_file={run.noise_file!r}: there is no such file")
+            digest = hashlib.sha256(Path(run.noise_file).read_bytes()).hexdigest()[:16]
+            run = replace(run, **self.file_noise)
+        mappings = {k: {**usual.get(k, {}), **given.get(k, {})} for k in self.mappings}
+        settings = Settings(
+            method=self.method,
+            run=run,
+            schedule=part(self.schedule),
+            method_options=part(self.method_options()),
+            noise_sha256=digest,
+            **mappings,
+        )
+        _check_data_options(self.datasets, dataset, settings.data_options)
+        return settings
+
+    def read(self, flat: Mapping[str, Any]) -> Settings:
+        """Return the settings in a record; parameters that it lacks keep their defaults."""
+
+        def part(cls: type, values: Mapping[str, Any]) -> Any:
+            return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+
+        return Settings(
+            method=self.method,
+            run=part(self.options, flat),
+            schedule=part(self.schedule, flat),
+            method_options=part(self.method_options(), flat["method_options"]),
+            noise_sha256=flat.get("noise_sha256", ""),
+            **{name: flat.get(name, {}) for name in self.mappings},
+        )
+
+    # -- from settings to a record ----------------------------------------------------------------------
+
+    def name(self, settings: Settings) -> str:
+        """Return the folder name of a run: readable, and unique by its fingerprint."""
+        return f"{self.title(settings)}-{fingerprint(settings.flat())[:8]}"
+
+    def run(self, settings: Settings, progress: bool = True) -> Record:
+        """Return the record of a run, which is made, continued or read.
+
+        A damaged record is set aside with a warning and made again from the checkpoint. The global generators
+        and the number of threads are restored afterwards. Processes that ``torchrun`` started share the run;
+        the first one prints and writes.
+
+        Parameters
+        ----------
+        settings : Settings
+            As :meth:`resolve` returns them.
+        progress : bool
+            Print one line per epoch.
+
+        Returns
+        -------
+        Record
+
+        Raises
+        ------
+        RuntimeError
+            When another process works on this run.
+        """
+        # 1. A sound record in the run's folder is the answer.
+        # 2. Otherwise the folder is locked: at once where it exists, since another process may work there;
+        #    after loading where it does not, so that a start which fails on its data leaves no folder.
+        # 3. A damaged record is set aside; training continues from the checkpoint if there is one.
+        folder = Path(settings.run.out) / self.name(settings)
+        path, damage = folder / "record.json", ""
+        with processes(settings.run.device, refuse=self.in_one_process) as group:
+            shown = progress and group.rank == 0
+            if path.exists():
+                try:
+                    done = Record.load(path)
+                except ValueError as error:
+                    damage = str(error)
+                else:
+                    if shown:
+                        print(f"already done on {done.environment['device']}: {path}")
+                    return done
+            device = choose_device(group.device or settings.run.device)
+            lock = sole_writer(folder) if group.rank == 0 else nullcontext()
+            with (
+                torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+                cpu_threads(settings.run.threads),
+                ExitStack() as held,
+            ):
+                if device.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats(device)
+                if folder.exists():
+                    held.enter_context(lock)
+                    loaded = self.load(settings, folder, device)
+                else:
+                    check_writable(folder)
+                    loaded = self.load(settings, folder, device)
+                    held.enter_context(lock)
+                if damage and group.rank == 0:
+                    checkpoint.set_aside(path, damage)
+                return self.finish(settings, loaded, shown)
+
+    def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
+        """Train a loaded run to its end, test the selected epoch, write the record and return it."""
+        trainer, noise = loaded.trainer, loaded.noise
+        facts = self.noise_facts(noise)
+        moved = round(noise.true_rate * facts["of"])
+        if progress:
+            print(
+                f"{moved:,} of {facts['of']:,} {self.items} moved{_reason(settings.run)}\n{noise.describe()}"
+            )
+            print(f"{trainer.folder.name}  [{settings.run.preset}, {trainer.device}]")
+        last = self.train(loaded, progress)
+        trainer.load_best()
+        started = time.perf_counter()
+        metrics = {**self.evaluate(loaded), **last}
+        test_seconds = time.perf_counter() - started
+        flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
+        validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
+        named = ("protocol", "rate", "seed", "true_rate", "checksum")
+        record = Record(
+            name=trainer.folder.name,
+            settings={k: v for k, v in flat.items() if k != "out"},  # a place on one machine
+            data={
+                "name": loaded.dataset.name,
+                "checksum": loaded.dataset.checksum,
+                **self.data_facts(loaded),
+            },
+            noise={
+                **{k: getattr(noise, k) for k in named},
+                **facts,
+                "moved": moved,
+                "description": noise.describe(),
+            },
+            metrics={"val": validated, **metrics},
+            curves=curves,
+            diagnostics=self.diagnostics(loaded),
+            best_epoch=best,
+            cost={
+                "seconds": round(sum(row["seconds"] for row in curves), 2),
+                "test_seconds": round(test_seconds, 2),
+                "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
+                "parameters": trainer.n_parameters,
+            },
+            environment={**environment(trainer.device), "processes": trainer.processes.size},
+            folder=str(trainer.folder),
+        )
+        if trainer.processes.rank == 0:
+            record.save(trainer.folder / "record.json")
+        trainer.processes.agree("the record", record.name)
+        if progress:
+            print(record)
+        return record
+
+    def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
+        """Load the objects of a finished run with the weights of its selected epoch.
+
+        Parameters
+        ----------
+        record : Record
+            Of the run; its ``folder`` must hold the checkpoint.
+        device : str
+            ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+        Returns
+        -------
+        LoadedRun
+
+        Raises
+        ------
+        FileNotFoundError
+            When the run's folder, which holds its weights, is not there.
+        ValueError
+            When the checkpoint is damaged or belongs to other settings, data or code, or the device does not
+            exist here.
+        """
+        with torch.random.fork_rng(devices=[]):
+            loaded = self.load(self.read(record.settings), Path(record.folder), choose_device(device))
+        loaded.trainer.load_best()
+        return loaded
+
+
+def _reason(run: RunOptions) -> str:
+    """Return where the noise of a run comes from."""
+    if run.noise_file:
+        return f" by the file {run.noise_file}"
+    return f" by the drawn noise, noise rate {run.noise_rate:g}" if run.noise_rate else ": none asked for"
+
+
+def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the diagnostics in the last of some rows of the curves; empty without rows."""
+    last = rows[-1] if rows else {}
+    return {k: v for k, v in last.items() if k not in IN_EVERY_ROW and not k.startswith(("val_", "loss_"))}
+
+
+def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
+    for name in (n for n in given if n not in known):
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"{kind}: {owner!r} has no option {name!r}; {hint}it has {', '.join(known)}")
+
+
+def _check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
+    """Raise a ValueError when a data set lacks such an option, or one is missing or of another type."""
+    allowed = signature(datasets[dataset].factory)
+    check_unknown("data_options", dataset, given, allowed)
+    if wrong := misfits(given, allowed):
+        raise ValueError("data_options: " + "; ".join(wrong))
+    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
+    if missing:
+        raise ValueError(
+            f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
+            f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
+        )
+
+
+def fingerprint(settings: Mapping[str, Any]) -> str:
+    """Return a digest of what decides the numbers of a run: its settings and nclib's code."""
+    decisive = {k: v for k, v in settings.items() if k not in ("out", "device")}
+    return hashlib.sha256(json.dumps([decisive, _code()], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _code() -> str:
+    """Return a digest of the package's code and bundled files, as they were when first asked for."""
+    h = hashlib.sha256()
+    root = Path(__file__).parents[1]
+    above = {"record.py", "presets.py"}  # they look at a run, or feed its settings
+    for path in sorted(root.rglob("*")):
+        if path.suffix in (".py", ".npz", ".png") and path.name not in above and "plots" not in path.parts:
+            h.update(path.read_bytes())
+    return h.hexdigest()

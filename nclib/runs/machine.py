@@ -1,0 +1,141 @@
+"""The machine that a run is made on: device, CPU threads, memory, hardware and versions for the record."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """Return the device called ``name``; ``auto`` takes a GPU when there is one.
+
+    Parameters
+    ----------
+    name : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    torch.device
+
+    Raises
+    ------
+    ValueError
+        When the device does not exist here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={name!r} cannot be used here ({error}); take 'auto' or 'cpu'") from error
+    return device
+
+
+@contextmanager
+def cpu_threads(n: int) -> Iterator[None]:
+    """Run with ``n`` CPU threads and restore the number afterwards; 0 leaves the number alone.
+
+    Parameters
+    ----------
+    n : int
+        At least 0.
+
+    Examples
+    --------
+    >>> with cpu_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(n or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Return hardware, threads, versions and, in a checkout, the git commit.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where a run is made.
+
+    Returns
+    -------
+    dict
+        Plain values: ``device`` (name of the GPU or CPU), ``cores``, ``threads``, ``platform``, ``python``,
+        ``versions`` (by package), ``commit`` (``unknown`` outside a checkout).
+    """
+    from importlib.metadata import version
+
+    names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "platform": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "versions": {n: version(n) for n in names},
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """Return the commit of the checkout nclib runs from, with ``+`` when files differ from it."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Return the largest memory used so far.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Returns
+    -------
+    float
+        In MB (2**20 bytes): of the GPU's allocator, or resident memory of the process on a CPU; NaN on
+        Windows without a GPU.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return float("nan")
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 2**20

@@ -1,0 +1,145 @@
+"""Typed, frozen settings of a run: options of every run, schedule, and options of the method."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from nclib.common.options import option
+from nclib.noise.label_noise import PROTOCOLS, SCOPES
+from nclib.runs.presets import PRESETS
+
+PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of every run, whatever its task and method."""
+
+    dataset: str = option("emoji", help="name of the data; see nclib.data.available()")
+    seed: int = option(0, low=0, high=2**31 - 1, help="seed of noise, weights and batches")
+    noise_file: str = option("", help="file that gives the noise; then no rate and no protocol are chosen")
+    preset: str = option("quick", choices=PRESETS, help="size of the run")
+    device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
+    threads: int = option(0, low=0, help="CPU threads; 0: torch's own choice")
+    out: str = option("runs", help="folder for records, checkpoints and arrays")
+
+    @property
+    def noise_rate(self) -> float | None:
+        """Share of training pairs or labels that are made wrong; None where a file gives the noise."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PairOptions(RunOptions):
+    """Options of a run on mismatched pairs."""
+
+    model: str = option("saf", help="name of the model; see nclib.models.available()")
+    mrate: float | None = option(
+        0.0, low=0, high=1, help="mismatch rate: share of training pairs made wrong; noise_rate is a synonym"
+    )
+    protocol: str = option("images", choices=("images", "captions", "pairs"), help="what is shuffled")
+
+    @property
+    def noise_rate(self) -> float | None:
+        """Same as ``mrate``, under the name that both tasks know."""
+        return self.mrate
+
+
+@dataclass(frozen=True)
+class LabelOptions(RunOptions):
+    """Options of a run on wrong labels."""
+
+    dataset: str = option("emoji_category", help="name of the data; see nclib.data.category.available()")
+    noise_rate: float | None = option(0.0, low=0, high=1, help="share of training labels that are redrawn")
+    protocol: str = option("symmetric", choices=tuple(PROTOCOLS), help="how labels are redrawn")
+    scope: str = option("modality", choices=SCOPES, help="noise for images and texts apart, or per pair")
+
+
+@dataclass(frozen=True)
+class PairSchedule:
+    """How long and how fast to train on pairs."""
+
+    batch_size: int = option(128, low=2, help="pairs in a batch")
+    warmup_epochs: int = option(5, low=0, help="epochs of warm-up on all pairs")
+    epochs: int = option(35, low=0, help="training epochs after warm-up")
+    lr: float = option(2e-4, above=0, help="learning rate of Adam")
+    decay_every: int = option(15, low=1, help="training epochs after which the rate falls to a tenth")
+    grad_clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
+    precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
+
+
+@dataclass(frozen=True)
+class LabelSchedule:
+    """How long and how fast to train on labels, and the size of the networks; closed forms ignore it."""
+
+    batch_size: int = option(100, low=1, help="pairs in a batch")
+    epochs: int = option(100, low=1, help="epochs, warm-up included")
+    lr: float = option(1e-4, above=0, help="learning rate of Adam")
+    lr_schedule: str = option("cosine", choices=("cosine", "constant"), help="the rate falls to 0, or stays")
+    hidden: int = option(4096, low=1, help="width of hidden layers")
+    dim: int = option(512, low=1, help="width L of the common space")
+
+
+O = TypeVar("O", bound=RunOptions)  # noqa: E741
+S = TypeVar("S", PairSchedule, LabelSchedule)
+
+
+@dataclass(frozen=True)
+class Settings(Generic[O, S]):
+    """Complete settings of a run, checked and frozen.
+
+    Parameters
+    ----------
+    method : str
+    run : PairOptions or LabelOptions
+    schedule : PairSchedule or LabelSchedule
+    method_options : dataclass
+        Of the type ``Options`` of the method.
+    data_options : mapping
+        Passed to the loader of the data.
+    model_options : mapping, optional
+        Passed to the model; None where the method builds its own networks.
+    noise_sha256 : str
+        Digest of the noise file; empty without one.
+
+    Examples
+    --------
+    >>> import nclib
+    >>> settings = nclib.resolve("l2rm", mrate=0.4, rho=0.2)
+    >>> settings.run.mrate, settings.schedule.batch_size, settings.method_options.rho
+    (0.4, 32, 0.2)
+    """
+
+    method: str
+    run: O
+    schedule: S
+    method_options: Any
+    data_options: Mapping[str, Any]
+    model_options: Mapping[str, Any] | None = None
+    noise_sha256: str = ""
+
+    def flat(self) -> dict[str, Any]:
+        """Return the settings as the flat dict of plain values that records hold."""
+        mappings = {"data_options": self.data_options, "model_options": self.model_options}
+        return {
+            "method": self.method,
+            **asdict(self.run),
+            **asdict(self.schedule),
+            "method_options": asdict(self.method_options),
+            **{name: dict(value) for name, value in mappings.items() if value is not None},
+            **({"noise_sha256": self.noise_sha256} if self.noise_sha256 else {}),
+        }
+
+
+def as_plain(value: Any) -> Any:
+    """Turn NumPy scalars, paths and devices into the plain values that JSON and the rules know."""
+    if isinstance(value, Mapping):
+        return {str(k): as_plain(v) for k, v in value.items()}
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return value.item()
+    return str(value) if isinstance(value, (os.PathLike, torch.device)) else value
