@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+
 from ncbook.compare import Difference
 from ncbook.evidence import (
     CATEGORY_CONDITIONS,

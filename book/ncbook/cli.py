@@ -49,7 +49,6 @@ def claims(options: argparse.Namespace) -> int:
 def rerun(options: argparse.Namespace) -> int:
     """Print the commands behind the cells of a printed table, or run them."""
     import ncbook
-
     import nclib
 
     if options.seeds < 1:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import printed
 from ncbook.runs import RECALLS
-
 from nclib import plots
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from ncbook.compare import Difference
 from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
 from ncbook.layouts import Layout, layout_of
@@ -13,7 +14,6 @@ from ncbook.match import models_named, run_of
 from ncbook.papers import rows_of
 from ncbook.runs import Runs, select, usual_value
 from ncbook.tables import BUNDLED
-
 from nclib import plots
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from typing import Any
 from ncbook.layouts import layout_of
 from ncbook.match import DATASETS, TESTED, RunSpec, run_of
 from ncbook.papers import rows_of
-
 from nclib.runs.words import words_of
 
 

@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable
 
 import torch
-from ncbook.claims import claim
-from ncbook.evidence import FAILS, HOLDS, PARTLY, Verdict
 from torch import Tensor
 from torch.nn.functional import cosine_similarity as cosine
 
+from ncbook.claims import claim
+from ncbook.evidence import FAILS, HOLDS, PARTLY, Verdict
 from nclib.ot import exact, scaling_plan, sinkhorn
 
 PROBLEMS, REGIONS, WORDS, WIDTH = 32, 12, 10, 32

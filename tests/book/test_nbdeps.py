@@ -172,5 +172,5 @@ def test_the_real_package_is_narrow() -> None:
     assert {"nclib", "nclib.losses", "nclib.losses._ranking"} <= loss_only
     assert all(name == "nclib" or name.startswith("nclib.losses") for name in loss_only)
     plain = walk.reach("import nclib\nnclib.run(method='plain', model='vse', dataset='planted')")
-    assert {"nclib.runs.pairs", "nclib.methods.plain", "nclib.models.vse", "nclib.data.planted"} <= plain
+    assert {"nclib.runs.experiment", "nclib.methods.plain", "nclib.models.vse", "nclib.data.planted"} <= plain
     assert not {"nclib.methods.l2rm", "nclib.plots"} & plain

@@ -156,7 +156,7 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     one, _ = ncbook.reruns("L2RM", "3", row="L2RM w/o Cost Function")
     seen = {}
     record = type("Done", (), {"folder": "runs"})
-    monkeypatch.setattr(nclib, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
+    monkeypatch.setattr(nclib.runs, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
     program, *words = shlex.split(one[0].command("/my data", seed=3))
     assert (program, nclib.cli.main(words)) == ("nclib", 0)
     assert seen.pop("progress") is True
