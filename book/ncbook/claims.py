@@ -280,7 +280,7 @@ def _label(side: Any, full: str) -> str:
 
 
 def _sides(table: pd.DataFrame, one: Comparison, side: Any) -> Iterator[dict[str, Any]]:
-    """Yield the settings that one side of a comparison stands for, as column = value pairs."""
+    """Yield the settings of one side of a comparison, as column = value pairs."""
     if isinstance(side, Mapping):
         recorded = {k: sorted(set(table.get(k, ()))) if v == "*" else _list(v) for k, v in side.items()}
         for values in itertools.product(*recorded.values()):
@@ -306,7 +306,7 @@ def _narrowed(table: pd.DataFrame, variants: list[str], condition: str) -> list[
 
 
 def matching(table: pd.DataFrame, pattern: str) -> list[str]:
-    """Return the recorded variants that fit a pattern; ``*`` stands for the value of one option."""
+    """Return the recorded variants that fit a pattern; ``*`` matches the value of one option."""
     expression = re.compile(re.escape(pattern).replace(r"\*", "[^,]*"))
     return sorted({v for v in table.get("variant", ()) if expression.fullmatch(v)})
 
