@@ -13,11 +13,11 @@ import pandas as pd
 
 import nclib
 from nclib.runs import record as records
+from nclib.runs.identity import naming
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
-NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "seed", "preset")
-FREE = ("device", "threads", "out", "noise_file", "noise_sha256", "root")
+NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*records.RECALLS, "rsum")
@@ -213,7 +213,7 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
     try:
         if not model:
             return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
-        own = inspect.signature(models.registry.MODELS[model].factory).parameters
+        own = models.registry.parameters_of(models.registry.MODELS[model].factory)
         return _flat(
             nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
             {k: p.default for k, p in own.items() if p.default is not p.empty},
@@ -236,12 +236,12 @@ def _root(dataset: str) -> dict[str, Any]:
 
 def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return settings as one mapping; ``model.<name>`` is an option of the model that the method has too."""
-    flat = {k: v for k, v in settings.items() if k not in NAMED + FREE and not isinstance(v, dict)}
+    settings = naming(settings)
+    flat = {k: v for k, v in settings.items() if k not in NAMED and not isinstance(v, dict)}
     method = settings.get("method_options", {})
     model = {**(model_defaults or {}), **settings.get("model_options", {})}
     flat |= settings.get("data_options", {}) | method
-    flat |= {f"model.{k}" if k in method else k: v for k, v in model.items()}
-    return {k: v for k, v in flat.items() if k not in FREE}
+    return flat | {f"model.{k}" if k in method else k: v for k, v in model.items()}
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
