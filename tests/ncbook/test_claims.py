@@ -6,7 +6,7 @@ import re
 
 import ncbook
 import pytest
-from ncbook import claims, printed
+from ncbook import claims, comparisons, printed
 from ncbook.compare import Difference
 from ncbook.evidence import FAILS, HOLDS, PARTLY, RULES, UNTESTED, not_above, verdict_of
 from ncbook.match import RunSpec, run_of
@@ -82,10 +82,10 @@ def test_every_claim_is_decided_in_one_place_or_has_a_reason(found):
     ids = set(printed("claims")["id"])
     assert len(ids) == 107
     assert set(found.index) == ids
-    sources = [set(claims.FUNCTIONS), set(claims.compared()), set(claims.untested())]
+    sources = [set(claims.FUNCTIONS), set(comparisons.compared()), set(comparisons.untested())]
     assert set.union(*sources) == ids
     assert sum(map(len, sources)) == len(ids)  # each is decided in one place
-    listed = [name for one in claims.content()["untested"] for name in one["claims"]]
+    listed = [name for one in comparisons.content()["untested"] for name in one["claims"]]
     assert len(listed) == len(set(listed))
 
 
@@ -180,8 +180,6 @@ def test_live_claims():
 def test_unknown_claims_are_refused(nothing):
     with pytest.raises(ValueError, match="unknown claim 'X1'"):
         ncbook.decide("X1", nothing)
-    with pytest.raises(ValueError, match="claim L01 is decided twice"):
-        claims.claim("L01")(lambda runs: None)
 
 
 def test_counts_and_sheets(found, made):
@@ -212,7 +210,9 @@ def test_comparisons_are_read_as_written(tmp_path):
     runs = ncbook.load_runs(tmp_path)
 
     def found(**keys):
-        return {d.name: d.values for d in claims.differences("L2RM", claims.Comparison(**keys), runs)}
+        return {
+            d.name: d.values for d in comparisons.differences("L2RM", comparisons.Comparison(**keys), runs)
+        }
 
     assert found(ours="rho=*", theirs="", name="{ours} against usual,") == {
         "rho=0.05 against usual, rate 0.2": (20.0, 22.0),
@@ -234,13 +234,13 @@ def test_comparisons_are_read_as_written(tmp_path):
 
 
 def test_the_file_of_claims_names_rules_and_options_that_exist():
-    assert len(claims.compared()) > 50
-    for one in claims.compared().values():
+    assert len(comparisons.compared()) > 50
+    for one in comparisons.compared().values():
         assert one.rule in RULES
         assert (one.limit is not None) == (one.rule == "small")
         assert one.missing
     with pytest.raises(TypeError, match="unexpected keyword argument 'metrics'"):
-        claims.Comparison(ours="", theirs="rho=1", metrics="rsum")
+        comparisons.Comparison(ours="", theirs="rho=1", metrics="rsum")
 
 
 def test_a_registered_method_is_compared_and_drawn_without_another_edit(tmp_path):
