@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of recorded -->"
 NOTE = (
     "rSum (six recalls, at most 600) on 500 test pictures, mean ± standard deviation (seeds). Measured: "
-    "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 validation "
-    "pictures; {device}, one thread."
+    "bundled data `emoji`, preset `quick`, model SAF, image-level noise, one model, best epoch on 200 "
+    "validation pictures; {device}, one thread."
 )
 NOTE_ON_METHODS = (
     "The same with the small VSE model, image-level and caption-level noise. NCR, BiCro, MSCN and REPAIR are "
