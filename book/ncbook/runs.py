@@ -7,13 +7,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 import nclib
 from nclib.runs import record as records
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
@@ -74,8 +73,6 @@ def load_runs(
     ValueError
         When there is no such folder.
     """
-    import pandas as pd
-
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for path, record in records.read(folder or RECORDED):
         s = record.settings
@@ -114,7 +111,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
     ['emoji']
     """
-    table = records.collect(RECORDED, task)
+    table = records.collect(RECORDED, task) if RECORDED.is_dir() else pd.DataFrame()
     for column, value in where.items():
         if column not in table:
             return table.iloc[:0]
@@ -141,7 +138,8 @@ def recorded_run(method: str, **values: Any) -> records.Record | None:
     ValueError
         As :func:`nclib.run`, for a wrong name or value.
     """
-    return records.find(RECORDED, nclib.resolve(method, **values))
+    settings = nclib.resolve(method, **values)
+    return records.find(RECORDED, settings) if RECORDED.is_dir() else None
 
 
 def _row(record: records.Record, path: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     Examples
     --------
     >>> experiment_of("l2rm").parameters()["rho"].describe()
-    'must be a number, above 0'
+    'must be a number, above 0 and at most 1'
     """
     pairs, labels = methods.available(), label_noise.available()
     if method in pairs:

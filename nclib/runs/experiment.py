@@ -179,22 +179,7 @@ class Experiment(ABC, Generic[T, D, N]):
         return given
 
     def resolve(self, **values: Any) -> Settings:
-        """Return the complete settings of a run: defaults, then the preset, then the given values.
-
-        Parameters
-        ----------
-        **values
-            Parameters of :func:`nclib.run`.
-
-        Returns
-        -------
-        Settings
-
-        Raises
-        ------
-        ValueError
-            For an unknown name, a misspelt parameter or a value out of range.
-        """
+        """Return the complete settings of a run, as :func:`nclib.resolve`."""
         given = self.check({k: as_plain(v) for k, v in values.items()})
         name, dataset = (given.get(k, getattr(self.options, k)) for k in ("preset", "dataset"))
         usual = self.preset(name, dataset, given)
@@ -355,27 +340,7 @@ class Experiment(ABC, Generic[T, D, N]):
         return record
 
     def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
-        """Load the objects of a finished run with the weights of its selected epoch.
-
-        Parameters
-        ----------
-        record : Record
-            Of the run; its ``folder`` must hold the checkpoint.
-        device : str
-            ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-        Returns
-        -------
-        LoadedRun
-
-        Raises
-        ------
-        FileNotFoundError
-            When the run's folder, which holds its weights, is not there.
-        ValueError
-            When the checkpoint is damaged or belongs to other settings, data or code, or the device does not
-            exist here.
-        """
+        """Load the objects of a finished run, as :func:`nclib.open_run`."""
         with torch.random.fork_rng(devices=[]):
             loaded = self.load(self.read(record.settings), Path(record.folder), choose_device(device))
         loaded.trainer.load_best()

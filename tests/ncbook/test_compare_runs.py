@@ -258,7 +258,7 @@ def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
     assert tables.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
     assert tables.recorded(method="l2rm").empty
     assert tables.recorded(no_such_column=1).empty
-    with pytest.raises(ValueError, match="task='words': must be one of pairs, labels"):
+    with pytest.raises(ValueError, match="task='words': must be one of '', 'pairs', 'labels'"):
         tables.recorded("words")
 
 

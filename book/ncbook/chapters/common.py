@@ -119,8 +119,8 @@ def beside(
     dict
         Method name to its record, this run first.
     """
-    same = {**experiment_of(record.settings["method"]).shared(given), **own}
     method = record.settings["method"]
+    same = {**experiment_of(method).shared(given), **own}
     compared, origin = {method: record}, {method: "this run"}
     for other in others if mode != "none" else ():
         found = recorded_run(other, **same) if mode == "auto" else None

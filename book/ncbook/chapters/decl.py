@@ -26,12 +26,12 @@ OFFICIAL = {  # steps per epoch, epochs of warm-up and after it, line
 }
 
 
-def beliefs(options: dict[str, Any]) -> Figure:
+def beliefs(options: Any) -> Figure:
     """Draw three beliefs about three candidates as densities, and the evidential loss over a logit.
 
     Parameters
     ----------
-    options : dict
+    options : DECLOptions
         ``tau`` and ``lam2`` of the run.
     """
     logits = {
@@ -57,12 +57,12 @@ def beliefs(options: dict[str, Any]) -> Figure:
     own = torch.linspace(-2, 2, 81, dtype=torch.float64)
     row = torch.zeros(81, 32, dtype=torch.float64)
     row[:, 0] = own  # one query among 32 candidates, the others at logit 0
-    alpha = evidence(row, options["tau"]) + 1
+    alpha = evidence(row, options.tau) + 1
     one_hot = torch.zeros_like(alpha)
     one_hot[:, 0] = 1
     looks = (("predicted to match", 1, "-", plots.MATCHED), ("predicted mismatch", 0, "--", plots.MISMATCHED))
     for name, target, style, colour in looks:
-        loss = evidential_loss(alpha, target * one_hot, options["lam2"])
+        loss = evidential_loss(alpha, target * one_hot, options.lam2)
         axes[3].plot(own, loss, style, color=colour, label=name)
     axes[3].set(xlabel="logit of the given pair", title="evidential loss", ylim=(0, None))
     axes[3].legend(fontsize=8)

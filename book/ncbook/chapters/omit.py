@@ -131,8 +131,10 @@ def measured(choices: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any],
     table = pd.DataFrame(
         {"rSum": {k: mean_text(list(v.values())) if v else "no record" for k, v in sums.items()}}
     )
-    s = nclib.resolve("plain", model="omit", **given).run
-    caption = f"Measured: {s.dataset}, preset {s.preset}, mismatch rate 0, mean ± standard deviation (seeds)"
+    run = nclib.resolve("plain", model="omit", **given).run
+    caption = (
+        f"Measured: {run.dataset}, preset {run.preset}, mismatch rate 0, mean ± standard deviation (seeds)"
+    )
     return show(table, name, caption)
 
 
@@ -328,8 +330,8 @@ def look(record: Record, other: Record) -> Look:
     networks, dataset = [], None
     for run in (record, other):
         opened = nclib.open_run(run)
-        dataset = opened.dataset
         networks.append(opened.trainer.networks[0])
+        dataset = opened.dataset
     assert dataset is not None
     movers = [net for net in networks if net.matching in TRANSPORTS]
     mover = movers[0] if movers else view(networks[0], matching="partial_ot")
@@ -485,7 +487,7 @@ def convergence(seen: Look, passes: Sequence[int] = (1, 2, 3, 5, 10, 30, 100, 30
 def _on_object(seen: Look, rows: range) -> list[tuple[int, int, np.ndarray]]:
     """Return picture, position of a word that names an object, and which regions lie on that object."""
     split, found = seen.test, []
-    if split.boxes is None or not split.has_pictures or "scenes" not in split.details:
+    if not split.has_pictures or "scenes" not in split.details or split.boxes is None:
         return []
     scenes, concepts = split.details["scenes"], seen.dataset.details["concepts"]
     for i in rows:

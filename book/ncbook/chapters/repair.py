@@ -177,8 +177,8 @@ def thresholds(run: Finished) -> Figure | None:
 
 def _usual() -> dict[str, Any]:
     """Return the swept options as the preset quick has them, by column."""
-    options = vars(nclib.resolve("repair").method_options)
-    return {f"method_{k}": options[k] for k in SWEPT}
+    options = nclib.resolve("repair").method_options
+    return {f"method_{k}": getattr(options, k) for k in SWEPT}
 
 
 def _with_usual(every: pd.DataFrame, free: str) -> pd.DataFrame:
