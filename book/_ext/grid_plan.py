@@ -196,7 +196,7 @@ def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether a run reads files whose folder must be given and is not."""
     from nclib.runs import experiment_of
 
-    registry = experiment_of(arguments.get("method", METHOD)).datasets
+    registry = experiment_of(arguments.get("method", METHOD)).catalogues["dataset"]
     name = str(arguments.get("dataset", ""))
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
