@@ -21,7 +21,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
-NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "noise", "seed")
+NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
 METHOD = "l2rm"  # default of nclib.run
 OWN = ("out", "device")  # parameters that the driver decides
 LONGEST = 200  # characters of a label, which becomes a file name
@@ -134,7 +134,7 @@ def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def label(run: dict[str, Any]) -> str:
     """Return a file name for a run: method, model, data, noise and seed, then every unusual parameter."""
     usual = [str(run[k]) for k in ("method", "model", "dataset") if k in run]
-    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("noise", ""), ("seed", "s")):
+    for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("seed", "s")):
         usual += [f"{sign}{run[key]}"] if key in run else []
     extra: list[str] = []
     for key, value in sorted(run.items()):
