@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib import label_noise
 from nclib.data import category
 from nclib.data.category import CategoryData, category_datasets
 from nclib.label_noise import DeepMethod, Shape, Training
@@ -53,7 +52,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         schedule = settings.schedule
         dataset = category.load(settings.run.dataset, **settings.data_options)
         noise = draw_labels(settings, dataset)
-        method = label_noise.build(self.method, **vars(settings.method_options))
+        method = self.methods.build(self.method, settings.method_options)
         train = Training(
             torch.from_numpy(dataset.train.images),
             torch.from_numpy(dataset.train.texts),
