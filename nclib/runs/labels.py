@@ -14,7 +14,7 @@ from nclib.data.category import CategoryData, category_datasets
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
 from nclib.noise.label_noise import LabelNoise
-from nclib.runs.experiment import Experiment, LoadedRun, fingerprint, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
@@ -40,6 +40,10 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
+
+    def parts(self, settings: LabelSettings) -> list[Any]:
+        found = (METHODS[self.method], category_datasets[settings.run.dataset])
+        return [entry.factory for entry in found]
 
     def title(self, settings: LabelSettings) -> str:
         run = settings.run
@@ -76,7 +80,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             device=device,
             folder=folder,
             identity={
-                "fingerprint": fingerprint(settings.flat()),
+                "fingerprint": self.fingerprint(settings),
                 "noise": noise.checksum,
                 "data": dataset.checksum,
             },
