@@ -84,10 +84,6 @@ class Experiment(ABC, Generic[T, D, N]):
         """Return the values of a preset, which those in ``given`` will replace."""
 
     @abstractmethod
-    def parts(self, settings: Settings) -> list[Any]:
-        """Return the classes and functions that compute a run: of its method, its data, its model."""
-
-    @abstractmethod
     def title(self, settings: Settings) -> str:
         """Return a readable name of a run; runs with the same one differ in their fingerprint."""
 
@@ -231,7 +227,10 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a digest of all that decides a run's numbers: its settings and the code that it reaches."""
-        return identity.fingerprint(settings.flat(), [type(self), *self.parts(settings)])
+        parts: list[Any] = [self.methods[self.method].factory]
+        for name, catalogue in self.catalogues.items():
+            parts.append(catalogue[getattr(settings.run, name)].factory)
+        return identity.fingerprint(settings.flat(), [type(self), *parts])
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read.
@@ -335,7 +334,11 @@ class Experiment(ABC, Generic[T, D, N]):
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,
             },
-            environment={**environment(trainer.device), "processes": trainer.processes.size},
+            environment={
+                **environment(trainer.device),
+                "processes": trainer.processes.size,
+                "computed": trainer.computed,
+            },
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:

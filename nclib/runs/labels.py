@@ -41,10 +41,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
 
-    def parts(self, settings: LabelSettings) -> list[Any]:
-        found = (METHODS[self.method], category_datasets[settings.run.dataset])
-        return [entry.factory for entry in found]
-
     def title(self, settings: LabelSettings) -> str:
         run = settings.run
         noise = (

@@ -20,6 +20,8 @@ from nclib.common.files import write_atomically
 from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
 from nclib.runs.distributed import current
+from nclib.runs.identity import computed_on
+from nclib.runs.machine import device_name
 
 IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoint's identity
 
@@ -64,6 +66,7 @@ class SavedLoop(ABC):
         self.processes = current()
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
+        self.computed: list[dict[str, Any]] = []  # which device, with how many threads, from which epoch
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
         self._arrays: dict[str, np.ndarray] = {}
 
@@ -145,6 +148,9 @@ class SavedLoop(ABC):
         make_folder(self.folder)
         self._resume()
         self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
+        if (done := len(self.history)) < self.n_planned:
+            here = device_name(self.device), torch.get_num_threads()
+            self.computed = computed_on(self.computed, done + 1, *here)
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
             started = time.perf_counter()
@@ -213,6 +219,7 @@ class SavedLoop(ABC):
             path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
             write_atomically(path, buffer.getvalue())
         content = {**self.identity, **self._state(), "history": self.history, "best": self.best}
+        content["computed"] = self.computed
         checkpoint.save(self._file, content)
 
     def _resume(self) -> None:
@@ -223,7 +230,7 @@ class SavedLoop(ABC):
                 if self.processes.rank == 0:
                     checkpoint.set_aside(self._file, str(error))
                 return
-            self.history, self.best = saved["history"], saved["best"]
+            self.history, self.best, self.computed = saved["history"], saved["best"], saved["computed"]
             self._load_state(saved)
 
     def _read(self) -> dict[str, Any]:

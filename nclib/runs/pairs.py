@@ -52,10 +52,6 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
         return settings
 
-    def parts(self, settings: PairSettings) -> list[Any]:
-        found = (methods.METHODS[self.method], MODELS[settings.run.model], datasets[settings.run.dataset])
-        return [entry.factory for entry in found]
-
     def title(self, settings: PairSettings) -> str:
         run = settings.run
         noise = f"file-{settings.noise_sha256[:8]}" if run.noise_file else f"m{run.mrate:g}-{run.protocol}"
