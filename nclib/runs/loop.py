@@ -21,7 +21,6 @@ from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
 from nclib.runs.distributed import current
 from nclib.runs.identity import computed_on
-from nclib.runs.machine import device_name
 
 IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoint's identity
 
@@ -66,8 +65,8 @@ class SavedLoop(ABC):
         self.processes = current()
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
-        self.computed: list[dict[str, Any]] = []  # which device, with how many threads, from which epoch
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
+        self.computed_on: list[dict[str, Any]] = []  # device and threads, by the first epoch of each
         self._arrays: dict[str, np.ndarray] = {}
 
     # -- what a trainer must say --------------------------------------------------------------------------
@@ -148,12 +147,11 @@ class SavedLoop(ABC):
         make_folder(self.folder)
         self._resume()
         self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
-        if (done := len(self.history)) < self.n_planned:
-            here = device_name(self.device), torch.get_num_threads()
-            self.computed = computed_on(self.computed, done + 1, *here)
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
             started = time.perf_counter()
+            place = str(self.device), torch.get_num_threads()
+            self.computed_on = computed_on(self.computed_on, epoch + 1, *place)
             torch.manual_seed(seed_of(self.seed, epoch, self.stream))
             self._arrays = {}
             row = {"epoch": epoch + 1, **self._train_epoch(progress)}
@@ -218,9 +216,8 @@ class SavedLoop(ABC):
             np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
             path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
             write_atomically(path, buffer.getvalue())
-        content = {**self.identity, **self._state(), "history": self.history, "best": self.best}
-        content["computed"] = self.computed
-        checkpoint.save(self._file, content)
+        so_far = {"history": self.history, "best": self.best, "computed_on": self.computed_on}
+        checkpoint.save(self._file, {**self.identity, **self._state(), **so_far})
 
     def _resume(self) -> None:
         if self._file.exists():
@@ -230,7 +227,8 @@ class SavedLoop(ABC):
                 if self.processes.rank == 0:
                     checkpoint.set_aside(self._file, str(error))
                 return
-            self.history, self.best, self.computed = saved["history"], saved["best"], saved["computed"]
+            self.history, self.best = saved["history"], saved["best"]
+            self.computed_on = saved["computed_on"]
             self._load_state(saved)
 
     def _read(self) -> dict[str, Any]:

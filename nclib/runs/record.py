@@ -54,8 +54,8 @@ class Record:
         ``seconds`` of training, ``test_seconds``, ``parameters``, and ``peak_memory_mb``: of the run on a
         GPU, of the whole process so far on a CPU.
     environment : dict
-        Hardware and versions, the number of ``processes`` that shared the run, and as ``computed`` which
-        device with how many threads computed the epochs from which one.
+        Hardware and versions, the number of ``processes`` that shared the run, and as ``computed_on`` the
+        device and the threads that computed the epochs from each one on.
     name : str
         Of the run's folder.
     folder : str

@@ -155,16 +155,14 @@ def test_a_record_says_where_its_epochs_were_computed(tmp_path):
     save = trainer._save
 
     def save_and_stop():
-        trainer.computed[0]["threads"] = 7  # as if another machine had made the first epoch
+        trainer.computed_on[0]["threads"] = 7  # as if another machine had made the first epoch
         save()
         raise KeyboardInterrupt
 
     trainer._save = save_and_stop
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(progress=False)
-    with pytest.warns(
-        UserWarning, match=r"continued on CPU, .*, threads=1 from epoch 2; before that on .*=7"
-    ):
+    with pytest.warns(UserWarning, match=r"continued on cpu, threads=1 from epoch 2; before that on .*=7"):
         record = nclib.run("plain", **values, progress=False)
-    found = [(part["from_epoch"], part["threads"]) for part in record.environment["computed"]]
+    found = [(part["from_epoch"], part["threads"]) for part in record.environment["computed_on"]]
     assert found == [(1, 7), (2, 1)]

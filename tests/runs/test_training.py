@@ -17,7 +17,6 @@ from nclib import data, methods, models
 from nclib.common.options import make
 from nclib.noise import Mismatch
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
-from nclib.runs.experiment import fingerprint
 from nclib.runs.machine import choose_device
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.options import PairSchedule
@@ -127,7 +126,7 @@ def test_record_holds_what_a_table_needs(finished):
 
     trainer = nclib.open_run(finished).trainer
     kept = epoch_arrays(finished.folder)[3]
-    auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_matched"])
+    auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_clean"])
     assert stored["diagnostics"]["auc"] == pytest.approx(auc, abs=1e-12)
     assert stored["cost"]["parameters"] > 100
     assert {"rsum", "i2t_map_at_r", "relevant_rsum"} <= set(stored["metrics"]["test"])
@@ -210,9 +209,12 @@ def test_unknown_method_is_named(tmp_path):
 
 
 def test_fingerprint_ignores_place_and_device_but_not_settings():
-    settings = resolve("l2rm", **TINY).flat()
-    assert fingerprint({**settings, "out": "x", "device": "cuda"}) == fingerprint(settings)
-    assert fingerprint({**settings, "lr": 1.0}) != fingerprint(settings)
+    experiment = experiment_of("l2rm")
+    names = [
+        experiment.fingerprint(resolve("l2rm", **{**TINY, **changed}))
+        for changed in ({}, {"out": "x", "device": "cuda", "threads": 3}, {"lr": 1.0})
+    ]
+    assert names[0] == names[1] != names[2]
 
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path):
