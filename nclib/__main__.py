@@ -1,4 +1,4 @@
-"""``python -m nclib`` is the command ``nclib``."""
+"""Entry point of ``python -m nclib``, the same as the command ``nclib``."""
 
 import sys
 

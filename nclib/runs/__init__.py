@@ -9,6 +9,7 @@
 ``pair_trainer``    trainer of pairs; ``noisy_pairs`` has its batches
 ``label_trainer``   trainer of category retrieval
 ``distributed``     several processes that share a run
+``identity``        the settings and the code that name a run
 ``checkpoint``      tensors and plain data in one file
 ``record``          :class:`Record`, and tables of records
 ``machine``         device, threads, memory, versions

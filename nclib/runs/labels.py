@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib import data, label_noise
+from nclib import data
 from nclib.data import CategoryData
 from nclib.data.registry import datasets
 from nclib.label_noise import DeepMethod, Shape, Training
@@ -54,7 +54,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         schedule = settings.schedule
         dataset = data.load(settings.run.dataset, **settings.data_options)
         noise = draw_labels(settings, dataset)
-        method = label_noise.build(self.method, **vars(settings.method_options))
+        method = self.methods.build(self.method, settings.method_options)
         train = Training(
             torch.from_numpy(dataset.train.images),
             torch.from_numpy(dataset.train.texts),

@@ -80,7 +80,7 @@ class SavedLoop(ABC):
     @property
     @abstractmethod
     def n_parameters(self) -> int:
-        """Numbers of all networks that training changes."""
+        """Number of weights that training changes."""
 
     @abstractmethod
     def _train_epoch(self, progress: bool) -> dict[str, Any]:

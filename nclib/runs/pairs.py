@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nclib import data, methods, models
+from nclib import data, models
 from nclib.common.options import misfits
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
@@ -61,7 +61,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     def load(self, settings: PairSettings, folder: Path, device: torch.device) -> LoadedPairs:
         dataset = data.load(settings.run.dataset, **settings.data_options)
         noise = draw_mismatch(settings, dataset.train)
-        method = methods.build(self.method, **vars(settings.method_options))
+        method = self.methods.build(self.method, settings.method_options)
         networks = build_networks(settings, dataset, method.n_networks)
         trainer = PairTrainer(
             method,

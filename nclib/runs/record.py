@@ -54,7 +54,8 @@ class Record:
         ``seconds`` of training, ``test_seconds``, ``parameters``, and ``peak_memory_mb``: of the run on a
         GPU, of the whole process so far on a CPU.
     environment : dict
-        Hardware and versions, and the number of ``processes`` that shared the run.
+        Hardware and versions, the number of ``processes`` that shared the run, and as ``computed_on`` the
+        device and the threads that computed the epochs from each one on.
     name : str
         Of the run's folder.
     folder : str

@@ -74,7 +74,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("models/sgraf.py", "class SAF(", "l2rm"),
         ("methods/l2rm.py", "class L2RM(", "l2rm"),
         ("methods/l2rm.py", "", "l2rm"),
-        ("losses/_ranking.py", "", "l2rm"),
+        ("losses/ranking.py", "", "l2rm"),
         ("data/emoji/__init__.py", "", "l2rm uot_rcl"),  # the package around what both use
         ("data/emoji/fragments.py", "", "l2rm uot_rcl"),
         ("runs/loop.py", "class SavedLoop(", "l2rm uot_rcl"),
