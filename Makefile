@@ -18,7 +18,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test lint record paper bench clean distclean
+.PHONY: help env data book live notebooks notebooks-check html test test-all lint record paper bench clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -72,8 +72,16 @@ html: env ## build and check the pages from the stored outputs; runs no notebook
 	@"$(PY)" book/_ext/check_html.py _build/html
 	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"
 
-test: env ## run the tests
-	@"$(PY)" -m pytest tests
+# Processes of the tests: one per core.
+TEST_CORES ?= $(shell "$(PYTHON)" -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
+pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist worksteal
+
+test: env ## run the tests of the package and of the book's tools
+	@echo "All tests but those that run a notebook; make test-all has these too, pytest -m 'not slow' is the quick part."
+	@$(pytest) -m "not notebook"
+
+test-all: env ## run every test, the notebooks in a small size among them
+	@$(pytest)
 
 record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@$(call make_grid,$(GRID))

@@ -1,5 +1,23 @@
-"""One thread for all tests: sums are then taken in one order, and small products gain nothing from more."""
+"""Shared by all tests: one thread, and marks by folder.
 
+One thread takes all sums in one order, and small products gain nothing from more.
+"""
+
+from pathlib import Path
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+HERE = Path(__file__).parent
+MARKS = {"notebooks": ("notebook", "slow"), "book/test_grid.py": ("grid", "slow")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of some folders and files."""
+    for item in items:
+        place = item.path.relative_to(HERE).as_posix()
+        for start, names in MARKS.items():
+            if place.startswith(start):
+                for name in names:
+                    item.add_marker(name)
