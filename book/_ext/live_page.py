@@ -13,8 +13,9 @@ from typing import Any
 import nbformat
 from nbstamp import INJECTED, RESULTS, records_in, tags
 
+from nclib.runs.identity import naming
+
 GLUE = "application/papermill.record/"
-FREE = ("seed", "out", "device", "threads")  # settings in which the runs of one comparison may differ
 COLUMNS = {
     "i2t_r1": "image to text R@1",
     "i2t_r10": "R@10",
@@ -73,7 +74,7 @@ def comparison(live: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str
     from ncbook import mean_text
 
     def kind(record: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in record["settings"].items() if k not in FREE}
+        return {**naming(record["settings"]), "seed": None}
 
     recorded = list(recorded)
     rows = []

@@ -13,11 +13,11 @@ import pandas as pd
 
 import nclib
 from nclib.runs import record as records
+from nclib.runs.identity import naming
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
-NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "seed", "preset")
-FREE = ("device", "threads", "out", "noise_file", "noise_sha256", "root")
+NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*records.RECALLS, "rsum")
@@ -237,24 +237,22 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
 
 def _root(dataset: str) -> dict[str, Any]:
     """A place for data whose loader needs one; it decides nothing."""
-    from nclib.data.category import category_datasets
     from nclib.data.registry import datasets
 
-    known = next((kind for kind in (datasets, category_datasets) if dataset in kind), None)
-    if known is None:
+    if dataset not in datasets:
         return {}
-    needed = inspect.signature(known[dataset].factory).parameters.values()
+    needed = inspect.signature(datasets[dataset].factory).parameters.values()
     return {"data_options": {p.name: "." for p in needed if p.default is p.empty}}
 
 
 def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Settings as one mapping; an option of the model that the method has too is called ``model.<name>``."""
-    flat = {k: v for k, v in settings.items() if k not in NAMED + FREE and not isinstance(v, dict)}
+    settings = naming(settings)
+    flat = {k: v for k, v in settings.items() if k not in NAMED and not isinstance(v, dict)}
     method = settings.get("method_options", {})
     model = {**(model_defaults or {}), **settings.get("model_options", {})}
     flat |= settings.get("data_options", {}) | method
-    flat |= {f"model.{k}" if k in method else k: v for k, v in model.items()}
-    return {k: v for k, v in flat.items() if k not in FREE}
+    return flat | {f"model.{k}" if k in method else k: v for k, v in model.items()}
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:

@@ -121,6 +121,19 @@ class OMIT(Matcher):
     The plan is P = argmin <P, 1 - s> - lambda H(P) with marginals p and q (Eqs. 2 and 4), approximated by T
     passes; the similarity is the sum of P_ij s_ij over local i and j (Eq. 5), not divided by the mass that
     stays local.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib.models import Tokens, build
+    >>> model = build("omit", feature_dim=8, vocab_size=20, embed_dim=16, word_dim=8).eval()
+    >>> images = model.encode_images(torch.rand(2, 6, 8))
+    >>> captions = model.encode_captions(Tokens(torch.tensor([[1, 5, 7, 2], [1, 9, 2, 0]]), (4, 3)))
+    >>> model.similarity(images, captions).shape
+    torch.Size([2, 2])
+    >>> mass = model.masses(images, captions)  # dustbins weigh 1/7 beside six regions, 1/5 beside four words
+    >>> sorted(mass)
+    ['between', 'local', 'to_regions', 'to_words']
     """
 
     matching: str = option("partial_ot", choices=MATCHINGS)

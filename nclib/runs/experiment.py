@@ -6,9 +6,6 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -24,10 +21,10 @@ from nclib.common.lock import check_writable, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
-from nclib.data import Dataset
-from nclib.data.category import CategoryData
+from nclib.data import CategoryData, Dataset, check_task
+from nclib.data.registry import available, datasets
 from nclib.noise import LabelNoise, Mismatch
-from nclib.runs import checkpoint
+from nclib.runs import checkpoint, identity
 from nclib.runs.distributed import processes
 from nclib.runs.loop import SavedLoop
 from nclib.runs.machine import choose_device, cpu_threads, environment, peak_memory_mb
@@ -71,6 +68,7 @@ class Experiment(ABC, Generic[T, D, N]):
     methods: ClassVar[MethodRegistry[Any]]
     catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
+    task: ClassVar[str]  # of the data: "pairs" or "categories"
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
@@ -84,6 +82,10 @@ class Experiment(ABC, Generic[T, D, N]):
     @abstractmethod
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a preset, which those in ``given`` will replace."""
+
+    @abstractmethod
+    def parts(self, settings: Settings) -> list[Any]:
+        """Return the classes and functions that compute a run: of its method, its data, its model."""
 
     @abstractmethod
     def title(self, settings: Settings) -> str:
@@ -172,8 +174,9 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                hint = "; import the file that registers another one first" if name == "model" else ""
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
+                known = available(self.task) if name == "dataset" else catalogue
+                hint = "; import the file that registers another one first"
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(known)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
@@ -203,7 +206,8 @@ class Experiment(ABC, Generic[T, D, N]):
             noise_sha256=digest,
             **mappings,
         )
-        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
+        check_task(dataset, self.task)
+        _check_data_options(dataset, settings.data_options)
         return settings
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
@@ -225,7 +229,11 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def name(self, settings: Settings) -> str:
         """Return the folder name of a run: readable, and unique by its fingerprint."""
-        return f"{self.title(settings)}-{fingerprint(settings.flat())[:8]}"
+        return f"{self.title(settings)}-{self.fingerprint(settings)[:8]}"
+
+    def fingerprint(self, settings: Settings) -> str:
+        """Return a digest of all that decides a run's numbers: its settings and the code that it reaches."""
+        return identity.fingerprint(settings.flat(), [type(self), *self.parts(settings)])
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read.
@@ -329,7 +337,11 @@ class Experiment(ABC, Generic[T, D, N]):
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,
             },
-            environment={**environment(trainer.device), "processes": trainer.processes.size},
+            environment={
+                **environment(trainer.device),
+                "processes": trainer.processes.size,
+                "computed_on": trainer.computed_on,
+            },
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:
@@ -367,7 +379,7 @@ def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collec
         raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
 
 
-def _check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
+def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
     """Raise a ValueError when a data set lacks such an option, or one is missing or of another type."""
     allowed = signature(datasets[dataset].factory)
     check_unknown("data_options", dataset, given, allowed)
@@ -379,21 +391,3 @@ def _check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[st
             f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
             f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
         )
-
-
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a digest of what decides the numbers of a run: its settings and nclib's code."""
-    decisive = {k: v for k, v in settings.items() if k not in ("out", "device")}
-    return hashlib.sha256(json.dumps([decisive, _code()], sort_keys=True).encode()).hexdigest()[:16]
-
-
-@functools.cache
-def _code() -> str:
-    """Return a digest of the package's code and bundled files, as they were when first asked for."""
-    h = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    above = {"record.py", "presets.py"}  # they look at a run, or feed its settings
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".npz", ".png") and path.name not in above and "plots" not in path.parts:
-            h.update(path.read_bytes())
-    return h.hexdigest()

@@ -54,7 +54,7 @@ class PairOptions(RunOptions):
 class LabelOptions(RunOptions):
     """Options of a run on wrong labels."""
 
-    dataset: str = option("emoji_category", help="name of the data; see nclib.data.category.available()")
+    dataset: str = option("emoji_category", help="name of the data; see nclib.data.available()")
     noise_rate: float | None = option(0.0, low=0, high=1, help="share of training labels that are redrawn")
     protocol: str = option("symmetric", choices=tuple(LABEL_PROTOCOLS), help="how labels are redrawn")
     scope: str = option(

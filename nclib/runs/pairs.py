@@ -17,7 +17,7 @@ from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS, SIZES, parameters_of
 from nclib.noise import Mismatch
-from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, fingerprint, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, last_diagnostics
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
@@ -37,6 +37,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     methods = METHODS
     catalogues = {"dataset": datasets, "model": MODELS}  # noqa: RUF012
     mappings = ("model_options", "data_options")
+    task = "pairs"
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
     items = "pairs"
@@ -51,6 +52,10 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0:
             raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
         return settings
+
+    def parts(self, settings: PairSettings) -> list[Any]:
+        found = (methods.METHODS[self.method], MODELS[settings.run.model], datasets[settings.run.dataset])
+        return [entry.factory for entry in found]
 
     def title(self, settings: PairSettings) -> str:
         run = settings.run
@@ -71,7 +76,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             seed=settings.run.seed,
             device=device,
             folder=folder,
-            fingerprint=fingerprint(settings.flat()),
+            fingerprint=self.fingerprint(settings),
             data_checksum=dataset.checksum,
         )
         return LoadedRun(trainer, dataset, noise)

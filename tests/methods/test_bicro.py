@@ -17,7 +17,7 @@ from nclib.methods.parts.anchors import (
     LabelLog,
     by_reliability,
     clean_labels,
-    consistency,
+    closeness_ratios,
     global_vectors,
     n_anchors,
     noisy_labels,
@@ -53,7 +53,7 @@ def close(found, expected, tolerance=1e-6):
 def test_labels_of_noisy_pairs():
     anchors = tensor([[1, 0.2], [0.3, 1]]), tensor([[0.9, 0.4], [0.1, 1]])
     u, t = tensor([[0.8, 0.5], [0.2, 0.9], [1, -0.1]]), tensor([[0.7, 0.6], [1, 0.3], [0.2, 0.8]])
-    r_image, r_text = consistency(u, t, *anchors)
+    r_image, r_text = closeness_ratios(u, t, *anchors)
     close(r_image, [0.976353, 0.382241, 0.643844])
     close(r_text, [0.976353, 0.407433, 0.192645])
     close(noisy_labels(r_image, r_text, 0.5), [0.976353, 0, 0])
@@ -91,7 +91,7 @@ def test_clean_labels_and_the_released_defect():
     close(torch.clamp(0.2 - losses.triplet(S, 0.2, "mean") / 2, 0, 0.2), [0.2, 0.15, 0.2, 0.19])
     order = by_reliability(S, 0.2, "order")
     assert order.tolist() == [1, 3, 0, 2]
-    ratios = consistency(U, T, U[order[-1:]], T[order[-1:]])
+    ratios = closeness_ratios(U, T, U[order[-1:]], T[order[-1:]])
     close(clean_labels(*ratios, order), INTENDED)
     close(clean_labels(*ratios, order, compat_scatter=True), [1.0, 0.996169, 1.0, 0.844982])
     margins = losses.soft_margins(tensor(INTENDED))
@@ -140,21 +140,21 @@ def test_consistency_equals_a_plain_loop(metric):
             image = [(u[i] - u[c]).norm().item() for c in rows]
             text = [(t[i] - t[c]).norm().item() for c in rows]
             k, m, both = int(np.argmin(image)), int(np.argmin(text)), 1.0
-        r_image, r_text = consistency(u[i : i + 1], t[i : i + 1], u[rows], t[rows], metric)
+        r_image, r_text = closeness_ratios(u[i : i + 1], t[i : i + 1], u[rows], t[rows], metric)
         assert r_image.item() == pytest.approx(naive_ratio(image[k], text[k], both), abs=1e-9)
         assert r_text.item() == pytest.approx(naive_ratio(text[m], image[m], both), abs=1e-9)
 
 
 def test_ratios_at_zero_and_at_opposite_signs():
     anchor = tensor([[1.0, 0.0]])
-    close(torch.stack(consistency(tensor([[1.0, 0]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
-    close(torch.stack(consistency(tensor([[0.0, 1]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
-    below = consistency(tensor([[1.0, 0]]), tensor([[-1.0, 1]]), anchor, anchor)
+    close(torch.stack(closeness_ratios(tensor([[1.0, 0]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
+    close(torch.stack(closeness_ratios(tensor([[0.0, 1]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
+    below = closeness_ratios(tensor([[1.0, 0]]), tensor([[-1.0, 1]]), anchor, anchor)
     assert max(r.item() for r in below) < 0
     assert noisy_labels(*below, 0.0).item() == 0
     near, far = tensor([[1.0, 0]]), tensor([[3.0, 0]])
-    close(torch.stack(consistency(near, near, anchor, anchor, "euclidean")), [1.0, 1.0])
-    close(torch.stack(consistency(near, far, anchor, anchor, "euclidean")), [0.0, 0.0])
+    close(torch.stack(closeness_ratios(near, near, anchor, anchor, "euclidean")), [1.0, 1.0])
+    close(torch.stack(closeness_ratios(near, far, anchor, anchor, "euclidean")), [0.0, 0.0])
 
 
 @given(st.integers(2, 40), st.integers(0, 10**6), st.sampled_from(["cosine", "euclidean"]))
@@ -169,7 +169,7 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed, metric):
     order = by_reliability(scores)
     assert sorted(order.tolist()) == list(range(B))
     anchors = order[-n_anchors(B) :]
-    ratios = consistency(u, t, u[anchors], t[anchors], metric)
+    ratios = closeness_ratios(u, t, u[anchors], t[anchors], metric)
     assert all(float(r.max()) <= 1 for r in ratios)
     for compat in (False, True):
         y = clean_labels(*ratios, order, 0.5, compat_scatter=compat)
@@ -270,7 +270,7 @@ def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     scores = trainer.similarity(clean, 0)
     trainer.networks[0].train()
     order = by_reliability(scores, 0.2)
-    ratios = consistency(u, t, u[order[-2:]], t[order[-2:]])
+    ratios = closeness_ratios(u, t, u[order[-2:]], t[order[-2:]])
     steps = method.step(trainer, (clean, noisy))
     first = next(steps)
     assert set(first) == {"noisy"}
@@ -297,7 +297,7 @@ def test_noisy_pairs_train_in_the_second_half_only_and_labels_are_reported(tmp_p
         assert 0 <= second[name] <= 1
     kept = epoch_arrays(record.folder)[3]
     for end in ("", "_b"):
-        clean = kept["p_matched_b" if end == "" else "p_matched"] > 0.5  # the peer divides
+        clean = kept["p_clean_b" if end == "" else "p_clean"] > 0.5  # the peer divides
         assert not (np.isfinite(kept["label_clean" + end]) & ~clean).any()
         assert not (np.isfinite(kept["label_noisy" + end]) & clean).any()
         assert np.nanmax(kept["label_clean" + end]) == 1

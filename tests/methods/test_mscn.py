@@ -9,8 +9,8 @@ import torch
 
 import nclib
 from nclib import losses, methods, models
-from nclib.methods.mscn import MSCN, inside, purify, score_margins
-from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
+from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
+from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join_batches, sgd_step
 from nclib.models import similarity_matrix
 from nclib.noise import BetaMixture, beta_moments
 from nclib.runs import epoch_arrays, experiment_of, resolve
@@ -63,7 +63,7 @@ def test_fit_stops_after_ten_steps_and_agrees_with_the_library_density():
 
 
 def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
-    x = inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
+    x = clipped_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
     assert x.tolist() == [0.001, 0.25, 0.999, 0.001, 0.999]
     _, p = purify(torch.tensor([0.0, 1.0, 0.4, 0.6]), torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     assert np.isfinite(p).all()
@@ -272,7 +272,7 @@ def test_meta_pairs_are_known_matches_and_mismatches(trainer):
 
 def test_joined_batches_are_padded_to_the_longer(trainer):
     a, b = trainer.batch(torch.tensor([0, 1])), trainer.batch(torch.tensor([2]))
-    both = join(a, b)
+    both = join_batches(a, b)
     assert both.captions.lengths == (*a.captions.lengths, *b.captions.lengths)
     assert len(both) == 3
     width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])
@@ -350,7 +350,7 @@ def test_record_says_what_the_detector_sees(tmp_path):
     for name in ("auc", "meta_auc", "components_crossed"):
         assert 0 <= last[name] <= 1
     kept = epoch_arrays(record.folder)[2]
-    assert kept["loss"].shape == kept["p_matched_b"].shape == (200,)
+    assert kept["loss"].shape == kept["p_clean_b"].shape == (200,)
     assert kept["density"].shape == (200, 3)
     assert len(kept["meta_matched"]) == len(kept["meta_mismatched_b"]) == 5
     assert kept["meta_means"].shape == (2,)
@@ -449,6 +449,12 @@ def test_too_little_validation_is_told_before_training(trainer):
     for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):
         with pytest.raises(ValueError, match="needs pairs that are known to be matched; 1 could be taken"):
             start(trainer)
+
+
+def test_fewer_known_matches_than_asked_for_are_told(trainer):
+    trainer.n_held_out = 2  # the validation split could not give the 4 that clean_share asks for
+    with pytest.warns(UserWarning, match=r"learns from 2 pairs known to be matched instead of 4 \(2% of"):
+        trainer.method.begin_training(trainer)
 
 
 def test_wrong_options_are_named():

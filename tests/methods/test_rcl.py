@@ -253,8 +253,8 @@ def test_it_learns_from_scratch_and_its_probability_finds_the_mismatched_pairs(t
     assert rsums[-1] > 2 * rsums[0]
     assert record.diagnostics["auc"] > 0.8
     arrays = epoch_arrays(record.folder)[5]
-    assert set(arrays) == {"p_matched", "loss"}
-    assert len(arrays["p_matched"]) == record.data["train_pairs"]
+    assert set(arrays) == {"p_clean", "loss"}
+    assert len(arrays["p_clean"]) == record.data["train_pairs"]
 
 
 def comparable(record):

@@ -1,14 +1,14 @@
-"""Bundled category data: scenes of emoji drawings about one topic, as fixed image and text features.
+"""The data set ``emoji_category``: generated scenes about one topic, as fixed image and text features.
 
-Drawings, captions and fragments are those of the bundled set (:mod:`nclib.data.emoji`). The topic of a scene
-is the class of its main object; every other object is of the same class with a given probability, else any
-of the 200. So a picture, like an illustrated article, mostly shows things of its topic, and some others.
+The topic of a scene is the class of its main object; every other object is of the same class with a given
+probability, else any of the 200. So a picture, like an illustrated article, mostly shows things of its topic.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,25 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.data.cache import cached
-from nclib.data.category import CategoryData, CategorySplit, category_datasets
-from nclib.data.registry import check_choice, check_count
+from nclib.data.categories import CategoryData, CategorySplit
+from nclib.data.emoji.assets import LICENCE
+from nclib.data.emoji.compose import stream
+from nclib.data.emoji.features import RESPONSES
+from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
+from nclib.data.registry import check_choice, check_count, check_number, register
+from nclib.data.vocabulary import END, SPECIAL
 
 LABELS = ("class", "group", "subgroup")
 REGIONS = 8  # fragments of a picture: its objects first
 IMAGE_DIM, TEXT_DIM = 512, 100
-THRESHOLD = 0.5  # of the rectified random projections, in standard deviations of a whitened response
+THRESHOLD = 0.5  # subtracted from a random projection before it is rectified
 TOPIC_STREAM, PROJECTION_SEED = 3, 20
-CHUNK = 50  # pictures per matrix product
 
 
-@category_datasets.register(
-    "emoji_category", summary="bundled: emoji scenes about one of ten topics, fixed image and text features"
+@register(
+    "emoji_category",
+    task="categories",
+    summary="bundled: emoji scenes about one of ten topics, fixed image and text features",
 )
 def emoji_category(
     *,
@@ -71,38 +77,22 @@ def emoji_category(
         When the cache folder cannot be written.
     """
     check_choice("labels", labels, LABELS)
-    if isinstance(topic, bool) or not isinstance(topic, (int, float)) or not 0 <= topic <= 1:
-        raise ValueError(f"topic must be a number in [0, 1], got {topic!r}")
     options = {
         "labels": labels,
-        "topic": float(topic),
+        "topic": check_number("topic", topic, high=1.0),
         "n_train": check_count("n_train", n_train, low=1),
         "n_val": check_count("n_val", n_val, low=1),
         "n_test": check_count("n_test", n_test, low=1),
         "seed": check_count("seed", seed, low=0),
     }
-    folder, facts = cached("emoji_category", _key(options), functools.partial(_generate, options=options))
+    build = functools.partial(_build, options=options)
+    folder, facts = cached("emoji_category", cache_key(options), build)
     return _open(folder, facts, labels)
 
 
-def _key(options: dict[str, Any]) -> str:
-    from nclib.data.emoji import assets, fragments
-    from nclib.data.emoji.generate import RECIPE
-
-    code = [Path(str(module.__file__)).read_bytes() for module in RECIPE] + [Path(__file__).read_bytes()]
-    shipped = [*assets.asset_bytes().values(), fragments.CODEBOOK.read_bytes()]
-    return digest([json.dumps(options, sort_keys=True), *code, *shipped])
-
-
-def _generate(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
+def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
     """Write features, labels, scenes and captions of all splits; return their checksum."""
-    from nclib.data.emoji import assets, grammar, render
-
-    names = assets.read_names()
-    lexicon = grammar.make_lexicon(names.names, names.keywords)
-    painter = render.Painter(assets.read_drawings())
-    class_of = names.labels[options["labels"]]
-    raw = {split: _split(split, options, class_of, lexicon, painter) for split in ("train", "val", "test")}
+    raw = {split: _split(split, options) for split in SPLITS}
     images = raw["train"]["images"].astype(np.float64)
     mean, scale = images.mean(0), 1 / np.maximum(images.std(0), 1e-6)
     to_topics = _latent_semantics(raw["train"]["counts"])
@@ -113,40 +103,35 @@ def _generate(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
         content += [split, *(arrays[key] for key in ("scenes", "tokens", "offsets", "labels"))]
         for key, array in arrays.items():
             np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
-    # What the features are made of: they themselves may differ in the last digit between machines.
+    # Not of the features, whose last digits may differ between machines.
     return {"checksum": digest(content), "options": options}
 
 
-def _split(
-    split: str, options: dict[str, Any], class_of: np.ndarray, lexicon: Any, painter: Any
-) -> dict[str, np.ndarray]:
-    from nclib.data.emoji import compose, fragments, grammar, render
-
+def _split(split: str, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    names, lexicon = words()
+    class_of = names.labels[options["labels"]]
     n, seed = options[f"n_{split}"], options["seed"]
-    parts: dict[str, list[np.ndarray]] = {"images": [], "scenes": [], "tokens": [], "lengths": []}
-    for block, start in enumerate(range(0, n, compose.BLOCK)):
-        size = min(compose.BLOCK, n - start)
-        scenes = compose.compose(len(class_of), seed=seed, split=split, block=block, variant="standard")
-        rng = compose.stream(seed, split, block, TOPIC_STREAM)
+
+    def on_topic(scenes: np.ndarray, block: int) -> None:
+        rng = stream(seed, split, block, TOPIC_STREAM)
         scenes["concept"] = _on_topic(scenes, class_of, options["topic"], rng)
-        boxes = compose.draw_boxes(scenes, seed=seed, split=split, block=block)[:, :REGIONS]
-        pooled = []
-        for first in range(0, size, CHUNK):
-            rows = slice(first, min(first + CHUNK, size))
-            found = fragments.features(render.crop(painter.paint(scenes[rows]), boxes[rows]), boxes[rows])
-            pooled.append(_pool(found[..., : fragments.RESPONSES]))
-        tokens, lengths, _ = grammar.write_captions(scenes, lexicon, seed=seed, split=split, block=block)
-        lengths = lengths[: size * grammar.CAPTIONS_PER_IMAGE]
-        made = (np.concatenate(pooled), scenes[:size], tokens[: lengths.sum()], lengths)
-        for key, array in zip(parts, made, strict=True):
-            parts[key].append(array)
-    whole = {key: np.concatenate(arrays) for key, arrays in parts.items()}
-    lengths = whole.pop("lengths").reshape(n, -1).sum(1)
+
+    made = [
+        (_pool(block.features[..., :RESPONSES]), block.scenes, block.tokens, block.lengths)
+        for block in blocks(split, n, seed=seed, regions=REGIONS, change=on_topic)
+    ]
+    images, scenes, tokens, lengths = map(np.concatenate, zip(*made, strict=True))
+    lengths = lengths.reshape(n, -1).sum(1)
     counts = np.zeros((n, lexicon.vocabulary.size))
-    np.add.at(counts, (np.repeat(np.arange(n), lengths), whole["tokens"]), 1.0)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    labels = class_of[whole["scenes"]["concept"][:, 0]].astype(np.int64)
-    return {**whole, "counts": counts, "offsets": offsets, "labels": labels}
+    np.add.at(counts, (np.repeat(np.arange(n), lengths), tokens), 1.0)
+    return {
+        "images": images,
+        "scenes": scenes,
+        "tokens": tokens,
+        "counts": counts,
+        "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "labels": class_of[scenes["concept"][:, 0]].astype(np.int64),
+    }
 
 
 def _on_topic(scenes: np.ndarray, class_of: np.ndarray, topic: float, rng: np.random.Generator) -> np.ndarray:
@@ -165,8 +150,6 @@ def _on_topic(scenes: np.ndarray, class_of: np.ndarray, topic: float, rng: np.ra
 
 @functools.cache
 def _projection() -> np.ndarray:
-    from nclib.data.emoji.fragments import RESPONSES
-
     rng = np.random.default_rng(PROJECTION_SEED)
     return (rng.standard_normal((RESPONSES, IMAGE_DIM)) / np.sqrt(RESPONSES)).astype(np.float32)
 
@@ -178,8 +161,6 @@ def _pool(responses: np.ndarray) -> np.ndarray:
 
 def _latent_semantics(counts: np.ndarray) -> Any:
     """Return the map from word counts, (n, words), to the leading directions of these documents."""
-    from nclib.data.vocabulary import SPECIAL
-
     df = (counts > 0).sum(0)
     idf = np.where(df > 0, np.log((1 + len(counts)) / (1 + df)), 0.0)
     idf[: len(SPECIAL)] = 0.0
@@ -194,14 +175,8 @@ def _latent_semantics(counts: np.ndarray) -> Any:
     return lambda c: (weighted(c) @ axes * np.sqrt(TEXT_DIM)).astype(np.float32)
 
 
-def _open(folder: Path, facts: dict[str, Any], labels: str) -> CategoryData:
-    from nclib.data.emoji import LICENCE, picture
-    from nclib.data.emoji.assets import read_names
-    from nclib.data.emoji.grammar import make_lexicon
-    from nclib.data.vocabulary import END
-
-    names = read_names()
-    vocabulary = make_lexicon(names.names, names.keywords).vocabulary
+def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
+    names, lexicon = words()
 
     def split(name: str) -> CategorySplit:
         images, texts, y, scenes, tokens, offsets = (
@@ -210,9 +185,9 @@ def _open(folder: Path, facts: dict[str, Any], labels: str) -> CategoryData:
         )
 
         def text(row: int) -> str:
-            words = tokens[offsets[row] : offsets[row + 1]]
-            captions = np.split(words, np.flatnonzero(words == END)[:-1] + 1)
-            return "; ".join(vocabulary.decode(caption) for caption in captions)
+            ids = tokens[offsets[row] : offsets[row + 1]]
+            captions = np.split(ids, np.flatnonzero(ids == END)[:-1] + 1)
+            return "; ".join(lexicon.vocabulary.decode(caption) for caption in captions)
 
         return CategorySplit(
             name, images, texts, y, lambda row: picture(scenes[row : row + 1]), text, {"scenes": scenes}

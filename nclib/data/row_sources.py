@@ -1,4 +1,4 @@
-"""Where the rows of a features file come from: files per image, bottom-up-attention TSV, a larger copy."""
+"""Sources of feature rows: one file per image, bottom-up-attention TSV files, a float32 file to be halved."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data._row_writer import ConvertError
-from nclib.data.precomputed import open_features
+from nclib.data.region_features import open_features
+from nclib.data.row_writer import ConvertError
 from nclib.data.rows import RowFileError, npy_header
 
 SHOWN = 5  # names in a message
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
-#: What reading a damaged .npy or .npz file raises.
+#: Errors of reading a damaged .npy or .npz file.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 LARGEST = float(np.finfo(np.float16).max)
 
 
 def some(names: Iterable[Any]) -> str:
-    """Return the first few names and how many there are besides."""
+    """Return the first few names and the number of the others."""
     names = list(names)
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(str, names[:SHOWN])) + more
@@ -58,10 +58,6 @@ def _twice(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
-def _stamp(*parts: Any) -> str:
-    return digest(repr(parts))[:16]
-
-
 def _state(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns
@@ -75,7 +71,7 @@ def _check_finite(rows: np.ndarray, names: Sequence[Any], what: str) -> None:
 
 
 class FolderSource:
-    """A file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
+    """Rows from one file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
 
     dtype = np.float32
 
@@ -132,15 +128,15 @@ class FolderSource:
         _check_finite(rows, self.paths[first:last], "the features file")
         return rows
 
-    def stamp(self, first: int, last: int) -> str:
-        return _stamp([(path.name, _state(path)) for path in self.paths[first:last]])
+    def stamp(self) -> str:
+        return digest(repr([(path.name, _state(path)) for path in self.paths]))
 
 
 class BottomUpSource:
-    """The TSV files of bottom-up attention: a line per image, numbers as base64 of float32.
+    """Rows from TSV files of bottom-up attention: one line per image, numbers as base64 of float32.
 
-    Every image must have ``regions`` boxes. Files that hold 10 to 100 boxes per image are refused: which of
-    them to keep is not defined, and the papers use those made with 36.
+    Every image must have ``regions`` boxes. Files with 10 to 100 boxes per image are refused: no rule says
+    which boxes to keep, and the papers use files made with 36.
     """
 
     dtype = np.float32
@@ -211,21 +207,19 @@ class BottomUpSource:
         _check_finite(rows, self.ids[first:last], "the line")
         return rows
 
-    def stamp(self, first: int, last: int) -> str:
-        return _stamp(
-            [p.name for p in self.paths], self.states, self.places[first:last], self.ids[first:last]
-        )
+    def stamp(self) -> str:
+        return digest(repr([[p.name for p in self.paths], self.states, self.places, self.ids]))
 
 
 def _open(path: Path) -> Any:
     try:
-        return open(path, "rb")  # closed by those who asked
+        return open(path, "rb")  # the caller closes it
     except OSError as error:
         raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _lines(path: Path) -> Iterable[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with the byte at which each begins."""
+    """Yield the first byte and the content of every line that is not empty."""
     at = 0
     with _open(path) as file:
         for line in file:
@@ -260,5 +254,5 @@ class HalfSource:
             )
         return rows.astype(np.float16)
 
-    def stamp(self, first: int, last: int) -> str:
-        return _stamp(self.array.path.name, self.state)
+    def stamp(self) -> str:
+        return digest(repr([self.array.path.name, self.state]))

@@ -236,3 +236,19 @@ def test_any_captions_keep_their_count_and_order(tmp_path, data, n, per_caption)
     train = load("f30k", root=tmp_path).train
     assert [train.captions.text(i) for i in range(5 * n)] == [s.strip() for s in strings]
     assert np.array_equal(train.images, features(n))
+
+
+@pytest.mark.parametrize("tsv", [False, True])
+def test_own_files_have_a_name_of_their_own(tmp_path, tsv):
+    for k, (split, n) in enumerate({"train": 12, "dev": 1100, "test": 4}.items()):
+        write(tmp_path, split, n, each=2, tsv=tsv, seed=k)
+    data = load("region_files", root=tmp_path, captions_per_image=2)
+    assert data.name == "region_files"
+    assert [split.n_images for split in data.splits.values()] == [12, 1100, 4]  # all validation images
+    assert data.train.captions.text(3) == "Image 1, told 1: a dog isn't here."
+    assert data.details["pairs_as_found"]
+    assert (tmp_path / "region_files_vocab.json").exists()
+    again = load("region_files", root=tmp_path, captions_per_image=2, build_vocabulary=False)
+    assert again.checksum == data.checksum
+    with pytest.raises(ValueError, match="24 captions; expected 5 captions per image"):
+        load("region_files", root=tmp_path)

@@ -1,21 +1,14 @@
-"""Data for category retrieval: pairs of fixed image and text features with one class each.
-
-``load(name, **options)`` returns :class:`CategoryData`; ``available()`` lists the names.
-"""
+"""Shape of data for category retrieval: fixed image and text features with one class per pair."""
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from nclib.common.registry import Catalogue, Registry
-
-__all__ = ["CategoryData", "CategorySplit", "available", "category_datasets", "load"]
+from nclib.data.dataset import describe
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +26,7 @@ class CategorySplit:
     picture_source, text_source : callable, optional
         Behind :meth:`picture` and :meth:`text`.
     details : mapping
-        What else is known of the pairs, by name.
+        Further facts about the pairs, by name.
 
     Raises
     ------
@@ -52,10 +45,10 @@ class CategorySplit:
     def __post_init__(self) -> None:
         n, where = len(self.labels), f"split {self.name!r}: "
         if self.labels.ndim != 1 or self.labels.dtype != np.int64 or n == 0:
-            raise ValueError(f"{where}labels must be int64 (n,) and not empty, got {_describe(self.labels)}")
+            raise ValueError(f"{where}labels must be int64 (n,) and not empty, got {describe(self.labels)}")
         for key, value in (("images", self.images), ("texts", self.texts)):
             if value.ndim != 2 or value.dtype != np.float32 or len(value) != n:
-                raise ValueError(f"{where}{key} must be float32 ({n}, d), got {_describe(value)}")
+                raise ValueError(f"{where}{key} must be float32 ({n}, d), got {describe(value)}")
             if not np.isfinite(value.sum(dtype=np.float64)) and not np.isfinite(value).all():
                 raise ValueError(f"{where}{key} holds NaN or infinite values")
 
@@ -94,7 +87,7 @@ class CategorySplit:
 
 @dataclass(frozen=True, eq=False)
 class CategoryData:
-    """Three splits with the same features and classes.
+    """Training, validation and test pairs with the same features and classes.
 
     Parameters
     ----------
@@ -103,16 +96,22 @@ class CategoryData:
     label_names : tuple of str
         Names of the K classes; a class may have no pair.
     checksum : str
-        sha256 of the content, hexadecimal; part of every record.
+        SHA-256 of the content, hexadecimal; part of every record.
     licence : str
-        Under which terms the data may be used, in one line.
+        Terms of use, in one line.
     details : mapping
-        What else is known, by name.
+        Further facts, by name.
 
     Raises
     ------
     ValueError
         When the splits differ in feature widths or a label is out of range.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> data.load("planted_category", n_train=50)
+    CategoryData('planted_category': train 50, val 200, test 400 pairs; features 200 and 100; 10 classes; ...)
     """
 
     name: str
@@ -162,47 +161,3 @@ class CategoryData:
             f"CategoryData({self.name!r}: {sizes} pairs; features {self.image_dim} and {self.text_dim}; "
             f"{self.n_classes} classes; {self.checksum[:12]})"
         )
-
-
-category_datasets: Registry[Callable[..., CategoryData]] = Registry("category dataset")
-
-
-def load(name: str, **options: Any) -> CategoryData:
-    """Return category data by name.
-
-    Parameters
-    ----------
-    name : str
-        One of ``available()``.
-    **options
-        Options of those data, for instance ``labels`` for ``emoji_category`` and ``root`` for ``wikipedia``.
-
-    Raises
-    ------
-    ValueError
-        When the name is unknown or a value is out of range.
-    TypeError
-        When the data have no such option; the message lists the options.
-    """
-    entry = category_datasets[name]
-    allowed = inspect.signature(entry.factory).parameters
-    for option in options:
-        if option not in allowed:
-            near = difflib.get_close_matches(option, allowed, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise TypeError(f"data {name!r} have no option {option!r}{hint} Options: {', '.join(allowed)}.")
-    return entry.factory(**options)
-
-
-def available() -> Catalogue:
-    """Return the names of all category data with a line on each."""
-    return category_datasets.catalogue()
-
-
-def _describe(array: Any) -> str:
-    return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()
-
-
-from nclib.data.category import emoji as _emoji  # noqa: E402, F401  (each registers itself)
-from nclib.data.category import planted as _planted  # noqa: E402, F401
-from nclib.data.category import published as _published  # noqa: E402, F401

@@ -1,10 +1,10 @@
-"""The field's precomputed region features: Flickr30K, MS-COCO and Conceptual Captions 152K.
+"""Precomputed region features: Flickr30K, MS-COCO, Conceptual Captions 152K, and files of one's own.
 
 Files in one folder, per split: ``{split}_ims.npy`` (or ``{split}_feat.npy``), float32 (rows, regions, 2048),
 and ``{split}_caps.txt`` with one caption per line (``{split}_caps.tsv`` for CC152K: image id, tab, caption).
 A feature file has **either one row per image or one row per caption**, and the public files mix both: the
-training file of Flickr30K has a row per image, its validation file a row per caption. The layout is found
-for every split from its own counts; images are always presented once each.
+training file of Flickr30K has a row per image, its validation file a row per caption. The counts of every
+split tell its layout; a split holds every image once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nclib.common.files import digest
 from nclib.data import tokeniser
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.registry import check_choice, datasets
+from nclib.data.registry import check_choice, check_count, register
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
@@ -29,25 +29,38 @@ MIN_COUNT = 4  # a word is known when it occurs this often in training and valid
 VALIDATION_IMAGES = 1000
 FOLD = 1000  # images per fold of the COCO test set
 SAMPLED_ROWS = 64  # feature rows per split that enter the checksum; the files have up to 44 GB
-HALF = ".f16.npy"  # how the name of a float16 copy ends, in the place of .npy
+HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
 PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
 DEV_PROTOCOLS = ("full1000", "ncr200")
 PathLike = str | os.PathLike[str]
+SOURCE = "file layout of the official codes"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What one of the published packages looks like."""
+    """Names and counts of a package of region features.
+
+    Parameters
+    ----------
+    name : str
+        Name in the catalogue.
+    title : str
+        Name in messages.
+    stem : str
+        Folder of the package, and beginning of its vocabulary's name.
+    captions_per_image : int
+    captions_file : str
+        Name of a captions file behind ``{split}_``.
+    benchmark : bool
+        Whether papers report results on it, with its validation protocols.
+    """
 
     name: str
     title: str
+    stem: str
     captions_per_image: int
     captions_file: str
-
-    @property
-    def stem(self) -> str:
-        """Folder name of the package."""
-        return f"{self.name}_precomp"
+    benchmark: bool = True
 
     @property
     def vocabulary_file(self) -> str:
@@ -58,15 +71,15 @@ class Layout:
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("f30k", "Flickr30K", 5, "caps.txt"),
-        Layout("coco", "MS-COCO", 5, "caps.txt"),
-        Layout("cc152k", "CC152K", 1, "caps.tsv"),
+        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt"),
+        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt"),
+        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv"),
     )
 }
 
 
 class Problem(NamedTuple):
-    """What is wrong with a file."""
+    """A problem of a file: its name, and the message."""
 
     file: str
     text: str
@@ -74,7 +87,20 @@ class Problem(NamedTuple):
 
 @dataclass
 class Part:
-    """One split as found on disk; ``problems`` says what is wrong with it."""
+    """One split as found on disk.
+
+    Parameters
+    ----------
+    split : str
+        As in the names of the files.
+    features : RowFile or None
+        A row per image; None when the file is missing or wrong.
+    texts : list of str
+        All captions.
+    layout : str
+        ``PER_IMAGE`` or ``PER_CAPTION``; empty when unknown.
+    problems : list of Problem
+    """
 
     split: str
     features: RowFile | None
@@ -83,7 +109,7 @@ class Part:
     problems: list[Problem]
 
 
-@datasets.register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper="field's file layout")
+@register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper=SOURCE)
 def f30k(
     *,
     root: PathLike,
@@ -99,7 +125,7 @@ def f30k(
     root : path
         The folder with the files, or a folder that holds it as ``f30k_precomp`` or ``f30k/precomp``.
     dev_protocol : {"full1000", "ncr200"}
-        How much of the validation split selects a model: its first 1,000 images; or the 200 images that
+        Part of the validation split that selects a model: its first 1,000 images; or the 200 images that
         remain when loaders cut a row-per-caption file to 1,000 captions, as NCR and its successors do.
         Recalls on 200 images are far higher and must not be compared with others.
     vocabulary : path, optional
@@ -124,10 +150,10 @@ def f30k(
     ValueError
         When files do not fit together; all of them are listed.
     """
-    return _load("f30k", root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+    return _load(LAYOUTS["f30k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
 
-@datasets.register("coco", summary="MS-COCO, precomputed regions; needs root=", paper="field's file layout")
+@register("coco", summary="MS-COCO, precomputed regions; needs root=", paper=SOURCE)
 def coco(
     *,
     root: PathLike,
@@ -157,10 +183,10 @@ def coco(
         As for :func:`f30k`.
     """
     check_choice("test_split", test_split, ("testall", "test"))
-    return _load("coco", root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
+    return _load(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
 
 
-@datasets.register("cc152k", summary="CC152K, precomputed regions; needs root=", paper="field's file layout")
+@register("cc152k", summary="CC152K, precomputed regions; needs root=", paper=SOURCE)
 def cc152k(
     *,
     root: PathLike,
@@ -186,11 +212,51 @@ def cc152k(
     FileNotFoundError, ValueError
         As for :func:`f30k`.
     """
-    return _load("cc152k", root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+    return _load(LAYOUTS["cc152k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+
+
+@register("region_files", summary="region features and captions of your own; needs root=")
+def region_files(
+    *,
+    root: PathLike,
+    captions_per_image: int = 5,
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = True,
+    half: bool = False,
+) -> Dataset:
+    """Load region features and captions of one's own, in the layout of the benchmarks.
+
+    ``nclib data convert`` writes this layout from other files. All validation images are used, and runs
+    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
+
+    Parameters
+    ----------
+    root : path
+        Folder with ``{train,dev,test}_ims.npy``, float32 (rows, regions, features), and
+        ``{train,dev,test}_caps.txt`` (or ``.tsv``: image id, tab, caption).
+    captions_per_image : int
+        At least 1.
+    vocabulary, build_vocabulary, half
+        As for :func:`f30k`; the vocabulary is built unless a file is given or found.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As for :func:`f30k`.
+    """
+    each = check_count("captions_per_image", captions_per_image, low=1)
+    cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
+    captions = "caps.tsv" if cells else "caps.txt"
+    layout = Layout("region_files", "Region files", "region_files", each, captions, benchmark=False)
+    return _load(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
 
 
 def _load(
-    name: str,
+    layout: Layout,
     root: PathLike,
     test_split: str,
     dev_protocol: str,
@@ -198,12 +264,13 @@ def _load(
     build_vocabulary: bool,
     half: bool,
 ) -> Dataset:
+    # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
+    # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
     check_choice("dev_protocol", dev_protocol, DEV_PROTOCOLS)
-    layout = LAYOUTS[name]
     names = {"train": "train", "val": "dev", "test": test_split}
     folder = find_folder(layout, Path(root).expanduser(), tuple(names.values()))
-    vocabulary_file = _find_vocabulary(layout, folder, vocabulary)
-    missing = _missing(layout, folder, tuple(names.values()), half)
+    vocabulary_file = find_vocabulary(layout, folder, vocabulary)
+    missing = missing_files(layout, folder, tuple(names.values()), half)
     if vocabulary_file is None and not build_vocabulary:
         missing.append(
             f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
@@ -215,7 +282,7 @@ def _load(
             + "\n  ".join(missing)
             + "\nPut the published precomputed features there, or give their folder as root=."
         )
-    parts = {role: _read(layout, folder, split, half) for role, split in names.items()}
+    parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
     problems = [f"{part.split}: {problem.text}" for part in parts.values() for problem in part.problems]
     shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
     if len(set(shapes.values())) > 1:
@@ -245,7 +312,8 @@ def _load(
             "layouts": {role: part.layout for role, part in parts.items()},
             "dev_protocol": dev_protocol,
             "test_split": test_split,
-            "pairs_as_found": layout.name == "cc152k",  # from the web: some of its own pairs are wrong
+            # of pairs from the web and from users some are wrong, and no list says which
+            "pairs_as_found": layout.name == "cc152k" or not layout.benchmark,
         },
     )
 
@@ -270,7 +338,14 @@ def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
     return found[0] if found else next((place for place in places[1:] if place.is_dir()), root)
 
 
-def _find_vocabulary(layout: Layout, folder: Path, given: PathLike | None) -> Path | None:
+def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None) -> Path | None:
+    """Return the vocabulary file: the given one, or one in, below or beside the folder; None without any.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the given one is missing.
+    """
     if given is not None:
         if not Path(given).is_file():
             raise FileNotFoundError(f"vocabulary={str(given)!r} is not a file")
@@ -285,16 +360,18 @@ def build_words(texts: Iterable[str]) -> Vocabulary:
     return Vocabulary.from_texts(texts, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
 
 
-def _features_file(folder: Path, split: str, half: bool = False) -> Path | None:
+def features_file(folder: Path, split: str, half: bool = False) -> Path | None:
+    """Return the features file of a split, or its float16 copy; None when missing."""
     names = [f"{split}_{kind}{HALF if half else '.npy'}" for kind in ("ims", "feat")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _missing(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
+def missing_files(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
+    """List the files that are missing, each with a hint behind its name where one helps."""
     missing = []
     for split in splits:
-        if _features_file(folder, split, half) is None:
-            original = _features_file(folder, split)
+        if features_file(folder, split, half) is None:
+            original = features_file(folder, split)
             missing.append(
                 f"{split}_ims.npy"
                 if not half
@@ -306,16 +383,31 @@ def _missing(layout: Layout, folder: Path, splits: Sequence[str], half: bool = F
     return missing
 
 
-def _read(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
-    """Open one split and decide its row layout; never raises for a bad file."""
+def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
+    """Open one split whose files exist, and tell its row layout.
+
+    Parameters
+    ----------
+    layout : Layout
+    folder : Path
+    split : str
+        As in the names of the files.
+    half : bool
+        Read the float16 copy.
+
+    Returns
+    -------
+    Part
+        With its problems listed; a bad file raises nothing.
+    """
     part = Part(split, None, [], "", [])
     captions = f"{split}_{layout.captions_file}"
     try:
-        part.texts = read_captions(folder / captions)
+        part.texts = [text for _, text in read_named_captions(folder / captions)]
     except (OSError, ValueError) as error:
         part.problems.append(Problem(captions, f"{layout.captions_file} {error}"))
         return part
-    path = _features_file(folder, split, half)
+    path = features_file(folder, split, half)
     assert path is not None  # the caller has looked
     array = open_features(path, np.float16 if half else np.float32)
     if isinstance(array, str):
@@ -336,7 +428,7 @@ def _read(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
             f"row per image ({n // each}) or per caption ({n})"
         )
         part.problems.append(Problem(path.name, problem))
-    original = _features_file(folder, split) if half else None
+    original = features_file(folder, split) if half else None
     if original is not None and part.features is not None:
         different = not_its_copy(array, original)
         if different:
@@ -344,16 +436,18 @@ def _read(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
     return part
 
 
-def read_captions(path: Path) -> list[str]:
-    """Read captions, one per line; of a ``.tsv`` file the cell behind the first tab.
-
-    Raises what :func:`read_named_captions` raises.
-    """
-    return [text for _, text in read_named_captions(path)]
-
-
 def read_named_captions(path: Path) -> list[tuple[str, str]]:
-    """Read captions with the image each belongs to: the first cell of a ``.tsv`` file, '' in any other.
+    """Read captions, one per line, with their image ids.
+
+    Parameters
+    ----------
+    path : Path
+        ``.tsv``: image id, tab, caption. Any other: the caption.
+
+    Returns
+    -------
+    list of (str, str)
+        Image id ('' when not in a ``.tsv`` file) and caption.
 
     Raises
     ------
@@ -368,7 +462,7 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
     except OSError as error:
         raise OSError(f"cannot be read ({error.strerror})") from error
     try:
-        # Not splitlines: it cuts inside captions.
+        # Not splitlines, which cuts at rare separators inside captions as well.
         lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start})") from None
@@ -382,7 +476,7 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
 
 
 def open_features(path: Path, dtype: Any) -> RowFile | str:
-    """Open a features file of a type, or say what is wrong with it."""
+    """Open a features file; return a message when it is damaged or not of type ``dtype``."""
     try:
         array = RowFile(path)
     except OSError as error:
@@ -396,7 +490,7 @@ def open_features(path: Path, dtype: Any) -> RowFile | str:
 
 
 def not_its_copy(half: RowFile, original: Path) -> str:
-    """Say how a float16 file differs from its float32 original, judged by some rows; '' when it does not."""
+    """Return how sampled rows of a float16 copy differ from their original; '' when they do not."""
     again = f"make it again with: nclib data convert half {original} --replace"
     array = open_features(original, np.float32)
     if isinstance(array, str):
@@ -408,7 +502,7 @@ def not_its_copy(half: RowFile, original: Path) -> str:
         same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
     if same.all():
         return ""
-    return f"is no copy of {original.name}: row {rows[int(np.argmin(same))]} differs; {again}"
+    return f"is not a copy of {original.name}: row {rows[int(np.argmin(same))]} differs; {again}"
 
 
 def _copies(array: RowFile, each: int) -> bool:
@@ -421,7 +515,7 @@ def _copies(array: RowFile, each: int) -> bool:
 def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protocol: str) -> Split:
     assert part.features is not None
     each, n = layout.captions_per_image, len(part.features)
-    if role == "val":
+    if role == "val" and layout.benchmark:
         cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
     texts = part.texts[: n * each]
@@ -440,9 +534,8 @@ def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protoco
 
 
 def _encode(texts: list[str], words: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
-    """Cut captions into word ids; kept in the cache, since half a million captions take many seconds."""
-    code = Path(tokeniser.__file__).read_bytes()
-    key = digest([code, *words.words, "\n".join(texts)])
+    """Cut captions into word ids, and keep them in the cache: half a million captions take many seconds."""
+    key = digest([f"rules {tokeniser.RULES}", *words.words, "\n".join(texts)])
 
     def build(folder: Path) -> dict[str, Any]:
         tokens, offsets = words.encode_all(texts)
@@ -455,7 +548,7 @@ def _encode(texts: list[str], words: Vocabulary) -> tuple[np.ndarray, np.ndarray
 
 
 def _content(splits: Iterable[Split]) -> list[Any]:
-    """What identifies the data: shapes, all captions, and evenly spaced feature rows."""
+    """Return what the checksum covers: shapes, all captions, and evenly spaced feature rows."""
     content: list[Any] = []
     for split in splits:
         rows = np.unique(np.linspace(0, split.n_images - 1, SAMPLED_ROWS).astype(np.int64))
