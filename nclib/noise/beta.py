@@ -300,7 +300,10 @@ class BetaMixture(Mixture):
         low, high = self.range_ or (0.0, 1.0)
         inside = (values >= low) & (values <= high)
         density = np.zeros((values.size, 2))
-        density[inside] = (self._densities(self._unit(values[inside])) / (high - low)).T
+        if not self.floor and inside.any():
+            density[inside] = super().component_pdf(values[inside])
+        elif self.floor:
+            density[inside] = (self._densities(self._unit(values[inside])) / (high - low)).T
         return density
 
     def _densities(self, unit: Array) -> Array:
