@@ -5,7 +5,7 @@ trains both with InfoNCE; the positives are the other half of the pair (unsuperv
 same given class (supervised). UOT-RCL on such features is ``uot_rcl`` with the same data. Results are those
 of *frozen CLIP features*; the paper fine-tunes the encoders, which needs images and weights.
 
-Features come from a file that :func:`nclib.data.category.load` reads, image and text vectors of one width.
+Features come from a file that :func:`nclib.data.load` reads, image and text vectors of one width.
 """
 
 from __future__ import annotations

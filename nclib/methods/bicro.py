@@ -32,12 +32,10 @@ from nclib.methods.parts.anchors import (
     noisy_labels,
     small_loss,
 )
-from nclib.methods.parts.beta import FixedStartBetas
-from nclib.methods.parts.margins import SOFT_TRIPLET
 from nclib.models import Matcher
-from nclib.noise import GaussianMixture1d
+from nclib.noise import BetaMixture, GaussianMixture1d
 
-MIXTURES: dict[str, Callable[[], Any]] = {"beta": FixedStartBetas, "gaussian": GaussianMixture1d.published}
+MIXTURES: dict[str, Callable[[], Any]] = {"beta": BetaMixture.bicro, "gaussian": GaussianMixture1d.published}
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class BiCroOptions:
     metric: str = option("cosine", choices=("cosine", "euclidean"), help="closeness to the anchors")
     margin_of: str = option(
         "pair",
-        choices=tuple(SOFT_TRIPLET),
+        choices=tuple(losses.SOFT_TRIPLET),
         help="whose margin; released: the negative caption's, as in the official code",
     )
     compat_scatter: bool = option(
@@ -130,7 +128,7 @@ class BiCro(CoTeaching):
     def _loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
         o = self.options
         margins = losses.soft_margins(y.float(), o.margin, o.base)
-        return SOFT_TRIPLET[o.margin_of](loop.similarity(batch), margins).sum()
+        return losses.SOFT_TRIPLET[o.margin_of](loop.similarity(batch), margins).sum()
 
     # -- figures and record --------------------------------------------------------
 

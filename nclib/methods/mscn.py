@@ -26,13 +26,12 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
-from nclib.methods.parts.beta import Betas, beta_moments
-from nclib.methods.parts.margins import SOFT_TRIPLET
 from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
 from nclib.models import Matcher
-from nclib.noise.division import auc
+from nclib.noise import BetaMixture, auc, beta_moments
 
 EDGE = 1e-3  # a beta distribution has no density at 0 and 1: scores there become 0.001 and 0.999
+TINY = 1e-300  # smallest density: a value that neither component can explain still gets a posterior
 ROUNDS, GAIN = 10, 1e-2  # M-steps of the mixture, and the gain in log-likelihood below which they end
 
 
@@ -52,7 +51,7 @@ class MSCNOptions:
     )
     margin_of: str = option(
         "pair",
-        choices=tuple(SOFT_TRIPLET),
+        choices=tuple(losses.SOFT_TRIPLET),
         help="whose margin; released: the negative caption's, as in the official code",
     )
 
@@ -92,7 +91,7 @@ def clipped_inside(scores: Tensor | np.ndarray) -> np.ndarray:
     return x
 
 
-def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[Betas, np.ndarray]:
+def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[BetaMixture, np.ndarray]:
     """Fit the beta mixture of the training scores, started at those of the meta set.
 
     Parameters
@@ -104,15 +103,16 @@ def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[Betas, 
 
     Returns
     -------
-    mixture : Betas
+    mixture : BetaMixture
         Component 0 was started at the mismatches, component 1 at the matches, and they keep their places.
     p_clean : ndarray, (N,)
         Posterior of component 1.
     """
-    start = Betas.start(beta_moments(clipped_inside(mismatched)), beta_moments(clipped_inside(matched)))
+    shapes = beta_moments(clipped_inside(mismatched)), beta_moments(clipped_inside(matched))
+    mixture = BetaMixture(None, TINY, shapes=shapes, stages=((ROUNDS, GAIN),), floor=TINY, order="start")
     x = clipped_inside(scores)
-    mixture = start.fit(x, rounds=ROUNDS, gain=GAIN)
-    return mixture, mixture.posterior(x)[1]
+    density = np.maximum(mixture.fit(x).component_pdf(x).T, TINY)
+    return mixture, (density / density.sum(0))[1]
 
 
 @register(
@@ -214,9 +214,9 @@ class MSCN(CoTeaching):
         with loop.evaluating():
             matched, mismatched = self.meta_pairs.scores(self._network(loop, network))
         mixture, p = purify(values, mismatched, matched)
-        self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means}
+        self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means_}
         at = np.linspace(EDGE, 1 - EDGE, GRID)
-        density = torch.from_numpy(np.stack([at, *mixture.density(at)[::-1]], axis=1))
+        density = torch.from_numpy(np.stack([at, *mixture.component_pdf(at).T[::-1]], axis=1))
         p_clean = torch.from_numpy(p)
         return Division(
             torch.from_numpy(clipped_inside(values)), p_clean, p_clean > self.options.threshold, density
@@ -232,7 +232,7 @@ class MSCN(CoTeaching):
 
     def _loss(self, S: Tensor) -> Tensor:
         margins = score_margins(S.diagonal(), self.options.margin)
-        return SOFT_TRIPLET[self.options.margin_of](S, margins).sum()
+        return losses.SOFT_TRIPLET[self.options.margin_of](S, margins).sum()
 
     def meta_step(self, loop: Loop, batch: Batch, pairs: Batch, label: Tensor, weight: Tensor) -> None:
         """Adam step of the meta-network on the meta loss after one plain gradient step of the model.

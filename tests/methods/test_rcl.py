@@ -79,10 +79,6 @@ def test_every_pair_against_nested_loops(loss):
         )
 
 
-def test_log_is_the_loss_of_the_package():
-    assert torch.allclose(complementary(S, "log", 0.05), losses.complementary_log(S, 0.05), rtol=1e-12)
-
-
 # ------------------------------------------------------------------------------------------ properties of f
 
 

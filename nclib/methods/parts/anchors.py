@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from nclib import losses
 from nclib.methods.base import Truth
 from nclib.models.ensemble import JointEncoding
-from nclib.noise.division import auc
+from nclib.noise import auc
 
 ANCHOR_SHARE = 10  # a clean batch of B pairs has B // ANCHOR_SHARE + 1 anchors
 
