@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from nclib.common.files import digest as file_digest
+from nclib.common.files import digest
 from nclib.common.lock import check_writable, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
@@ -24,8 +24,9 @@ from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset, check_task
 from nclib.data.registry import available, datasets
 from nclib.noise import LabelNoise, Mismatch
-from nclib.runs import checkpoint, identity
+from nclib.runs import checkpoint
 from nclib.runs.distributed import processes
+from nclib.runs.identity import fingerprint
 from nclib.runs.loop import SavedLoop
 from nclib.runs.machine import choose_device, cpu_threads, environment, peak_memory_mb
 from nclib.runs.options import RunOptions, Settings, as_plain
@@ -84,16 +85,16 @@ class Experiment(ABC, Generic[T, D, N]):
         """Return the values of a preset, which those in ``given`` will replace."""
 
     @abstractmethod
-    def parts(self, settings: Settings) -> list[Any]:
-        """Return the classes and functions that compute a run: of its method, its data, its model."""
-
-    @abstractmethod
     def title(self, settings: Settings) -> str:
         """Return a readable name of a run; runs with the same one differ in their fingerprint."""
 
     @abstractmethod
     def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
         """Assemble data, noise, networks, method and trainer of a run. Writes nothing."""
+
+    @abstractmethod
+    def parts(self, settings: Settings) -> list[Any]:
+        """Return the classes and functions that compute a run; the code that they reach names it."""
 
     @abstractmethod
     def noise_facts(self, noise: N) -> dict[str, Any]:
@@ -198,11 +199,11 @@ class Experiment(ABC, Generic[T, D, N]):
         def part(cls: type) -> Any:
             return make(cls, {k: v for k, v in merged.items() if k in rules(cls)})
 
-        run, digest = part(self.options), ""
+        run, sha256 = part(self.options), ""
         if run.noise_file:
             if not Path(run.noise_file).is_file():
                 raise ValueError(f"noise_file={run.noise_file!r}: there is no such file")
-            digest = file_digest(Path(run.noise_file))[:16]
+            sha256 = digest(Path(run.noise_file))[:16]
             run = replace(run, **self.file_noise)
         mappings = {k: {**usual.get(k, {}), **given.get(k, {})} for k in self.mappings}
         settings = Settings(
@@ -210,7 +211,7 @@ class Experiment(ABC, Generic[T, D, N]):
             run=run,
             schedule=part(self.schedule),
             method_options=part(self.methods.options(self.method)),
-            noise_sha256=digest,
+            noise_sha256=sha256,
             **mappings,
         )
         check_task(dataset, self.task)
@@ -239,8 +240,8 @@ class Experiment(ABC, Generic[T, D, N]):
         return f"{self.title(settings)}-{self.fingerprint(settings)[:8]}"
 
     def fingerprint(self, settings: Settings) -> str:
-        """Return a digest of all that decides a run's numbers: its settings and the code that it reaches."""
-        return identity.fingerprint(settings.flat(), [type(self), *self.parts(settings)])
+        """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""
+        return fingerprint(settings.flat(), self.parts(settings))
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read.

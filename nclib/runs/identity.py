@@ -28,8 +28,7 @@ from nclib.common.files import digest
 FREE = frozenset({"out", "device", "threads"})
 """Settings that do not name a run: where its files lie and what computes it."""
 
-# They look on, or make the settings, which count by their values.
-BESIDE = tuple(f"nclib.runs.{name}" for name in ("identity", "record", "experiment", "presets", "options"))
+BESIDE = ("nclib.runs.identity", "nclib.runs.machine", "nclib.runs.record")  # they look on
 GROUPS = (list, tuple, dict, set, frozenset)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), *GROUPS)
 
@@ -226,7 +225,7 @@ def _statements(source: str) -> list[ast.stmt]:
     return [n for n in nodes if isinstance(n, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
-def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str, threads: int) -> list[dict[str, Any]]:
+def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[dict[str, Any]]:
     """Return on what the epochs of a run are computed, when ``epoch`` is the next.
 
     Warns in one line when a run goes on elsewhere than before: the last digits of its numbers may then differ
@@ -239,16 +238,16 @@ def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str, threads: 
     epoch : int
         From 1.
     device : str
-        Name of the device.
-    threads : int
-        CPU threads.
+        Name of the device; the number of CPU threads is the present one.
 
     Returns
     -------
     list of dict
         ``from_epoch``, ``device`` and ``threads``; one entry per change.
     """
-    here = {"device": device, "threads": threads}
+    import torch
+
+    here = {"device": device, "threads": torch.get_num_threads()}
     last = {k: v for k, v in so_far[-1].items() if k != "from_epoch"} if so_far else here
     if last != here:
         was, now = (f"{x['device']}, threads={x['threads']}" for x in (last, here))

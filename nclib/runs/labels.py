@@ -43,10 +43,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
 
-    def parts(self, settings: LabelSettings) -> list[Any]:
-        found = (METHODS[self.method], datasets[settings.run.dataset])
-        return [entry.factory for entry in found]
-
     def title(self, settings: LabelSettings) -> str:
         run = settings.run
         noise = (
@@ -88,6 +84,12 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             },
         )
         return LoadedRun(trainer, dataset, noise)
+
+    def parts(self, settings: LabelSettings) -> list[Any]:
+        cls = type(self)
+        chosen = ((METHODS, self.method), (datasets, settings.run.dataset))
+        entries = [registry[name].factory for registry, name in chosen]
+        return [cls.load, cls.train, cls.evaluate, cls.diagnostics, *entries]
 
     def noise_facts(self, noise: LabelNoise) -> dict[str, Any]:
         """Return the number of labels, of images and texts together, and the scope of the noise."""

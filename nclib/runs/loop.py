@@ -21,6 +21,7 @@ from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
 from nclib.runs.distributed import current
 from nclib.runs.identity import computed_on
+from nclib.runs.machine import device_name
 
 IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoint's identity
 
@@ -65,8 +66,8 @@ class SavedLoop(ABC):
         self.processes = current()
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
+        self.computed_on: list[dict[str, Any]] = []  # which device and threads computed which epochs
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
-        self.computed_on: list[dict[str, Any]] = []  # device and threads, by the first epoch of each
         self._arrays: dict[str, np.ndarray] = {}
 
     # -- what a trainer must say --------------------------------------------------------------------------
@@ -149,9 +150,8 @@ class SavedLoop(ABC):
         self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
+            self.computed_on = computed_on(self.computed_on, epoch + 1, device_name(self.device))
             started = time.perf_counter()
-            place = str(self.device), torch.get_num_threads()
-            self.computed_on = computed_on(self.computed_on, epoch + 1, *place)
             torch.manual_seed(seed_of(self.seed, epoch, self.stream))
             self._arrays = {}
             row = {"epoch": epoch + 1, **self._train_epoch(progress)}

@@ -63,6 +63,11 @@ def cpu_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU, or of the CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}"
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """Return hardware, threads, versions and, in a checkout, the git commit.
 
@@ -81,7 +86,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
     names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}",
+        "device": device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "platform": platform.platform(terse=True),

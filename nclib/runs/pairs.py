@@ -53,10 +53,6 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
         return settings
 
-    def parts(self, settings: PairSettings) -> list[Any]:
-        found = (methods.METHODS[self.method], MODELS[settings.run.model], datasets[settings.run.dataset])
-        return [entry.factory for entry in found]
-
     def title(self, settings: PairSettings) -> str:
         run = settings.run
         noise = f"file-{settings.noise_sha256[:8]}" if run.noise_file else f"m{run.mrate:g}-{run.protocol}"
@@ -80,6 +76,12 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             data_checksum=dataset.checksum,
         )
         return LoadedRun(trainer, dataset, noise)
+
+    def parts(self, settings: PairSettings) -> list[Any]:
+        cls, run = type(self), settings.run
+        chosen = ((METHODS, self.method), (MODELS, run.model), (datasets, run.dataset))
+        entries = [registry[name].factory for registry, name in chosen]
+        return [cls.load, cls.evaluate, cls.diagnostics, *entries]
 
     def noise_facts(self, noise: Mismatch) -> dict[str, Any]:
         return {"of": len(noise)}

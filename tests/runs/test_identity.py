@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -14,31 +13,32 @@ import pytest
 import nclib
 from nclib.common.code import Code
 from nclib.runs import experiment_of, identity
+from nclib.runs.pair_trainer import PairTrainer
 
 PACKAGE = Path(nclib.__file__).parent
 
 
-def name_of(method: str, **values: object) -> str:
+def name(method: str, **values) -> str:
     experiment = experiment_of(method)
     return experiment.fingerprint(experiment.resolve(**values))
 
 
 def test_the_place_of_a_run_and_what_computes_it_do_not_name_it():
-    usual = {"method": "l2rm", "dataset": "planted"}
+    one = {"dataset": "planted", "model": "saf"}
     for free in ({"out": "elsewhere"}, {"device": "cuda"}, {"threads": 3}):
-        assert name_of(**usual, **free) == name_of(**usual)
-    for other in ({"lr": 1.0}, {"seed": 5}, {"method": "ncr"}, {"model": "vse"}, {"dataset": "emoji"}):
-        assert name_of(**{**usual, **other}) != name_of(**usual)
+        assert name("l2rm", **one, **free) == name("l2rm", **one)
+    others = ({"lr": 1.0}, {"seed": 5}, {"model": "vse"}, {"dataset": "emoji"})
+    assert len({name("l2rm", **{**one, **other}) for other in ({}, *others)} | {name("ncr", **one)}) == 6
 
 
 def test_the_place_of_data_counts_however_it_is_spelt(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def name(root: str) -> str:
-        return name_of("plain", dataset="f30k", data_options={"root": root})
+    def of(root: str) -> str:
+        return name("plain", dataset="f30k", data_options={"root": root})
 
-    assert len({name(root) for root in (str(tmp_path / "a"), f"{tmp_path}/a/", "a", "./a", "b/../a")}) == 1
-    assert name("a") != name("b")
+    assert len({of(root) for root in (str(tmp_path / "a"), f"{tmp_path}/a/", "a", "./a", "b/../a")}) == 1
+    assert of("a") != of("b")
 
 
 def test_records_are_found_wherever_the_data_lay():
@@ -85,11 +85,8 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_only_code_that_a_run_reaches_renames_it(copied, file, place, renamed):
-    every = {
-        "l2rm": {"model": "saf", "dataset": "emoji"},
-        "uot_rcl": {"dataset": "emoji_category"},
-    }
-    before = {name: name_of(name, **values) for name, values in every.items()}
+    every = {"l2rm": {"model": "saf", "dataset": "emoji"}, "uot_rcl": {"dataset": "emoji_category"}}
+    before = {method: name(method, **values) for method, values in every.items()}
     path = copied / file
     if place:
         text, found = re.subn(
@@ -99,24 +96,24 @@ def test_only_code_that_a_run_reaches_renames_it(copied, file, place, renamed):
         path.write_text(text, "utf8")
     else:
         path.write_bytes(path.read_bytes() + (b"\nprint(1)\n" if path.suffix == ".py" else b"x"))
-    now = {name: name_of(name, **values) for name, values in every.items()}
-    assert [name for name in every if now[name] != before[name]] == renamed.split()
+    now = {method: name(method, **values) for method, values in every.items()}
+    assert [method for method in every if now[method] != before[method]] == renamed.split()
 
 
 def test_words_rename_no_run(copied):
-    before = name_of("l2rm", model="saf", dataset="emoji")
+    before = name("l2rm", model="saf", dataset="emoji")
     for path in copied.rglob("*.py"):
         path.write_text(
             "# A remark.\n" + path.read_text("utf8").replace('"""', '"""Other words. ', 1), "utf8"
         )
-    assert name_of("l2rm", model="saf", dataset="emoji") == before
+    assert name("l2rm", model="saf", dataset="emoji") == before
 
 
 def test_the_first_fingerprint_is_quick_and_the_next_ones_cost_nothing():
     code = (
         "from time import process_time as now; from nclib.runs import experiment_of;"
-        "e = experiment_of('l2rm'); s = e.resolve();"
-        "a = now(); e.fingerprint(s); b = now(); e.fingerprint(s); print(b - a, now() - b)"
+        "e = experiment_of('l2rm'); s = e.resolve(); a = now(); e.fingerprint(s); b = now();"
+        "e.fingerprint(s); print(b - a, now() - b)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     first, second = map(float, done.stdout.split())
@@ -224,30 +221,27 @@ def test_a_file_of_the_users_counts_with_the_files_beside_it(tmp_path, monkeypat
     assert code() != first
 
 
-def test_a_run_that_goes_on_elsewhere_says_so_once():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        on = identity.computed_on([], 1, "cpu", 1)
-        on = identity.computed_on(on, 2, "cpu", 1)
-    with pytest.warns(UserWarning, match=r"continued on cuda, threads=2 from epoch 3; before that on cpu"):
-        on = identity.computed_on(on, 3, "cuda", 2)
-    assert on == [
-        {"from_epoch": 1, "device": "cpu", "threads": 1},
-        {"from_epoch": 3, "device": "cuda", "threads": 2},
-    ]
+def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypatch):
+    tiny = {"dataset": "planted", "model": "vse", "epochs": 2, "warmup_epochs": 1, "batch_size": 16}
+    tiny |= {"data_options": {"n_train": 40, "n_val": 10, "n_test": 10}, "out": str(tmp_path)}
+    train = PairTrainer._train_epoch
 
+    def fails(self, progress):
+        if self.epoch == 1:
+            raise KeyboardInterrupt
+        return train(self, progress)
 
-def test_a_run_resumed_with_other_threads_goes_on_and_its_record_tells(tmp_path, monkeypatch):
-    given = {"dataset": "planted", "model": "vse", "data_options": {"n_train": 40}, "warmup_epochs": 0}
-    given |= {"epochs": 2, "out": tmp_path, "progress": False, "device": "cpu"}
-    with monkeypatch.context() as stopped:
-        stopped.setattr("nclib.runs.pair_trainer.PairTrainer._line", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            nclib.run("plain", threads=1, **{**given, "progress": True})
-    with pytest.warns(UserWarning, match="threads=2 from epoch 2; before that on cpu, threads=1"):
-        record = nclib.run("plain", threads=2, **given)
-    assert record.environment["computed_on"] == [
-        {"from_epoch": 1, "device": "cpu", "threads": 1},
-        {"from_epoch": 2, "device": "cpu", "threads": 2},
-    ]
-    assert nclib.run("plain", threads=1, **given).name == record.name  # the finished run is returned
+    with monkeypatch.context() as patch:
+        patch.setattr(PairTrainer, "_train_epoch", fails)
+        with pytest.raises(KeyboardInterrupt):
+            nclib.run("plain", **tiny, threads=1, progress=False)
+    with pytest.warns(
+        UserWarning, match=r"continued on CPU.*, threads=2 from epoch 2; before that on CPU"
+    ) as said:
+        record = nclib.run("plain", **tiny, threads=2, progress=False)
+    assert len(said) == 1
+    on = [(entry["from_epoch"], entry["threads"]) for entry in record.environment["computed_on"]]
+    assert on == [(1, 1), (2, 2)]
+    # a finished run is returned whatever is asked
+    assert nclib.run("plain", **tiny, threads=1, progress=False) == record
+    assert len(list(tmp_path.glob("*/record.json"))) == 1

@@ -17,7 +17,6 @@ from nclib import data, methods, models
 from nclib.common.options import make
 from nclib.noise import Mismatch
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
-from nclib.runs.experiment import fingerprint
 from nclib.runs.machine import choose_device
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.options import PairSchedule
@@ -210,9 +209,11 @@ def test_unknown_method_is_named(tmp_path):
 
 
 def test_fingerprint_ignores_place_and_device_but_not_settings():
-    settings = resolve("l2rm", **TINY).flat()
-    assert fingerprint({**settings, "out": "x", "device": "cuda"}) == fingerprint(settings)
-    assert fingerprint({**settings, "lr": 1.0}) != fingerprint(settings)
+    def name(**values):
+        return experiment_of("l2rm").fingerprint(resolve("l2rm", **{**TINY, **values}))
+
+    assert name(out="x", device="cuda", threads=3) == name()
+    assert name(lr=1.0) != name()
 
 
 def test_checkpoint_of_other_settings_is_refused(tmp_path):
