@@ -80,25 +80,6 @@ class ZeroShot(Projector):
         """Restore nothing."""
 
 
-@torch.no_grad()
-def zero_shot_classes(images: Tensor, class_texts: Tensor) -> Tensor:
-    """Return the class whose name is nearest to every image, int64 (n,).
-
-    Parameters
-    ----------
-    images : Tensor, (n, L)
-        Image features of a joint encoder.
-    class_texts : Tensor, (K, L)
-        Features of one text per class, such as its name in a template.
-    """
-    if images.ndim != 2 or class_texts.ndim != 2 or images.shape[1] != class_texts.shape[1]:
-        raise ValueError(
-            f"images must be (n, L) and class_texts (K, L), got {tuple(images.shape)} and "
-            f"{tuple(class_texts.shape)}"
-        )
-    return (F.normalize(images, dim=1) @ F.normalize(class_texts, dim=1).T).argmax(1)
-
-
 def contrast(S: Tensor, same: Tensor) -> Tensor:
     r"""Return the contrastive loss of both directions, per pair, (n,).
 

@@ -1,6 +1,6 @@
 r"""The losses of FGCrossNet (He, Peng, Xie; ACM MM 2019) on fixed features: a stand-in.
 
-FGCrossNet trains one image network end to end on pictures, video frames, spectrograms and texts drawn as
+FGCrossNet trains one image network end to end on images, video frames, spectrograms and texts drawn as
 planes. Its reduction to fixed features in MRL's tables is not documented, so this stand-in has another name.
 It keeps the known losses: cross entropy of each modality, a centre loss and a quadruplet ranking loss on the
 logits, the last one in the second half of training. The networks are MRL's.

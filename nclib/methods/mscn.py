@@ -153,7 +153,7 @@ class MSCN(CoTeaching):
         if loop.n_held_out < 2:
             raise ValueError(
                 f"MSCN needs pairs that are known to be matched; {loop.n_held_out} could be taken out of the "
-                "validation split; give it more validation pictures"
+                "validation split; give it more validation images"
             )
 
     def _warn_if_short(self, loop: Loop) -> None:

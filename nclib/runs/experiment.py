@@ -121,7 +121,14 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        return {**self._shared_rules(), **rules(self.methods.options(self.method))}
+        every: dict[str, Rule] = self._shared_rules()
+        own = rules(self.methods.options(self.method))
+        if twice := sorted(own.keys() & {*every, *self.mappings, *self.synonyms}):
+            raise ValueError(
+                f"method {self.method!r}: its options {', '.join(twice)} are parameters of every run; "
+                "give them other names"
+            )
+        return {**every, **own}
 
     def _shared_rules(self) -> dict[str, Rule]:
         return {**rules(self.options), **rules(self.schedule)}

@@ -303,14 +303,6 @@ def test_contrast_of_pairs_is_infonce_and_of_classes_spreads_over_them():
     assert clip_heads.contrast(S, same).sum().item() == pytest.approx(value)
 
 
-def test_zero_shot_classes_by_names():
-    names = torch.eye(3)
-    images = torch.tensor([[2.0, 1, 0], [0, 0.1, 0.2], [-1, 5, 1]])
-    assert clip_heads.zero_shot_classes(images, names).tolist() == [0, 2, 1]
-    with pytest.raises(ValueError, match=r"class_texts \(K, L\)"):
-        clip_heads.zero_shot_classes(images, torch.eye(4))
-
-
 def test_zero_shot_needs_one_space_and_heads_start_from_it():
     method = label_noise.build("zero_shot")
     y = labels(6)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+import nclib
 from nclib import label_noise, losses, methods
 from nclib.common.options import make
 from nclib.common.registry import Registry
@@ -132,6 +133,17 @@ def test_what_is_no_method():
     assert other.startswith(
         "category method 'mine': register decorates a subclass of DeepMethod or Projector"
     )
+
+
+def test_an_option_with_the_name_of_a_parameter_of_every_run():
+    @dataclass(frozen=True)
+    class Same:
+        epochs: int = option(3, low=1)
+        model_options: str = option("none")
+
+    methods.register("mine", summary="for a test")(with_options(Same))
+    with pytest.raises(ValueError, match=r"its options epochs, model_options are parameters of every run"):
+        nclib.run("mine", dataset="planted")
 
 
 @pytest.mark.parametrize("name", ["my method", "a/b", "", "1st"])

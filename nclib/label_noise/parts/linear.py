@@ -6,7 +6,6 @@ in float64 on the host; a view is converted in blocks of rows, so that large set
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -219,10 +218,6 @@ class LinearProjector(Projector):
         super().__init__(options)
         self._fitted: dict[str, Tensor] = {}
         self._chosen: dict[str, float] = {}
-
-    @abstractmethod
-    def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Fit to the training pairs."""
 
     def use(self, means: Maps, weights: Maps, **chosen: float) -> None:
         """Put means, (d_v,) and (d_t,), and maps, (d_v, L) and (d_t, L), in place."""

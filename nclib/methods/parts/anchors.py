@@ -87,13 +87,13 @@ def closeness_ratios(
 ) -> tuple[Tensor, Tensor]:
     r"""Compare how close pairs are to the anchors in the two modalities.
 
-    :math:`R^I`: with c the anchor whose picture is nearest, the ratio (at most 1) of the closeness of the
-    pictures to the closeness of the captions. :math:`R^T`: the same with c the nearest by caption.
+    :math:`R^I`: with c the anchor whose image is nearest, the ratio (at most 1) of the closeness of the
+    images to the closeness of the captions. :math:`R^T`: the same with c the nearest by caption.
 
     Parameters
     ----------
     u, t : Tensor, (B, D) and (B, E)
-        Global vectors of the pairs' pictures and captions.
+        Global vectors of the pairs' images and captions.
     anchor_u, anchor_t : Tensor, (a, D) and (a, E)
         Those of the anchors.
     metric : {"cosine", "euclidean"}

@@ -346,7 +346,7 @@ class MetaPairs:
         Returns
         -------
         pairs : Batch
-            Pictures and captions, matches first.
+            Images and captions, matches first.
         label, weight : Tensor, float, (len(rows),)
             1 for matches, 0 for mismatches; weight 0 where a mismatch turned out to be none.
         """
