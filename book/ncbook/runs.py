@@ -224,13 +224,11 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
 
 def _root(dataset: str) -> dict[str, Any]:
     """Return a folder for data whose loader needs one; it does not change any other setting."""
-    from nclib.data.category import category_datasets
     from nclib.data.registry import datasets
 
-    known = next((kind for kind in (datasets, category_datasets) if dataset in kind), None)
-    if known is None:
+    if dataset not in datasets:
         return {}
-    needed = inspect.signature(known[dataset].factory).parameters.values()
+    needed = inspect.signature(datasets[dataset].factory).parameters.values()
     return {"data_options": {p.name: "." for p in needed if p.default is p.empty}}
 
 
