@@ -197,7 +197,7 @@ def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether a run reads files whose folder must be given and is not."""
     from nclib.data.registry import datasets
 
-    name = arguments.get("dataset")
+    name = str(arguments.get("dataset", ""))
     if name not in datasets or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(datasets[name].factory).parameters.get("root")

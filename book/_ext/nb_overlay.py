@@ -18,8 +18,7 @@ import nbformat
 from docutils import nodes
 from docutils.statemachine import StringList
 from live_page import runs_of, show_live
-from nbdeps import Walk
-from nbstamp import INJECTED, PARAMETERS, cell_keys, code_cells, problems, tags
+from nbstamp import INJECTED, PARAMETERS, Book, cell_keys, code_cells, problems, tags
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -45,9 +44,9 @@ def merge(current: Any, stored: Any) -> Any:
     return merged
 
 
-def walk_of(app: Sphinx) -> Walk:
-    """Return the import walk of this build; modules are read once."""
-    return app.nclib_walk  # type: ignore[attr-defined,no-any-return]
+def book_of(app: Sphinx) -> Book:
+    """Return the code and records of this build, which are read once."""
+    return app.nclib_book  # type: ignore[attr-defined,no-any-return]
 
 
 def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -59,11 +58,11 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = nbformat.writes(described(show_live(root, nbformat.reads(source[0], 4))))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
         return
-    walk = walk_of(app)
+    book = book_of(app)
     stored = root / "book" / "executed" / path.name
-    for dependency in [stored, *walk.paths.values()]:
+    for dependency in [stored, *book.code.paths.values()]:
         app.env.note_dependency(str(dependency))  # incremental builds notice
-    for why in problems(path, stored, root, walk):
+    for why in problems(path, stored, book):
         log.warning("stored outputs: %s", why, location=docname, type="nb_overlay", subtype="stale")
     if stored.exists():
         page = described(merge(nbformat.read(path, 4), nbformat.read(stored, 4)))
@@ -95,7 +94,7 @@ class ExecutionStatus(SphinxDirective):
         lines = ["| page | state | ran on | seconds | device | threads | Python, torch, NumPy | commit |"]
         lines += ["|---|---|---|---:|---|---|---|---|"]
         for path in sorted((root / "notebooks").glob("*.ipynb")):
-            state = problems(path, root / "book" / "executed" / path.name, root, walk_of(self.env.app))
+            state = problems(path, root / "book" / "executed" / path.name, book_of(self.env.app))
             cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 5
             cells = [f"{{doc}}`/notebooks/{path.stem}`", "stale" if state else "fresh", *cells]
             lines.append(f"| {' | '.join(cells)} |")
@@ -117,8 +116,8 @@ def status_cells(run: dict[str, Any]) -> list[str]:
 
 
 def start(app: Sphinx) -> None:
-    """Read the package once per build."""
-    app.nclib_walk = Walk(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
+    """Read code and records once per build."""
+    app.nclib_book = Book(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

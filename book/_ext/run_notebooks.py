@@ -26,8 +26,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import nbformat
-from nbdeps import Walk
-from nbstamp import INJECTED, ROOT, STAMP, failures, problems, stamp, tags
+from filelock import FileLock
+from nbstamp import CHOSEN, INJECTED, ROOT, STAMP, Book, failures, packed, problems, records_in, stamp, tags
+
+from nclib.common.files import write_atomically
 
 LIVE_PARAMETERS = {"preset": "quick"}
 PAPERS_DATA = {
@@ -78,21 +80,12 @@ def tidy(nb: Any, keep_parameters: bool = True) -> Any:
     return nb
 
 
-def write_json(path: pathlib.Path, value: object) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n", "utf8")
-    os.replace(part, path)
-
-
 def enter(path: pathlib.Path, name: str, value: object) -> None:
     """Set one entry of a JSON object in a file, while others may set theirs."""
-    from nclib.common.lock import take
-
-    with open(path.with_suffix(".lock"), "a", encoding="utf8") as lock:
-        while not take(lock):
-            time.sleep(0.05)
+    with FileLock(path.with_suffix(".lock")):
         every = json.loads(path.read_text("utf8")) if path.exists() else {}
-        write_json(path, {**every, name: value})
+        text = json.dumps({**every, name: value}, indent=1, sort_keys=True, ensure_ascii=False)
+        write_atomically(path, text + "\n")
 
 
 def execute(
@@ -100,9 +93,7 @@ def execute(
     folder: pathlib.Path,
     out: str,
     parameters: Mapping[str, Any],
-    *,
-    root: pathlib.Path = ROOT,
-    walk: Walk | None = None,
+    book: Book,
 ) -> dict[str, Any]:
     """Run one notebook and store it, stamped, in ``folder``.
 
@@ -113,9 +104,11 @@ def execute(
     folder : Path
         Receives the executed notebook and an entry in ``runs.json``.
     out : str
-        The notebook's own output folder, relative to ``root``; emptied first, so that nothing is resumed.
+        The notebook's own output folder, relative to the book's root; emptied first, so nothing is resumed.
     parameters : mapping
         Values to inject; those that the notebook does not know are left out.
+    book : Book
+        Code and records.
 
     Returns
     -------
@@ -131,10 +124,10 @@ def execute(
 
     known = papermill.inspect_notebook(str(source))
     given = {k: v for k, v in {**parameters, "out": out}.items() if k in known}
-    shutil.rmtree(root / out, ignore_errors=True)
+    shutil.rmtree(book.root / out, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.stem}.part.ipynb"
-    want = stamp(source, root, walk)  # before the run: what changes during it must count as stale
+    before = stamp(source, book)  # what changes during the run must count as stale
     begun = time.monotonic()
     bar = sys.stderr.isatty()
     with tempfile.TemporaryDirectory() as ipython:
@@ -145,7 +138,7 @@ def execute(
                 str(source),
                 str(part),
                 given,
-                cwd=str(root),
+                cwd=str(book.root),
                 kernel_name="python3",
                 progress_bar=bar,
                 stdout_file=None if bar else sys.stdout,
@@ -160,7 +153,8 @@ def execute(
     if said:
         raise RuntimeError(f"{source.name}: {', '.join(said)}; as far as it came: {part}")
     tidy(nb, keep_parameters=set(given) > {"out"})
-    nb.metadata[STAMP] = want
+    chosen = {r["settings"].get(k, "") for r in records_in(book.root / out) for k in CHOSEN} - {""}
+    nb.metadata[STAMP] = packed({**stamp(source, book, chosen), "cells": before["cells"]})
     nbformat.write(nb, part)
     os.replace(part, folder / source.name)
     entry = machine(seconds, title_of(nb, source.stem))
@@ -186,14 +180,14 @@ def tell_stale(stale: Mapping[pathlib.Path, list[str]]) -> None:
 
 def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
     """Run notebooks for the page "Your machine", unless a live run of the same code is there."""
-    walk = Walk(root)
+    book = Book(root)
     for source in chosen(names, root):
         folder = root / "book" / "live"
-        if not again and not problems(source, folder / source.name, root, walk):
+        if not again and not problems(source, folder / source.name, book):
             print(f"{source.name}: this machine's run is up to date (make live runs it again)", flush=True)
             continue
         print(f"{source.name}: live run on this machine ...", flush=True)
-        execute(source, folder, f"book/live/{source.stem}", LIVE_PARAMETERS, root=root, walk=walk)
+        execute(source, folder, f"book/live/{source.stem}", LIVE_PARAMETERS, book)
 
 
 def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
@@ -225,9 +219,9 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     if args.live:
         live(args.names, root, args.all)
         return 0
-    walk, folder = Walk(root), root / "book" / "executed"
+    book, folder = Book(root), root / "book" / "executed"
     notebooks = chosen(args.names, root)
-    found = {p: problems(p, folder / p.name, root, walk) for p in notebooks}
+    found = {p: problems(p, folder / p.name, book) for p in notebooks}
     stale = {p: why for p, why in found.items() if why}
     tell_stale(stale)
     print(f"notebooks: {len(notebooks) - len(stale)} fresh, {len(stale)} stale", flush=True)
@@ -237,7 +231,7 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
         return 1 if stale else 0
     for path in notebooks if args.all or args.paper else stale:
         given = on_papers_data(path, args.paper.resolve()) if args.paper else {}
-        execute(path, folder, f"runs/book/{path.stem}", given, root=root, walk=walk)
+        execute(path, folder, f"runs/book/{path.stem}", given, book)
     return 0
 
 

@@ -6,10 +6,6 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
-import difflib
-import functools
-import hashlib
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -20,13 +16,16 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
+from nclib.common.files import digest as file_digest
 from nclib.common.lock import check_writable, sole_writer
-from nclib.common.options import Rule, make, misfits, problems, rules, signature
-from nclib.data import CategoryData, Dataset, check_task
+from nclib.common.method import MethodRegistry
+from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
+from nclib.common.registry import Registry
+from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
 from nclib.noise import Mismatch
 from nclib.noise.label_noise import LabelNoise
-from nclib.runs import checkpoint
+from nclib.runs import checkpoint, identity
 from nclib.runs.distributed import processes
 from nclib.runs.loop import SavedLoop
 from nclib.runs.machine import choose_device, cpu_threads, environment, peak_memory_mb
@@ -67,8 +66,9 @@ class Experiment(ABC, Generic[T, D, N]):
 
     options: ClassVar[type[RunOptions]]  # chosen for every run, whatever its method
     schedule: ClassVar[type]  # how to train
+    methods: ClassVar[MethodRegistry[Any]]
+    catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
-    task: ClassVar[str]  # of the data: "pairs" or "categories"
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
@@ -80,16 +80,12 @@ class Experiment(ABC, Generic[T, D, N]):
     # -- what a task must say ---------------------------------------------------------------------------
 
     @abstractmethod
-    def method_options(self) -> type:
-        """Return the options dataclass of the method."""
-
-    @abstractmethod
-    def catalogues(self) -> dict[str, Collection[str]]:
-        """Return the catalogues of parameters that name an entry of one."""
-
-    @abstractmethod
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a preset, which those in ``given`` will replace."""
+
+    @abstractmethod
+    def parts(self, settings: Settings) -> list[Any]:
+        """Return the classes and functions that compute a run: of its method, its data, its model."""
 
     @abstractmethod
     def title(self, settings: Settings) -> str:
@@ -124,7 +120,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        return {**self._shared_rules(), **rules(self.method_options())}
+        return {**self._shared_rules(), **rules(self.methods.options(self.method))}
 
     def _shared_rules(self) -> dict[str, Rule]:
         return {**rules(self.options), **rules(self.schedule)}
@@ -176,30 +172,18 @@ class Experiment(ABC, Generic[T, D, N]):
         for name in self.mappings:
             if name in given and not isinstance(given[name], Mapping):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
-        for name, catalogue in self.catalogues().items():
+        for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}")
+                hint = "; import the file that registers another one first" if name == "model" else ""
+                if name == "dataset" and given[name] in datasets:
+                    hint = f"; this one holds {datasets.task(given[name])}"
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
 
     def resolve(self, **values: Any) -> Settings:
-        """Return the complete settings of a run: defaults, then the preset, then the given values.
-
-        Parameters
-        ----------
-        **values
-            Parameters of :func:`nclib.run`.
-
-        Returns
-        -------
-        Settings
-
-        Raises
-        ------
-        ValueError
-            For an unknown name, a misspelt parameter or a value out of range.
-        """
+        """Return the complete settings of a run, as :func:`nclib.resolve`."""
         given = self.check({k: as_plain(v) for k, v in values.items()})
         name, dataset = (given.get(k, getattr(self.options, k)) for k in ("preset", "dataset"))
         usual = self.preset(name, dataset, given)
@@ -212,19 +196,18 @@ class Experiment(ABC, Generic[T, D, N]):
         if run.noise_file:
             if not Path(run.noise_file).is_file():
                 raise ValueError(f"noise_file={run.noise_file!r}: there is no such file")
-            digest = hashlib.sha256(Path(run.noise_file).read_bytes()).hexdigest()[:16]
+            digest = file_digest(Path(run.noise_file))[:16]
             run = replace(run, **self.file_noise)
         mappings = {k: {**usual.get(k, {}), **given.get(k, {})} for k in self.mappings}
         settings = Settings(
             method=self.method,
             run=run,
             schedule=part(self.schedule),
-            method_options=part(self.method_options()),
+            method_options=part(self.methods.options(self.method)),
             noise_sha256=digest,
             **mappings,
         )
-        check_task(dataset, self.task)
-        _check_data_options(dataset, settings.data_options)
+        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
         return settings
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
@@ -237,7 +220,7 @@ class Experiment(ABC, Generic[T, D, N]):
             method=self.method,
             run=part(self.options, flat),
             schedule=part(self.schedule, flat),
-            method_options=part(self.method_options(), flat["method_options"]),
+            method_options=part(self.methods.options(self.method), flat["method_options"]),
             noise_sha256=flat.get("noise_sha256", ""),
             **{name: flat.get(name, {}) for name in self.mappings},
         )
@@ -246,7 +229,11 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def name(self, settings: Settings) -> str:
         """Return the folder name of a run: readable, and unique by its fingerprint."""
-        return f"{self.title(settings)}-{fingerprint(settings.flat())[:8]}"
+        return f"{self.title(settings)}-{self.fingerprint(settings)[:8]}"
+
+    def fingerprint(self, settings: Settings) -> str:
+        """Return a digest of all that decides a run's numbers: its settings and the code that it reaches."""
+        return identity.fingerprint(settings.flat(), [type(self), *self.parts(settings)])
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read.
@@ -361,27 +348,7 @@ class Experiment(ABC, Generic[T, D, N]):
         return record
 
     def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
-        """Load the objects of a finished run with the weights of its selected epoch.
-
-        Parameters
-        ----------
-        record : Record
-            Of the run; its ``folder`` must hold the checkpoint.
-        device : str
-            ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-        Returns
-        -------
-        LoadedRun
-
-        Raises
-        ------
-        FileNotFoundError
-            When the run's folder, which holds its weights, is not there.
-        ValueError
-            When the checkpoint is damaged or belongs to other settings, data or code, or the device does not
-            exist here.
-        """
+        """Load the objects of a finished run, as :func:`nclib.open_run`."""
         with torch.random.fork_rng(devices=[]):
             loaded = self.load(self.read(record.settings), Path(record.folder), choose_device(device))
         loaded.trainer.load_best()
@@ -404,14 +371,13 @@ def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
     for name in (n for n in given if n not in known):
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{kind}: {owner!r} has no option {name!r}; {hint}it has {', '.join(known)}")
+        hint = did_you_mean(name, known) or ";"
+        raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
 
 
-def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
+def _check_data_options(known: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
     """Raise a ValueError when a data set lacks such an option, or one is missing or of another type."""
-    allowed = signature(datasets[dataset].factory)
+    allowed = signature(known[dataset].factory)
     check_unknown("data_options", dataset, given, allowed)
     if wrong := misfits(given, allowed):
         raise ValueError("data_options: " + "; ".join(wrong))
@@ -421,21 +387,3 @@ def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
             f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
             f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
         )
-
-
-def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Return a digest of what decides the numbers of a run: its settings and nclib's code."""
-    decisive = {k: v for k, v in settings.items() if k not in ("out", "device")}
-    return hashlib.sha256(json.dumps([decisive, _code()], sort_keys=True).encode()).hexdigest()[:16]
-
-
-@functools.cache
-def _code() -> str:
-    """Return a digest of the package's code and bundled files, as they were when first asked for."""
-    h = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    above = {"record.py", "presets.py"}  # they look at a run, or feed its settings
-    for path in sorted(root.rglob("*")):
-        if path.suffix in (".py", ".npz", ".png") and path.name not in above and "plots" not in path.parts:
-            h.update(path.read_bytes())
-    return h.hexdigest()

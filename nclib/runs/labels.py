@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import torch
 
 from nclib import data, label_noise
 from nclib.data import CategoryData
+from nclib.data.registry import datasets
 from nclib.label_noise import DeepMethod, Shape, Training
+from nclib.label_noise.base import METHODS
 from nclib.noise.label_noise import LabelNoise
-from nclib.runs.experiment import Experiment, LoadedRun, fingerprint, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
@@ -30,20 +32,19 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
 
     options = LabelOptions
     schedule = LabelSchedule
+    methods = METHODS
+    catalogues = {"dataset": datasets.of["categories"]}  # noqa: RUF012
     mappings = ("data_options",)
-    task = "categories"
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
     in_one_process = "runs of category retrieval"
     items = "labels"
 
-    def method_options(self) -> type:
-        return label_noise.options(self.method)
-
-    def catalogues(self) -> dict[str, Collection[str]]:
-        return {"dataset": data.available("categories")}
-
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
+
+    def parts(self, settings: LabelSettings) -> list[Any]:
+        found = (METHODS[self.method], datasets[settings.run.dataset])
+        return [entry.factory for entry in found]
 
     def title(self, settings: LabelSettings) -> str:
         run = settings.run
@@ -80,7 +81,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             device=device,
             folder=folder,
             identity={
-                "fingerprint": fingerprint(settings.flat()),
+                "fingerprint": self.fingerprint(settings),
                 "noise": noise.checksum,
                 "data": dataset.checksum,
             },

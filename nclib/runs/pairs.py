@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ import torch
 from nclib import data, methods, models
 from nclib.common.options import misfits
 from nclib.data import Dataset, Split
+from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
+from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS, SIZES, parameters_of
 from nclib.noise import Mismatch
-from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, fingerprint, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, last_diagnostics
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
@@ -32,20 +34,15 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
 
     options = PairOptions
     schedule = PairSchedule
+    methods = METHODS
+    catalogues = {"dataset": datasets.of["pairs"], "model": MODELS}  # noqa: RUF012
     mappings = ("model_options", "data_options")
-    task = "pairs"
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
     items = "pairs"
 
-    def method_options(self) -> type:
-        return methods.options(self.method)
-
-    def catalogues(self) -> dict[str, Collection[str]]:
-        return {"dataset": data.available("pairs"), "model": models.available()}
-
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        return pair_preset(name, dataset, self.method, given.get("model", PairOptions.model))
+        return pair_preset(name, dataset, self.method, {"model": PairOptions.model, **given})
 
     def resolve(self, **values: Any) -> PairSettings:
         """Return the complete settings of a run, as :meth:`Experiment.resolve`."""
@@ -54,6 +51,10 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0:
             raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
         return settings
+
+    def parts(self, settings: PairSettings) -> list[Any]:
+        found = (methods.METHODS[self.method], MODELS[settings.run.model], datasets[settings.run.dataset])
+        return [entry.factory for entry in found]
 
     def title(self, settings: PairSettings) -> str:
         run = settings.run
@@ -74,7 +75,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             seed=settings.run.seed,
             device=device,
             folder=folder,
-            fingerprint=fingerprint(settings.flat()),
+            fingerprint=self.fingerprint(settings),
             data_checksum=dataset.checksum,
         )
         return LoadedRun(trainer, dataset, noise)

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from nclib.runs.checkpoint import write_atomically
+from nclib.common.files import write_atomically
+from nclib.runs.identity import naming
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
-FREE = ("out", "device", "threads")  # settings that do not decide the numbers
 TASKS = ("pairs", "labels")
 RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
 
@@ -105,7 +105,7 @@ class Record:
         """
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
-        write_atomically(Path(path), text.encode())
+        write_atomically(path, text)
         return Path(path)
 
     @classmethod
@@ -297,7 +297,7 @@ def find(folder: str | Path, settings: Settings) -> Record | None:
     ----------
     folder : path
     settings : Settings
-        As :func:`nclib.resolve` returns them; ``out``, ``device`` and ``threads`` are not compared.
+        As :func:`nclib.resolve` returns them; those that name a run are compared.
 
     Returns
     -------
@@ -309,9 +309,10 @@ def find(folder: str | Path, settings: Settings) -> Record | None:
     ValueError
         When there is no such folder.
     """
-    wanted = {k: v for k, v in settings.flat().items() if k not in FREE}
+    wanted = naming(settings.flat())
     for _, record in read(folder):
-        if all(record.settings.get(k) == v for k, v in wanted.items()):
+        found = naming(record.settings)
+        if all(found.get(k) == v for k, v in wanted.items()):
             return record
     return None
 

@@ -14,7 +14,8 @@ from ncbook import LAYOUTS, PAPERS, reruns
 
 import nclib
 from nclib.data.vocabulary import Vocabulary
-from nclib.runs.record import FREE, Record
+from nclib.runs.identity import naming
+from nclib.runs.record import Record
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path for path in sorted(grids.GRIDS.glob("*.yml"))}
@@ -341,7 +342,7 @@ def test_every_record_of_the_book_is_a_run_of_its_grid(folder):
         if path.stem == "bench":
             continue
         settings = Record.load(path).settings
-        wanted = {k: v for k, v in planned[path.stem].items() if k not in FREE}
+        wanted = naming(planned[path.stem])
         assert {k: settings.get(k) for k in wanted} == wanted, path.stem
 
 
@@ -353,7 +354,7 @@ def test_no_run_is_recorded_twice():
             settings = Record.load(path).settings
         except ValueError:
             continue  # a benchmark
-        key = json.dumps({k: v for k, v in settings.items() if k not in FREE}, sort_keys=True)
+        key = json.dumps(naming(settings), sort_keys=True)
         assert key not in seen, f"{path} repeats {seen[key]}"
         seen[key] = path
     assert len(seen) > 500

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from live_page import comparison, live_cells, show_live
 from nb_overlay import merge
-from nbstamp import INJECTED, PARAMETERS, STAMP, records_in, stamp
+from nbstamp import INJECTED, PARAMETERS, STAMP, Book, packed, records_in, stamp
 from notebook_tools import executed, notebook
 
 EXT = Path(__file__).resolve().parents[2] / "book" / "_ext"
@@ -81,7 +81,7 @@ def tree(tmp_path: Path) -> Path:
     source = tmp_path / "notebooks" / "a.ipynb"
     nbformat.write(notebook("# A page", "import nclib", "nclib.x"), source)
     stored = executed(nbformat.read(source, 4), "stored output")
-    stored.metadata[STAMP] = stamp(source, tmp_path)
+    stored.metadata[STAMP] = packed(stamp(source, Book(tmp_path)))
     nbformat.write(stored, tmp_path / "book" / "executed" / "a.ipynb")
     (tmp_path / "book" / "executed" / "runs.json").write_text(json.dumps({"a": RUN}), "utf8")
     nbformat.write(notebook("# Your machine"), tmp_path / "book" / "your_machine.ipynb")
@@ -183,8 +183,8 @@ def test_recorded_runs_of_the_same_settings_stand_under_the_live_one(tmp_path: P
     assert len(table) == 4
     assert table[2] == (
         "| plain (triplet) | 0.6 | your machine: CPU, a processor, 2 threads "
-        "| 10.0 | 50.0 | 9.0 | 40.0 | 201.5 | 20 |"
+        "| 10.0 (1) | 50.0 (1) | 9.0 (1) | 40.0 (1) | 201.5 (1) | 20 |"
     )
-    assert "recorded, seeds: 2" in table[3]
-    assert "202.0 ± 2.8" in table[3]
+    assert "| recorded | " in table[3]
+    assert "| 202.0 ± 2.8 (2) |" in table[3]
     assert comparison([], recorded) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import run_notebooks
-from nbstamp import INJECTED, PARAMETERS, problems
+from nbstamp import INJECTED, PARAMETERS, STAMP, Book, problems
 from notebook_tools import executed, notebook
 
 
@@ -37,7 +37,7 @@ def test_stale_notebooks_run_once(tree: Path, capsys: pytest.CaptureFixture[str]
     assert "a.ipynb: stale: never executed" in capsys.readouterr().out
     assert run_notebooks.main([], tree) == 0
     first = stored.read_bytes()
-    assert problems(tree / "notebooks" / "a.ipynb", stored, tree) == []
+    assert problems(tree / "notebooks" / "a.ipynb", stored, Book(tree)) == []
     nb = nbformat.reads(first.decode(), 4)
     assert [INJECTED in c.metadata.get("tags", []) for c in nb.cells] == [False] * 3
     assert [o.text for o in nb.cells[2].outputs] == ["paper runs/book/a\n"]
@@ -61,7 +61,7 @@ def test_a_failure_is_loud_and_keeps_the_last_good_outputs(tree: Path) -> None:
     source = tree / "notebooks" / "a.ipynb"
     nbformat.write(notebook("1 / 0"), source)
     with pytest.raises(RuntimeError, match=r"(?s)a\.ipynb failed.*ZeroDivisionError"):
-        run_notebooks.execute(source, folder, "runs/a", {}, root=tree)
+        run_notebooks.execute(source, folder, "runs/a", {}, Book(tree))
     assert (folder / "a.ipynb").read_text("utf8") == "old"
     assert (folder / "a.part.ipynb").exists()
 
@@ -99,6 +99,29 @@ def test_two_runners_keep_one_anothers_entries(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: run_notebooks.enter(path, f"chapter {n}", n), range(64)))
     assert json.loads(path.read_text("utf8")) == {f"chapter {n}": n for n in range(64)}
+
+
+def test_what_the_runs_of_a_notebook_used_counts(tree: Path) -> None:
+    method = tree / "nclib" / "methods" / "mine.py"
+    method.parent.mkdir()
+    method.write_text(
+        "from nclib.methods import METHODS\n@METHODS.register('mine')\nclass Mine: pass\n", "utf8"
+    )
+    (method.parent / "__init__.py").write_text("METHODS = {}\n", "utf8")
+    record = {"settings": {"method": "mine"}, "metrics": {}, "cost": {}, "environment": {}}
+    nb = notebook(
+        'out: str = "runs"',
+        f"from pathlib import Path\nPath(out).mkdir(parents=True)\n"
+        f"Path(out, 'record.json').write_text({json.dumps(json.dumps(record))})",
+    )
+    nb.cells[0].metadata["tags"] = [PARAMETERS]
+    nbformat.write(nb, tree / "notebooks" / "a.ipynb")
+    assert run_notebooks.main([], tree) == 0
+    stored = nbformat.read(tree / "book" / "executed" / "a.ipynb", 4)
+    assert stored.metadata[STAMP]["chosen"] == ["mine"]
+    assert run_notebooks.main(["--check"], tree) == 0
+    method.write_text(method.read_text("utf8").replace("pass", "x = 1"), "utf8")
+    assert run_notebooks.main(["--check"], tree) == 1
 
 
 def test_unknown_names_are_refused(tree: Path) -> None:

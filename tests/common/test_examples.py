@@ -1,4 +1,4 @@
-"""Examples in docstrings of the data and of their ground run as they stand."""
+"""Examples in docstrings run as they are printed."""
 
 import doctest
 import importlib
@@ -7,6 +7,7 @@ import pytest
 
 MODULES = (
     "nclib.common.files",
+    "nclib.common.options",
     "nclib.common.prefetch",
     "nclib.data.categories",
     "nclib.data.dataset",
@@ -14,6 +15,10 @@ MODULES = (
     "nclib.data.rows",
     "nclib.data.tokeniser",
     "nclib.data.vocabulary",
+    "nclib.runs",
+    "nclib.runs.machine",
+    "nclib.runs.options",
+    "nclib.runs.words",
 )
 
 

@@ -1,0 +1,237 @@
+"""What names a run: settings, and the code that its method, model and data reach."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import nclib
+from nclib.common.code import Code
+from nclib.runs import experiment_of, identity
+
+PACKAGE = Path(nclib.__file__).parent
+
+
+def name_of(method: str, **values: object) -> str:
+    experiment = experiment_of(method)
+    return experiment.fingerprint(experiment.resolve(**values))
+
+
+def test_the_place_of_a_run_and_what_computes_it_do_not_name_it():
+    usual = {"method": "l2rm", "dataset": "planted"}
+    for free in ({"out": "elsewhere"}, {"device": "cuda"}, {"threads": 3}):
+        assert name_of(**usual, **free) == name_of(**usual)
+    for other in ({"lr": 1.0}, {"seed": 5}, {"method": "ncr"}, {"model": "vse"}, {"dataset": "emoji"}):
+        assert name_of(**{**usual, **other}) != name_of(**usual)
+
+
+def test_the_place_of_data_counts_however_it_is_spelt(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def name(root: str) -> str:
+        return name_of("plain", dataset="f30k", data_options={"root": root})
+
+    assert len({name(root) for root in (str(tmp_path / "a"), f"{tmp_path}/a/", "a", "./a", "b/../a")}) == 1
+    assert name("a") != name("b")
+
+
+def test_records_are_found_wherever_the_data_lay():
+    one, other = ({"data_options": {"root": root, "size": "small"}, "threads": 1} for root in ("/a", "/b"))
+    assert identity.naming(one) == identity.naming(other) == {"data_options": {"size": "small"}}
+
+
+def test_a_noise_file_counts_by_its_content():
+    one = {"noise_file": "/a/noise.npz", "noise_sha256": "12"}
+    assert identity.naming(one) == identity.naming({**one, "noise_file": "noise.npz"})
+    assert identity.naming({"noise_file": ""}) == {"noise_file": ""}
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the package whose code the fingerprints read."""
+    folder = tmp_path / "nclib"
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(identity, "nclib_code", lambda: Code({"nclib": folder}))
+    monkeypatch.setattr(identity, "_within", identity._within.__wrapped__)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "renamed"),
+    [
+        ("plots/__init__.py", "", ""),
+        ("cli.py", "", ""),
+        ("runs/record.py", "", ""),
+        ("methods/ncr.py", "", ""),
+        ("models/vse.py", "", ""),
+        ("models/sgraf.py", "class SGR(", ""),  # beside the class of the model
+        ("models/sgraf.py", "class SAF(", "l2rm"),
+        ("methods/l2rm.py", "class L2RM(", "l2rm"),
+        ("methods/l2rm.py", "", "l2rm"),
+        ("losses/_ranking.py", "", "l2rm"),
+        ("data/emoji/__init__.py", "", "l2rm uot_rcl"),  # the package around what both use
+        ("data/emoji/fragments.py", "", "l2rm uot_rcl"),
+        ("runs/loop.py", "class SavedLoop(", "l2rm uot_rcl"),
+        ("label_noise/uot_rcl.py", "", "uot_rcl"),
+        ("ot/transport.py", "class Transport", "l2rm uot_rcl"),
+        ("data/emoji/codebook.npz", "", "l2rm uot_rcl"),
+        ("data/emoji/ATTRIBUTION.md", "", ""),
+    ],
+)
+def test_only_code_that_a_run_reaches_renames_it(copied, file, place, renamed):
+    every = {
+        "l2rm": {"model": "saf", "dataset": "emoji"},
+        "uot_rcl": {"dataset": "emoji_category"},
+    }
+    before = {name: name_of(name, **values) for name, values in every.items()}
+    path = copied / file
+    if place:
+        text, found = re.subn(
+            rf"^({re.escape(place)}.*:\n)", r"\1    new = 1\n", path.read_text("utf8"), flags=re.M
+        )
+        assert found == 1
+        path.write_text(text, "utf8")
+    else:
+        path.write_bytes(path.read_bytes() + (b"\nprint(1)\n" if path.suffix == ".py" else b"x"))
+    now = {name: name_of(name, **values) for name, values in every.items()}
+    assert [name for name in every if now[name] != before[name]] == renamed.split()
+
+
+def test_words_rename_no_run(copied):
+    before = name_of("l2rm", model="saf", dataset="emoji")
+    for path in copied.rglob("*.py"):
+        path.write_text(
+            "# A remark.\n" + path.read_text("utf8").replace('"""', '"""Other words. ', 1), "utf8"
+        )
+    assert name_of("l2rm", model="saf", dataset="emoji") == before
+
+
+def test_the_first_fingerprint_is_quick_and_the_next_ones_cost_nothing():
+    code = (
+        "from time import process_time as now; from nclib.runs import experiment_of;"
+        "e = experiment_of('l2rm'); s = e.resolve();"
+        "a = now(); e.fingerprint(s); b = now(); e.fingerprint(s); print(b - a, now() - b)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = map(float, done.stdout.split())
+    assert first < 2
+    assert second < 0.05
+
+
+CELLS = {
+    "first": """
+        SCALE = 2.0
+        def helper(x): return x.sum()
+        class Base:
+            def prepare(self): return 1
+        class Options:
+            rho = 0.1
+        class Mine(Base):
+            Options = Options
+            def step(self, loop, batch):
+                loss = helper(loop.similarity(batch)) + losses.triplet(batch, 0.2).sum()
+                return {"loss": SCALE * loss}
+    """,
+    "again": "",
+    "comments": """
+        class Mine(Base):
+            '''Words.'''
+            Options = Options
+            def step(self, loop, batch):  # more words
+                loss = (helper(loop.similarity(batch))
+                        + losses.triplet(batch, 0.2).sum())
+                return {"loss": SCALE * loss}
+    """,
+    "a variable of the same name": "loss = 7",
+    "nothing": """
+        class Mine(Base):
+            Options = Options
+            def step(self, loop, batch):
+                loss = helper(loop.similarity(batch)) + losses.triplet(batch, 0.2).sum()
+                return {"loss": 0 * SCALE * loss}
+    """,
+    "helper": "def helper(x): return 2 * x.sum()",
+    "constant": "SCALE = 3.0",
+    "base": """
+        class Base:
+            def prepare(self): return 2
+        class Mine(Base):
+            Options = Options
+            def step(self, loop, batch):
+                loss = helper(loop.similarity(batch)) + losses.triplet(batch, 0.2).sum()
+                return {"loss": 0 * SCALE * loss}
+    """,
+    "options": "class Options:\n    rho = 0.2\nMine.Options = Options",
+    "patched": "L2RM.step = lambda self, loop, batch: {}",
+}
+
+
+def test_a_class_in_a_notebook_cell_counts_by_its_source(tmp_path):
+    script = tmp_path / "session.py"
+    script.write_text(
+        "import textwrap\nfrom IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "shell.run_cell('from nclib import losses; from nclib.runs import identity; "
+        "from nclib.methods.l2rm import L2RM', store_history=True)\n"
+        f"for name, cell in {CELLS!r}.items():\n"
+        "    shell.run_cell(textwrap.dedent(cell), store_history=True).raise_error()\n"
+        "    shell.run_cell('code = identity.code_of([Mine, L2RM])').raise_error()\n"
+        "    shell.run_cell('''print('code', hash(str(code)), \"triplet\" in str(code))''')\n",
+        "utf8",
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("code")]
+    assert len(lines) == len(CELLS), done.stdout + done.stderr
+    code = dict(zip(CELLS, (line[1] for line in lines), strict=True))
+    assert {line[2] for line in lines} == {"True"}  # the part of nclib that it uses counts too
+    same = ("first", "again", "comments", "a variable of the same name")
+    assert len({code[name] for name in same}) == 1
+    others = ("nothing", "helper", "constant", "base", "options", "patched")
+    assert len({code[name] for name in ("first", *others)}) == len(others) + 1
+
+
+def test_a_file_of_the_users_counts_with_the_files_beside_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def code() -> dict:
+        for name in ("own_method", "own_helpers"):
+            sys.modules.pop(name, None)
+        import own_method
+
+        return identity.code_of([own_method.Mine])
+
+    helpers, method = tmp_path / "own_helpers.py", tmp_path / "own_method.py"
+    helpers.write_text("def scale(x): return 2 * x\ndef unused(x): return x\n", "utf8")
+    method.write_text(
+        "import math\nimport own_helpers\nfrom nclib.noise import unit_interval\n"
+        "TABLE = {'f': own_helpers.scale}\n"
+        "class Mine:\n    def step(self, x): return TABLE['f'](unit_interval(x)) + math.pi\n",
+        "utf8",
+    )
+    first = code()
+    assert "unit_interval" in str(first)
+    assert code() == first
+    helpers.write_text("def scale(x): return 2 * x  # words\n\ndef unused(x): return 1\n", "utf8")
+    assert code() == first
+    helpers.write_text("def scale(x): return 0 * x\n", "utf8")
+    assert code() != first
+
+
+def test_a_run_that_goes_on_elsewhere_says_so_once():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on = identity.computed_on([], 1, "cpu", 1)
+        on = identity.computed_on(on, 2, "cpu", 1)
+    with pytest.warns(UserWarning, match=r"continued on cuda, threads=2 from epoch 3; before that on cpu"):
+        on = identity.computed_on(on, 3, "cuda", 2)
+    assert on == [
+        {"from_epoch": 1, "device": "cpu", "threads": 1},
+        {"from_epoch": 3, "device": "cuda", "threads": 2},
+    ]
