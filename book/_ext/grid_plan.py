@@ -158,7 +158,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     GridError
         Naming the file, the block and the parameter of everything that is wrong.
     """
-    from nclib.runs import experiment_of
+    import nclib
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments
@@ -179,8 +179,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 if needed:
                     run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
-                settings = experiment_of(run.get("method", METHOD)).resolve(**run).flat()
-                settings = json.loads(json.dumps(settings))  # as a record has them
+                settings = json.loads(json.dumps(nclib.resolve(**{"method": METHOD, **run}).flat()))
             except (ValueError, TypeError) as error:
                 wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
                 continue
