@@ -349,9 +349,7 @@ def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> l
 
 
 def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
-    from nclib.noise import Mismatch
-    from nclib.noise._published import PUBLISHED
-    from nclib.noise.mismatch import load_index
+    from nclib.noise import PUBLISHED, Mismatch, load_index
 
     try:
         index = load_index(path)

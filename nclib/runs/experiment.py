@@ -23,8 +23,7 @@ from nclib.common.options import Rule, did_you_mean, make, misfits, problems, ru
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
-from nclib.noise import Mismatch
-from nclib.noise.label_noise import LabelNoise
+from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint, identity
 from nclib.runs.distributed import processes
 from nclib.runs.loop import SavedLoop
@@ -174,7 +173,7 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                hint = "; import the file that registers another one first" if name == "model" else ""
+                hint = "; import the file that registers another one first"
                 if name == "dataset" and given[name] in datasets:
                     hint = f"; this one holds {datasets.task(given[name])}"
                 found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
@@ -337,7 +336,11 @@ class Experiment(ABC, Generic[T, D, N]):
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,
             },
-            environment={**environment(trainer.device), "processes": trainer.processes.size},
+            environment={
+                **environment(trainer.device),
+                "processes": trainer.processes.size,
+                "computed_on": trainer.computed_on,
+            },
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:

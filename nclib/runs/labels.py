@@ -14,7 +14,7 @@ from nclib.data import CategoryData
 from nclib.data.registry import datasets
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
-from nclib.noise.label_noise import LabelNoise
+from nclib.noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.loop import epoch_arrays

@@ -20,6 +20,7 @@ from nclib.common.files import write_atomically
 from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
 from nclib.runs.distributed import current
+from nclib.runs.identity import computed_on
 
 IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoint's identity
 
@@ -65,6 +66,7 @@ class SavedLoop(ABC):
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
+        self.computed_on: list[dict[str, Any]] = []  # device and threads, by the first epoch of each
         self._arrays: dict[str, np.ndarray] = {}
 
     # -- what a trainer must say --------------------------------------------------------------------------
@@ -148,6 +150,8 @@ class SavedLoop(ABC):
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
             started = time.perf_counter()
+            place = str(self.device), torch.get_num_threads()
+            self.computed_on = computed_on(self.computed_on, epoch + 1, *place)
             torch.manual_seed(seed_of(self.seed, epoch, self.stream))
             self._arrays = {}
             row = {"epoch": epoch + 1, **self._train_epoch(progress)}
@@ -212,8 +216,8 @@ class SavedLoop(ABC):
             np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
             path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
             write_atomically(path, buffer.getvalue())
-        content = {**self.identity, **self._state(), "history": self.history, "best": self.best}
-        checkpoint.save(self._file, content)
+        so_far = {"history": self.history, "best": self.best, "computed_on": self.computed_on}
+        checkpoint.save(self._file, {**self.identity, **self._state(), **so_far})
 
     def _resume(self) -> None:
         if self._file.exists():
@@ -224,6 +228,7 @@ class SavedLoop(ABC):
                     checkpoint.set_aside(self._file, str(error))
                 return
             self.history, self.best = saved["history"], saved["best"]
+            self.computed_on = saved["computed_on"]
             self._load_state(saved)
 
     def _read(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 import scipy.io
 
 import nclib
-from nclib.data import load
 from nclib.data import check as command
+from nclib.data import load
 from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, check_all, main, noise_files
 from nclib.data.vocabulary import Vocabulary
 
@@ -206,10 +206,10 @@ def test_noise_files_are_named(tmp_path, monkeypatch):
     assert "12 entries, not a file of the official codes" in found["noise_inx_0.4.npy"].text
     import hashlib
 
-    from nclib.noise import _published
+    from nclib.noise import PUBLISHED
 
     digest = hashlib.sha256((tmp_path / "noise_inx_0.4.npy").read_bytes()).hexdigest()[:16]
-    monkeypatch.setitem(_published.PUBLISHED, digest, ("RCL/DECL f30k", 0.4))
+    monkeypatch.setitem(PUBLISHED, digest, ("RCL/DECL f30k", 0.4))
     assert "published: RCL/DECL f30k, rate 0.4" in noise_files(tmp_path)[1].text
 
 

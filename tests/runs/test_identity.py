@@ -235,3 +235,19 @@ def test_a_run_that_goes_on_elsewhere_says_so_once():
         {"from_epoch": 1, "device": "cpu", "threads": 1},
         {"from_epoch": 3, "device": "cuda", "threads": 2},
     ]
+
+
+def test_a_run_resumed_with_other_threads_goes_on_and_its_record_tells(tmp_path, monkeypatch):
+    given = {"dataset": "planted", "model": "vse", "data_options": {"n_train": 40}, "warmup_epochs": 0}
+    given |= {"epochs": 2, "out": tmp_path, "progress": False, "device": "cpu"}
+    with monkeypatch.context() as stopped:
+        stopped.setattr("nclib.runs.pair_trainer.PairTrainer._line", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            nclib.run("plain", threads=1, **{**given, "progress": True})
+    with pytest.warns(UserWarning, match="threads=2 from epoch 2; before that on cpu, threads=1"):
+        record = nclib.run("plain", threads=2, **given)
+    assert record.environment["computed_on"] == [
+        {"from_epoch": 1, "device": "cpu", "threads": 1},
+        {"from_epoch": 2, "device": "cpu", "threads": 2},
+    ]
+    assert nclib.run("plain", threads=1, **given).name == record.name  # the finished run is returned

@@ -18,7 +18,7 @@ P_RELATION = 0.25  # neighbours in the caption are joined by where they are
 P_TINT = 0.3  # the background is named
 JOINS = ("and", "with")
 RELATIONS = ("left", "right", "above", "below", "beside")
-# Wordings of the relation along the longer axis; "beside" is a statement of its own, weaker than left.
+# Wordings of the relation along the longer axis; "beside" says less than left or right.
 WORDINGS = (
     (("left", "of"), ("beside",)),
     (("right", "of"), ("beside",)),
