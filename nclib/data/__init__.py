@@ -12,7 +12,7 @@ from nclib.data.categories import CategoryData, CategorySplit
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.emoji import categories as _categories  # noqa: F401
 from nclib.data.emoji import pairs as _pairs  # noqa: F401
-from nclib.data.registry import available, check_task, load, register
+from nclib.data.registry import available, load, register
 from nclib.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Split",
     "Vocabulary",
     "available",
-    "check_task",
     "digest",
     "load",
     "register",

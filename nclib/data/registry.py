@@ -17,11 +17,11 @@ TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
 
 
 class DatasetRegistry(Registry[Callable[..., Any]]):
-    """Data sets by name, each for one task."""
+    """Data sets of both tasks under distinct names; ``of[task]`` is the registry of one task."""
 
     def __init__(self) -> None:
         super().__init__("dataset")
-        self._tasks: dict[str, str] = {}
+        self.of: dict[str, Registry[Callable[..., Any]]] = {task: Registry("dataset") for task in TASKS}
 
     def register(
         self, name: str, *, summary: str, paper: str = "", task: str = "pairs"
@@ -34,15 +34,23 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
             kinds = {p.kind for p in inspect.signature(factory).parameters.values()}
             if kinds - {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
                 raise TypeError(f"dataset {name!r}: every option needs a name, without *args and **options")
-            found = add(factory)
-            self._tasks[name] = task
-            return found
+            old = self.task(name) if name in self else task
+            add(factory)
+            if old != task:  # defined again in a notebook
+                self.of[old].remove(name)
+            return self.of[task].register(name, summary=summary, paper=paper)(factory)
 
         return checked
 
+    def remove(self, name: str) -> None:
+        """Take a data set out again, as tests and examples do."""
+        self.of[self.task(name)].remove(name)
+        super().remove(name)
+
     def task(self, name: str) -> str:
         """Return the task of a data set, ``"pairs"`` or ``"categories"``."""
-        return self._tasks[self[name].name]
+        entry = self[name]
+        return next(task for task, own in self.of.items() if entry.name in own)
 
 
 datasets = DatasetRegistry()
@@ -167,34 +175,10 @@ def available(task: str | None = None) -> Catalogue:
     >>> print(data.available("pairs")["planted"])
     synthetic concepts behind regions and words; tiny, for tests and checks
     """
-    entries = datasets.catalogue()
-    if task is not None:
-        check_choice("task", task, tuple(TASKS))
-        entries = Catalogue({name: text for name, text in entries.items() if datasets.task(name) == task})
-    return entries
-
-
-def check_task(name: str, task: str) -> None:
-    """Check that a data set serves a task.
-
-    Parameters
-    ----------
-    name : str
-        One of ``available()``.
-    task : {"pairs", "categories"}
-
-    Raises
-    ------
-    ValueError
-        When it serves the other one; the message lists the names that do.
-    """
-    own = datasets.task(name)
-    if own != task:
-        shapes = {"pairs": "image-caption pairs", "categories": "pairs with categories"}
-        raise ValueError(
-            f"dataset={name!r} holds {shapes[own]}, but {shapes[task]} are needed: "
-            f"one of {', '.join(available(task))}"
-        )
+    if task is None:
+        return datasets.catalogue()
+    check_choice("task", task, tuple(TASKS))
+    return datasets.of[task].catalogue()
 
 
 def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:

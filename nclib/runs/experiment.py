@@ -21,8 +21,8 @@ from nclib.common.lock import check_writable, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
-from nclib.data import CategoryData, Dataset, check_task
-from nclib.data.registry import available, datasets
+from nclib.data import CategoryData, Dataset
+from nclib.data.registry import datasets
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.distributed import processes
@@ -69,7 +69,6 @@ class Experiment(ABC, Generic[T, D, N]):
     methods: ClassVar[MethodRegistry[Any]]
     catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
-    task: ClassVar[str]  # of the data: "pairs" or "categories"
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
@@ -182,9 +181,10 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                known = available(self.task) if name == "dataset" else catalogue
                 hint = "; import the file that registers another one first"
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(known)}{hint}")
+                if name == "dataset" and given[name] in datasets:
+                    hint = f"; this one holds {datasets.task(given[name])}"
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
@@ -214,8 +214,7 @@ class Experiment(ABC, Generic[T, D, N]):
             noise_sha256=sha256,
             **mappings,
         )
-        check_task(dataset, self.task)
-        _check_data_options(dataset, settings.data_options)
+        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
         return settings
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
@@ -387,9 +386,9 @@ def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collec
         raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
 
 
-def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
+def _check_data_options(known: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
     """Raise a ValueError when a data set lacks such an option, or one is missing or of another type."""
-    allowed = signature(datasets[dataset].factory)
+    allowed = signature(known[dataset].factory)
     check_unknown("data_options", dataset, given, allowed)
     if wrong := misfits(given, allowed):
         raise ValueError("data_options: " + "; ".join(wrong))

@@ -33,9 +33,8 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     options = LabelOptions
     schedule = LabelSchedule
     methods = METHODS
-    catalogues = {"dataset": datasets}  # noqa: RUF012
+    catalogues = {"dataset": datasets.of["categories"]}  # noqa: RUF012
     mappings = ("data_options",)
-    task = "categories"
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
     in_one_process = "runs of category retrieval"
     items = "labels"

@@ -35,9 +35,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     options = PairOptions
     schedule = PairSchedule
     methods = METHODS
-    catalogues = {"dataset": datasets, "model": MODELS}  # noqa: RUF012
+    catalogues = {"dataset": datasets.of["pairs"], "model": MODELS}  # noqa: RUF012
     mappings = ("model_options", "data_options")
-    task = "pairs"
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
     items = "pairs"

@@ -11,8 +11,8 @@ import pytest
 import scipy.io
 
 import nclib
-from nclib.data import category, load
 from nclib.data import check as command
+from nclib.data import load
 from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, check_all, main, noise_files
 from nclib.data.vocabulary import Vocabulary
 
@@ -140,8 +140,8 @@ def test_category_files(tmp_path):
     assert "20 / 5 / 6 pairs, features 8 and 3, 10 classes; published: 2,173 / 231 / 462 pairs" in str(report)
     assert "with data_options sizes=any" in str(report)
     with pytest.raises(ValueError, match="sizes='any' accepts other numbers"):
-        category.load("wikipedia", root=tmp_path)
-    assert len(category.load("wikipedia", root=tmp_path, sizes="any").train) == 20
+        load("wikipedia", root=tmp_path)
+    assert len(load("wikipedia", root=tmp_path, sizes="any").train) == 20
     assert not check("nuswide", tmp_path).found
     del arrays["test_text"]
     np.savez(tmp_path / "wikipedia.npz", **arrays)
@@ -170,7 +170,7 @@ def test_a_damaged_category_file_is_named(tmp_path, capsys, file, size):
 def test_text_in_the_place_of_arrays_is_named(tmp_path):
     (tmp_path / "wikipedia.mat").write_text("not a MATLAB file, but long enough to be taken for one" * 9)
     with pytest.raises(ValueError, match=r"wikipedia\.mat cannot be read"):
-        category.load("wikipedia", root=tmp_path)
+        load("wikipedia", root=tmp_path)
 
 
 def test_a_folder_itself_is_one_data_set(f30k, capsys):
@@ -203,7 +203,7 @@ def test_noise_files_are_named(tmp_path, monkeypatch):
     assert {k: v.state for k, v in found.items()} == {
         "noise_inx_0.4.npy": GOOD, "0.6_noise.npy": WRONG, "short_inx.npy": WRONG
     }  # fmt: skip
-    assert "12 entries, not among the published files" in found["noise_inx_0.4.npy"].text
+    assert "12 entries, not a file of the official codes" in found["noise_inx_0.4.npy"].text
     import hashlib
 
     from nclib.noise import PUBLISHED

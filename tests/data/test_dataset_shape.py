@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nclib
 from nclib.common.files import digest, write_atomically
-from nclib.data import Captions, Dataset, Split, Vocabulary, available, check_task, load, register
+from nclib.data import Captions, Dataset, Split, Vocabulary, available, load, register
 from nclib.data.registry import datasets
 from nclib.data.vocabulary import SPECIAL
 
@@ -221,19 +222,16 @@ def test_one_catalogue_knows_the_task_of_every_name():
         available("labels")
 
 
-def test_a_data_set_of_the_other_task_is_refused_with_names_that_fit():
-    check_task("emoji", "pairs")
-    check_task("wikipedia", "categories")
+def test_a_run_refuses_data_of_the_other_task():
     with pytest.raises(
-        ValueError, match=r"dataset='emoji' holds image-caption pairs, but .* needed: .*wikipedia"
+        ValueError, match=r"='wikipedia': must be one of cc152k, .*; this one holds categories"
     ):
-        check_task("emoji", "categories")
-    with pytest.raises(
-        ValueError, match=r"dataset='wikipedia' holds pairs with categories.* one of cc152k, coco"
-    ):
-        check_task("wikipedia", "pairs")
+        nclib.resolve("plain", dataset="wikipedia")
+    with pytest.raises(ValueError, match=r"='emoji': must be one of category_file, .*; this one holds pairs"):
+        nclib.resolve("mrl", dataset="emoji")
+    assert datasets.task("emoji") == "pairs"
     with pytest.raises(ValueError, match="did you mean 'wikipedia'"):
-        check_task("wikipdia", "pairs")
+        datasets.task("wikipdia")
 
 
 def test_own_data_are_registered_for_a_task(own):
@@ -245,6 +243,9 @@ def test_own_data_are_registered_for_a_task(own):
     assert "own" in available("categories")
     with pytest.raises(ValueError, match="registered twice"):
         register("own", summary="")(own_data)
+    with pytest.raises(ValueError, match="registered twice"):
+        register("emoji", summary="", task="categories")(own_data)
+    assert datasets.task("emoji") == "pairs"
 
 
 def test_mistakes_in_a_registration_are_told(own):
