@@ -1,7 +1,7 @@
-"""The command line: ``nclib run|table|claims|rerun|data|list|doctor``, thin over the package's functions.
+"""Command line: ``nclib run|data|list|doctor``.
 
-``nclib COMMAND --help`` says what a command takes. The exit status is 0 when all went well, 1 when what was
-asked for is not so (an incomplete folder, for example), 2 for a wrong call.
+``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
+answer (an incomplete folder, for example), 2 for a wrong call.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from nclib.runs import Experiment
 
 Words = Sequence[str]
-INTERRUPTED = 130  # the shell's status of a command that Ctrl-C ended
-UNREAD = 141  # and of one whose reader went away, as in ``nclib list | head -1``
+INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
+UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: a line on it, and a function of the words after its name that returns the exit status."""
+    """A command: its summary, and a function from the words after its name to the exit status."""
 
     summary: str
     do: Callable[[Words], int]
@@ -79,7 +79,7 @@ def _parameters(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
-# --------------------------------------------------------------------------------------- tables and claims
+# --------------------------------------------------------------------------------- data, catalogues, doctor
 
 
 def data(words: Words) -> int:
@@ -87,7 +87,7 @@ def data(words: Words) -> int:
     from nclib.data import check, convert
 
     commands = {
-        "check": Command("say what a folder holds and lacks", check.main),
+        "check": Command("report the files that a folder holds and lacks", check.main),
         "convert": Command("gather features, make float16 copies or a vocabulary", convert.main),
     }
     return _choose("data", data, words, commands)
@@ -111,11 +111,11 @@ def catalogue(words: Words) -> int:
 
 
 def doctor(words: Words) -> int:
-    """Say what this machine has and what is missing: versions, device, disk, data."""
+    """Check this machine: versions, device, disk, data."""
     from nclib.doctor import examine
 
     parser = _parser("doctor", doctor)
-    parser.add_argument("root", nargs="?", type=Path, help="folder of the papers' data, to be looked at too")
+    parser.add_argument("root", nargs="?", type=Path, help="folder of the papers' data to check as well")
     return examine(parser.parse_args(words).root)
 
 
@@ -123,7 +123,7 @@ COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
     "data": Command("check the papers' data, convert other files", data),
     "list": Command("list methods, models and data", catalogue),
-    "doctor": Command("say what this machine has and lacks", doctor),
+    "doctor": Command("check versions, device, disk and data of this machine", doctor),
 }
 
 
@@ -145,7 +145,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
 
 
 def main(words: Words | None = None) -> int:
-    """Image-text retrieval when part of the pairs is wrong: one run, the tables, the claims, the data.
+    """Image-text retrieval with wrong pairs or wrong labels: run a method, check data, list names.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ def main(words: Words | None = None) -> int:
     words = sys.argv[1:] if words is None else list(words)
     try:
         status = _choose("", main, words, COMMANDS)
-        sys.stdout.flush()  # a reader that went away is noticed here, not when Python ends
+        sys.stdout.flush()  # a closed pipe is noticed here, not when Python ends
         return status
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush, when Python ends
@@ -172,7 +172,7 @@ def main(words: Words | None = None) -> int:
         print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        trains = words[:1] == ["run"] or "--run" in words
-        more = "; the same command goes on from the last finished epoch" if trains else ""
+        trains = words[:1] == ["run"]
+        more = "; the same command continues from the last finished epoch" if trains else ""
         print(f"stopped{more}", file=sys.stderr)
         return INTERRUPTED

@@ -72,9 +72,9 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
         (["run", "plain", "--mrat", "0.4"], "unknown parameter 'mrat'; did you mean 'mrate'?"),
         (["run", "plain", "--mrate", "2"], "mrate=2: must be a number, at least 0 and at most 1"),
         (["run", "plain", "--mrate", "much"], "mrate='much': must be a number"),
-        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is no option; they are written --name value"),
+        (["run", "plain", "mrate=0.4"], "'mrate=0.4' is not an option; options are written --name value"),
         (["run", "plain", "--mrate"], "--mrate needs a value: --mrate VALUE"),
-        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "take one"),
+        (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "give one"),
         (["run", "plain", "--data_options.n", "2"], "has no option 'n'"),
         (
             ["run", "plain", "--model_options.dropou", "0"],
@@ -177,7 +177,7 @@ def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypat
     assert cli.main(words) == cli.INTERRUPTED
     said = capsys.readouterr().err
     assert said.startswith("stopped")
-    assert ("goes on from the last finished epoch" in said) == goes_on
+    assert ("continues from the last finished epoch" in said) == goes_on
 
 
 @pytest.mark.parametrize("buffered", [True, False])  # written when the command ends, or line by line

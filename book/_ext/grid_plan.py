@@ -158,7 +158,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     GridError
         Naming the file, the block and the parameter of everything that is wrong.
     """
-    from nclib.runs import experiment_of
+    import nclib
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments
@@ -179,8 +179,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 if needed:
                     run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
-                settings = experiment_of(run.get("method", METHOD)).resolve(**run).flat()
-                settings = json.loads(json.dumps(settings))  # as a record has them
+                settings = json.loads(json.dumps(nclib.resolve(**{"method": METHOD, **run}).flat()))
             except (ValueError, TypeError) as error:
                 wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
                 continue
@@ -197,7 +196,8 @@ def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether a run reads files whose folder must be given and is not."""
     from nclib.runs import experiment_of
 
-    name, registry = arguments.get("dataset"), experiment_of(arguments.get("method", METHOD)).datasets
+    registry = experiment_of(arguments.get("method", METHOD)).datasets
+    name = str(arguments.get("dataset", ""))
     if name not in registry or "root" in (arguments.get("data_options") or {}):
         return False
     root = inspect.signature(registry[name].factory).parameters.get("root")

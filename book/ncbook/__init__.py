@@ -1,14 +1,17 @@
 """The papers' tables beside what this project measured, and the ledger of their claims.
 
-Printed values come from ``book/ncbook/printed`` and are never mixed with measured ones: a cell gets a second
-line once a run on the paper's own data is recorded, and runs on bundled data stand in tables of their own.
+Printed values come from ``book/ncbook/printed``, measured ones from the records in ``book/results``, and the
+two are never mixed: a printed cell gets a second line once a run on the paper's own data is recorded, and
+runs on bundled data stand in tables of their own.
 """
 
 from __future__ import annotations
 
-from ncbook._compare import Difference, mean_text, paired
-from ncbook._evidence import VERDICTS, Finding
-from ncbook._figures import (
+from ncbook.claims import claims_table, counts, decide, ledger
+from ncbook.compare import Difference, mean_text, paired
+from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
+from ncbook.evidence import VERDICTS, Verdict
+from ncbook.figures import (
     best_other_differences,
     gains_figure,
     gains_over,
@@ -17,14 +20,13 @@ from ncbook._figures import (
     sweep_figure,
     verdicts_figure,
 )
-from ncbook._layouts import LAYOUTS, PAPERS, Layout
-from ncbook._ledger import counts, decide, ledger, ledger_sheet
-from ncbook._printed import paper_table, printed
-from ncbook._report import report_sheet
-from ncbook._rerun import Rerun, reruns
-from ncbook._sheets import bundled_sheet, errata_sheet, printed_sheet, side_by_side
+from ncbook.layouts import LAYOUTS, PAPERS, Layout
 from ncbook.notebook import means, show
+from ncbook.papers import paper_table, printed
+from ncbook.report import report_table
+from ncbook.rerun import Rerun, reruns
 from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
+from ncbook.tables import bundled_table, printed_table, side_by_side
 
 __all__ = [
     "LAYOUTS",
@@ -32,35 +34,38 @@ __all__ = [
     "RECORDED",
     "VERDICTS",
     "Difference",
-    "Finding",
     "Layout",
     "Rerun",
     "Runs",
+    "Verdict",
     "best_other_differences",
-    "bundled_sheet",
+    "bundled_table",
+    "claims_table",
     "counts",
     "decide",
-    "errata_sheet",
+    "errata_table",
     "gains_figure",
     "gains_over",
+    "impossible_recalls_figure",
     "ledger",
-    "ledger_sheet",
     "load_runs",
     "mean_text",
     "means",
     "paired",
     "paper_table",
     "printed",
-    "printed_sheet",
+    "printed_sums",
+    "printed_table",
     "protocol_line",
     "rates_figure",
     "recorded",
     "recorded_run",
-    "report_sheet",
+    "report_table",
     "reruns",
     "rows_figure",
     "show",
     "side_by_side",
     "sweep_figure",
+    "two_papers_figure",
     "verdicts_figure",
 ]

@@ -20,7 +20,7 @@ def table(options: argparse.Namespace) -> int:
     """Print a printed table beside the measured values."""
     import ncbook
 
-    make = ncbook.bundled_sheet if options.bundled else ncbook.printed_sheet
+    make = ncbook.bundled_table if options.bundled else ncbook.printed_table
     sheet = make(options.paper, options.number, _runs(options.folder))
     if sheet is None:
         print(f"{options.paper}, Table {options.number} has no counterpart on the bundled data")
@@ -42,7 +42,7 @@ def claims(options: argparse.Namespace) -> int:
         if row["n"]:
             print(f"     {row['data']}; n = {row['n']}; {row['test']}")
     print(f"\n{len(shown)} claims, {len(runs)} recorded runs\n{ncbook.counts(ledger).to_string()}")
-    _write(options.csv, ncbook.ledger_sheet(ledger, options.paper or "").file)
+    _write(options.csv, ncbook.claims_table(ledger, options.paper or "").file)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ncbook._compare import mean_text
+from ncbook.compare import mean_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own rec
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
+BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
+RECALLS = (*records.RECALLS, "rsum")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant")
@@ -50,6 +52,10 @@ class Runs:
 
     def __len__(self) -> int:
         return len(self.retrieval) + len(self.category)
+
+    def __str__(self) -> str:
+        pairs, labels = len(self.retrieval), len(self.category)
+        return f"{pairs} recorded runs of image-text retrieval, {labels} of category retrieval"
 
 
 def load_runs(
@@ -220,7 +226,7 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
     try:
         if not model:
             return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
-        own = inspect.signature(models.registry.MODELS[model].factory).parameters
+        own = models.registry.parameters_of(models.registry.MODELS[model].factory)
         return _flat(
             nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
             {k: p.default for k, p in own.items() if p.default is not p.empty},
@@ -252,13 +258,27 @@ def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None 
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """Return rows with the given values; a missing column matches nothing. Floats match to 1e-9."""
+    """Return the rows with the given values.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Recorded runs.
+    **where
+        Column = value; a list means any of its values. Floats match to 1e-9, a missing column matches
+        nothing.
+    """
+    if not where:
+        return table
+    if not set(where) <= set(table):
+        return table.iloc[:0]
+    keep = True
     for column, value in where.items():
-        if column not in table:
-            return table.iloc[:0]
-        keep = (table[column] - value).abs() < 1e-9 if isinstance(value, float) else table[column] == value
-        table = table[keep]
-    return table
+        if isinstance(value, float):
+            keep &= (table[column] - value).abs() < 1e-9
+        else:
+            keep &= table[column].isin(value) if isinstance(value, list) else table[column] == value
+    return table[keep]
 
 
 def protocol_line(table: pd.DataFrame) -> str:
@@ -286,7 +306,7 @@ def protocol_line(table: pd.DataFrame) -> str:
     size = max(values("test_images") or values("test_pairs"), key=len, default="")
     best = "mean average precision of both directions" if labels else "rSum"
     parts = [
-        listed("bundled data" if _bundled(values("dataset")) else "data", "dataset")
+        listed("bundled data" if set(values("dataset")) <= BUNDLED else "data", "dataset")
         + _digests(table, "data_checksum", "checksum"),
         listed("preset", "preset"),
         listed("model", "model"),
@@ -330,7 +350,3 @@ def _ensembles(table: pd.DataFrame) -> str:
 
 def _seeds(table: pd.DataFrame) -> str:
     return "seeds " + ", ".join(str(int(s)) for s in sorted(set(table["seed"].dropna())))
-
-
-def _bundled(names: Iterable[str]) -> bool:
-    return set(names) <= {"emoji", "planted", "emoji_category", "planted_category"}

@@ -1,4 +1,4 @@
-"""Settings that cannot be misspelt: frozen dataclasses whose fields know their allowed values."""
+"""Checked options: frozen dataclasses whose fields declare their allowed values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTEBOOK_NAMES = frozenset({"In", "Out", "exit", "quit", "open", "get_ipython"}
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a value may be, and the sentence that tells so."""
+    """Allowed values of an option: type, limits or choices, and help in one sentence."""
 
     kind: type
     low: float | None = None
@@ -74,9 +74,29 @@ def option(
     choices: Iterable[Any] | None = None,
     help: str = "",
 ) -> Any:
-    """Declare a dataclass field whose allowed values are part of the declaration.
+    """Declare a dataclass field together with its allowed values.
 
-    The type is that of ``default``; whole numbers are accepted where ``default`` is a float.
+    Parameters
+    ----------
+    default : bool, int, float or str
+        Decides the type; whole numbers are accepted where it is a float.
+    low, high : float, optional
+        Smallest and largest value.
+    above : float, optional
+        Bound that a value must exceed.
+    choices : iterable, optional
+        All allowed values.
+    help : str
+        Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Options:
+    ...     tau: float = option(0.05, above=0, help="temperature")
+    >>> make(Options, {"tau": -1})
+    Traceback (most recent call last):
+    ValueError: bad parameters: tau=-1: must be a number, above 0
     """
     rule = Rule(type(default), low, high, above, tuple(choices) if choices is not None else None, help)
     return dataclasses.field(default=default, metadata={"rule": rule})
@@ -87,20 +107,44 @@ def rules(cls: type) -> dict[str, Rule]:
     return {f.name: f.metadata["rule"] for f in dataclasses.fields(cls) if "rule" in f.metadata}
 
 
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` with the nearest known name, or an empty text.
+
+    Parameters
+    ----------
+    name : object
+        The unknown name.
+    known : iterable of str
+
+    Examples
+    --------
+    >>> did_you_mean("mrat", ["mrate", "seed"])
+    "; did you mean 'mrate'?"
+    """
+    near = difflib.get_close_matches(str(name), list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
 def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str]:
-    """List everything wrong with ``values``: unknown names (with the nearest known one) and bad values."""
+    """List all unknown names, with the nearest known one, and all values that are not allowed."""
     found = []
     for name, value in values.items():
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, 1)
-            found.append(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            found.append(f"unknown parameter {name!r}{did_you_mean(name, allowed)}")
         elif not allowed[name].accepts(value):
             found.append(f"{name}={value!r}: {allowed[name].describe()}")
     return found
 
 
 def make(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build a frozen dataclass from ``values`` after checking every name and value at once.
+    """Build a frozen dataclass after checking every name and value.
+
+    Parameters
+    ----------
+    cls : type
+        Dataclass whose fields are declared with :func:`option`.
+    values : mapping
+        Those that are missing keep their defaults.
 
     Raises
     ------
@@ -115,7 +159,7 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return what a factory takes, by name, with type hints as types where they can be evaluated."""
+    """Return the parameters of a factory by name, with type hints as types where they can be evaluated."""
     try:
         return inspect.signature(factory, eval_str=True).parameters
     except Exception:  # of a hint that is imported for type checkers only, whatever evaluating it raises
@@ -123,7 +167,7 @@ def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def misfits(values: Mapping[str, Any], allowed: Mapping[str, inspect.Parameter]) -> list[str]:
-    """List the values that do not fit the type hints of the parameters that they are for, if there are such.
+    """List the values that do not fit the type hints of their parameters.
 
     Plain types, paths, literals, None and unions of them are checked; other hints allow everything.
     """
@@ -148,7 +192,7 @@ def _misfit(value: object, parameter: inspect.Parameter) -> str:
 
 
 def _rule(hint: Any) -> Rule | None:
-    """Return what a value with this hint may be; None where anything may be right."""
+    """Return the rule of a type hint; None where every value may fit."""
     if get_origin(hint) is Literal:
         return Rule(type(get_args(hint)[0]), choices=get_args(hint))
     if _is_path(hint):
@@ -162,7 +206,7 @@ def _is_path(hint: Any) -> bool:
 
 
 def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Pick the plain-valued names of a notebook's namespace: at its first cell these are its parameters."""
+    """Return the plain values in a notebook's namespace: in its first cell these are its parameters."""
     plain = (bool, int, float, str, list, dict, tuple, set, type(None))
     return {
         k: v

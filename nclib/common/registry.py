@@ -1,18 +1,19 @@
-"""A small registry whose entries print as a catalogue and which refuses wrong names helpfully."""
+"""Registry of named factories: prints as a catalogue, answers an unknown name with the nearest known one."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from nclib.common.options import did_you_mean
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class Entry(Generic[T]):
-    """One line of a catalogue: what is built, what it is in a few words, and where it comes from."""
+    """Entry of a registry: name, factory, summary in a few words, paper."""
 
     name: str
     factory: T
@@ -68,8 +69,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self._entries:
-            near = difflib.get_close_matches(str(name), self._entries, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, self._entries)
             raise ValueError(
                 f"unknown {self.kind} {name!r}{hint} Available: {', '.join(sorted(self._entries))}."
             )
@@ -79,7 +79,7 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call the factory filed under ``name``."""
+        """Call the factory registered under ``name``."""
         return self[name].factory(*args, **options)
 
     def catalogue(self) -> Catalogue:

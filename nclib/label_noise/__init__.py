@@ -1,8 +1,8 @@
 """Category retrieval under noisy labels: an image finds texts of its class, and a text images.
 
 One file per method; ``nclib.run`` trains the names in :func:`available`. To write one's own, subclass
-:class:`DeepMethod` or :class:`Projector`, declare the fields of its ``Options`` with :func:`option`, decorate
-the class with :func:`register`.
+:class:`DeepMethod` or :class:`Projector`, declare the fields of its ``Options`` with :func:`option`, and
+decorate the class with :func:`register`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,15 @@
 
 A pair (image b, caption c) has a global node s_0 = l2(W_g (v_b - t_c)^2 + b_g) and one node per word,
 s_j = l2(W_l (c_j - t_j)^2 + b_l), where c_j is the word's attended context (SGRAF, arXiv 2101.01368,
-Eqs. 2-5, with the LeakyReLU and the biases of the published code). The contexts of a batch of 128 pairs of
+Eqs. 2-5, with the LeakyReLU and the biases of the official code). The contexts of a batch of 128 pairs of
 1024-d vectors would take gigabytes. They are never stored: images are taken in blocks that fit in the cache,
 and the backward pass computes each block's contexts again from the attention weights, which are small.
+
+Plan of the forward pass, for each block of images: raw scores by one product; LeakyReLU; each region's
+scores divided by their norm over the words of a caption; softmax over regions; contexts by one batched
+product, scaled to unit length; squared differences; the two linear maps; unit length. The backward pass goes
+through the same steps in reverse. It keeps ``score``, ``share``, the nodes, and the norms ``scale``,
+``extent`` and ``length``, none of which has D as a dimension.
 """
 
 from __future__ import annotations
@@ -74,7 +80,7 @@ def plain_nodes(
     *,
     temperature: float,
 ) -> Tensor:
-    """Similarity nodes by the formulas as they stand: differentiable any number of times, in more memory.
+    """Similarity nodes straight from the formulas: differentiable any number of times, in more memory.
 
     Takes what :func:`pair_nodes` takes, with the same leading dimensions before each of the first four.
     """

@@ -1,11 +1,11 @@
-"""What every image-text model answers: encode images, encode captions, compare all pairs."""
+"""The base class of image-text models and the encodings that they exchange."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,13 +14,17 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nclib.common.tokens import Tokens
-from nclib.models.registry import positive_integer
+from nclib.models.options import Option
 
 Index = Tensor | np.ndarray | Sequence[int] | slice
 
 
-def _host_rows(index: Index, n: int) -> list[int]:
-    """Row numbers as a plain list; a boolean mask selects, a slice is resolved against ``n`` rows."""
+SIZES = ("feature_dim", "vocab_size", "n_regions", "embed_dim", "sim_dim", "word_dim")
+"""The sizes that every model takes."""
+
+
+def host_rows(index: Index, n: int) -> list[int]:
+    """Return row numbers as a plain list; a boolean mask selects, a slice is resolved against ``n`` rows."""
     if isinstance(index, slice):
         return list(range(n))[index]
     rows = torch.as_tensor(index)
@@ -29,11 +33,13 @@ def _host_rows(index: Index, n: int) -> list[int]:
     return rows.tolist()
 
 
-def _take(tensor: Tensor, rows: list[int]) -> Tensor:
+def take(tensor: Tensor, rows: list[int]) -> Tensor:
+    """Return the given rows of a tensor."""
     return tensor.index_select(0, torch.tensor(rows, dtype=torch.long).to(tensor.device, non_blocking=True))
 
 
-def _join(parts: list[Tensor | None]) -> Tensor | None:
+def join(parts: list[Tensor | None]) -> Tensor | None:
+    """Concatenate the tensors that are present; None without any."""
     present = [part for part in parts if part is not None]
     return torch.cat(present) if present else None
 
@@ -58,9 +64,9 @@ class ImageEncoding:
 
     def select(self, index: Index) -> ImageEncoding:
         """Return the rows ``index`` (integers, a boolean mask or a slice)."""
-        rows = _host_rows(index, len(self))
-        regions = None if self.regions is None else _take(self.regions, rows)
-        return ImageEncoding(_take(self.vectors, rows), regions)
+        rows = host_rows(index, len(self))
+        regions = None if self.regions is None else take(self.regions, rows)
+        return ImageEncoding(take(self.vectors, rows), regions)
 
     def detach(self) -> ImageEncoding:
         """Return the same values without a gradient."""
@@ -69,7 +75,7 @@ class ImageEncoding:
     @staticmethod
     def concat(parts: Sequence[ImageEncoding]) -> ImageEncoding:
         """Return all rows of ``parts``, in order."""
-        return ImageEncoding(torch.cat([p.vectors for p in parts]), _join([p.regions for p in parts]))
+        return ImageEncoding(torch.cat([p.vectors for p in parts]), join([p.regions for p in parts]))
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,10 @@ class CaptionEncoding:
 
     def select(self, index: Index) -> CaptionEncoding:
         """Return the rows ``index`` (integers, a boolean mask or a slice), cut to their longest caption."""
-        rows = _host_rows(index, len(self))
+        rows = host_rows(index, len(self))
         lengths = tuple(self.lengths[row] for row in rows)
-        words = None if self.words is None else _take(self.words, rows)[:, : max(lengths, default=0)]
-        return CaptionEncoding(_take(self.vectors, rows), lengths, words)
+        words = None if self.words is None else take(self.words, rows)[:, : max(lengths, default=0)]
+        return CaptionEncoding(take(self.vectors, rows), lengths, words)
 
     def detach(self) -> CaptionEncoding:
         """Return the same values without a gradient."""
@@ -113,7 +119,7 @@ class CaptionEncoding:
             None if p.words is None else F.pad(p.words, (0, 0, 0, width - p.words.shape[1])) for p in parts
         ]
         lengths = tuple(length for p in parts for length in p.lengths)
-        return CaptionEncoding(torch.cat([p.vectors for p in parts]), lengths, _join(words))
+        return CaptionEncoding(torch.cat([p.vectors for p in parts]), lengths, join(words))
 
 
 def same_count(images: Any, captions: Any) -> None:
@@ -125,7 +131,13 @@ def same_count(images: Any, captions: Any) -> None:
 
 
 def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
-    """Return regions and words, or say that the encodings come from a model that keeps none."""
+    """Return regions and words.
+
+    Raises
+    ------
+    ValueError
+        If the encodings come from a model that keeps global vectors only.
+    """
     if images.regions is None or captions.words is None:
         raise ValueError(
             "images and captions must be encodings made by this model: regions or words are missing"
@@ -144,8 +156,11 @@ def cosine_pairs(images: ImageEncoding, captions: CaptionEncoding, paired: bool)
 class Matcher(nn.Module, ABC):
     """Base of all image-text models.
 
-    A model has three steps that can be called apart, so that encodings are computed once and reused:
+    A model has three steps that can be called separately, so that encodings are computed once and reused:
     :meth:`encode_images`, :meth:`encode_captions`, :meth:`similarity`. Calling the model does all three.
+
+    A subclass declares its options with :func:`~nclib.models.option`, or takes them as keywords of its own
+    constructor; both pass ``**common`` on to this one.
 
     Parameters
     ----------
@@ -154,40 +169,106 @@ class Matcher(nn.Module, ABC):
     vocab_size : int
         Number of token ids.
     n_regions : int
-        Regions per image.
+        Regions per image. Any number may be given later, unless :attr:`needs_regions` is set.
+    embed_dim, sim_dim, word_dim : int
+        Width of the common space, of a similarity vector, of a word embedding; ignored by models without one.
+    **options
+        Values of the declared options.
 
     Attributes
     ----------
     score_range : tuple of float
         Smallest and largest similarity the model can give.
+    needs_regions : int or None
+        The only number of regions that the model takes, where it takes one only.
     memory_budget : int
         Bytes that the intermediate results of one :meth:`similarity` call may take. The model
         chooses its chunks of captions from it.
     draws_in_training : bool
         Whether encoding in training mode draws random numbers other than by dropout modules.
+
+    Raises
+    ------
+    ValueError
+        If a size is not a positive integer, or the value of an option is not allowed.
+    TypeError
+        For an option that the class does not declare.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib.models import CaptionEncoding, ImageEncoding, Matcher, option
+    >>> class Count(Matcher):
+    ...     weight: float = option(1.0, above=0)
+    ...     def encode_images(self, images):
+    ...         return ImageEncoding(images.mean((1, 2))[:, None])
+    ...     def encode_captions(self, tokens):
+    ...         return CaptionEncoding(torch.tensor(tokens.lengths)[:, None].float(), tokens.lengths)
+    ...     def similarity(self, images, captions, *, logits=False, chunk=None):
+    ...         return -self.weight * (images.vectors - captions.vectors.t()).abs()
+    >>> model = Count(feature_dim=3, vocab_size=9, weight=2)
+    >>> model.weight, model.n_regions
+    (2.0, 12)
+    >>> Count(feature_dim=3, vocab_size=9, weight=-1)
+    Traceback (most recent call last):
+    ValueError: weight=-1: must be a number, above 0
     """
 
     score_range: tuple[float, float] = (0.0, 1.0)
     needs_regions: int | None = None
     draws_in_training: bool = False
+    declared: ClassVar[dict[str, Option]] = {}
 
-    def __init__(self, *, feature_dim: int, vocab_size: int, n_regions: int) -> None:
+    feature_dim: int
+    vocab_size: int
+    n_regions: int
+    embed_dim: int
+    sim_dim: int
+    word_dim: int
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Collect the declared options; as a class attribute each has its default."""
+        super().__init_subclass__(**arguments)
+        cls.declared = {name: found for name, found in vars(cls).items() if isinstance(found, Option)}
+        for name, found in cls.declared.items():
+            setattr(cls, name, found.default)
+
+    def __init__(
+        self,
+        *,
+        feature_dim: int,
+        vocab_size: int,
+        n_regions: int = 12,
+        embed_dim: int = 1024,
+        sim_dim: int = 256,
+        word_dim: int = 300,
+        **options: Any,
+    ) -> None:
         super().__init__()
-        positive_integer(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        self.feature_dim = feature_dim
-        self.vocab_size = vocab_size
-        self.n_regions = n_regions
+        given = (feature_dim, vocab_size, n_regions, embed_dim, sim_dim, word_dim)
+        for name, size in zip(SIZES, given, strict=True):
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a positive integer, got {size!r}")
+            setattr(self, name, size)
+        known: dict[str, Option] = {}
+        for cls in reversed(type(self).__mro__):
+            known |= vars(cls).get("declared", {})
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}; it has {', '.join(known)}")
+        for name, found in known.items():
+            setattr(self, name, found.checked(name, options.get(name, found.default)))
         self.memory_budget = 4 << 30
 
     @property
     def device(self) -> torch.device:
         """Device of the weights."""
-        return next(self.parameters()).device
+        return next(self.parameters(), torch.empty(0)).device
 
     @property
     def dtype(self) -> torch.dtype:
         """Number type of the weights."""
-        return next(self.parameters()).dtype
+        return next(self.parameters(), torch.empty(0)).dtype
 
     @property
     def encodes_alone(self) -> bool:
@@ -205,7 +286,13 @@ class Matcher(nn.Module, ABC):
         return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
-        """Return ``images`` in the model's number type, or say what is wrong with them."""
+        """Return ``images`` in the model's number type.
+
+        Raises
+        ------
+        ValueError
+            If the shape or the number of regions does not fit the model.
+        """
         if images.ndim != 3 or images.shape[2] != self.feature_dim:
             raise ValueError(
                 f"images must be (batch, regions, {self.feature_dim}), got {tuple(images.shape)}; "
@@ -222,7 +309,13 @@ class Matcher(nn.Module, ABC):
         return images.to(self.dtype)
 
     def check_tokens(self, tokens: Tokens) -> Tokens:
-        """Return ``tokens`` if every id is in the vocabulary, or say what is wrong with them."""
+        """Return ``tokens`` unchanged.
+
+        Raises
+        ------
+        ValueError
+            If there is no caption, an empty one, or (on a CPU) an id outside the vocabulary.
+        """
         if len(tokens) == 0:
             raise ValueError("tokens must hold at least one caption")
         if min(tokens.lengths) < 1:
@@ -304,7 +397,7 @@ class Matcher(nn.Module, ABC):
         return 1
 
     def pair_vectors(self, images: Any, captions: Any, *, paired: bool = False) -> Tensor:
-        """Describe pairs by similarity vectors, what a model knows of a pair before its final score.
+        """Describe pairs by similarity vectors, from which the final score is computed.
 
         The result can be differentiated twice, as a gradient step inside another one needs.
 

@@ -1,48 +1,102 @@
-"""CLIP: a transformer over images and one over text, a vector each, compared by their cosine (ICML 2021)."""
+"""CLIP: a transformer over images and one over text, one vector each, compared by cosine (ICML 2021)."""
 
 from __future__ import annotations
 
-import contextlib
 import math
+from collections import OrderedDict
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
-from nclib.models.clip_encoders import ClipCaptions, Pictures, read_pieces
-from nclib.models.clip_file import HEAD, MEAN, STD, read_clip
-from nclib.models.clip_towers import ImageTower, Sizes, TextTower, Transformer
 from nclib.models.cosine import DualEncoder
 from nclib.models.encoders import l2
-from nclib.models.registry import MODELS, choice, positive_integer
+from nclib.models.options import option
+from nclib.models.pretrained import CLIP_COLOURS, CaptionReader, Frozen, Pictures, colours, load, table_of
+from nclib.models.registry import register
 
-LONGEST = 77
-"""Pieces that CLIP's text tower reads at most."""
+LONGEST, HEAD = 77, 64
+"""Tokens that the text tower reads at most, and width of a head of its attention."""
+
+
+class Attention(nn.Module):
+    """Self-attention whose three input maps lie in one matrix."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.in_proj_weight = nn.Parameter(torch.randn(3 * width, width) * width**-0.5)
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, causal: bool) -> Tensor:
+        """Map (B, P, H) to (B, P, H); ``causal``: no position looks at later ones."""
+        mapped = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        q, k, v = mapped.unflatten(-1, (3, -1, HEAD)).permute(2, 0, 3, 1, 4)  # (B, h, P, 64) each
+        if torch.is_grad_enabled():  # written out: the fused kernels cannot be differentiated twice
+            scores = q @ k.transpose(2, 3) / math.sqrt(HEAD)  # (B, h, P, P)
+            if causal:
+                later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
+                scores = scores.masked_fill(later, -math.inf)
+            y = torch.softmax(scores, -1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        mixed: Tensor = self.out_proj(y.transpose(1, 2).flatten(2))
+        return mixed
+
+
+class Block(nn.Module):
+    """Attention and a two-layer network on the normalised input, each added to it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = Attention(width)
+        self.mlp = nn.Sequential(
+            OrderedDict(c_fc=nn.Linear(width, 4 * width), gelu=nn.GELU(), c_proj=nn.Linear(4 * width, width))
+        )
+
+    def forward(self, x: Tensor, causal: bool) -> Tensor:
+        """Map (B, P, H) to (B, P, H)."""
+        x = x + self.attn(self.ln_1(x), causal)
+        y: Tensor = x + self.mlp(self.ln_2(x))
+        return y
+
+
+class Transformer(nn.Module):
+    """The blocks of a tower."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.resblocks = nn.ModuleList(Block(width) for _ in range(layers))
+
+    def forward(self, x: Tensor, *, causal: bool = False) -> Tensor:
+        """Map (B, P, H) to (B, P, H)."""
+        for block in self.resblocks:
+            x = block(x, causal)
+        return x
 
 
 class RegionTower(nn.Module):
-    """The image tower on region features: a linear map takes the place of the patches, without positions.
+    """An image tower from scratch: a class token and region features under a linear map, without positions.
 
     Parameters
     ----------
-    sizes : Sizes
-        Of the transformer.
-    feature_dim, out : int
-        Width of a region feature and of an embedding.
+    feature_dim, width, layers, out : int
+        Width of a region feature, width and layers of the transformer, width of an embedding.
     """
 
-    def __init__(self, sizes: Sizes, feature_dim: int, out: int) -> None:
+    def __init__(self, feature_dim: int, width: int, layers: int, out: int) -> None:
         super().__init__()
-        width = sizes.width
         self.fc = nn.Linear(feature_dim, width)
         self.class_embedding = nn.Parameter(width**-0.5 * torch.randn(width))
         self.ln_pre, self.ln_post = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.transformer = Transformer(sizes)
+        self.transformer = Transformer(width, layers)
         self.proj = nn.Parameter(width**-0.5 * torch.randn(width, out))
 
-    def embed(self, regions: Tensor) -> Tensor:
+    def forward(self, regions: Tensor) -> Tensor:
         """Map region features (B, R, feature_dim) to embeddings (B, out), not normalised."""
         first = self.class_embedding.expand(len(regions), 1, -1)
         x = self.ln_pre(torch.cat([first, self.fc(regions)], 1))  # (B, 1 + R, H)
@@ -50,44 +104,102 @@ class RegionTower(nn.Module):
         return vectors
 
 
-@MODELS.register(
+class TextTower(nn.Module):
+    """A text tower from scratch, in which a token sees itself and the tokens before it.
+
+    What follows the last token of a caption therefore changes nothing, and needs no mask. Captions are cut to
+    77 tokens; the last token then takes the last place, as in CLIP.
+
+    Parameters
+    ----------
+    vocab_size, width, layers, out : int
+        Number of token ids, width and layers of the transformer, width of an embedding.
+    """
+
+    def __init__(self, vocab_size: int, width: int, layers: int, out: int) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(vocab_size, width)
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+        self.positional_embedding = nn.Parameter(0.01 * torch.randn(LONGEST, width))
+        self.transformer = Transformer(width, layers)
+        self.ln_final = nn.LayerNorm(width)
+        self.text_projection = nn.Parameter(width**-0.5 * torch.randn(width, out))
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Map captions to embeddings (C, out), not normalised."""
+        ids = tokens.ids[:, : max(tokens.lengths)]
+        end = torch.tensor(tokens.lengths).to(ids.device, non_blocking=True)[:, None] - 1
+        if ids.shape[1] > LONGEST:
+            place = end.clamp_max(LONGEST - 1)
+            ids, end = ids[:, :LONGEST].scatter(1, place, ids.gather(1, end)), place
+        x = self.token_embedding(ids) + self.positional_embedding[: ids.shape[1]]
+        states = self.ln_final(self.transformer(x, causal=True))  # (C, W, H)
+        last = states.gather(1, end[..., None].expand(-1, -1, states.shape[-1])).squeeze(1)
+        vectors: Tensor = last @ self.text_projection
+        return vectors
+
+
+class PretrainedImages(Frozen):
+    """CLIP's own image tower with its projection: pictures (B, height, 3 width) to embeddings (B, D)."""
+
+    def __init__(self, clip: Any, folder: str, feature_dim: int, *, finetune: bool) -> None:
+        super().__init__(clip.vision_model, finetune=finetune)
+        self.projection = clip.visual_projection.requires_grad_(finetune)
+        size = clip.config.vision_config.image_size
+        self.prepare = Pictures(feature_dim, *colours(folder, CLIP_COLOURS), size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed pictures, not normalised."""
+        with self.gradients():
+            vectors: Tensor = self.projection(self.tower(self.prepare(images)).pooler_output)
+        return vectors
+
+
+class PretrainedCaptions(CaptionReader):
+    """CLIP's own text tower with its projection: captions to embeddings (C, D)."""
+
+    def __init__(self, clip: Any, pieces: Tensor, *, finetune: bool) -> None:
+        super().__init__(clip.text_model, pieces, finetune=finetune)
+        self.projection = clip.text_projection.requires_grad_(finetune)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Embed captions, not normalised."""
+        _, ends = self.read(tokens)
+        with self.gradients():
+            vectors: Tensor = self.projection(ends)
+        return vectors
+
+
+@register(
     "clip",
-    summary="two transformers, one vector each, cosine; from a CLIP file, or small and from scratch",
+    summary="two transformers, one vector each, cosine; pretrained, or small and from scratch",
     paper="CLIP, ICML 2021",
 )
 class CLIP(DualEncoder):
     """Both towers of CLIP with their own projections.
 
-    With ``clip_file`` the model is the one in that file: it reads pictures, and before any training it is
-    zero-shot CLIP. Without a file two small towers start from random weights, on region features or, with
-    ``patch``, on pictures; such a model shares CLIP's construction and nothing of what CLIP has learned. It
-    wants CLIP's own loss (InfoNCE) and a small rate, which ``settings`` has for quick runs: the triplet loss
-    on the hardest negatives, or the rate of the other models, tends to leave it at chance.
+    With ``clip_folder`` the model is the one in that folder: it reads pictures, and before any training it is
+    zero-shot CLIP. Without it two small towers start from random weights, on region features; such a model
+    shares CLIP's construction and nothing that CLIP has learned. It needs CLIP's own loss (InfoNCE) and a
+    small learning rate, which ``settings`` has for quick runs: the triplet loss on the hardest negatives, or
+    the rate of the other models, tends to leave it at chance.
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image. For pictures numbers in a row
-        (three times the width) and rows.
-    embed_dim : int
-        Width of the common space of towers from scratch; a file has its own.
-    sim_dim, word_dim : int
-        Taken like by all models; nothing here has such a width.
-    clip_file : str
-        Local file with the weights; see :func:`~nclib.models.clip_file.read_clip`.
-    text_merges, text_words : str
-        Files that cut the data's words into CLIP's pieces; see
-        :class:`~nclib.models.clip_encoders.ClipTextEncoder`.
-    clip_gelu : {"config", "exact", "quick"}
-        Activation; OpenAI's weights need ``quick``; ``config`` is what ``open_clip_config.json`` beside the
-        file says, ``exact`` without one.
+    clip_folder : str
+        Folder in the layout of ``transformers``, or a name in the hub's cache, such as
+        ``openai/clip-vit-base-patch32``; see :func:`nclib.models.pretrained.load`.
+    text_words : str
+        The data's vocabulary file, to cut its words into CLIP's byte pairs; without it the data's ids must be
+        CLIP's.
     finetune : {"head", "all"}
-        With a file: train a linear map on each of the frozen towers' embeddings, which changes nothing at
+        With a folder: train a linear map on each of the frozen towers' embeddings, which changes nothing at
         the start; or train the towers. Towers from scratch are always trained.
-    patch : int
-        From scratch: side of a patch in pixels; 0 for region features.
     layers, width : int
         From scratch: layers of each tower, and width of its states, a multiple of 64.
+    **common
+        Sizes; see :class:`~nclib.models.Matcher`. A folder has its own ``embed_dim``. For pictures
+        ``feature_dim`` is the numbers in a row (three times the width) and ``n_regions`` the rows.
 
     Attributes
     ----------
@@ -98,88 +210,59 @@ class CLIP(DualEncoder):
     Raises
     ------
     ValueError
-        For a size or choice that is not allowed, a file that does not fit, or one that nothing reads.
+        For a size or choice that is not allowed, a folder that does not fit, or an option without effect.
+
+    Examples
+    --------
+    >>> from nclib.models import build
+    >>> small = build("clip", feature_dim=8, vocab_size=20, embed_dim=16, width=64, layers=1)
+    >>> small.pair_dim, small.score_range
+    (16, (-1.0, 1.0))
     """
+
+    clip_folder: str = option("")
+    text_words: str = option("")
+    finetune: str = option("head", choices=("head", "all"))
+    layers: int = option(2, low=1)
+    width: int = option(128, low=HEAD)
 
     settings: ClassVar[dict[str, dict[str, Any]]] = {"quick": {"lr": 5e-4}}
 
-    def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        clip_file: str = "",
-        text_merges: str = "",
-        text_words: str = "",
-        clip_gelu: str = "config",
-        finetune: str = "head",
-        patch: int = 0,
-        layers: int = 2,
-        width: int = 128,
-    ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        positive_integer(embed_dim=embed_dim, sim_dim=sim_dim, word_dim=word_dim, layers=layers, width=width)
-        choice("finetune", finetune, ("head", "all"))
-        self.image_tower: ImageTower | RegionTower
-        self.prepare: nn.Module = nn.Identity()
-        self.finetune = finetune == "all" or not clip_file
-        self.logit_scale: Tensor
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        folder, layers, width = self.clip_folder, self.layers, self.width
+        self.frozen = bool(folder) and self.finetune == "head"
         scale = torch.tensor(math.log(1 / 0.07))
-        if clip_file:
-            if patch or (layers, width) != (2, 128):
-                raise ValueError("patch, layers and width are for towers from scratch, not for clip_file")
-            found = read_clip(clip_file, "clip_file", clip_gelu)
-            for part in ("vision_cfg", "text_cfg", "preprocess_cfg"):
-                found.check(part)
-            self.image_tower, text = found.image_tower(embeddings=True), found.text_tower(embeddings=True)
-            self.prepare = Pictures(feature_dim, self.image_tower.size, *found.colours)
-            pieces = read_pieces(
-                found, text.vocab_size, merges=text_merges, words_file=text_words, vocab_size=vocab_size
+        if folder:
+            if (layers, width) != (2, 128):
+                raise ValueError("layers and width are for towers from scratch, not for clip_folder")
+            clip = load("clip", folder, "clip_folder", finetune=not self.frozen)
+            self.needs_regions, self.embed_dim = self.n_regions, clip.config.projection_dim
+            scale = clip.logit_scale.detach()
+            known = clip.config.text_config.vocab_size
+            pieces = table_of(
+                folder, "clip_folder", known, words_file=self.text_words, vocab_size=self.vocab_size
             )
-            scale = scale if found.logit_scale is None else found.logit_scale.reshape(())
-            embed_dim, other = found.visual["proj"].shape[1], found.text["text_projection"].shape[1]
-            if embed_dim != other:
-                raise ValueError(
-                    f"{found.name}: embeddings are {embed_dim} wide for images and {other} for text"
-                )
-            self.needs_regions = n_regions
+            self.image_tower: nn.Module = PretrainedImages(
+                clip, folder, self.feature_dim, finetune=not self.frozen
+            )
+            self.captions: nn.Module = PretrainedCaptions(clip, pieces, finetune=not self.frozen)
         else:
-            given = {"text_merges": text_merges, "text_words": text_words}
-            given |= {"clip_gelu": clip_gelu.replace("config", ""), "finetune": finetune.replace("head", "")}
-            unread = next((name for name, value in given.items() if value), None)
-            if unread:
-                raise ValueError(
-                    f"{unread}={given[unread]!r} is used with clip_file only, which is not given"
-                )
-            if width % HEAD or isinstance(patch, bool) or not isinstance(patch, int) or patch < 0:
-                raise ValueError(
-                    f"width must be a multiple of {HEAD} and patch pixels (0: region features), got "
-                    f"width={width}, patch={patch!r}"
-                )
-            sizes = Sizes(width, 4 * width, layers, width // HEAD)
-            self.image_tower = RegionTower(sizes, feature_dim, embed_dim)
-            if patch:
-                side = min(n_regions, feature_dim // 3)
-                if side < patch:
-                    raise ValueError(f"patch={patch} is larger than a picture, whose shorter side is {side}")
-                self.prepare = Pictures(feature_dim, side // patch * patch, MEAN, STD)
-                self.image_tower = ImageTower(sizes, patch=patch, grid=side // patch, out=embed_dim)
-                self.needs_regions = n_regions
-            text = TextTower(sizes, vocab_size=vocab_size, longest=LONGEST, out=embed_dim)
-            pieces = torch.arange(vocab_size)[:, None]
-        self.embed_dim = embed_dim
-        self.image_tower.requires_grad_(self.finetune)
-        self.captions = ClipCaptions(text, pieces, finetune=self.finetune)
+            for name in ("text_words", "finetune"):
+                value = getattr(self, name)
+                if value != getattr(type(self), name):
+                    raise ValueError(f"{name}={value!r} is used with clip_folder only, which is not given")
+            if width % HEAD:
+                raise ValueError(f"width must be a multiple of {HEAD}, got {width}")
+            self.image_tower = RegionTower(self.feature_dim, width, layers, self.embed_dim)
+            self.captions = TextTower(self.vocab_size, width, layers, self.embed_dim)
+        self.logit_scale: Tensor
         self.register_buffer("logit_scale", scale)
         self.image_head, self.text_head = self._head(), self._head()
 
     def _head(self) -> nn.Module:
-        """A linear map that changes nothing yet, where the towers stay as they are."""
-        if self.finetune:
+        """A linear map that starts as the identity on frozen towers."""
+        if not self.frozen:
             return nn.Identity()
         head = nn.Linear(self.embed_dim, self.embed_dim)
         nn.init.eye_(head.weight)
@@ -188,14 +271,8 @@ class CLIP(DualEncoder):
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features or pictures (B, R, feature_dim) to unit vectors (B, D)."""
-        images = self.check_images(images)
-        with contextlib.nullcontext() if self.finetune else torch.no_grad():
-            vectors = self.image_tower.embed(self.prepare(images))
-        return ImageEncoding(l2(self.image_head(vectors)))
+        return ImageEncoding(l2(self.image_head(self.image_tower(self.check_images(images)))))
 
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Map captions to unit vectors (C, D)."""
-        _, ends = self.captions.read(self.check_tokens(tokens))
-        with contextlib.nullcontext() if self.finetune else torch.no_grad():
-            vectors = self.captions.tower.project(ends)
-        return CaptionEncoding(l2(self.text_head(vectors)), tokens.lengths)
+        return CaptionEncoding(l2(self.text_head(self.captions(self.check_tokens(tokens)))), tokens.lengths)

@@ -16,7 +16,7 @@ from nclib.models.base import CaptionEncoding, ImageEncoding, fragments
 from nclib.models.encoders import EPS, word_mask
 
 LEAK = 0.1
-"""Slope of the LeakyReLU on raw attention scores (the paper clips at zero, the published code leaks)."""
+"""Slope of the LeakyReLU on raw attention scores (the paper clips at zero, the official code leaks)."""
 
 
 def raw_scores(sources: Tensor, queries: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from nclib.common.tokens import Tokens
 
 EPS = 1e-8
-"""Added to every norm before dividing by it, as in all published region-based models."""
+"""Added to every norm before dividing by it, as in the official code of all region-based models."""
 
 
 def l2(x: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import Index, Matcher
-from nclib.models.registry import MODELS
+from nclib.models.base import SIZES, Index, Matcher
+from nclib.models.options import option
+from nclib.models.registry import register
 from nclib.models.sgraf import SAF, SGR
 
 
@@ -51,29 +52,26 @@ def mean_probability_logit(logits: Sequence[Tensor]) -> Tensor:
     return torch.logsumexp(F.logsigmoid(stacked), 0) - torch.logsumexp(F.logsigmoid(-stacked), 0)
 
 
-@MODELS.register("sgraf", summary="mean similarity of an SGR and a SAF model", paper="AAAI 2021")
+@register("sgraf", summary="mean similarity of an SGR and a SAF model", paper="AAAI 2021")
 class SGRAF(Matcher):
     """Ensemble of SGR and SAF; takes the options of both.
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image.
     steps : int
         Steps of graph reasoning of the SGR part.
     **common
         Sizes and options of both; see :class:`~nclib.models.sgraf.SimilarityNodes`.
     """
 
+    steps: int = option(3, low=1)
+
     common_of = SAF
 
-    def __init__(
-        self, *, feature_dim: int, vocab_size: int, n_regions: int = 12, steps: int = 3, **common: Any
-    ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        sizes = {"feature_dim": feature_dim, "vocab_size": vocab_size, "n_regions": n_regions}
-        self.sgr = SGR(**sizes, steps=steps, **common)
-        self.saf = SAF(**sizes, **common)
+    def __init__(self, *, steps: int = 3, **common: Any) -> None:
+        super().__init__(steps=steps, **{name: common[name] for name in SIZES if name in common})
+        self.sgr = SGR(steps=steps, **common)
+        self.saf = SAF(**common)
 
     @property
     def members(self) -> tuple[Matcher, Matcher]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,33 @@ class Group:
     def padded(self) -> bool:
         """Whether some caption is shorter than the group's width."""
         return min(self.lengths) < self.width
+
+
+class Grouped:
+    """Cuts tensors with one row per caption into groups, and puts columns of scores back in order.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+        Every caption once.
+    device : torch.device
+        Of the tensors.
+    """
+
+    def __init__(self, groups: Sequence[Group], device: torch.device) -> None:
+        order = torch.tensor([row for group in groups for row in group.rows])
+        self.order = order.to(device, non_blocking=True)
+        self.sizes = [len(group.rows) for group in groups]
+
+    def split(self, tensor: Tensor) -> tuple[Tensor, ...]:
+        """Return the rows (C, ...) of each group."""
+        return tensor.index_select(0, self.order).split(self.sizes)
+
+    def join(self, tensors: Sequence[Tensor], dim: int = 1) -> Tensor:
+        """Concatenate the groups' results along ``dim``, captions in their first order."""
+        back = torch.empty_like(self.order)
+        back[self.order] = torch.arange(len(self.order), device=self.order.device)
+        return torch.cat(list(tensors), dim).index_select(dim, back)
 
 
 def buckets(

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from nclib.models.cross import attention, context_cosine, gram, mean, raw_scores
 from nclib.models.encoders import l2
+from nclib.models.options import option
 from nclib.models.pairwise import FragmentMatcher
-from nclib.models.registry import MODELS, choice, positive, positive_integer
+from nclib.models.registry import register
 
 BRANCHES: dict[str, tuple[str, ...]] = {"text": ("text",), "image": ("image",), "full": ("text", "image")}
 
@@ -86,7 +87,7 @@ def branch_scores(
     return torch.stack(rounds).sum(0)
 
 
-@MODELS.register("imram", summary="iterative cross attention with a gated memory", paper="CVPR 2020")
+@register("imram", summary="iterative cross attention with a gated memory", paper="CVPR 2020")
 class IMRAM(FragmentMatcher):
     """Rounds of cross attention whose queries take up what they attended to; scores of all rounds are summed.
 
@@ -97,30 +98,24 @@ class IMRAM(FragmentMatcher):
     steps : int
         Rounds.
     temperature : float
-        Attention temperature; 9 for Flickr30K, 11 for COCO in the published code.
+        Attention temperature; 9 for Flickr30K, 11 for COCO in the official code.
     normalise : bool
-        Scale updated queries to unit length (off in the published settings).
+        Scale updated queries to unit length (off in the official settings).
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
-    def __init__(
-        self,
-        *,
-        branch: str = "full",
-        steps: int = 3,
-        temperature: float = 9.0,
-        normalise: bool = False,
-        **common: Any,
-    ) -> None:
+    branch: str = option("full", choices=BRANCHES)
+    steps: int = option(3, low=1)
+    temperature: float = option(9.0, above=0)
+    normalise: bool = option(False)
+
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        positive_integer(steps=steps)
-        positive(temperature=temperature)
-        self.branch = choice("branch", branch, BRANCHES)
-        self.steps, self.temperature, self.normalise = steps, temperature, normalise
-        reach = float(steps * len(BRANCHES[branch]))
+        sides = BRANCHES[self.branch]
+        reach = float(self.steps * len(sides))
         self.score_range = (-reach, reach)
-        self.memory = nn.ModuleDict({side: MemoryUnit(self.embed_dim) for side in BRANCHES[branch]})
+        self.memory = nn.ModuleDict({side: MemoryUnit(self.embed_dim) for side in sides})
 
     def _side(self, side: str, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
         """Scores (B, n) of one branch."""
@@ -133,11 +128,11 @@ class IMRAM(FragmentMatcher):
         )
         return scores if side == "text" else scores.t()
 
-    def _pairs(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+    def pair_scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
         scores = [self._side(side, regions, words, mask) for side in BRANCHES[self.branch]]
         return torch.stack(scores).sum(0)
 
-    def _bytes(self, regions: Tensor) -> tuple[int, int]:
+    def training_bytes(self, regions: Tensor) -> tuple[int, int]:
         n_images, n_regions, dim = regions.shape
         query = n_images * 9 * dim * (self.steps - 1) * regions.element_size()
         sides = BRANCHES[self.branch]

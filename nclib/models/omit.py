@@ -1,15 +1,15 @@
 """OMIT: image-text matching by optimal partial transport (Pan et al., arXiv 2603.14349), and its comparisons.
 
-A pair's score is the similarity that an entropic transport plan between regions and words collects. Partial
-matching adds one global vector to either side, the dustbins; what is moved to or from them does not count.
-The released code has transport with uniform weights only; dustbins and the other rows of Tables 3 to 5
-follow the paper's text. Choices that the paper leaves open are options, and stand in the docstrings.
+The score of a pair is the similarity that an entropic transport plan between regions and words collects.
+Partial matching adds one global vector to each side, a dustbin; mass moved to or from it does not count. The
+official code has transport with uniform weights only; dustbins and the other rows of Tables 3 to 5 follow
+the paper's text. Choices that the paper leaves open are options, described in the docstrings.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,8 +17,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nclib.common.tokens import Tokens
-from nclib.models._omit_encodings import IMAGE_ENCODERS, AttentionPool, OMITCaptions, OMITImages
-from nclib.models._omit_matching import (
+from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
+from nclib.models.encoders import EPS, l2, word_mask
+from nclib.models.grouping import Group, Grouped, group_captions
+from nclib.models.omit_encodings import IMAGE_ENCODERS, OMITCaptions, OMITImages
+from nclib.models.omit_matching import (
     MARGINALS,
     MATCHINGS,
     Side,
@@ -28,12 +32,10 @@ from nclib.models._omit_matching import (
     compare,
     mean_scale,
 )
-from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
-from nclib.models.encoders import EPS, l2, word_mask
-from nclib.models.grouping import group_captions
-from nclib.models.omit_text import SHORTEST, TEXTS, augment, build_text
-from nclib.models.registry import MODELS, choice, positive, positive_integer
+from nclib.models.omit_text import SHORTEST, TEXTS, augment, gru_with_mask, pretrained_words
+from nclib.models.options import option, required_path, used_with
+from nclib.models.pvse import FragmentAttention
+from nclib.models.registry import register
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""
@@ -56,7 +58,7 @@ GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 """Words of captions, and cosines, that are scored at a time without gradients."""
 
 
-@MODELS.register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
+@register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
 class OMIT(Matcher):
     """Optimal partial transport between regions and words, or one of its comparisons.
 
@@ -65,13 +67,6 @@ class OMIT(Matcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a fragment's feature, number of token ids, fragments per image (any number may be given
-        later). Fragments are detector regions or the cells of a feature grid, as given.
-    embed_dim, word_dim : int
-        Width of the common space and of a word embedding.
-    sim_dim : int
-        Not used; accepted so that all models are built by the same call.
     matching : str
         ``"partial_ot"`` (the paper's method); ``"ot"`` without dustbins; ``"full"``: dustbins count as
         ordinary fragments; ``"prompt"``: dustbins are two learned vectors; ``"cam"``, ``"partial_cam"``:
@@ -85,7 +80,7 @@ class OMIT(Matcher):
     iterations : int
         Row and column updates T of the scaling loop (Alg. A1).
     sinkhorn : {"released", "log"}
-        The loop of the released code, which adds 1e-6 to every sum and thereby drops regions far from all
+        The loop of the official code, which adds 1e-6 to every sum and thereby drops regions far from all
         words, or exact scaling. Scores differ by up to 0.1 at the paper's lambda: do not mix them.
     dustbin_mass : float or str
         ``"uniform"``: a dustbin weighs as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1) (the paper
@@ -101,24 +96,25 @@ class OMIT(Matcher):
     image_encoder : {"mlp", "linear", "identity"}
         Linear map plus a two-layer network (the paper's), linear map, or the features as they are.
     image_global : {"mean", "first"}
-        An image's global vector: the mean of its fragments, or its first fragment, which then is no local one
-        (the class token of a vision transformer).
+        An image's global vector: the mean of its fragments, or its first fragment (the class token of a
+        vision transformer), which is then left out of the local ones.
     text : {"bigru", "bert", "clip"}
         Text encoder: a bidirectional GRU, whose captions have the mean of their words as global vector; a
-        transformer in the layout of BERT, whose first token is the global vector and no word; or CLIP's text
-        tower, whose global vector is the end of the text, words being the tokens between start and end.
+        pretrained BERT, whose first token is the global vector and not a word; or CLIP's text tower, whose
+        global vector is the end of the text and whose words are the tokens between start and end.
     text_folder, text_words : str
-        For ``text="bert"``: local folder with ``config.json``, ``model.safetensors`` and ``vocab.txt``, and
-        the data's vocabulary file; see :class:`nclib.models.text_transformer.TransformerTextEncoder`.
-    text_file, text_merges, clip_gelu : str
-        For ``text="clip"``, with ``text_words``: see :class:`nclib.models.clip_encoders.ClipTextEncoder`.
+        For ``text="bert"`` and ``"clip"``: the pretrained model, and the data's vocabulary file; see
+        :class:`nclib.models.pretrained.PretrainedText`.
     finetune : bool
         Train the transformer too; otherwise only the linear map after it.
     augment_captions : bool
         Change captions at random in training.
     word_vectors : str, optional
-        ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN where unknown; see
-        :func:`nclib.models.omit_text.read_word_vectors`.
+        For ``text="bigru"``: ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN
+        where unknown; see :func:`nclib.models.omit_text.read_word_vectors`.
+    **common
+        Sizes; see :class:`~nclib.models.Matcher`. Fragments are detector regions or the cells of a feature
+        grid, as given.
 
     Notes
     -----
@@ -127,85 +123,67 @@ class OMIT(Matcher):
     stays local.
     """
 
+    matching: str = option("partial_ot", choices=MATCHINGS)
+    marginals: str = option("uni", choices=MARGINALS)
+    lam: float = option(0.02, above=0)
+    iterations: int = option(3, low=1)
+    sinkhorn: str = option("released", choices=LOOPS)
+    dustbin_mass: float | str = option("uniform", kind=object)
+    tau: float = option(1.0, above=0)
+    attention_tau: float = option(0.1, above=0)
+    features: str = option("region", choices=MASK_RATIO)
+    mask_ratio: float = option(None, kind=float, low=0, below=1)
+    image_encoder: str = option("mlp", choices=IMAGE_ENCODERS)
+    image_global: str = option("mean", choices=("mean", "first"))
+    text: str = option("bigru", choices=TEXTS)
+    text_folder: str = option("")
+    text_words: str = option("")
+    finetune: bool = option(False)
+    augment_captions: bool = option(True)
+    word_vectors: str = option(None, kind=str)
+
     # Section 4.1: one epoch on all violations, then hardest negatives; ten epochs at the first rate in all.
     # The loop's optimiser is Adam without the paper's weight decay of 5e-4.
     settings: ClassVar = {"quick": {"margin": 0.05}, "f30k": PUBLISHED, "coco": PUBLISHED}
     draws_in_training = True
 
-    def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        matching: str = "partial_ot",
-        marginals: str = "uni",
-        lam: float = 0.02,
-        iterations: int = 3,
-        sinkhorn: str = "released",
-        dustbin_mass: float | str = "uniform",
-        tau: float = 1.0,
-        attention_tau: float = 0.1,
-        features: str = "region",
-        mask_ratio: float | None = None,
-        image_encoder: str = "mlp",
-        image_global: str = "mean",
-        text: str = "bigru",
-        text_folder: str = "",
-        text_words: str = "",
-        text_file: str = "",
-        text_merges: str = "",
-        clip_gelu: str = "config",
-        finetune: bool = False,
-        augment_captions: bool = True,
-        word_vectors: str | None = None,
-    ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        self.matching = choice("matching", matching, MATCHINGS)
-        self.marginals = choice("marginals", marginals, MARGINALS)
-        self.sinkhorn = choice("sinkhorn", sinkhorn, LOOPS)
-        self.image_global = choice("image_global", image_global, ("mean", "first"))
-        self.text = TEXTS[choice("text", text, TEXTS)]
-        positive(lam=lam, tau=tau, attention_tau=attention_tau)
-        positive_integer(iterations=iterations)
-        self.lam, self.iterations, self.tau, self.attention_tau = lam, iterations, tau, attention_tau
-        self.dustbin_mass = _dustbin_mass(dustbin_mass)
-        self.mask_ratio = MASK_RATIO[choice("features", features, MASK_RATIO)]
-        if mask_ratio is not None:
-            if isinstance(mask_ratio, bool) or not 0 <= mask_ratio < 1:
-                raise ValueError(f"mask_ratio must lie in [0, 1), got {mask_ratio!r}")
-            self.mask_ratio = mask_ratio
-        if not isinstance(augment_captions, bool):
-            raise TypeError(f"augment_captions must be True or False, got {augment_captions!r}")
-        self.augment_captions = augment_captions and self.text.augmented
-        self.embed_dim = embed_dim
-        self.image_encoder = IMAGE_ENCODERS[choice("image_encoder", image_encoder, IMAGE_ENCODERS)](
-            feature_dim, embed_dim
-        )
-        self.text_encoder = build_text(
-            text,
-            vocab_size,
-            embed_dim,
-            word_dim,
-            word_vectors=word_vectors,
-            text_folder=text_folder,
-            text_words=text_words,
-            text_file=text_file,
-            text_merges=text_merges,
-            clip_gelu=clip_gelu,
-            finetune=finetune,
-        )
-        kind = MATCHINGS[matching]
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        matching, kind, width = self.matching, MATCHINGS[self.matching], self.embed_dim
+        self.local_mass = mass_of_dustbin(self.dustbin_mass)
+        if self.mask_ratio is None:
+            self.mask_ratio = MASK_RATIO[self.features]
+        self.captions_are = TEXTS[self.text]
+        self.augments = self.augment_captions and self.captions_are.augmented
+        self.fragment_encoder = IMAGE_ENCODERS[self.image_encoder](self.feature_dim, width)
+        self.text_encoder = self._text_encoder()
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
-            self.image_pool, self.text_pool = AttentionPool(embed_dim), AttentionPool(embed_dim)
+            self.image_pool, self.text_pool = FragmentAttention(width), FragmentAttention(width)
         if kind.dustbin == "prompt":
             self.image_prompt, self.text_prompt = (
-                nn.Parameter(torch.randn(embed_dim) * embed_dim**-0.5) for _ in range(2)
+                nn.Parameter(torch.randn(width) * width**-0.5) for _ in range(2)
             )
+
+    def _text_encoder(self) -> nn.Module:
+        """Build the text encoder; refuse a path that it needs and lacks, and options without effect."""
+        text = self.text
+        required_path("text_folder", self.text_folder, "text", text, "bert", "clip")
+        used_with("text_words", self.text_words, "", "text", text, "bert", "clip")
+        used_with("finetune", self.finetune, False, "text", text, "bert", "clip")
+        used_with("word_vectors", self.word_vectors or "", "", "text", text, "bigru")
+        if text == "bigru":
+            return gru_with_mask(
+                self.vocab_size, self.embed_dim, self.word_dim, word_vectors=self.word_vectors or ""
+            )
+        return pretrained_words(
+            text,
+            self.vocab_size,
+            self.embed_dim,
+            text_folder=self.text_folder,
+            text_words=self.text_words,
+            finetune=self.finetune,
+        )
 
     # -- encoding -------------------------------------------------------------------------------------------
 
@@ -217,12 +195,12 @@ class OMIT(Matcher):
             raise ValueError("images have one fragment, but image_global='first' takes it as the global one")
         if self.training and self.mask_ratio:
             images = self._leave_out(images, lead)
-        x = self.image_encoder(images)
+        x = self.fragment_encoder(images)
         unit = l2(x)
         norms = torch.linalg.vector_norm(x, dim=-1)[:, lead:]
         regions = unit[:, lead:]
         vectors = unit[:, 0] if lead else l2(regions.mean(1))
-        spread = l2(vectors + self.image_pool(regions)) if self.matching == "pem" else None
+        spread = l2(vectors + pooled(self.image_pool, regions)) if self.matching == "pem" else None
         return OMITImages(vectors, regions, norms, spread)
 
     def _leave_out(self, images: Tensor, lead: int) -> Tensor:
@@ -236,12 +214,12 @@ class OMIT(Matcher):
     def encode_captions(self, tokens: Tokens) -> OMITCaptions:
         """Encode captions as unit words (C, W, D), zero at padding, with a unit global vector (C, D)."""
         tokens = self.check_tokens(tokens)
-        lead, tail = self.text.lead, self.text.tail
+        lead, tail = self.captions_are.lead, self.captions_are.tail
         if min(tokens.lengths) <= lead + tail:
             raise ValueError(
-                f"tokens has a caption of {min(tokens.lengths)} tokens; {lead + tail} of them are no words"
+                f"tokens has a caption of {min(tokens.lengths)} tokens; {lead + tail} of them are not words"
             )
-        if self.training and self.augment_captions:
+        if self.training and self.augments:
             shortest = 1 if lead else SHORTEST
             tokens = augment(tokens, mask_id=self.vocab_size, n_words=self.vocab_size, shortest=shortest)
         x, whole = self.text_encoder(tokens)
@@ -252,7 +230,7 @@ class OMIT(Matcher):
         norms = torch.linalg.vector_norm(x + absent[..., None], dim=-1) * mask
         words = x * mask[..., None] / (norms + absent + EPS)[..., None]
         vectors = l2(whole) if lead else l2(words.sum(1) / mask.sum(1, keepdim=True))
-        spread = l2(vectors + self.text_pool(words, mask)) if self.matching == "pem" else None
+        spread = l2(vectors + pooled(self.text_pool, words, mask)) if self.matching == "pem" else None
         return OMITCaptions(vectors, lengths, words, norms, spread)
 
     def _sides(
@@ -302,49 +280,61 @@ class OMIT(Matcher):
 
         ``logits`` changes nothing here: these scores do not saturate.
         """
-        with torch.autocast(images.vectors.device.type, enabled=False):
+        # 1. Captions of nearly equal length form groups, so that a group is one dense block with each image.
+        # 2. In training a group meets all images at once; if all groups together exceed the memory budget,
+        #    each is computed again in the backward pass.
+        # 3. Without gradients groups are small and meet the images slab by slab: both stay in the cache.
+        # 4. The groups' columns go back to the captions' order.
+        device = images.vectors.device
+        with torch.autocast(device.type, enabled=False):
             if MATCHINGS[self.matching].family == "vector":
                 return self._compare_vectors(images, captions)
             training, lengths = torch.is_grad_enabled(), captions.lengths
             # reading whether a dustbin is a mean would make a GPU wait
-            lean = not training and images.vectors.device.type == "cpu"
+            lean = not training and device.type == "cpu"
             image, caption = self._sides(images, captions, lean=lean)
             n_images, n_keys = image["keys"].shape[:2]
             column = n_images * n_keys * caption["words"].element_size()  # bytes of a word's cosines
             column *= BYTES[MATCHINGS[self.matching].family]
             again = training and column * (sum(lengths) + len(lengths)) > self.memory_budget
-            # without gradients, groups are small and meet the images slab by slab, in the cache
             groups = group_captions(
                 lengths,
-                group_cost=max(2.0, 3e4 / (n_images * n_keys)),  # it takes some fifty calls
+                group_cost=max(2.0, 3e4 / (n_images * n_keys)),  # a group takes some fifty calls
                 max_words=max(1, self.memory_budget // column) if training else GROUP_WORDS,
                 max_captions=chunk,
             )
-            order = torch.tensor([row for group in groups for row in group.rows])
-            order = order.to(images.vectors.device, non_blocking=True)
-            sizes = [len(group.rows) for group in groups]
-            parts = {k: v.index_select(0, order).split(sizes) for k, v in caption.items()}
-            beyond = caption["queries"].shape[1] - caption["words"].shape[1]
-            columns = []
-            for i, group in enumerate(groups):
-                widths = {"words": group.width, "mask": group.width, "norms": group.width}
-                widths["queries"] = group.width + beyond
-                part = {k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in parts.items()}
+            grouped, columns = Grouped(groups, device), []
+            for group, part in zip(groups, self._parts(caption, grouped, groups), strict=True):
                 if again:
-                    scores = checkpoint(
-                        self._block, image, part, use_reentrant=False, preserve_rng_state=False
+                    columns.append(
+                        checkpoint(self._block, image, part, use_reentrant=False, preserve_rng_state=False)
                     )
                 elif training:
-                    scores = self._block(image, part)
+                    columns.append(self._block(image, part))
                 else:
-                    part["flat"] = part["queries"].transpose(0, 1).flatten(0, 1)  # (m C, D)
-                    slab = max(1, SLAB_ENTRIES // (n_keys * len(group.rows) * (group.width + 1)))
-                    slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
-                    scores = torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
-                columns.append(scores)
-            back = torch.empty_like(order)
-            back[order] = torch.arange(len(order), device=order.device)
-            return torch.cat(columns, 1).index_select(1, back)
+                    columns.append(self._slab_by_slab(image, part, group))
+            return grouped.join(columns)
+
+    @staticmethod
+    def _parts(caption: Side, grouped: Grouped, groups: list[Group]) -> list[Side]:
+        """Cut the captions' side into groups, each as wide as its longest caption."""
+        beyond = caption["queries"].shape[1] - caption["words"].shape[1]
+        split = {name: grouped.split(tensor) for name, tensor in caption.items()}
+        parts = []
+        for i, group in enumerate(groups):
+            widths = dict.fromkeys(("words", "mask", "norms"), group.width) | {
+                "queries": group.width + beyond
+            }
+            parts.append({k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in split.items()})
+        return parts
+
+    def _slab_by_slab(self, image: Side, part: Side, group: Group) -> Tensor:
+        """Scores (B, C) of one group, as many images at a time as the cache holds; without gradients."""
+        part["flat"] = part["queries"].transpose(0, 1).flatten(0, 1)  # (m C, D)
+        n_keys = image["keys"].shape[1]
+        slab = max(1, SLAB_ENTRIES // (n_keys * len(group.rows) * (group.width + 1)))
+        slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
+        return torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
 
     @property
     def _bins(self) -> bool:
@@ -365,7 +355,7 @@ class OMIT(Matcher):
         """Cosines (B, n, m, C) and marginals of the transport, dustbins first if there are any."""
         p, q = MARGINALS[self.marginals](image, caption, self.tau)
         if self._bins:
-            p, q = add_dustbins(p, q, caption["mask"], self.dustbin_mass)
+            p, q = add_dustbins(p, q, caption["mask"], self.local_mass)
         return compare(image, caption), p, q
 
     def _compare_vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> Tensor:
@@ -377,16 +367,16 @@ class OMIT(Matcher):
         return -square.clamp_min(1e-12).sqrt()
 
     def _vectors(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
-        """What is compared: unit globals, for ``pem`` with the standard deviations less 1 beside them."""
+        """Unit global vectors, for ``pem`` followed by the standard deviations minus 1."""
         v, t = l2(images.vectors.to(self.dtype)), l2(captions.vectors.to(self.dtype))
         if self.matching == "vse":
             return v, t
         wide, long = getattr(images, "spread", None), getattr(captions, "spread", None)
         if wide is None or long is None:
             image, caption = self._sides(images, captions)
-            wide = l2(v + self.image_pool(image["regions"]))
-            long = l2(t + self.text_pool(caption["words"], caption["mask"]))
-        # less 1: the difference is the same, and small numbers do not cancel
+            wide = l2(v + pooled(self.image_pool, image["regions"]))
+            long = l2(t + pooled(self.text_pool, caption["words"], caption["mask"]))
+        # minus 1: the difference is the same, and small numbers do not cancel
         return torch.cat([v, torch.expm1(wide)], 1), torch.cat([t, torch.expm1(long)], 1)
 
     # -- given pairs and plans ------------------------------------------------------------------------------
@@ -467,7 +457,7 @@ class OMIT(Matcher):
         Tensor, (B, C, n, m)
             The plans; for cross attention the shares divided by the number of words, so that a word's column
             sums to what a plan with uniform weights gives it. Row 0 (and for transport column 0) belong to
-            the dustbin where the matching has one. 0 at padding.
+            the dustbin where the matching has one. Zero at padding.
 
         Raises
         ------
@@ -482,7 +472,7 @@ class OMIT(Matcher):
             share, _ = attention(image, caption, self.attention_tau)
             mask = caption["mask"].t()
             return (share * (mask / mask.sum(0))).permute(0, 3, 1, 2)
-        loop = choice("sinkhorn", sinkhorn or self.sinkhorn, LOOPS)
+        loop = type(self).declared["sinkhorn"].checked("sinkhorn", sinkhorn or self.sinkhorn)
         plans = transport_plans(
             *self._problem(image, caption), lam or self.lam, iterations or self.iterations, loop
         )
@@ -497,11 +487,11 @@ class OMIT(Matcher):
         Raises
         ------
         ValueError
-            When the matching is no transport with dustbins.
+            When the matching is not transport with dustbins.
         """
         kind = MATCHINGS[self.matching]
         if kind.family != "transport" or not kind.dustbin:
-            raise ValueError(f"matching={self.matching!r} is no transport with dustbins")
+            raise ValueError(f"matching={self.matching!r} is not transport with dustbins")
         plans = self.alignments(images, captions)
         parts = {
             "local": plans[..., 1:, 1:],
@@ -511,7 +501,13 @@ class OMIT(Matcher):
         return {k: v.sum((-2, -1)) for k, v in parts.items()} | {"between": plans[..., 0, 0]}
 
 
-def _dustbin_mass(value: float | str) -> float | None:
+def pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean (B, D) of fragments (B, n, D) under the weights of one head (PCME, arXiv 2101.05068, Sec. 3.2)."""
+    share = pool.logits(x, mask).squeeze(-1).softmax(1)  # (B, n)
+    return (share[..., None] * x).sum(1)
+
+
+def mass_of_dustbin(value: float | str) -> float | None:
     """Mass m of a dustbin beside local mass 1; None when it goes with the number of fragments."""
     if value == "uniform":
         return None

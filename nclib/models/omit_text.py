@@ -1,159 +1,87 @@
-"""What OMIT does to captions: random changes in training, and word vectors from a local file."""
+"""OMIT's text encoders, its random changes of captions in training, and word vectors from a local file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.clip_encoders import ClipTextEncoder
 from nclib.models.encoders import TextEncoder
-from nclib.models.registry import local_path, used_with
-from nclib.models.text_transformer import TransformerTextEncoder
+from nclib.models.pretrained import PretrainedText, load_tokenizer
 from nclib.models.vse_inf import keep_rows
 
 MASKED, REPLACED, DELETED = 0.10, 0.02, 0.08
 """Shares of tokens that become the mask word, become a random word, or vanish (Sec. 4.1)."""
 
 SHORTEST = 5
-"""Captions with fewer words, start and end not counted, are left alone before a GRU (released code)."""
+"""Captions with fewer words, start and end not counted, stay unchanged before a GRU (official code)."""
 
 
-def gru_with_mask(
-    vocab_size: int, embed_dim: int, word_dim: int, *, word_vectors: str | None = None
-) -> TextEncoder:
+def gru_with_mask(vocab_size: int, embed_dim: int, word_dim: int, *, word_vectors: str = "") -> TextEncoder:
     """Return a bidirectional GRU whose id ``vocab_size`` is the mask word.
 
     Embeddings start from a normal distribution, or from the rows of a ``.npy`` file; all of them train (the
-    released code means to freeze them and does not).
+    official code means to freeze them and does not).
     """
     encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
     torch.nn.init.normal_(encoder.embedding.weight)
-    if word_vectors is not None:
+    if word_vectors:
         fill_embedding(encoder.embedding, np.load(word_vectors, allow_pickle=False))
     return encoder
 
 
-def bert_with_mask(
-    vocab_size: int, embed_dim: int, word_dim: int, *, text_folder: str, text_words: str, finetune: bool
-) -> TransformerTextEncoder:
-    """Return a transformer text encoder whose id ``vocab_size`` is the mask word.
+def pretrained_words(
+    kind: str, vocab_size: int, embed_dim: int, *, text_folder: str, text_words: str, finetune: bool
+) -> PretrainedText:
+    """Return a pretrained text encoder that keeps the lengths of its words.
 
-    The mask word is [MASK] of the folder's ``vocab.txt``; where the data's ids are the transformer's, id 3
-    (``<unk>``) takes its place.
+    In BERT id ``vocab_size`` is the mask word: [MASK] of the folder's tokenizer or, where the data's ids are
+    BERT's, id 3 (``<unk>``). CLIP has no mask word.
     """
-    encoder = TransformerTextEncoder(
-        vocab_size, embed_dim, folder=text_folder, words_file=text_words, unit=False, finetune=finetune
-    )
-    piece = 3
-    if text_words:
-        file = Path(text_folder) / "vocab.txt"
-        pieces = file.read_text(encoding="utf8").splitlines()
-        if "[MASK]" not in pieces:
-            raise ValueError(f"{file} lacks [MASK]")
-        piece = pieces.index("[MASK]")
-    row = torch.full_like(encoder.pieces[:1], -1)
-    row[0, 0] = piece
-    encoder.pieces = torch.cat([encoder.pieces, row])
-    return encoder
-
-
-def clip_words(
-    vocab_size: int,
-    embed_dim: int,
-    word_dim: int,
-    *,
-    text_file: str,
-    text_merges: str,
-    text_words: str,
-    clip_gelu: str,
-    finetune: bool,
-) -> ClipTextEncoder:
-    """Return CLIP's text tower with the lengths of its words kept; it has no mask word."""
-    return ClipTextEncoder(
+    encoder = PretrainedText(
         vocab_size,
         embed_dim,
-        file=text_file,
-        merges=text_merges,
+        kind=kind,
+        folder=text_folder,
         words_file=text_words,
-        gelu=clip_gelu,
         unit=False,
         finetune=finetune,
     )
+    if kind == "bert":
+        piece = load_tokenizer(text_folder, "text_folder").mask_token_id if text_words else 3
+        if piece is None or piece >= encoder.tower.config.vocab_size:
+            raise ValueError(f"text_folder={text_folder!r} lacks [MASK]")
+        row = torch.full_like(encoder.pieces[:1], -1)
+        row[0, 0] = piece
+        encoder.pieces = torch.cat([encoder.pieces, row])
+    return encoder
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text encoder of OMIT.
+    """How OMIT takes the result of a text encoder.
 
     Parameters
     ----------
-    build : callable
-        Builds it from the vocabulary's size, the common width, the width of a word, and the options it uses.
-    uses : tuple of str
-        The model's options that it uses.
     lead, tail : int
-        Tokens at the start and at the end of a caption that are no words; with a lead the encoder's second
+        Tokens at the start and at the end of a caption that are not words; with a lead the encoder's second
         result is the global vector, else that is the mean of the words.
     augmented : bool
         Whether captions are changed at random in training.
     """
 
-    build: Callable[..., nn.Module]
-    uses: tuple[str, ...]
     lead: int = 0
     tail: int = 0
     augmented: bool = True
 
 
-TEXTS = {
-    "bigru": Text(gru_with_mask, ("word_vectors",)),
-    "bert": Text(bert_with_mask, ("text_folder", "text_words", "finetune"), lead=1),
-    # CLIP has no mask word, and the released code changes none of its captions.
-    "clip": Text(
-        clip_words,
-        ("text_file", "text_merges", "text_words", "clip_gelu", "finetune"),
-        lead=1,
-        tail=1,
-        augmented=False,
-    ),
-}
-
-USUAL = {"word_vectors": None, "clip_gelu": "config", "finetune": False}
-"""Options of text encoders that are not empty by default."""
-
-
-def build_text(text: str, vocab_size: int, embed_dim: int, word_dim: int, **options: Any) -> nn.Module:
-    """Build the text encoder ``TEXTS[text]``.
-
-    Parameters
-    ----------
-    text : str
-        Its name.
-    vocab_size, embed_dim, word_dim : int
-        Number of token ids, width of the common space and of a word.
-    **options
-        All of the model's options that some text encoder uses.
-
-    Raises
-    ------
-    ValueError
-        For an option that this encoder does not use, or a missing path that it needs.
-    """
-    for name, value in options.items():
-        uses = [key for key, entry in TEXTS.items() if name in entry.uses]
-        if name in ("text_folder", "text_file"):
-            local_path(name, value, "text", text, *uses)
-        else:
-            used_with(name, value, USUAL.get(name, ""), "text", text, *uses)
-    own = {name: value for name, value in options.items() if name in TEXTS[text].uses}
-    return TEXTS[text].build(vocab_size, embed_dim, word_dim, **own)
+# CLIP has no mask word, and the official code changes none of its captions.
+TEXTS = {"bigru": Text(), "bert": Text(lead=1), "clip": Text(lead=1, tail=1, augmented=False)}
 
 
 def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORTEST) -> Tokens:

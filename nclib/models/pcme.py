@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,16 +12,16 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.base import Matcher, same_count
 from nclib.models.encoders import word_mask, xavier_linear
-from nclib.models.pvse import FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
-from nclib.models.registry import MODELS, choice, positive, positive_integer
+from nclib.models.options import option
+from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
+from nclib.models.registry import register
 
 COMPARES = ("probability", "dot")
 FIXED_DRAWS = 2101
-"""Seed of the draws used in evaluation: every sample gets the same, so that scores do not change from call to
-call or with the batch."""
+"""Seed of the draws used in evaluation. All samples share them, so that scores do not depend on the batch."""
 
 
-@MODELS.register("pcme", summary="Gaussian embeddings, match probability of samples", paper="CVPR 2021")
+@register("pcme", summary="Gaussian embeddings, match probability of samples", paper="CVPR 2021")
 class PCME(Matcher):
     """Each sample is a diagonal Gaussian; a pair's score is the mean match probability of sampled points.
 
@@ -29,71 +30,56 @@ class PCME(Matcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (any number may be given later).
-    embed_dim, word_dim : int
-        Width of the common space (even) and of a word embedding.
-    sim_dim : int
-        Not used; accepted so that all models are built by the same call.
     n_samples : int
         Points J drawn from each Gaussian.
     compare : {"probability", "dot"}
         Mean match probability (the default of the paper's tables), or the sum of all inner products.
     sigma : float
-        Deviation that the untrained Gaussians have, about; 1 in the published code.
+        Approximate deviation of the untrained Gaussians; 1 in the official code.
     slope, shift : float
-        First values of a and b; 15 both in the published code. From its start all probabilities of untrained
-        pairs are next to zero, which only its own loss in log space can leave (:func:`soft_contrastive`).
-        These values give a ranking loss on the probabilities something to rank.
+        First values of a and b; both 15 in the official code. There the probabilities of all untrained pairs
+        are close to zero, from which only PCME's own loss in log space recovers (:func:`soft_contrastive`);
+        the defaults here give a ranking loss on probabilities something to rank.
     kl : float
         Weight of the term of :meth:`extra_terms`.
     sentence : {"last_token", "final"}
         Which states of the BiGRUs are read; see :class:`~nclib.models.pvse.SentenceEncoder`.
+    **common
+        Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
     """
+
+    n_samples: int = option(7, low=1)
+    compare: str = option("probability", choices=COMPARES)
+    sigma: float = option(0.01, above=0)
+    slope: float = option(2.5, above=0)
+    shift: float = option(3.0)
+    kl: float = option(1e-5)
+    sentence: str = option("last_token", choices=SENTENCES)
 
     draws_in_training = True
 
-    def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        n_samples: int = 7,
-        compare: str = "probability",
-        sigma: float = 0.01,
-        slope: float = 2.5,
-        shift: float = 3.0,
-        kl: float = 1e-5,
-        sentence: str = "last_token",
-    ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        positive_integer(n_samples=n_samples)
-        positive(sigma=sigma, slope=slope)
-        self.compare = choice("compare", compare, COMPARES)
-        self.score_range = (0.0, 1.0) if compare == "probability" else (-torch.inf, torch.inf)
-        self.n_samples, self.kl = n_samples, kl
-        self.image_fc = nn.Linear(feature_dim, embed_dim)
-        self.image_pool = ResidualPooling(feature_dim, embed_dim)
-        self.image_spread = FragmentAttention(feature_dim)
-        self.image_spread_fc = xavier_linear(feature_dim, embed_dim)
-        self.image_spread_global = xavier_linear(feature_dim, embed_dim)
-        self.embedding = nn.Embedding(vocab_size, word_dim)
-        self.sentence = SentenceEncoder(word_dim, embed_dim, sentence)
-        self.text_pool = ResidualPooling(word_dim, embed_dim)
-        self.text_spread = FragmentAttention(word_dim)
-        self.text_spread_fc = xavier_linear(word_dim, embed_dim)
-        self.text_spread_sentence = SentenceEncoder(word_dim, embed_dim, sentence)
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        features, width, words = self.feature_dim, self.embed_dim, self.word_dim
+        self.score_range = (0.0, 1.0) if self.compare == "probability" else (-torch.inf, torch.inf)
+        self.image_fc = nn.Linear(features, width)
+        self.image_pool = ResidualPooling(features, width)
+        self.image_spread = FragmentAttention(features)
+        self.image_spread_fc = xavier_linear(features, width)
+        self.image_spread_global = xavier_linear(features, width)
+        self.embedding = nn.Embedding(self.vocab_size, words)
+        self.sentence_encoder = SentenceEncoder(words, width, self.sentence)
+        self.text_pool = ResidualPooling(words, width)
+        self.text_spread = FragmentAttention(words)
+        self.text_spread_fc = xavier_linear(words, width)
+        self.text_spread_sentence = SentenceEncoder(words, width, self.sentence)
         for layer in (self.image_spread_fc, self.text_spread_fc):
-            nn.init.constant_(layer.bias, math.log(sigma))
-        self.slope = nn.Parameter(torch.tensor(float(slope)))
-        self.shift = nn.Parameter(torch.tensor(float(shift)))
+            nn.init.constant_(layer.bias, math.log(self.sigma))
+        self.a = nn.Parameter(torch.tensor(self.slope))
+        self.b = nn.Parameter(torch.tensor(self.shift))
         generator = torch.Generator("cpu").manual_seed(FIXED_DRAWS)
         self.draws: Tensor
-        draws = torch.randn(2, n_samples, embed_dim, generator=generator, device="cpu")
+        draws = torch.randn(2, self.n_samples, width, generator=generator, device="cpu")
         self.register_buffer("draws", draws, persistent=False)
 
     def encode_images(self, images: Tensor) -> SetEncoding:
@@ -109,13 +95,13 @@ class PCME(Matcher):
         tokens = self.check_tokens(tokens)
         words = self.embedding(tokens.ids[:, : max(tokens.lengths)])  # (C, W, word_dim)
         mask = word_mask(tokens.lengths, words.shape[1], words)
-        mean, _ = self.text_pool(self.sentence(words, tokens.lengths), words, mask)
+        mean, _ = self.text_pool(self.sentence_encoder(words, tokens.lengths), words, mask)
         spread = self.text_spread_fc(self.text_spread(words, mask).squeeze(1))
         spread = spread + self.text_spread_sentence(words, tokens.lengths)
         return self.sample(F.normalize(mean.squeeze(1), dim=-1), spread, 1)
 
     def sample(self, mean: Tensor, log_sigma: Tensor, side: int) -> SetEncoding:
-        """Draw points mean + sigma * eps, (B, J, D): anew in training, else with the fixed eps of a side."""
+        """Draw points mean + sigma * eps, (B, J, D); in evaluation the eps of each side is fixed."""
         shape = (len(mean), self.n_samples, mean.shape[1])
         if self.training:
             draws = torch.randn(shape).to(mean.device, mean.dtype, non_blocking=True)
@@ -144,7 +130,7 @@ class PCME(Matcher):
     def _scores(self, square: Tensor, logits: bool) -> Tensor:
         """Scores from squared distances (..., J, J)."""
         distance = (square.clamp_min(0) + 1e-6).sqrt()
-        t = 2 * (self.shift - self.slope * distance).flatten(-2)
+        t = 2 * (self.b - self.a * distance).flatten(-2)
         if logits:  # log p - log (1 - p), exact where p rounds to 0 or 1
             return torch.logsumexp(F.logsigmoid(t), -1) - torch.logsumexp(F.logsigmoid(-t), -1)
         return torch.sigmoid(t).mean(-1)
@@ -162,7 +148,7 @@ class PCME(Matcher):
     def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
         """Return the weighted divergence of the Gaussians from the standard one, summed over samples.
 
-        As in the published code: the mean of the drawn points stands for the mean, and log sigma for the log
+        As in the official code, the mean of the drawn points replaces the mean, and log sigma the log
         *variance*.
         """
         return {"kl": self.kl * (_divergence(images) + _divergence(captions))}
@@ -184,7 +170,7 @@ def soft_contrastive(logits: Tensor) -> Tensor:
     Returns
     -------
     Tensor, (B, B)
-        The published total is the sum over all pairs, taken twice (once for each direction).
+        The official total is the sum over all pairs, taken twice (once for each direction).
     """
     sign = 1 - 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
     return F.softplus(sign * logits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from nclib.common.tokens import Tokens
 from nclib.models.base import Index, Matcher, same_count
 from nclib.models.encoders import l2, word_mask, xavier_linear
-from nclib.models.registry import MODELS, choice, positive_integer
+from nclib.models.options import option
+from nclib.models.registry import register
 
 SENTENCES = ("last_token", "final")
 
@@ -29,7 +31,7 @@ class SetEncoding:
     members : Tensor, (B, K, D)
         Its embeddings or samples.
     parts : tuple of Tensor, each (B, ...)
-        What the model's own loss terms look at.
+        Tensors for the model's own loss terms.
     """
 
     vectors: Tensor
@@ -71,12 +73,14 @@ class FragmentAttention(nn.Module):
         nn.init.xavier_uniform_(self.first.weight)
         nn.init.xavier_uniform_(self.second.weight)
 
+    def logits(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Logits (B, n, heads) of the weights of fragments (B, n, d); ``mask`` (B, n) is 1 at valid ones."""
+        found: Tensor = self.second(torch.tanh(self.first(x)))
+        return found if mask is None else found.masked_fill(mask[..., None] == 0, -math.inf)
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pool (B, n, d) to (B, heads, d); ``mask`` (B, n) is 1 at valid fragments."""
-        logits = self.second(torch.tanh(self.first(x)))  # (B, n, heads)
-        if mask is not None:
-            logits = logits.masked_fill(mask[..., None] == 0, -math.inf)
-        return torch.softmax(logits, 1).transpose(1, 2) @ x
+        """Pool (B, n, d) to (B, heads, d)."""
+        return torch.softmax(self.logits(x, mask), 1).transpose(1, 2) @ x
 
 
 class ResidualPooling(nn.Module):
@@ -106,7 +110,7 @@ class SentenceEncoder(nn.Module):
     word_dim, embed_dim : int
         Width of a word vector and of the sentence vector (even).
     sentence : {"last_token", "final"}
-        ``"last_token"`` is the published code's: both directions' output at the last token, where the
+        ``"last_token"`` is the official code's: both directions' output at the last token, where the
         backward one has read one token only. ``"final"`` takes each direction's last state.
     """
 
@@ -114,7 +118,7 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         if embed_dim % 2:
             raise ValueError(f"embed_dim must be even (two directions side by side), got {embed_dim}")
-        self.sentence = choice("sentence", sentence, SENTENCES)
+        self.sentence = sentence
         self.gru = nn.GRU(word_dim, embed_dim // 2, batch_first=True, bidirectional=True)
 
     def forward(self, words: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -128,7 +132,7 @@ class SentenceEncoder(nn.Module):
         return padded.gather(1, last[:, None, None].expand(-1, 1, padded.shape[2])).squeeze(1)
 
 
-@MODELS.register("pvse", summary="several embeddings per sample, the best pair counts", paper="CVPR 2019")
+@register("pvse", summary="several embeddings per sample, the best pair counts", paper="CVPR 2019")
 class PVSE(Matcher):
     """Each image and caption is a set of unit embeddings; the score is the largest cosine of the two sets.
 
@@ -137,12 +141,6 @@ class PVSE(Matcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (any number may be given later).
-    embed_dim, word_dim : int
-        Width of the common space (even) and of a word embedding.
-    sim_dim : int
-        Not used; accepted so that all models are built by the same call.
     n_embeds : int
         Embeddings per sample.
     dropout : float
@@ -151,39 +149,32 @@ class PVSE(Matcher):
         Which states of the BiGRU are the sentence vector; see :class:`SentenceEncoder`.
     diversity, mmd : float
         Weights of the paper's two further terms in :meth:`extra_terms`.
+    **common
+        Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
     """
+
+    n_embeds: int = option(2, low=1)
+    dropout: float = option(0.0, low=0, high=1)
+    sentence: str = option("last_token", choices=SENTENCES)
+    diversity: float = option(0.1)
+    mmd: float = option(0.01)
 
     score_range = (-1.0, 1.0)
 
-    def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        n_embeds: int = 2,
-        dropout: float = 0.0,
-        sentence: str = "last_token",
-        diversity: float = 0.1,
-        mmd: float = 0.01,
-    ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        positive_integer(n_embeds=n_embeds)
-        self.diversity, self.mmd = diversity, mmd
-        self.image_fc = nn.Linear(feature_dim, embed_dim)
-        self.dropout = nn.Dropout(dropout)
-        self.image_pool = ResidualPooling(feature_dim, embed_dim, n_embeds, dropout=dropout)
-        self.embedding = nn.Embedding(vocab_size, word_dim)
-        self.sentence = SentenceEncoder(word_dim, embed_dim, sentence)
-        self.text_pool = ResidualPooling(word_dim, embed_dim, n_embeds, dropout=dropout)
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        heads, dropout, embed_dim = self.n_embeds, self.dropout, self.embed_dim
+        self.image_fc = nn.Linear(self.feature_dim, embed_dim)
+        self.image_drop = nn.Dropout(dropout)
+        self.image_pool = ResidualPooling(self.feature_dim, embed_dim, heads, dropout=dropout)
+        self.embedding = nn.Embedding(self.vocab_size, self.word_dim)
+        self.sentence_encoder = SentenceEncoder(self.word_dim, embed_dim, self.sentence)
+        self.text_pool = ResidualPooling(self.word_dim, embed_dim, heads, dropout=dropout)
 
     def encode_images(self, images: Tensor) -> SetEncoding:
         """Encode region features (B, R, feature_dim) as unit embeddings (B, K, D)."""
         images = self.check_images(images)
-        whole = self.dropout(self.image_fc(images.mean(1)))  # (B, D)
+        whole = self.image_drop(self.image_fc(images.mean(1)))  # (B, D)
         return self._encoding(*self.image_pool(whole, images))
 
     def encode_captions(self, tokens: Tokens) -> SetEncoding:
@@ -191,7 +182,7 @@ class PVSE(Matcher):
         tokens = self.check_tokens(tokens)
         words = self.embedding(tokens.ids[:, : max(tokens.lengths)])  # (C, W, word_dim)
         mask = word_mask(tokens.lengths, words.shape[1], words)
-        return self._encoding(*self.text_pool(self.sentence(words, tokens.lengths), words, mask))
+        return self._encoding(*self.text_pool(self.sentence_encoder(words, tokens.lengths), words, mask))
 
     @staticmethod
     def _encoding(embeddings: Tensor, residuals: Tensor) -> SetEncoding:
@@ -222,11 +213,11 @@ class PVSE(Matcher):
         return (images.members @ captions.members.transpose(1, 2)).amax((1, 2))
 
     def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
-        """Return weighted terms on the diversity of residuals and on the distance of the two modalities.
+        """Return the weighted terms for the diversity of residuals and the distance of the two modalities.
 
         Diversity: mean length of a sample's Gram matrix of unit residuals off its diagonal, over K^2. MMD:
         maximum mean discrepancy of all embeddings of images and of captions under exp(-distance / 2), the
-        distance unsquared as in the published code.
+        distance unsquared as in the official code.
         """
         x, y = images.members.flatten(0, 1), captions.members.flatten(0, 1)
         discrepancy = _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)

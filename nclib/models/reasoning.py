@@ -4,6 +4,9 @@ One step is X <- ReLU(softmax(Q K^T) X A_u + b_u) with Q = X A_q + b_q and K = X
 arXiv 2101.01368, Eqs. 6-8). The logits <Q_i, K_j> are x_i M x_j + r x_j, with M = A_q A_k^T and r = A_k b_q,
 up to terms that are equal for all keys j, which the softmax ignores: one map instead of two. The last step is
 needed at node 0 alone.
+
+Plan for each block of pairs and each step: queries y = x M + r, edges y x^T, softmax, mixture, update, ReLU.
+The backward pass keeps y, edges, mixtures and states of all steps and goes through them in reverse.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
 
 
 def plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
-    """Node 0 after all steps by the formulas as they stand, differentiable any number of times."""
+    """Node 0 after all steps, straight from the formulas: differentiable any number of times."""
     last = len(maps) - 4
     for t in range(0, len(maps), 4):
         merged, shift, update, bias = maps[t : t + 4]

@@ -1,20 +1,16 @@
-"""What nearly all models share: an encoder of image regions and an encoder of words, each to be chosen."""
+"""Base of the models on regions and words, with a choice of encoders for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
-from nclib.models.clip_encoders import ClipPatches, ClipTextEncoder
-from nclib.models.clip_towers import GELUS
 from nclib.models.encoders import RegionEncoder, TextEncoder
-from nclib.models.pixels import PixelEncoder
-from nclib.models.registry import choice, local_path, positive_integer, used_with
-from nclib.models.text_transformer import TransformerTextEncoder
+from nclib.models.options import option, required_path, used_with
+from nclib.models.pretrained import PretrainedCells, PretrainedText
 
 
 class RegionWordMatcher(Matcher):
@@ -22,103 +18,73 @@ class RegionWordMatcher(Matcher):
 
     Parameters
     ----------
-    feature_dim, vocab_size, n_regions : int
-        Width of a region feature, number of token ids, regions per image (any number may be given later,
-        unless a model says otherwise). With ``image="pixels"`` numbers in a row and rows of a picture.
-    embed_dim, word_dim : int
-        Width of the common space and of a word embedding.
-    sim_dim : int
-        Width of a similarity vector, in models that have one.
     dropout : float
         Dropout on the word embeddings of the BiGRU while training.
-    text : {"bigru", "transformer", "clip"}
-        Text encoder: a BiGRU from scratch, a BERT encoder with weights from ``text_folder``, or the text
-        tower of the CLIP model in ``text_file``.
-    text_folder, text_file, text_merges, text_words : str
-        See :class:`~nclib.models.text_transformer.TransformerTextEncoder` (``text_folder``, ``text_words``)
-        and :class:`~nclib.models.clip_encoders.ClipTextEncoder` (the others, and ``text_words``).
-    image : {"regions", "pixels", "clip"}
-        What an image is: region features, or a picture. A picture goes through the residual network in
-        ``image_file``, or through the image tower of the CLIP model there; its cells or patches then take
-        the place of regions.
-    image_file : str
-        See :class:`~nclib.models.pixels.PixelEncoder` and :class:`~nclib.models.clip_encoders.ClipPatches`.
-    clip_gelu : {"config", "exact", "quick"}
-        Activation of CLIP's towers: as ``open_clip_config.json`` beside the file says (exact without one),
-        the exact GELU, or the quick one that OpenAI's weights need.
+    text : {"bigru", "bert", "clip"}
+        Text encoder: a BiGRU from scratch, or the BERT or CLIP model in ``text_folder``.
+    text_folder : str
+        Folder with the weights in the layout of ``transformers``, or a name in the hub's cache; see
+        :func:`nclib.models.pretrained.load`.
+    text_words : str
+        The data's vocabulary file, to cut its words into the pieces of the text encoder; see
+        :class:`~nclib.models.pretrained.CaptionReader`.
+    image : {"regions", "resnet", "clip"}
+        What an image is: region features, or a picture, which goes through the residual network or the CLIP
+        model in ``image_folder``; its cells or patches then take the place of regions.
+    image_folder : str
+        Like ``text_folder``; see :class:`~nclib.models.pretrained.PretrainedCells`.
     finetune : bool
-        Train networks that come from a file, at the same rate as the rest; otherwise they stay as they are.
+        Train pretrained networks too, at the same rate as the rest; otherwise they keep their weights.
+    **common
+        Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
+        times the width) and ``n_regions`` the rows.
 
     Raises
     ------
     ValueError
-        For a size or choice that is not allowed, or a file that is missing or not asked for.
+        For a size or choice that is not allowed, or a path that is missing or has no effect.
     """
 
-    def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        dropout: float = 0.0,
-        text: str = "bigru",
-        text_folder: str = "",
-        text_words: str = "",
-        text_file: str = "",
-        text_merges: str = "",
-        image: str = "regions",
-        image_file: str = "",
-        clip_gelu: str = "config",
-        finetune: bool = False,
-    ) -> None:
-        super().__init__(feature_dim=feature_dim, vocab_size=vocab_size, n_regions=n_regions)
-        positive_integer(embed_dim=embed_dim, sim_dim=sim_dim, word_dim=word_dim)
-        self.embed_dim, self.sim_dim, self.word_dim = embed_dim, sim_dim, word_dim
-        choice("text", text, ("bigru", "transformer", "clip"))
-        choice("image", image, ("regions", "pixels", "clip"))
-        choice("clip_gelu", clip_gelu, ("config", *GELUS))
-        local_path("text_folder", text_folder, "text", text, "transformer")
-        local_path("text_file", text_file, "text", text, "clip")
-        local_path("image_file", image_file, "image", image, "pixels", "clip")
-        used_with("text_words", text_words, "", "text", text, "transformer", "clip")
-        used_with("text_merges", text_merges, "", "text", text, "clip")
-        if clip_gelu != "config" and "clip" not in (text, image):
-            raise ValueError(f"clip_gelu={clip_gelu!r} is used with text='clip' or image='clip' only")
-        width, self.n_slots = feature_dim, n_regions
-        self.pixels: PixelEncoder | ClipPatches | None = None
-        if image != "regions":
-            self.needs_regions = n_regions
-            self.pixels = (
-                PixelEncoder(feature_dim, n_regions, file=image_file, finetune=finetune)
-                if image == "pixels"
-                else ClipPatches(feature_dim, n_regions, file=image_file, gelu=clip_gelu, finetune=finetune)
+    dropout: float = option(0.0, low=0, high=1)
+    text: str = option("bigru", choices=("bigru", "bert", "clip"))
+    text_folder: str = option("")
+    text_words: str = option("")
+    image: str = option("regions", choices=("regions", "resnet", "clip"))
+    image_folder: str = option("")
+    finetune: bool = option(False)
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        required_path("text_folder", self.text_folder, "text", self.text, "bert", "clip")
+        required_path("image_folder", self.image_folder, "image", self.image, "resnet", "clip")
+        used_with("text_words", self.text_words, "", "text", self.text, "bert", "clip")
+        width, self.n_slots = self.feature_dim, self.n_regions
+        self.pixels: PretrainedCells | None = None
+        if self.image != "regions":
+            self.needs_regions = self.n_regions
+            self.pixels = PretrainedCells(
+                width, self.n_regions, kind=self.image, folder=self.image_folder, finetune=self.finetune
             )
             width, self.n_slots = self.pixels.width, self.pixels.n_cells
-        self.image_encoder: Any = self._region_encoder(width)
-        text_encoders: dict[str, Callable[[], nn.Module]] = {
-            "bigru": lambda: TextEncoder(vocab_size, word_dim, embed_dim, dropout=dropout),
-            "transformer": lambda: TransformerTextEncoder(
-                vocab_size, embed_dim, folder=text_folder, words_file=text_words, finetune=finetune
-            ),
-            "clip": lambda: ClipTextEncoder(
-                vocab_size,
-                embed_dim,
-                file=text_file,
-                merges=text_merges,
-                words_file=text_words,
-                gelu=clip_gelu,
-                finetune=finetune,
-            ),
-        }
-        self.text_encoder: Any = text_encoders[text]()
+        self.image_encoder: Any = self.region_encoder(width)
+        self.text_encoder: Any = self.word_encoder()
 
-    def _region_encoder(self, width: int) -> nn.Module:
-        """Encoder of regions or cells of this width."""
+    def region_encoder(self, width: int) -> nn.Module:
+        """Return the encoder of regions or cells of this width; a subclass may have its own."""
         return RegionEncoder(width, self.embed_dim)
+
+    def word_encoder(self) -> nn.Module:
+        """Return the encoder of words that ``text`` names."""
+        if self.text == "bigru":
+            return TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
+        return PretrainedText(
+            self.vocab_size,
+            self.embed_dim,
+            kind=self.text,
+            folder=self.text_folder,
+            words_file=self.text_words,
+            finetune=self.finetune,
+        )
 
     def encode_regions(self, images: Tensor) -> Tensor:
         """Encode region features (B, R, feature_dim), or pictures, as regions (B, R, D)."""

@@ -1,63 +1,94 @@
-"""The catalogue of models and the checks that their options share."""
+"""The catalogue of models: registration by name, and what it asks of a model's class."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
 
 from nclib.common.options import signature
 from nclib.common.registry import Catalogue, Registry
+from nclib.common.tokens import Tokens
+from nclib.models.base import SIZES, Matcher
+from nclib.models.options import Option
 
-MODELS: Registry[Any] = Registry("model")
+MODELS: Registry[type[Matcher]] = Registry("model")
 
-SIZES = ("feature_dim", "vocab_size", "n_regions", "embed_dim", "sim_dim", "word_dim")
-"""What :func:`build` passes to every model."""
-
-
-def choice(name: str, value: str, allowed: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``allowed``, else raise a ValueError that lists them."""
-    names = sorted(allowed)
-    if value not in names:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, names))}, got {value!r}")
-    return value
+M = TypeVar("M", bound=type)
 
 
-def local_path(name: str, path: str | None, of: str, chosen: str, *needs: str) -> None:
-    """Raise a ValueError when a path is missing, or given though the choice of ``of`` does not read it."""
-    if chosen in needs and not path:
-        raise ValueError(f"{of}={chosen!r} needs {name}, a local path; nothing is downloaded")
-    used_with(name, path, "", of, chosen, *needs)
+def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
+    """File a class of models under a name; from then on runs, tables and the command line know it.
+
+    Parameters
+    ----------
+    name : str
+        Its name in ``nclib.run(model=name)``.
+    summary : str
+        One line for the catalogue.
+    paper : str
+        Where it comes from.
+
+    Returns
+    -------
+    callable
+        A decorator that returns the class unchanged.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken.
+    TypeError
+        If the class is not a complete model: not derived from :class:`Matcher`, a method is missing, or an
+        option cannot be given by name or has no default.
+    """
+
+    def add(cls: M) -> M:
+        mistake = mistake_in(cls)
+        if mistake:
+            raise TypeError(f"model {name!r}: {mistake}")
+        MODELS.register(name, summary=summary, paper=paper)(cls)
+        return cls
+
+    return add
 
 
-def used_with(name: str, value: Any, usual: Any, of: str, chosen: str, *uses: str) -> None:
-    """Raise a ValueError for an option that is not as usual though the choice of ``of`` does not use it."""
-    if chosen not in uses and value not in (usual, None):
-        known = " or ".join(map(repr, uses))
-        raise ValueError(f"{name}={value!r} is used with {of}={known} only, got {of}={chosen!r}")
-
-
-def positive(**values: float) -> None:
-    """Raise a ValueError for the first of ``values`` that is not a positive number."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"{name} must be a positive number, got {value!r}")
-
-
-def positive_integer(**values: int) -> None:
-    """Raise a ValueError for the first of ``values`` that is not a positive integer."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a positive integer, got {value!r}")
+def mistake_in(cls: type) -> str:
+    """Return what keeps a class from being built and used as a model, in one line; empty if nothing does."""
+    if not (isinstance(cls, type) and issubclass(cls, Matcher)):
+        return f"{getattr(cls, '__name__', cls)} must be a class derived from nclib.models.Matcher"
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        return f"class {cls.__name__} lacks {', '.join(missing)}"
+    owner = next((c for c in cls.__mro__ if "__init__" in vars(c)), cls)
+    for parameter in signature(owner).values():
+        if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
+            return (
+                f"{owner.__name__}.__init__ takes {parameter.name!r} by position; options have names: write "
+                "def __init__(self, *, ...)"
+            )
+    taken = parameters_of(cls)
+    if not {"feature_dim", "vocab_size"} <= set(taken):
+        return (
+            f"{owner.__name__}.__init__ must take **common and pass it on to super().__init__(**common); the "
+            "sizes of the data come that way"
+        )
+    unset = [n for n, p in taken.items() if p.default is p.empty and n not in SIZES]
+    return f"option {unset[0]!r} of {cls.__name__} needs a default" if unset else ""
 
 
 def parameters_of(model: type) -> dict[str, inspect.Parameter]:
-    """Return what a model's constructor takes, with what it passes on as ``**common``.
+    """Return what a model takes by keyword: declared options, and constructors along its bases.
 
-    That goes to its base, or to the class that it names as ``common_of``.
+    A constructor that takes ``**common`` passes it on to its base, or to the class that it names as
+    ``common_of``.
     """
     found: dict[str, inspect.Parameter] = {}
     for cls in (model, *inspect.getmro(getattr(model, "common_of", model))):
+        for name, value in vars(cls).get("declared", {}).items():
+            found.setdefault(name, _parameter(name, value))
         if "__init__" not in cls.__dict__:
             continue
         taken = signature(cls).values()
@@ -65,6 +96,12 @@ def parameters_of(model: type) -> dict[str, inspect.Parameter]:
         if not any(p.kind is p.VAR_KEYWORD for p in taken):
             break
     return found
+
+
+def _parameter(name: str, found: Option) -> inspect.Parameter:
+    hint: Any = found.rule.kind
+    hint = inspect.Parameter.empty if hint is object else hint | None if found.default is None else hint
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=found.default, annotation=hint)
 
 
 def build(
@@ -103,7 +140,9 @@ def build(
     Raises
     ------
     ValueError
-        For an unknown model or option, or a size that is not a positive integer.
+        For an unknown model or option, a value that is not allowed, or a size that is not a positive integer.
+    TypeError
+        For a model from outside this package whose methods do not return what they must.
 
     Examples
     --------
@@ -120,16 +159,64 @@ def build(
         "sim_dim": sim_dim,
         "word_dim": word_dim,
     }
-    positive_integer(**sizes)
     own = list(options(name))
     unknown = [key for key in own_options if key not in own]
     if unknown:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}. Its options: {', '.join(own)}.")
-    return factory(**sizes, **own_options)
+    taken = parameters_of(factory)
+    model = factory(**{key: size for key, size in sizes.items() if key in taken}, **own_options)
+    if not factory.__module__.startswith("nclib."):
+        with torch.random.fork_rng(devices=[]):
+            try_out(model, name)
+    return model
+
+
+@torch.no_grad()
+def try_out(model: Matcher, name: str) -> None:
+    """Encode and compare two images and three captions, and say what is not as it must be.
+
+    Parameters
+    ----------
+    model : Matcher
+        Just built.
+    name : str
+        Its name, for the message.
+
+    Raises
+    ------
+    TypeError
+        If encodings have no length, ``select``, ``detach`` or ``concat``, or scores have another shape than
+        (images, captions).
+    """
+    if model.device.type == "meta":
+        return
+    training = model.training
+    model.eval()
+    images = model.encode_images(torch.rand(2, model.n_regions, model.feature_dim))
+    last = model.vocab_size - 1
+    tokens = Tokens(torch.tensor([[0, last, 0, 0], [0, 0, 0, last], [last, 0, 0, 0]]), (3, 4, 3))
+    captions = model.encode_captions(tokens)
+    for method, encoding, n in (("encode_images", images, 2), ("encode_captions", captions, 3)):
+        lacking = [part for part in ("__len__", "select", "detach", "concat") if not hasattr(encoding, part)]
+        if lacking:
+            raise TypeError(
+                f"model {name!r}: {method} must return an encoding such as ImageEncoding or CaptionEncoding, "
+                f"got {type(encoding).__name__} without {', '.join(lacking)}"
+            )
+        if len(encoding) != n:
+            raise TypeError(f"model {name!r}: {method} gave {len(encoding)} rows for {n}")
+    scores = model.similarity(images, captions)
+    if not isinstance(scores, torch.Tensor) or scores.shape != (2, 3):
+        found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise TypeError(
+            f"model {name!r}: similarity must be (images, captions), (2, 3) for 2 images and 3 captions, got "
+            f"{found}"
+        )
+    model.train(training)
 
 
 def available() -> Catalogue:
-    """Return the models that :func:`build` knows, with a line on each."""
+    """Return the models that :func:`build` knows, with one line for each."""
     return MODELS.catalogue()
 
 

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from nclib.models.cross import POOLS, attention, context_cosine, gram, raw_scores
+from nclib.models.options import option
 from nclib.models.pairwise import FragmentMatcher
-from nclib.models.registry import MODELS, choice, positive
+from nclib.models.registry import register
 
 TEMPERATURES = {"t2i": 9.0, "i2t": 4.0}
-"""Attention temperatures (lambda 1) of the published settings."""
+"""Attention temperatures (lambda 1) of the official code's settings."""
 
 SHARPNESS = {"t2i": 6.0, "i2t": 5.0}
-"""LogSumExp factors (lambda 2) of the published Flickr30K settings; COCO uses 20 for i2t."""
+"""LogSumExp factors (lambda 2) of the official code's Flickr30K settings; COCO uses 20 for i2t."""
 
 
-@MODELS.register("scan", summary="stacked cross attention between words and regions", paper="ECCV 2018")
+@register("scan", summary="stacked cross attention between words and regions", paper="ECCV 2018")
 class SCAN(FragmentMatcher):
     """Each query attends over the other side; the score pools the cosines with the attended contexts.
 
@@ -30,29 +31,25 @@ class SCAN(FragmentMatcher):
     pooling : {"lse", "mean", "max", "sum"}
         How the cosines of a pair become its score. With "lse" scores can exceed 1.
     temperature, sharpness : float, optional
-        Attention temperature (lambda 1) and LogSumExp factor (lambda 2); the published values by default.
+        Attention temperature (lambda 1) and LogSumExp factor (lambda 2); by default the official code's.
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
-    def __init__(
-        self,
-        *,
-        direction: str = "t2i",
-        pooling: str = "lse",
-        temperature: float | None = None,
-        sharpness: float | None = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.direction = choice("direction", direction, TEMPERATURES)
-        self.pooling = choice("pooling", pooling, POOLS)
-        self.temperature = TEMPERATURES[direction] if temperature is None else temperature
-        self.sharpness = SHARPNESS[direction] if sharpness is None else sharpness
-        positive(temperature=self.temperature, sharpness=self.sharpness)
-        self.score_range = (-1.0, 1.0) if pooling in ("mean", "max") else (-math.inf, math.inf)
+    direction: str = option("t2i", choices=TEMPERATURES)
+    pooling: str = option("lse", choices=POOLS)
+    temperature: float = option(None, kind=float, above=0)
+    sharpness: float = option(None, kind=float, above=0)
 
-    def _pairs(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        if self.temperature is None:
+            self.temperature = TEMPERATURES[self.direction]
+        if self.sharpness is None:
+            self.sharpness = SHARPNESS[self.direction]
+        self.score_range = (-1.0, 1.0) if self.pooling in ("mean", "max") else (-math.inf, math.inf)
+
+    def pair_scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
         pool = POOLS[self.pooling]
         if self.direction == "t2i":
             raw = raw_scores(regions, words)  # (B, R, n, w)
@@ -64,5 +61,5 @@ class SCAN(FragmentMatcher):
         norm = torch.linalg.vector_norm(regions, dim=-1)
         return pool(context_cosine(share, raw, gram(words), norm), None, self.sharpness).t()
 
-    def _bytes(self, regions: Tensor) -> tuple[int, int]:
+    def training_bytes(self, regions: Tensor) -> tuple[int, int]:
         return 8 * regions.shape[0] * regions.shape[1] * regions.element_size(), 0

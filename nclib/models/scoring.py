@@ -1,4 +1,4 @@
-"""Similarity of all images and all captions of a split, in blocks."""
+"""Similarity of all images and all captions of a split, computed in blocks of captions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nclib.models.base import Matcher
-from nclib.models.registry import choice
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -73,7 +72,8 @@ def similarity_matrix(
     ValueError
         For an unknown precision, a batch size below 1, or data that do not fit the model.
     """
-    choice("precision", precision, PRECISIONS)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r}: must be one of {', '.join(map(repr, PRECISIONS))}")
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if device is not None:

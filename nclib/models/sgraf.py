@@ -27,10 +27,11 @@ from nclib.models.encoders import (
     word_mask,
     xavier_linear,
 )
-from nclib.models.grouping import Group, group_captions
+from nclib.models.grouping import Group, Grouped, group_captions
+from nclib.models.options import option
 from nclib.models.reasoning import reason_over_pairs
 from nclib.models.region_words import RegionWordMatcher
-from nclib.models.registry import MODELS, positive, positive_integer
+from nclib.models.registry import register
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
 """Values of the attended contexts of one block of images. On a CPU they fit in the cache (1.2 MB in float32);
@@ -146,7 +147,7 @@ class AttentionFiltration(nn.Module):
 
 
 class SimilarityNodes(RegionWordMatcher):
-    """What SGR and SAF share: encoders, global vectors, similarity nodes and the final score.
+    """Common base of SGR and SAF: encoders, global vectors, similarity nodes and the final score.
 
     Attribute ``group_cost`` overrides the fixed cost of a group of captions, in nodes of one caption: 0 gives
     every caption length a group of its own, a large number pads all captions to one length.
@@ -164,19 +165,14 @@ class SimilarityNodes(RegionWordMatcher):
 
     _vectors_per_node: int  # similarity vectors that one node leaves in memory, for the memory budget
 
-    def __init__(
-        self,
-        *,
-        dropout: float = 0.4,
-        temperature: float = 9.0,
-        **common: Any,
-    ) -> None:
-        super().__init__(dropout=dropout, **common)
-        positive(temperature=temperature)
+    dropout: float = option(0.4, low=0, high=1)
+    temperature: float = option(9.0, above=0)
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self.needs_regions = self.n_regions
-        self.temperature = float(temperature)
         self.group_cost: float | None = None
-        embed_dim, sim_dim = self.embed_dim, self.sim_dim
+        embed_dim, sim_dim, dropout = self.embed_dim, self.sim_dim, self.dropout
         self.image_global = VisualGlobal(embed_dim, self.n_slots, dropout=dropout)
         self.text_global = TextGlobal(embed_dim, dropout=dropout)
         self.local_similarity = xavier_linear(embed_dim, sim_dim)
@@ -259,13 +255,10 @@ class SimilarityNodes(RegionWordMatcher):
         vectors, regions, caption_vectors, words, _ = self._parts(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             groups, again = self._plan(regions, captions.lengths, chunk)
-            order = torch.tensor([row for group in groups for row in group.rows])
-            order = order.to(regions.device, non_blocking=True)
-            sizes = [len(group.rows) for group in groups]
+            grouped = Grouped(groups, regions.device)
             columns: list[Tensor] = []
             moments: list[tuple[Tensor, Tensor]] = []
-            caption_parts = caption_vectors.index_select(0, order).split(sizes)
-            word_parts = words.index_select(0, order).split(sizes)
+            caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
             for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
                 inputs = (vectors, regions, some_vectors, some_words, group, scored)
                 if again:
@@ -277,12 +270,10 @@ class SimilarityNodes(RegionWordMatcher):
                 columns.append(out)
                 if kept is not None:
                     moments.append(kept)
-            back = torch.empty_like(order)
-            back[order] = torch.arange(len(order), device=order.device)
             if moments:
                 means, variances = zip(*moments, strict=True)
-                self._remember(torch.cat(means)[back], torch.cat(variances)[back])
-            return torch.cat(columns, 1).index_select(1, back)
+                self._remember(grouped.join(means, 0), grouped.join(variances, 0))
+            return grouped.join(columns)
 
     def _plan(self, regions: Tensor, lengths: tuple[int, ...], chunk: int | None) -> tuple[list[Group], bool]:
         """Cut the captions into groups, and say whether to compute each again in the backward pass."""
@@ -333,12 +324,10 @@ class SimilarityNodes(RegionWordMatcher):
         """Reduce the nodes (B, n, w + 1, S) of each pair to one vector (B, n, S)."""
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Take note of the captions' statistics; only SAF keeps some."""
+        """Update running statistics from the captions' own; only SAF has any."""
 
 
-@MODELS.register(
-    "sgr", summary="similarity graph reasoning between words and a global node", paper="AAAI 2021"
-)
+@register("sgr", summary="similarity graph reasoning between words and a global node", paper="AAAI 2021")
 class SGR(SimilarityNodes):
     """Similarity graph reasoning (SGRAF, Sec. 3.3).
 
@@ -350,17 +339,13 @@ class SGR(SimilarityNodes):
         Sizes, encoders, ``dropout`` and ``temperature``; see :class:`SimilarityNodes`.
     """
 
+    steps: int = option(3, low=1)
+
     _vectors_per_node = 10
 
-    def __init__(
-        self,
-        *,
-        steps: int = 3,
-        **common: Any,
-    ) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        positive_integer(steps=steps)
-        self.graph = GraphReasoning(self.sim_dim, steps)
+        self.graph = GraphReasoning(self.sim_dim, self.steps)
 
     def _reason(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
         n_images, n, size = nodes.shape[:3]
@@ -372,7 +357,7 @@ class SGR(SimilarityNodes):
         return vectors.view(n_images, n, -1), None
 
 
-@MODELS.register("saf", summary="similarity attention filtration: gated average of nodes", paper="AAAI 2021")
+@register("saf", summary="similarity attention filtration: gated average of nodes", paper="AAAI 2021")
 class SAF(SimilarityNodes):
     """Similarity attention filtration (SGRAF, Sec. 3.4).
 
@@ -384,10 +369,7 @@ class SAF(SimilarityNodes):
 
     _vectors_per_node = 4
 
-    def __init__(
-        self,
-        **common: Any,
-    ) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self.filtration = AttentionFiltration(self.sim_dim)
 

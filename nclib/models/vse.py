@@ -12,7 +12,8 @@ from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.cosine import CosineMatcher
 from nclib.models.encoders import l2, word_mask
-from nclib.models.registry import MODELS, choice
+from nclib.models.options import option
+from nclib.models.registry import register
 
 
 def mean_of_words(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
@@ -38,7 +39,7 @@ WORD_POOLS: dict[str, Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]] = {
 }
 
 
-@MODELS.register("vse", summary="pooled regions, pooled BiGRU, cosine; fast", paper="VSE++, BMVC 2018")
+@register("vse", summary="pooled regions, pooled BiGRU, cosine; fast", paper="VSE++, BMVC 2018")
 class VSE(CosineMatcher):
     """Dual encoder on region features: linear map and pooling; BiGRU and pooling; cosine.
 
@@ -54,18 +55,13 @@ class VSE(CosineMatcher):
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
-    def __init__(
-        self,
-        *,
-        region_pool: str = "mean",
-        word_pool: str = "mean",
-        unit_fragments: bool = False,
-        **common: Any,
-    ) -> None:
+    region_pool: str = option("mean", choices=REGION_POOLS)
+    word_pool: str = option("mean", choices=WORD_POOLS)
+    unit_fragments: bool = option(False)
+
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        self.region_pool = choice("region_pool", region_pool, REGION_POOLS)
-        self.word_pool = choice("word_pool", word_pool, WORD_POOLS)
-        self.image_encoder.unit = self.text_encoder.unit = unit_fragments
+        self.image_encoder.unit = self.text_encoder.unit = self.unit_fragments
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features (B, R, feature_dim) to unit vectors (B, D)."""

@@ -12,7 +12,8 @@ from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.cosine import CosineMatcher
 from nclib.models.encoders import l2, xavier_linear
-from nclib.models.registry import MODELS, positive_integer
+from nclib.models.options import option
+from nclib.models.registry import register
 
 UNKNOWN = 3
 """Token id of an unknown word."""
@@ -102,7 +103,7 @@ def not_all_dropped(keep: Tensor) -> Tensor:
     return keep
 
 
-@MODELS.register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
+@register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
 class VSEInfinity(CosineMatcher):
     """Residual region encoder and BiGRU, each pooled by its own GPO; cosine.
 
@@ -120,27 +121,20 @@ class VSEInfinity(CosineMatcher):
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
+    pool_dim: int = option(32, low=2)
+    drop: float = option(0.2, low=0, below=1)
+
     draws_in_training = True
 
-    def __init__(
-        self,
-        *,
-        pool_dim: int = 32,
-        drop: float = 0.2,
-        **common: Any,
-    ) -> None:
+    def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self.text_encoder.unit = False
-        positive_integer(pool_dim=pool_dim)
-        if pool_dim % 2:
-            raise ValueError(f"pool_dim must be even (sine and cosine), got {pool_dim}")
-        if not 0 <= drop < 1:
-            raise ValueError(f"drop must lie in [0, 1), got {drop!r}")
-        self.drop = drop
-        self.image_pool = GPO(pool_dim, pool_dim)
-        self.text_pool = GPO(pool_dim, pool_dim)
+        if self.pool_dim % 2:
+            raise ValueError(f"pool_dim must be even (sine and cosine), got {self.pool_dim}")
+        self.image_pool = GPO(self.pool_dim, self.pool_dim)
+        self.text_pool = GPO(self.pool_dim, self.pool_dim)
 
-    def _region_encoder(self, width: int) -> ResidualRegionEncoder:
+    def region_encoder(self, width: int) -> ResidualRegionEncoder:
         return ResidualRegionEncoder(width, self.embed_dim)
 
     def encode_images(self, images: Tensor) -> ImageEncoding:

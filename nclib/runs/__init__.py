@@ -18,13 +18,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
 from nclib import label_noise, methods
-from nclib.common.options import Rule, plain_values, problems
+from nclib.common.options import Rule, did_you_mean, plain_values, problems
 from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
@@ -70,7 +69,7 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     Examples
     --------
     >>> experiment_of("l2rm").parameters()["rho"].describe()
-    'must be a number, above 0'
+    'must be a number, above 0 and at most 1'
     """
     pairs, labels = methods.available(), label_noise.available()
     if method in pairs:
@@ -78,9 +77,7 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     if method in labels:
         return LabelExperiment(method)
     every = [*pairs, *labels]
-    near = difflib.get_close_matches(str(method), every, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
+    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{did_you_mean(method, every)}")
 
 
 def run(
@@ -128,7 +125,8 @@ def run(
         One of ``nclib.models.available()``. Pairs only.
     mrate : float in [0, 1], optional
         Mismatch rate: the share of training pairs that the drawn noise makes wrong. Pairs only. 0.6 for the
-        benchmarks ``emoji``, ``planted``, ``f30k`` and ``coco``, 0 for all other data.
+        benchmarks ``emoji``, ``planted``, ``f30k`` and ``coco``, 0 for all other data, among them files in
+        the layout of a benchmark whose vocabulary is built from them.
     noise_rate : float in [0, 1], optional
         Labels: the share of training labels that are redrawn; 0.4 for the benchmarks, 0 for all other data.
         Pairs: another name of ``mrate``.

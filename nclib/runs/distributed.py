@@ -1,8 +1,8 @@
-"""One run on several processes, one per GPU, that ends where one process would, up to rounding.
+"""One run on several processes, one per GPU, with the result of one process up to rounding.
 
-The losses see the similarities of *all* pairs of a batch; dealing out pairs would change the negatives. So
-all processes draw the same batches and share the work on each: a process computes the columns of its share of
-the captions, with all images. Then every process gets the whole matrix and computes the same loss.
+A loss needs the similarities of *all* pairs of a batch; dividing the pairs would change the negatives. So all
+processes draw the same batches and share the work on each: a process computes the columns of its share of the
+captions, with all images. Then every process gathers the whole matrix and computes the same loss.
 
 * Encoders run on shares as well where a row's encoding depends on that row alone (``Matcher.encodes_alone``).
   Batch norm and random draws (dropout) do not allow that: such encoders run on the whole batch in every
@@ -39,7 +39,7 @@ from torch.autograd.function import once_differentiable
 from nclib.common.shares import held_back
 from nclib.common.tokens import Tokens
 
-TIMEOUT = timedelta(minutes=10)  # of waiting for the others: they do the same work, one of them also saves
+TIMEOUT = timedelta(minutes=10)  # of waiting for other processes: equal work, and one of them saves
 
 
 def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -77,14 +77,14 @@ class _Gather(torch.autograd.Function):
 
 
 class Processes:
-    """The processes that share a run; with one of them every method does nothing at no cost.
+    """The processes that share a run; with a single one every method costs nothing.
 
     Parameters
     ----------
     rank, size : int
-        Number of this process, and how many there are. Number 0 prints and writes.
+        Number of this process, and number of processes. Process 0 prints and writes.
     device : str
-        Device of this process; empty with one process, which takes what the run names.
+        Device of this process; empty with one process, which uses the run's device.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, device: str = "") -> None:
@@ -103,14 +103,14 @@ class Processes:
             collective(*args, **kwargs)
         except RuntimeError as error:
             raise RuntimeError(
-                f"process {self.rank} of {self.size} lost another one, whose own message says why; start all "
-                f"again and the run continues from its last epoch ({error})"
+                f"process {self.rank} of {self.size}: another process failed (see its error). Restart with "
+                f"the same command to resume ({error})"
             ) from error
 
     # -- shares -----------------------------------------------------------------------------------------
 
     def splits(self, n: int) -> bool:
-        """Return whether ``n`` rows or tasks are shared: each process then has one at least."""
+        """Return whether ``n`` rows or tasks are shared, so that each process has at least one."""
         return n >= self.size > 1 and not self._apart
 
     def share(self, n: int) -> slice:
@@ -119,7 +119,7 @@ class Processes:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Let this process compare whole batches inside, while the others work on other ones."""
+        """Let this process compare whole batches, while other processes work on other batches."""
         self._apart = True
         try:
             yield
@@ -127,7 +127,7 @@ class Processes:
             self._apart = False
 
     def compare(self, net: Any, images: Tensor, tokens: Tokens, *, logits: bool) -> Tensor:
-        """Return ``net(images, tokens, logits=logits)``, each process having computed its columns."""
+        """Return ``net(images, tokens, logits=logits)``, of which each process computes its columns."""
         n_images, n = len(images), len(tokens)
         if not (self.splits(n) and self.splits(n_images)):
             return net(images, tokens, logits=logits)
@@ -187,12 +187,12 @@ class Processes:
                 self.do(dist.broadcast, tensor.data, 0)
 
     def agree(self, what: str, value: object) -> None:
-        """Wait until all processes are here, and make sure that they have the same ``value``.
+        """Wait for all processes, and check that they have the same ``value``.
 
         Raises
         ------
         RuntimeError
-            When they have not.
+            When the values differ; ``what`` names them.
         """
         if self.size == 1:
             return
@@ -210,7 +210,7 @@ _current: ContextVar[Processes] = ContextVar("current", default=Processes())  # 
 
 
 def current() -> Processes:
-    """Return the processes that share the run of this context: outside of a run, one."""
+    """Return the processes that share the current run; outside of a run, a single one."""
     return _current.get()
 
 
@@ -225,8 +225,8 @@ def _place(device: str, size: int) -> str:
         )
     if local >= there:
         raise ValueError(
-            f"process {local} of this machine has no GPU of its own: there are {there}; start as many "
-            "processes as GPUs, or give device='cpu'"
+            f"process {local} of this machine has no GPU of its own: there are {there}; start at most that "
+            "many processes, or give device='cpu'"
         )
     return f"cuda:{local}"
 
@@ -240,12 +240,12 @@ def processes(device: str, *, refuse: str = "") -> Iterator[Processes]:
     device : str
         The run's device, as its settings name it.
     refuse : str
-        What must not be shared, in words; empty if it may.
+        Name of runs that cannot be shared; empty for others.
 
     Raises
     ------
     ValueError
-        When there are several processes and ``refuse`` says no, or the device does not fit.
+        When several processes would share a run named by ``refuse``, or the device does not fit.
     """
     joined = dist.is_available() and dist.is_initialized()
     size = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
@@ -258,8 +258,8 @@ def processes(device: str, *, refuse: str = "") -> Iterator[Processes]:
     if not joined:
         if place != "cpu":
             torch.cuda.set_device(place)
-        # Its functions keep the group of the moment of their import as a default, and a group that something
-        # keeps stays open when it is left: the others would wait for a process that failed.
+        # Its functions keep the group at the time of their import as a default. A group that is still
+        # referenced stays open when it is left, and other processes would wait for one that failed.
         importlib.import_module("torch.distributed.nn.functional")
         dist.init_process_group("gloo" if place == "cpu" else "nccl", timeout=TIMEOUT)
         atexit.register(_leave)
@@ -271,7 +271,7 @@ def processes(device: str, *, refuse: str = "") -> Iterator[Processes]:
                 warnings.simplefilter("ignore")  # the first process gives the same ones
             yield group
     except BaseException:
-        _leave()  # or else the others would wait for this one until their time is up
+        _leave()  # otherwise the other processes wait for this one until the timeout
         raise
     finally:
         _current.reset(token)

@@ -6,7 +6,6 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
-import difflib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -19,7 +18,8 @@ import torch
 
 from nclib.common.files import digest
 from nclib.common.lock import check_writable, sole_writer
-from nclib.common.options import Rule, make, misfits, problems, rules, signature
+from nclib.common.method import MethodRegistry
+from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
 from nclib.data import Dataset
 from nclib.data.category import CategoryData
@@ -67,8 +67,9 @@ class Experiment(ABC, Generic[T, D, N]):
 
     options: ClassVar[type[RunOptions]]  # chosen for every run, whatever its method
     schedule: ClassVar[type]  # how to train
+    methods: ClassVar[MethodRegistry[Any]]
+    catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
-    datasets: ClassVar[Registry[Any]]
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
@@ -78,14 +79,6 @@ class Experiment(ABC, Generic[T, D, N]):
         self.method = method
 
     # -- what a task must say ---------------------------------------------------------------------------
-
-    @abstractmethod
-    def method_options(self) -> type:
-        """Return the options dataclass of the method."""
-
-    @abstractmethod
-    def catalogues(self) -> dict[str, Collection[str]]:
-        """Return the catalogues of parameters that name an entry of one."""
 
     @abstractmethod
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,10 +91,6 @@ class Experiment(ABC, Generic[T, D, N]):
     @abstractmethod
     def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
         """Assemble data, noise, networks, method and trainer of a run. Writes nothing."""
-
-    @abstractmethod
-    def parts(self, settings: Settings) -> list[Any]:
-        """Return the classes and functions that compute a run; the code that they reach names it."""
 
     @abstractmethod
     def noise_facts(self, noise: N) -> dict[str, Any]:
@@ -128,7 +117,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        return {**self._shared_rules(), **rules(self.method_options())}
+        return {**self._shared_rules(), **rules(self.methods.options(self.method))}
 
     def _shared_rules(self) -> dict[str, Rule]:
         return {**rules(self.options), **rules(self.schedule)}
@@ -180,30 +169,16 @@ class Experiment(ABC, Generic[T, D, N]):
         for name in self.mappings:
             if name in given and not isinstance(given[name], Mapping):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
-        for name, catalogue in self.catalogues().items():
+        for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}")
+                hint = "; import the file that registers another one first" if name == "model" else ""
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
 
     def resolve(self, **values: Any) -> Settings:
-        """Return the complete settings of a run: defaults, then the preset, then the given values.
-
-        Parameters
-        ----------
-        **values
-            Parameters of :func:`nclib.run`.
-
-        Returns
-        -------
-        Settings
-
-        Raises
-        ------
-        ValueError
-            For an unknown name, a misspelt parameter or a value out of range.
-        """
+        """Return the complete settings of a run, as :func:`nclib.resolve`."""
         given = self.check({k: as_plain(v) for k, v in values.items()})
         name, dataset = (given.get(k, getattr(self.options, k)) for k in ("preset", "dataset"))
         usual = self.preset(name, dataset, given)
@@ -223,11 +198,11 @@ class Experiment(ABC, Generic[T, D, N]):
             method=self.method,
             run=run,
             schedule=part(self.schedule),
-            method_options=part(self.method_options()),
+            method_options=part(self.methods.options(self.method)),
             noise_sha256=sha256,
             **mappings,
         )
-        _check_data_options(self.datasets, dataset, settings.data_options)
+        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
         return settings
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
@@ -240,7 +215,7 @@ class Experiment(ABC, Generic[T, D, N]):
             method=self.method,
             run=part(self.options, flat),
             schedule=part(self.schedule, flat),
-            method_options=part(self.method_options(), flat["method_options"]),
+            method_options=part(self.methods.options(self.method), flat["method_options"]),
             noise_sha256=flat.get("noise_sha256", ""),
             **{name: flat.get(name, {}) for name in self.mappings},
         )
@@ -253,7 +228,11 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""
-        return fingerprint(settings.flat(), self.parts(settings))
+        cls = type(self)
+        parts: list[Any] = [cls.load, cls.train, cls.evaluate, cls.diagnostics]
+        parts.append(self.methods[self.method].factory)
+        parts += [entries[getattr(settings.run, kind)].factory for kind, entries in self.catalogues.items()]
+        return fingerprint(settings.flat(), parts)
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read.
@@ -372,27 +351,7 @@ class Experiment(ABC, Generic[T, D, N]):
         return record
 
     def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
-        """Load the objects of a finished run with the weights of its selected epoch.
-
-        Parameters
-        ----------
-        record : Record
-            Of the run; its ``folder`` must hold the checkpoint.
-        device : str
-            ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-        Returns
-        -------
-        LoadedRun
-
-        Raises
-        ------
-        FileNotFoundError
-            When the run's folder, which holds its weights, is not there.
-        ValueError
-            When the checkpoint is damaged or belongs to other settings, data or code, or the device does not
-            exist here.
-        """
+        """Load the objects of a finished run, as :func:`nclib.open_run`."""
         with torch.random.fork_rng(devices=[]):
             loaded = self.load(self.read(record.settings), Path(record.folder), choose_device(device))
         loaded.trainer.load_best()
@@ -415,9 +374,8 @@ def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
     for name in (n for n in given if n not in known):
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"{kind}: {owner!r} has no option {name!r}; {hint}it has {', '.join(known)}")
+        hint = did_you_mean(name, known) or ";"
+        raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
 
 
 def _check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from nclib import label_noise
 from nclib.data import category
 from nclib.data.category import CategoryData, category_datasets
 from nclib.label_noise import DeepMethod, Shape, Training
+from nclib.label_noise.base import METHODS
 from nclib.noise.label_noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer
@@ -31,17 +32,12 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
 
     options = LabelOptions
     schedule = LabelSchedule
+    methods = METHODS
+    catalogues = {"dataset": category_datasets}  # noqa: RUF012
     mappings = ("data_options",)
-    datasets = category_datasets
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
     in_one_process = "runs of category retrieval"
     items = "labels"
-
-    def method_options(self) -> type:
-        return label_noise.options(self.method)
-
-    def catalogues(self) -> dict[str, Collection[str]]:
-        return {"dataset": category.available()}
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
@@ -87,12 +83,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             },
         )
         return LoadedRun(trainer, dataset, noise)
-
-    def parts(self, settings: LabelSettings) -> list[Any]:
-        cls = type(self)
-        chosen = ((label_noise.METHODS, self.method), (category_datasets, settings.run.dataset))
-        entries = [registry[name].factory for registry, name in chosen]
-        return [cls.load, cls.train, cls.evaluate, cls.diagnostics, *entries]
 
     def noise_facts(self, noise: LabelNoise) -> dict[str, Any]:
         """Return the number of labels, of images and texts together, and the scope of the noise."""

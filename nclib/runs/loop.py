@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nclib.common.files import write_atomically
 from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
 from nclib.runs.distributed import current
@@ -214,7 +215,7 @@ class SavedLoop(ABC):
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
             path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
-            checkpoint.write_atomically(path, buffer.getvalue())
+            write_atomically(path, buffer.getvalue())
         content = {**self.identity, **self._state(), "history": self.history, "best": self.best}
         content["computed_on"] = self.computed_on
         checkpoint.save(self._file, content)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from nclib.common.options import misfits
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
+from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS, SIZES, parameters_of
 from nclib.noise import Mismatch
@@ -33,20 +34,15 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
 
     options = PairOptions
     schedule = PairSchedule
+    methods = METHODS
+    catalogues = {"dataset": datasets, "model": MODELS}  # noqa: RUF012
     mappings = ("model_options", "data_options")
-    datasets = datasets
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
     items = "pairs"
 
-    def method_options(self) -> type:
-        return methods.options(self.method)
-
-    def catalogues(self) -> dict[str, Collection[str]]:
-        return {"dataset": data.available(), "model": models.available()}
-
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        return pair_preset(name, dataset, self.method, given.get("model", PairOptions.model))
+        return pair_preset(name, dataset, self.method, {"model": PairOptions.model, **given})
 
     def resolve(self, **values: Any) -> PairSettings:
         """Return the complete settings of a run, as :meth:`Experiment.resolve`."""
@@ -79,12 +75,6 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             data_checksum=dataset.checksum,
         )
         return LoadedRun(trainer, dataset, noise)
-
-    def parts(self, settings: PairSettings) -> list[Any]:
-        cls, run = type(self), settings.run
-        chosen = ((methods.METHODS, self.method), (MODELS, run.model), (datasets, run.dataset))
-        entries = [registry[name].factory for registry, name in chosen]
-        return [cls.load, cls.evaluate, cls.diagnostics, *entries]
 
     def noise_facts(self, noise: Mismatch) -> dict[str, Any]:
         return {"of": len(noise)}

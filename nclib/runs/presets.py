@@ -7,13 +7,15 @@ method's own values, in its ``settings``, win over these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from nclib import label_noise, methods, models
+from nclib import methods, models
+from nclib.label_noise.base import METHODS as LABEL_METHODS
 
 PRESETS = ("quick", "paper")
 
-# Benchmarks whose noise is drawn, with the usual rate. Any other data are taken without drawn noise.
+# Benchmarks whose noise is drawn, with the usual rate. Noise is drawn for other data only when asked for.
 DRAWN_RATES: dict[str, float] = {
     **dict.fromkeys(("emoji", "planted", "f30k", "coco"), 0.6),
     **dict.fromkeys(("emoji_category", "planted_category", "wikipedia", "nuswide", "xmedianet"), 0.4),
@@ -44,16 +46,25 @@ PAPER_MODEL: dict[str, Any] = {"embed_dim": 1024, "sim_dim": 256, "word_dim": 30
 PAPER_DATA: dict[str, dict[str, Any]] = {"emoji": {"size": "default", "regions": 36}}
 
 
-def pair_preset(name: str, dataset: str, method: str, model: str) -> dict[str, Any]:
+def drawn_rate(dataset: str, data_options: Mapping[str, Any]) -> float:
+    """Return the usual rate of drawn noise; 0 for data that are not a benchmark.
+
+    Files in the layout of a benchmark whose vocabulary is built from them are a user's own.
+    """
+    return 0.0 if data_options.get("build_vocabulary") else DRAWN_RATES.get(dataset, 0.0)
+
+
+def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a preset for pairs, by the names of a run's parameters.
 
     Later ones win: the general schedule, the model's own ``settings``, the method's own ``settings``.
     """
+    model = given["model"]
     quick = name == "quick"
     paper = dataset if dataset in PAPER else "f30k"
     key = "quick" if quick else paper
     return {
-        "mrate": DRAWN_RATES.get(dataset, 0.0),
+        "mrate": drawn_rate(dataset, given.get("data_options", {})),
         **(QUICK if quick else PAPER[paper]),
         **models.settings(model, key),
         **methods.settings(method, key),
@@ -79,9 +90,13 @@ PAPER_LABEL_BATCH: dict[str, int] = {"wikipedia": 100, "nuswide": 500, "xmediane
 
 def label_preset(name: str, dataset: str, method: str) -> dict[str, Any]:
     """Return the values of a preset for labels; the method's own ``settings`` win over the general ones."""
-    own = label_noise.METHODS[method].factory.settings
-    rate = {"noise_rate": DRAWN_RATES.get(dataset, 0.0)}
+    rate = {"noise_rate": drawn_rate(dataset, {})}
     if name == "quick":
-        return {**rate, **QUICK_LABELS, **own.get("quick", {})}
+        return {**rate, **QUICK_LABELS, **LABEL_METHODS.settings(method, "quick")}
     paper = dataset if dataset in PAPER_LABEL_BATCH else "wikipedia"
-    return {**rate, **PAPER_LABELS, "batch_size": PAPER_LABEL_BATCH[paper], **own.get(paper, {})}
+    return {
+        **rate,
+        **PAPER_LABELS,
+        "batch_size": PAPER_LABEL_BATCH[paper],
+        **LABEL_METHODS.settings(method, paper),
+    }

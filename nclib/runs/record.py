@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from nclib.runs.checkpoint import write_atomically
+from nclib.common.files import write_atomically
 from nclib.runs.identity import naming
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Record:
         """
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
-        write_atomically(Path(path), text.encode())
+        write_atomically(path, text)
         return Path(path)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Parameters as words of a command line, in both directions."""
+"""Conversion between the parameters of a run and the words of a command line, in both directions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ WORDS = {"true": True, "yes": True, "false": False, "no": False}  # in any case
 
 
 def value_of(text: str, rule: Rule | None = None) -> Any:
-    """Return the value that a word stands for.
+    """Parse one word of a command line.
 
-    Text where ``rule`` wants text; else true, yes, false, no (in any case), null, None, numbers and anything
-    in JSON are what they look like, and every other word is text.
+    Where ``rule`` asks for text, the word is text. Elsewhere true, yes, false, no (in any case), null, None,
+    numbers and JSON are parsed, and every other word is text.
     """
     if rule is not None and rule.kind is str:
         return text
@@ -34,26 +34,36 @@ def value_of(text: str, rule: Rule | None = None) -> Any:
 
 
 def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any]:
-    """Return the options among ``words``: ``--name value``, ``--name=value``, ``--mapping.key value``.
+    """Parse options: ``--name value``, ``--name=value``, ``--mapping.key value``.
 
     Parameters
     ----------
     words : sequence of str
     rules : mapping
-        What each option may be, by name. Unknown names are returned like others: the run refuses them, with
-        the nearest known one.
+        What each option may be, by name. Unknown names are returned too: the run refuses them and names the
+        nearest known one.
+
+    Returns
+    -------
+    dict
+        Value of every option; a mapping of its own for ``--mapping.key``.
 
     Raises
     ------
     ValueError
-        For a word that is no option, or an option without a value.
+        For a word that does not start with ``--``, or an option without a value.
+
+    Examples
+    --------
+    >>> options_of(["--mrate", "0.4", "--data_options.root", "/data"], {})
+    {'mrate': 0.4, 'data_options': {'root': '/data'}}
     """
     found: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         if not word.startswith("--"):
-            raise ValueError(f"{word!r} is no option; they are written --name value")
+            raise ValueError(f"{word!r} is not an option; options are written --name value")
         name, equals, text = word[2:].partition("=")
         if not equals:
             if not rest:
@@ -63,7 +73,7 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
         if key:
             mapping = found.setdefault(name, {})
             if not isinstance(mapping, dict):
-                raise ValueError(f"--{name} is given whole and as --{name}.{key}; take one")
+                raise ValueError(f"--{name} is given whole and as --{name}.{key}; give one")
             mapping[key] = value_of(text)
         else:
             found[name] = value_of(text, rules.get(name))
@@ -71,7 +81,22 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the words, quoted for a shell, that :func:`options_of` reads as ``values``."""
+    """Return the words of a command line, quoted for a shell, that :func:`options_of` parses as ``values``.
+
+    Parameters
+    ----------
+    values : mapping
+        Values by name; mappings become ``--mapping.key value``.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> words_of({"mrate": 0.4, "data_options": {"n_train": 64}})
+    ['--mrate', '0.4', '--data_options.n_train', '64']
+    """
     return [shlex.quote(word) for word in _words(values, "")]
 
 

@@ -1,11 +1,18 @@
-"""Examples in docstrings of the data and of their ground run as they stand."""
+"""Examples in docstrings run as they are printed."""
 
 import doctest
 import importlib
 
 import pytest
 
-MODULES = ("nclib.common.files",)
+MODULES = (
+    "nclib.common.files",
+    "nclib.common.options",
+    "nclib.runs",
+    "nclib.runs.machine",
+    "nclib.runs.options",
+    "nclib.runs.words",
+)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -257,7 +257,7 @@ def test_correction_beats_the_given_labels_on_clean_clusters(tmp_path):
 
 def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tmp_path, monkeypatch):
     widths = []
-    from nclib.label_noise import correction as correct
+    from nclib.label_noise.parts import correction as correct
 
     real = correct.neighbour_vote
 

@@ -3,49 +3,53 @@
 import torch
 import torch.nn.functional as F
 
-GELU = {"exact": F.gelu, "quick": lambda x: x * torch.sigmoid(1.702 * x)}
+GELU = {"gelu": F.gelu, "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x)}
 
 
 def norm(state, name, x):
     return F.layer_norm(x, x.shape[-1:], state[f"{name}.weight"], state[f"{name}.bias"])
 
 
+def linear(state, name, x):
+    return F.linear(x, state[f"{name}.weight"], state[f"{name}.bias"])
+
+
 def blocks(state, prefix, x, heads, gelu, mask=None):
     """Blocks on one sequence (P, H), with torch's attention."""
     i = 0
-    while f"{prefix}transformer.resblocks.{i}.ln_1.weight" in state:
-        name = f"{prefix}transformer.resblocks.{i}"
+    while f"{prefix}encoder.layers.{i}.layer_norm1.weight" in state:
+        name = f"{prefix}encoder.layers.{i}"
         attention = torch.nn.MultiheadAttention(x.shape[-1], heads)
-        own = {k.removeprefix(f"{name}.attn."): v for k, v in state.items() if k.startswith(f"{name}.attn.")}
+        own = {f"out_proj.{k}": state[f"{name}.self_attn.out_proj.{k}"] for k in ("weight", "bias")}
+        for kind in ("weight", "bias"):
+            parts = [state[f"{name}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
+            own[f"in_proj_{kind}"] = torch.cat(parts)
         attention.load_state_dict(own)
-        y = norm(state, f"{name}.ln_1", x)
+        y = norm(state, f"{name}.layer_norm1", x)
         with torch.no_grad():
             x = x + attention(y, y, y, attn_mask=mask, need_weights=False)[0]
-        wide = F.linear(
-            norm(state, f"{name}.ln_2", x),
-            state[f"{name}.mlp.c_fc.weight"],
-            state[f"{name}.mlp.c_fc.bias"],
-        )
-        x = x + F.linear(
-            GELU[gelu](wide), state[f"{name}.mlp.c_proj.weight"], state[f"{name}.mlp.c_proj.bias"]
-        )
+        wide = GELU[gelu](linear(state, f"{name}.mlp.fc1", norm(state, f"{name}.layer_norm2", x)))
+        x = x + linear(state, f"{name}.mlp.fc2", wide)
         i += 1
     return x
 
 
-def image_states(state, picture, heads=2, gelu="exact"):
-    """States (1 + grid^2, H) of a picture (3, S, S), patch by patch."""
-    weight = state["visual.conv1.weight"]
-    patch, rows = weight.shape[2], [state["visual.class_embedding"]]
+def image_states(state, picture, heads=4, gelu="gelu"):
+    """States (1 + grid^2, H) of a picture (3, S, S), patch by patch, after the last norm."""
+    vision = "vision_model."
+    weight = state[f"{vision}embeddings.patch_embedding.weight"]
+    patch, rows = weight.shape[2], [state[f"{vision}embeddings.class_embedding"]]
     for top in range(0, picture.shape[1], patch):
         for left in range(0, picture.shape[2], patch):
             rows.append((weight * picture[:, top : top + patch, left : left + patch]).sum((1, 2, 3)))
-    x = norm(state, "visual.ln_pre", torch.stack(rows) + state["visual.positional_embedding"])
-    return norm(state, "visual.ln_post", blocks(state, "visual.", x, heads, gelu))
+    x = torch.stack(rows) + state[f"{vision}embeddings.position_embedding.weight"]
+    x = blocks(state, vision, norm(state, f"{vision}pre_layrnorm", x), heads, gelu)
+    return norm(state, f"{vision}post_layernorm", x)
 
 
-def text_states(state, ids, heads=1, gelu="exact"):
+def text_states(state, ids, heads=2, gelu="gelu"):
     """States (P, H) of one text."""
-    x = state["token_embedding.weight"][ids] + state["positional_embedding"][: len(ids)]
+    x = state["text_model.embeddings.token_embedding.weight"][ids]
+    x = x + state["text_model.embeddings.position_embedding.weight"][: len(ids)]
     mask = torch.full((len(ids), len(ids)), float("-inf")).triu(1)
-    return norm(state, "ln_final", blocks(state, "", x, heads, gelu, mask))
+    return norm(state, "text_model.final_layer_norm", blocks(state, "text_model.", x, heads, gelu, mask))

@@ -1,36 +1,38 @@
-"""The model CLIP: zero-shot as it lies in a file, what is trained, and small towers from scratch."""
+"""The model CLIP: zero-shot as it lies in a folder, what is trained, and small towers from scratch."""
 
 import pytest
 import torch
 from clip_reference import image_states, text_states
-from local_weights import WORDS, clip_state, merges_file, words_file
-from safetensors.torch import save_file
+from local_weights import WORDS, clip_vocabulary, words_file
+from local_weights import clip_folder as write_clip
 
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.clip_file import MEAN, STD
+from nclib.models.pretrained import CLIP_COLOURS
 
 SIZES = {"feature_dim": 24, "vocab_size": 20, "n_regions": 8, "embed_dim": 10}
 TOKENS = Tokens(torch.tensor([[1, 7, 3, 2], [1, 5, 2, 0], [1, 9, 11, 2]]), (4, 3, 4))
 
 
 @pytest.fixture
-def file(tmp_path):
-    save_file(clip_state(), tmp_path / "clip.safetensors")
-    return str(tmp_path / "clip.safetensors")
+def folder(tmp_path):
+    write_clip(tmp_path)
+    return str(tmp_path)
 
 
-@pytest.mark.parametrize("gelu", ["exact", "quick"])
+@pytest.mark.parametrize("gelu", ["gelu", "quick_gelu"])
 @pytest.mark.parametrize("finetune", ["head", "all"])
-def test_untrained_it_is_the_file(file, gelu, finetune):
-    state = clip_state()
-    model = build("clip", **SIZES, clip_file=file, clip_gelu=gelu, finetune=finetune)
+def test_untrained_it_is_the_folder(tmp_path, gelu, finetune):
+    state = write_clip(tmp_path, gelu=gelu)
+    model = build("clip", **SIZES, clip_folder=str(tmp_path), finetune=finetune)
     pictures = torch.rand(2, 8, 8, 3)
-    ready = ((pictures - torch.tensor(MEAN)) / torch.tensor(STD)).permute(0, 3, 1, 2)
-    rows = [image_states(state, picture, gelu=gelu)[0] @ state["visual.proj"] for picture in ready]
+    mean, std = map(torch.tensor, CLIP_COLOURS)
+    ready = ((pictures - mean) / std).permute(0, 3, 1, 2)
+    to_image, to_text = state["visual_projection.weight"].t(), state["text_projection.weight"].t()
+    rows = [image_states(state, picture, gelu=gelu)[0] @ to_image for picture in ready]
     ids = [row[:n] for row, n in zip(TOKENS.ids, TOKENS.lengths, strict=True)]
-    columns = [text_states(state, row, gelu=gelu)[-1] @ state["text_projection"] for row in ids]
+    columns = [text_states(state, row, gelu=gelu)[-1] @ to_text for row in ids]
     wanted = torch.cosine_similarity(torch.stack(rows)[:, None], torch.stack(columns)[None], dim=2)
     got = model(pictures.flatten(2), TOKENS)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
@@ -39,18 +41,29 @@ def test_untrained_it_is_the_file(file, gelu, finetune):
     assert model.pair_dim == model.embed_dim == 6
 
 
-def test_words_are_cut_into_pieces(tmp_path, file):
+def test_it_is_the_librarys_own_similarity(tmp_path, folder):
+    from transformers import CLIPModel
+
+    whole = CLIPModel.from_pretrained(folder, local_files_only=True)
     model = build(
         "clip",
         **SIZES | {"vocab_size": len(WORDS)},
-        clip_file=file,
-        text_merges=merges_file(tmp_path / "merges.txt"),
+        clip_folder=folder,
         text_words=words_file(tmp_path / "words.json"),
     )
-    got = model.encode_captions(Tokens(torch.tensor([[1, 7, 2]]), (3,))).vectors[0]  # <start> teapot <end>
-    state = clip_state()
-    wanted = text_states(state, torch.tensor([538, 518, 539]))[-1] @ state["text_projection"]
-    torch.testing.assert_close(got, wanted / wanted.norm(), rtol=1e-4, atol=1e-5)
+    names = clip_vocabulary()
+    pieces = [
+        ["<|startoftext|>", "a</w>", "teapot</w>", "<|endoftext|>"],
+        ["<|startoftext|>", "<|endoftext|>"],
+    ]
+    ids = torch.tensor(
+        [[names[p] for p in row] + [names["<|endoftext|>"]] * (4 - len(row)) for row in pieces]
+    )
+    pictures = torch.rand(3, 8, 24)
+    with torch.no_grad():
+        given = whole(input_ids=ids, pixel_values=model.image_tower.prepare(pictures))
+        got = model(pictures, Tokens(torch.tensor([[1, 4, 7, 2], [1, 2, 0, 0]]), (4, 2)))
+    torch.testing.assert_close(got, given.logits_per_image / whole.logit_scale.exp(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +72,10 @@ def test_words_are_cut_into_pieces(tmp_path, file):
         ({"finetune": "head"}, {"image_head", "text_head"}),
         ({"finetune": "all"}, {"image_tower", "captions"}),
         ({}, {"image_tower", "captions"}),
-        ({"patch": 4}, {"image_tower", "captions"}),
     ],
 )
-def test_what_is_trained(file, options, moved):
-    options = {**options, "clip_file": file} if "finetune" in options else options
+def test_what_is_trained(folder, options, moved):
+    options = {**options, "clip_folder": folder} if "finetune" in options else options
     torch.manual_seed(0)
     model = build("clip", **SIZES, **options)
     images = torch.rand(3, 8, 24)
@@ -84,13 +96,28 @@ def test_what_is_trained(file, options, moved):
     assert torch.equal(again(images, TOKENS), model(images, TOKENS))
 
 
-def test_regions_from_scratch_are_a_set_and_patches_are_not():
+def test_regions_from_scratch_are_a_set():
     torch.manual_seed(0)
-    images = torch.rand(2, 8, 24)
-    for options, same in (({}, True), ({"patch": 4}, False)):
-        model = build("clip", **SIZES, **options)
-        shuffled = model.encode_images(images.flip(1)).vectors
-        assert torch.allclose(model.encode_images(images).vectors, shuffled, atol=1e-5) == same
+    images, model = torch.rand(2, 8, 24), build("clip", **SIZES)
+    shuffled = model.encode_images(images.flip(1)).vectors
+    assert torch.allclose(model.encode_images(images).vectors, shuffled, atol=1e-5)
+
+
+def test_words_from_scratch_are_read_in_order_and_cut_before_the_last():
+    torch.manual_seed(0)
+    model = build("clip", **SIZES)
+    ids = torch.randint(3, 20, (1, 90))
+    short = torch.cat([ids[:, :76], ids[:, -1:]], 1)
+    got = model.encode_captions(Tokens(ids, (90,))).vectors
+    assert torch.equal(got, model.encode_captions(Tokens(short, (77,))).vectors)
+    swapped = short.clone()
+    swapped[0, [5, 6]] = swapped[0, [6, 5]]
+    assert swapped[0, 5] != swapped[0, 6]
+    assert not torch.allclose(got, model.encode_captions(Tokens(swapped, (77,))).vectors, atol=1e-5)
+    padded = torch.cat([short[:, -5:], torch.full((1, 3), 4)], 1)
+    alone = model.encode_captions(Tokens(short[:, -5:], (5,))).vectors
+    both = model.encode_captions(Tokens(torch.cat([padded, ids[:, :8]]), (5, 8))).vectors[:1]
+    torch.testing.assert_close(both, alone)
 
 
 def test_a_run_from_scratch_learns(tmp_path):
@@ -112,28 +139,24 @@ def test_a_run_from_scratch_learns(tmp_path):
     assert record.metrics["test"]["rsum"] > 1.5 * chance
 
 
-def test_errors(tmp_path, file):
+def test_errors(tmp_path, folder):
     for options, message in (
-        ({"clip_file": "x"}, "clip_file='x': there is no such file"),
-        ({"finetune": "none"}, "finetune must be one of 'all', 'head', got 'none'"),
-        ({"finetune": "all"}, "finetune='all' is used with clip_file only"),
-        ({"clip_gelu": "quick"}, "clip_gelu='quick' is used with clip_file only"),
-        ({"text_words": "x"}, "text_words='x' is used with clip_file only"),
-        ({"clip_file": file, "patch": 4}, "for towers from scratch, not for clip_file"),
-        ({"clip_file": file, "width": 64}, "for towers from scratch, not for clip_file"),
-        ({"clip_file": file, "text_words": "x"}, "text_merges='' and text_words='x': give both"),
-        ({"clip_file": file, "feature_dim": 68}, "feature_dim=68: CLIP reads pictures.*data_options"),
-        ({"patch": 4, "feature_dim": 68}, "feature_dim=68: CLIP reads pictures.*data_options"),
+        ({"clip_folder": "x"}, "clip_folder='x' is neither a folder with config.json"),
+        ({"finetune": "none"}, "finetune='none': must be one of 'head', 'all'"),
+        ({"finetune": "all"}, "finetune='all' is used with clip_folder only"),
+        ({"text_words": "x"}, "text_words='x' is used with clip_folder only"),
+        ({"clip_folder": folder, "width": 64}, "for towers from scratch, not for clip_folder"),
+        ({"clip_folder": folder, "text_words": "x"}, "text_words='x': there is no such file"),
+        ({"clip_folder": folder, "vocab_size": 600}, "knows 522 ids and the data has 600; give text_words"),
+        (
+            {"clip_folder": folder, "feature_dim": 68},
+            "feature_dim=68: the model reads pictures.*data_options",
+        ),
         ({"width": 100}, "width must be a multiple of 64"),
-        ({"patch": -1}, "patch=-1"),
-        ({"patch": 9}, "patch=9 is larger than a picture, whose shorter side is 8"),
-        ({"layers": 0}, "layers must be a positive integer"),
+        ({"layers": 0}, "layers=0: must be a whole number, at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             build("clip", **{**SIZES, **options})
-    model = build("clip", **SIZES, clip_file=file)
+    model = build("clip", **SIZES, clip_folder=folder)
     with pytest.raises(ValueError, match=r"images have 7 regions.*n_regions=8"):
         model.encode_images(torch.rand(1, 7, 24))
-    save_file({**clip_state(), "text_projection": torch.zeros(64, 7)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="embeddings are 6 wide for images and 7 for text"):
-        build("clip", **SIZES, clip_file=str(tmp_path / "other.safetensors"))

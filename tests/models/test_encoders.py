@@ -122,9 +122,9 @@ def test_wrong_options_are_named():
         build("sgr", feature_dim=4, vocab_size=4, stepz=2)
     with pytest.raises(ValueError, match="embed_dim must be a positive integer, got 0"):
         build("sgr", feature_dim=4, vocab_size=4, embed_dim=0)
-    with pytest.raises(ValueError, match="region_pool must be one of 'max', 'mean', got 'sum'"):
+    with pytest.raises(ValueError, match="region_pool='sum': must be one of 'mean', 'max'"):
         build("vse", feature_dim=4, vocab_size=4, region_pool="sum")
-    with pytest.raises(ValueError, match="temperature must be a positive number, got -1"):
+    with pytest.raises(ValueError, match="temperature=-1: must be a number, above 0"):
         build("saf", feature_dim=4, vocab_size=4, temperature=-1)
     with pytest.raises(ValueError, match="dropout"):
         build("saf", feature_dim=4, vocab_size=4, dropout=1.5)
@@ -134,7 +134,7 @@ def test_options_include_those_of_the_bases():
     assert list(options("sgr"))[:3] == ["steps", "dropout", "temperature"]
     assert options("sgraf")["temperature"] == "9.0"
     assert options("scan")["direction"] == "'t2i'"
-    assert {"text_folder", "image_file"} <= set(options("vse_inf"))
+    assert {"text_folder", "image_folder"} <= set(options("vse_inf"))
     assert all("feature_dim" not in options(name) for name in available())
 
 

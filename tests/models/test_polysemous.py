@@ -10,7 +10,7 @@ from nclib import losses
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pcme import PCME, soft_contrastive
-from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
+from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SetEncoding
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
 IMAGE_GLOBALS = torch.tensor([[0.2, -0.1, 0.4], [-0.3, 0.5, 0.1]], dtype=torch.float64)
@@ -154,7 +154,7 @@ def sentence_vector(layer, x):
 def pvse_pair(model, image, ids):
     x = model.embedding(ids)
     a = pooled(model.image_pool, model.image_fc(image.mean(0)), image)
-    b = pooled(model.text_pool, sentence_vector(model.sentence, x), x)
+    b = pooled(model.text_pool, sentence_vector(model.sentence_encoder, x), x)
     return max(torch.cosine_similarity(u, v, dim=0) for u in a for v in b)
 
 
@@ -166,7 +166,7 @@ def attended(layer, x):
 def pcme_pair(model, image, ids):
     x = model.embedding(ids)
     a = pooled(model.image_pool, model.image_fc(image.mean(0)), image)[0]
-    b = pooled(model.text_pool, sentence_vector(model.sentence, x), x)[0]
+    b = pooled(model.text_pool, sentence_vector(model.sentence_encoder, x), x)[0]
     spread_a = model.image_spread_fc(attended(model.image_spread, image))
     spread_a = spread_a + model.image_spread_global(image.mean(0))
     spread_b = model.text_spread_fc(attended(model.text_spread, x))
@@ -175,7 +175,7 @@ def pcme_pair(model, image, ids):
     for eps in model.draws[0].double():
         for other in model.draws[1].double():
             gap = a / a.norm() + spread_a.exp() * eps - b / b.norm() - spread_b.exp() * other
-            t = model.shift - model.slope * (gap.square().sum() + 1e-6).sqrt()
+            t = model.b - model.a * (gap.square().sum() + 1e-6).sqrt()
             total = total + torch.exp(t) / (torch.exp(t) + torch.exp(-t))
     return total / model.n_samples**2
 
@@ -259,12 +259,12 @@ def test_the_logit_separates_where_probabilities_round():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="embed_dim must be even"):
         build("pvse", **SIZES | {"embed_dim": 7})
-    with pytest.raises(ValueError, match="n_embeds must be a positive integer, got 0"):
+    with pytest.raises(ValueError, match="n_embeds=0: must be a whole number, at least 1"):
         PVSE(feature_dim=6, vocab_size=9, n_embeds=0)
-    with pytest.raises(ValueError, match="compare must be one of 'dot', 'probability', got 'cosine'"):
+    with pytest.raises(ValueError, match="compare='cosine': must be one of 'probability', 'dot'"):
         build("pcme", **SIZES, compare="cosine")
-    with pytest.raises(ValueError, match="sigma must be a positive number"):
+    with pytest.raises(ValueError, match=r"sigma=.*: must be a number, above 0"):
         build("pcme", **SIZES, sigma=0.0)
-    with pytest.raises(ValueError, match="sentence must be one of 'final', 'last_token', got 'mean'"):
-        SentenceEncoder(4, 4, "mean")
+    with pytest.raises(ValueError, match="sentence='mean': must be one of 'last_token', 'final'"):
+        build("pvse", **SIZES, sentence="mean")
     assert FragmentAttention(1).first.weight.shape == (1, 1)

@@ -121,5 +121,5 @@ def test_trains_every_parameter():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="pool_dim must be even"):
         build("vse_inf", **SIZES, pool_dim=7)
-    with pytest.raises(ValueError, match=r"drop must lie in \[0, 1\), got 1"):
+    with pytest.raises(ValueError, match="drop=1: must be a number, at least 0 and below 1"):
         build("vse_inf", **SIZES, drop=1)

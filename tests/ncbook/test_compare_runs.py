@@ -4,13 +4,13 @@ import csv
 import io
 import math
 
-import ncbook as tables
+import ncbook
 import pandas as pd
 import pytest
-from ncbook._compare import Difference, mean_text
-from ncbook._match import wanted
-from ncbook._sheets import verdict_mark
+from ncbook.compare import Difference, mean_text
+from ncbook.match import run_of
 from ncbook.runs import protocol_line, variant, variant_of
+from ncbook.tables import agreement
 from records_made import save, save_category
 from scipy import stats
 
@@ -53,7 +53,7 @@ def made(tmp_path_factory):
         data_options={"root": "data"},
     )
     (folder / "bench.json").write_text("{}")
-    return tables.load_runs(folder)
+    return ncbook.load_runs(folder)
 
 
 def test_difference_is_the_paired_t_test():
@@ -82,8 +82,8 @@ def test_differences_without_spread_or_without_runs():
 def test_only_shared_seeds_count():
     a = pd.DataFrame({"seed": [0, 1, 2, 2], "rsum": [10.0, 20.0, 30.0, 50.0]})
     b = pd.DataFrame({"seed": [2, 1, 5], "rsum": [1.0, 2.0, 99.0]})
-    assert tables.paired(a, b).values == (18.0, 39.0)
-    assert tables.paired(a.iloc[:0], b).n == 0
+    assert ncbook.paired(a, b).values == (18.0, 39.0)
+    assert ncbook.paired(a.iloc[:0], b).n == 0
 
 
 def test_mean_text():
@@ -123,7 +123,7 @@ def test_protocol_line_says_how(made):
 
 
 def test_measured_table_has_means_and_paired_gains(made):
-    sheet = tables.bundled_sheet("L2RM", "6", made)
+    sheet = ncbook.bundled_table("L2RM", "6", made)
     rows = {(r["rate"], r["run"]): r for r in lines(sheet)}
     ours = rows["0.6", "l2rm · vse"]
     assert float(ours["rsum mean"]) == pytest.approx(312)
@@ -140,49 +140,49 @@ def test_measured_table_has_means_and_paired_gains(made):
 
 
 def test_ablations_compare_with_the_full_method(made):
-    row = next(r for r in lines(tables.bundled_sheet("L2RM", "3", made)) if "cosine" in r["run"])
+    row = next(r for r in lines(ncbook.bundled_table("L2RM", "3", made)) if "cosine" in r["run"])
     assert row["rsum - full method"] == "-20.0 [-20.0, -20.0] (3)"
-    row = next(r for r in lines(tables.bundled_sheet("OMIT", "3", made)) if "cam" in r["run"])
+    row = next(r for r in lines(ncbook.bundled_table("OMIT", "3", made)) if "cam" in r["run"])
     assert row["rsum - Partial OT"] == "-20.0 [-20.0, -20.0] (3)"
 
 
 def test_captions_and_images_are_kept_apart(made):
-    row = next(r for r in lines(tables.bundled_sheet("REPAIR", "I", made)) if r["run"].startswith("plain"))
+    row = next(r for r in lines(ncbook.bundled_table("REPAIR", "I", made)) if r["run"].startswith("plain"))
     assert row["n"] == "0"  # plain training was recorded under image-level noise only
 
 
 def test_category_table(made):
-    rows = {r["run"]: r for r in lines(tables.bundled_sheet("UOT-RCL", "II", made))}
+    rows = {r["run"]: r for r in lines(ncbook.bundled_table("UOT-RCL", "II", made))}
     assert float(rows["uot_rcl"]["i2t 0.4 mean"]) == pytest.approx(0.72)
     assert rows["uot_rcl"]["mean - deep_sm 0.4"].startswith("+0.110 [")
     assert rows["deep_sm"]["mean - deep_sm 0.4"] == "reference"
     assert rows["uot_rcl"]["i2t 0.2 mean"] == ""
-    row = next(r for r in lines(tables.bundled_sheet("UOT-RCL", "IV", made)) if "lam=0" in r["run"])
+    row = next(r for r in lines(ncbook.bundled_table("UOT-RCL", "IV", made)) if "lam=0" in r["run"])
     assert row["mean - full method 0.4"].startswith("-0.060 [")
 
 
 @pytest.mark.parametrize("key", [("L2RM", "2"), ("REPAIR", "II"), ("REPAIR", "VI"), ("UOT-RCL", "III")])
 def test_tables_without_counterpart(key, made):
-    assert tables.bundled_sheet(*key, made) is None
+    assert ncbook.bundled_table(*key, made) is None
 
 
 def test_a_run_on_the_papers_data_fills_its_cell_and_no_other(made):
-    rows = lines(tables.printed_sheet("L2RM", "6", made))
+    rows = lines(ncbook.printed_table("L2RM", "6", made))
     filled = [r for r in rows if r["n"] != "0"]
     assert {(r["rate"], r["method"], r["data"]) for r in filled} == {("0.6", "L2RM-SGR", "Flickr30K")}
     total = next(r for r in filled if r["recall"] == "rSum")
     assert (total["printed"], total["mean"], total["n"]) == ("448.5", "450.0000", "2")
     assert float(total["difference"]) == pytest.approx(1.5)
-    page = tables.printed_sheet("L2RM", "6", made)._repr_html_()
+    page = ncbook.printed_table("L2RM", "6", made)._repr_html_()
     assert "450.0 ± 14.1 (2)\n+1.5 ≈" in page
     # the same runs stand in every table that prints this row, and the variant in the ablation alone
-    assert sum(r["n"] == "2" for r in lines(tables.printed_sheet("L2RM", "1", made))) == 7
-    ablation = {r["method"] for r in lines(tables.printed_sheet("L2RM", "3", made)) if r["n"] == "1"}
+    assert sum(r["n"] == "2" for r in lines(ncbook.printed_table("L2RM", "1", made))) == 7
+    ablation = {r["method"] for r in lines(ncbook.printed_table("L2RM", "3", made)) if r["n"] == "1"}
     assert ablation == {"L2RM w/o Partial OT"}
 
 
 def test_category_run_on_the_papers_data_fills_its_cell(made):
-    filled = [r for r in lines(tables.printed_sheet("UOT-RCL", "II", made)) if r["n"] != "0"]
+    filled = [r for r in lines(ncbook.printed_table("UOT-RCL", "II", made)) if r["n"] != "0"]
     assert [(r["method"], r["direction"], r["rate"], r["mean"]) for r in filled] == [
         ("UOT-RCL", "image → text", "0.6", "0.5100"),
         ("UOT-RCL", "text → image", "0.6", "0.4900"),
@@ -190,21 +190,21 @@ def test_category_run_on_the_papers_data_fills_its_cell(made):
 
 
 def test_marks():
-    assert verdict_mark(5.0, (1.0, 11.0)) == "≈"
-    assert verdict_mark(50.0, (1.0, 11.0)) == "▲"
-    assert verdict_mark(-50.0, (1.0, 11.0)) == "▼"
-    assert verdict_mark(-50.0, (1.0,)) == ""
+    assert agreement(5.0, (1.0, 11.0)) == "≈"
+    assert agreement(50.0, (1.0, 11.0)) == "▲"
+    assert agreement(-50.0, (1.0, 11.0)) == "▼"
+    assert agreement(-50.0, (1.0,)) == ""
 
 
 def test_printed_names_lead_to_runs_that_exist():
     """Every run that a printed row stands for can be resolved: method, model and options are known."""
-    from ncbook._layouts import LAYOUTS
-    from ncbook._printed import rows_of
+    from ncbook.layouts import LAYOUTS
+    from ncbook.papers import rows_of
 
     seen = set()
     for key, layout in LAYOUTS.items():
         for row in rows_of(*key):
-            run = wanted(layout, row)
+            run = run_of(layout, row)
             if run is None or (run.method, run.model, run.variant) in seen:
                 continue
             seen.add((run.method, run.model, run.variant))
@@ -222,12 +222,10 @@ def test_printed_names_lead_to_runs_that_exist():
 def test_figures_are_drawn_with_and_without_records(made, nothing):
     for runs in (made, nothing):
         figures = [
-            tables.rates_figure(
-                "L2RM", "6", runs, dataset="Flickr30K", model="vse", rows={"l2rm": ("L2RM-SGR",)}
-            ),
-            tables.rates_figure("UOT-RCL", "II", runs, dataset="Wikipedia", rows={"uot_rcl": ("UOT-RCL",)}),
-            tables.rows_figure("OMIT", "4", runs),
-            tables.gains_figure(tables.gains_over(runs, model="vse"), "t", "x"),
+            ncbook.rates_figure("L2RM", "6", runs, dataset="Flickr30K", model="vse", methods=("l2rm",)),
+            ncbook.rates_figure("UOT-RCL", "II", runs, dataset="Wikipedia", methods=("uot_rcl",)),
+            ncbook.rows_figure("OMIT", "4", runs),
+            ncbook.gains_figure(ncbook.gains_over(runs, model="vse"), "t", "x"),
         ]
         assert all(len(f.axes) in (1, 2) for f in figures)
         left, right = figures[0].axes
@@ -240,45 +238,45 @@ def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)
     save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
     (tmp_path / "bench.json").write_text("{}")
-    found = tables.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
+    found = ncbook.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
     assert found.metrics["test"]["rsum"] == 300
-    assert tables.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None
-    assert tables.recorded_run("l2rm", model="vse", mrate=0.4) is None
-    assert tables.recorded_run("mrl", noise_rate=0.2).metrics["test"]["map_avg"] == 0.7
-    assert tables.recorded_run("mrl", noise_rate=0.4) is None
+    assert ncbook.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None
+    assert ncbook.recorded_run("l2rm", model="vse", mrate=0.4) is None
+    assert ncbook.recorded_run("mrl", noise_rate=0.2).metrics["test"]["map_avg"] == 0.7
+    assert ncbook.recorded_run("mrl", noise_rate=0.4) is None
     with pytest.raises(ValueError, match="unknown parameter 'mrat'"):
-        tables.recorded_run("plain", mrat=0.4)
+        ncbook.recorded_run("plain", mrat=0.4)
 
 
 def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)
     save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
-    assert tables.recorded(model="vse")["rsum"].tolist() == [300]
-    assert tables.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
-    assert tables.recorded(method="l2rm").empty
-    assert tables.recorded(no_such_column=1).empty
+    assert ncbook.recorded(model="vse")["rsum"].tolist() == [300]
+    assert ncbook.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
+    assert ncbook.recorded(method="l2rm").empty
+    assert ncbook.recorded(no_such_column=1).empty
     with pytest.raises(ValueError, match="task='words': must be one of '', 'pairs', 'labels'"):
-        tables.recorded("words")
+        ncbook.recorded("words")
 
 
 def test_means_and_a_shown_table():
     runs = pd.DataFrame(
         {"method": ["a", "a", "b"], "mrate": [0.2, 0.2, 0.6], "protocol": "images", "rsum": [1.0, 3.0, 5.0]}
     )
-    table = tables.means(runs, "method", "mrate")
+    table = ncbook.means(runs, "method", "mrate")
     assert table.to_dict() == {
         "0.2": {"a": "2.0 ± 1.4 (2)", "b": "no record"},
         "0.6": {"a": "no record", "b": "5.0 (1)"},
     }
-    assert list(tables.means(runs, ["method", "protocol"], "mrate", digits=0).index) == [
+    assert list(ncbook.means(runs, ["method", "protocol"], "mrate", digits=0).index) == [
         ("a", "images"),
         ("b", "images"),
     ]
-    page = tables.show(table, "own", "Measured", missing="–").to_html()
+    page = ncbook.show(table, "own", "Measured", missing="–").to_html()
     assert '<table id="T_own" class="dataframe">' in page
     assert "<caption>Measured</caption>" in page
-    best = tables.show(
+    best = ncbook.show(
         pd.DataFrame({"x": [1.25, 2.0]}), "n", format="{:.1f}", best=True, index=False
     ).to_html()
     assert "1.2<" in best

@@ -7,15 +7,15 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import ncbook as tables
+import ncbook
 import pytest
-from ncbook import _printed, printed
-from ncbook._html import Sheet, View
-from ncbook._layouts import layout_of
-from ncbook._printed import MISSING, PRINTED, anomaly_text, cells
-from ncbook._sheets import RECALLS
+from ncbook import papers, printed
+from ncbook.layouts import layout_of
+from ncbook.page import Cell, Table
+from ncbook.papers import MISSING, PRINTED, anomaly_text, values_of
+from ncbook.runs import RECALLS
 
-KEYS = list(tables.LAYOUTS)
+KEYS = list(ncbook.LAYOUTS)
 
 
 class Shown(HTMLParser):
@@ -59,7 +59,7 @@ def test_every_line_of_the_files_stands_in_one_table():
     wanted = {"retrieval": 3145, "category_map": 488, "resources": 8}
     counted = dict.fromkeys(wanted, 0)
     for paper, table in KEYS:
-        counted[layout_of(paper, table).file] += len(cells(paper, table))
+        counted[layout_of(paper, table).file] += len(values_of(paper, table))
     assert counted == wanted
     for name in ("retrieval", "category_map"):
         frame = printed(name)
@@ -71,7 +71,7 @@ def test_every_line_of_the_files_stands_in_one_table():
 
 @pytest.mark.parametrize(("paper", "table"), KEYS)
 def test_a_table_has_every_value_in_a_place_of_its_own(paper, table):
-    frame, found = tables.paper_table(paper, table), cells(paper, table)
+    frame, found = ncbook.paper_table(paper, table), values_of(paper, table)
     assert len({(c.row, c.column) for c in found}) == len(found)
     assert int((frame != MISSING).sum().sum()) == len(found)
     for c in found:
@@ -82,7 +82,7 @@ def test_a_table_has_every_value_in_a_place_of_its_own(paper, table):
 
 @pytest.mark.parametrize(("paper", "table"), KEYS)
 def test_page_and_file_agree(paper, table, nothing):
-    sheet = tables.printed_sheet(paper, table, nothing)
+    sheet = ncbook.printed_table(paper, table, nothing)
     layout, page = layout_of(paper, table), Shown(sheet._repr_html_())
     width = len(layout.rows)
     on_page = {
@@ -101,7 +101,7 @@ def test_page_and_file_agree(paper, table, nothing):
 
 
 def test_known_places():
-    six = tables.paper_table("L2RM", "6")
+    six = ncbook.paper_table("L2RM", "6")
     assert six.shape == (56, 14)
     assert six.at[("0.8", "L2RM-SGRAF"), ("MS-COCO 1K", "", "rSum")] == "482.6"
     assert six.at[("0.6", "NCR"), ("MS-COCO 1K", "", "rSum")] == "2.4"
@@ -114,13 +114,13 @@ def test_known_places():
         ("Flickr30K", "text → image", "R@10"),
         ("Flickr30K", "", "rSum"),
     ]
-    four = tables.paper_table("REPAIR", "VI")
+    four = ncbook.paper_table("REPAIR", "VI")
     assert four.at[("SGR", "4096"), ("training time",)] == "28.1 h"
-    one = tables.paper_table("OMIT", "1")
+    one = ncbook.paper_table("OMIT", "1")
     assert one.at[("ResNet-152 + BiGRU", "PEM", "PCME"), ("MS-COCO 5K", "", "rSum")] == MISSING
     assert ("CLIP ViT-B/32", "OMIT", "OMIT †") in one.index
     assert ("BUTD + BiGRU", "CAM", "SGRAF ★") in one.index
-    assert tables.paper_table("UOT-RCL", "II").at[("PLS",), ("image → text", "0.6")] == "0.337"
+    assert ncbook.paper_table("UOT-RCL", "II").at[("PLS",), ("image → text", "0.6")] == "0.337"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_known_places():
     ],
 )
 def test_odd_values_are_marked_in_their_cell(key, row, column, mark):
-    marked = {(c.row, c.column) for c in cells(*key) if mark in c.marks}
+    marked = {(c.row, c.column) for c in values_of(*key) if mark in c.marks}
     assert (row, column) in marked
     other = (row, tuple("R@1" if part == "R@10" else part for part in column))
     assert other == (row, column) or other not in marked
@@ -142,16 +142,16 @@ def test_odd_values_are_marked_in_their_cell(key, row, column, mark):
 
 def test_every_oddity_of_a_value_is_marked_somewhere():
     frame = printed("anomalies")
-    wanted = set(frame[frame["kind"].isin(_printed.MARKED)]["id"]) - {"A062"}  # a name, in no column
-    marked = {m for key in KEYS for c in cells(*key) for m in (*c.marks, *c.row_marks)}
+    wanted = set(frame[frame["kind"].isin(papers.MARKED)]["id"]) - {"A062"}  # a name, in no column
+    marked = {m for key in KEYS for c in values_of(*key) for m in (*c.marks, *c.row_marks)}
     assert wanted <= marked
-    against = {m for key in KEYS for m in _printed.said_against(*key)}
+    against = {m for key in KEYS for m in papers.said_against(*key)}
     assert len(against) == 19  # of 22: three sentences concern no single table
     assert "R@5" in anomaly_text("A002")
 
 
 def test_notes_are_linked_and_every_link_has_its_note(nothing):
-    sheet = tables.printed_sheet("L2RM", "6", nothing)
+    sheet = ncbook.printed_table("L2RM", "6", nothing)
     page = Shown(sheet._repr_html_())
     targets = {href[1:] for href in page.links if href.startswith("#")}
     assert targets
@@ -160,13 +160,13 @@ def test_notes_are_linked_and_every_link_has_its_note(nothing):
 
 
 def test_identifiers_differ_between_tables(nothing):
-    slugs = [tables.printed_sheet(*key, nothing).slug for key in KEYS]
+    slugs = [ncbook.printed_table(*key, nothing).slug for key in KEYS]
     assert len(set(slugs)) == len(slugs)
 
 
 def test_text_cannot_break_the_page():
-    sheet = Sheet(
-        "s", "<b>&", "printed", ["a<b"], ("x",), [("<i>",)], [([View('"<')], [View("1<2", own="<u>")])]
+    sheet = Table(
+        "s", "<b>&", "printed", ["a<b"], ("x",), [("<i>",)], [([Cell('"<')], [Cell("1<2", own="<u>")])]
     )
     page = sheet._repr_html_()
     for bad in ("<b>", "<i>", "<u>", '"<"'):
@@ -177,11 +177,11 @@ def test_text_cannot_break_the_page():
 @pytest.mark.parametrize("key", [("L2RM", "5"), ("NCR", "1"), ("REPAIR", "3")])
 def test_unknown_tables_are_refused_with_those_that_exist(key):
     with pytest.raises(ValueError, match=r"no table .*there are L2RM: 1, 2"):
-        tables.paper_table(*key)
+        ncbook.paper_table(*key)
 
 
 def test_script_and_style_know_the_classes_of_the_page_and_load_nothing(nothing):
-    page = tables.printed_sheet("L2RM", "6", nothing)._repr_html_()
+    page = ncbook.printed_table("L2RM", "6", nothing)._repr_html_()
     static = Path(__file__).resolve().parents[2] / "book" / "_static"
     script, style = ((static / f"tables.{kind}").read_text("utf8") for kind in ("js", "css"))
     for name in ("nc-sheet", "nc-table", "nc-scroll", "nc-notes", "nc-v"):

@@ -1,18 +1,18 @@
-"""Reports computed from records, the runs behind printed cells, protocol lines, and the command line."""
+"""Reports computed from records, the runs behind printed values_of, protocol lines, and the command line."""
 
 import csv
 import io
 import re
 import shlex
 
-import ncbook as tables
+import ncbook
 import pandas as pd
 import pytest
 from ncbook import cli
-from ncbook._compare import Difference
-from ncbook._layouts import layout_of
-from ncbook._match import DATASETS, wanted
-from ncbook._printed import rows_of
+from ncbook.compare import Difference
+from ncbook.layouts import layout_of
+from ncbook.match import DATASETS, run_of
+from ncbook.papers import rows_of
 from ncbook.runs import protocol_line
 from records_made import save, save_category
 from test_printed_tables import Shown
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(folder):
-    return tables.load_runs(folder)
+    return ncbook.load_runs(folder)
 
 
 def lines(sheet):
@@ -53,25 +53,25 @@ def found(sheet):
 
 
 def test_a_report_counts_claims_and_measured_values(runs):
-    said = found(tables.report_sheet("L2RM", runs))
-    total = sum(len(rows_of(*key)) for key in tables.LAYOUTS if key[0] == "L2RM")
+    said = found(ncbook.report_table("L2RM", runs))
+    total = sum(len(rows_of(*key)) for key in ncbook.LAYOUTS if key[0] == "L2RM")
     filled = sum(
         line["n"] != "0"
-        for key in tables.LAYOUTS
+        for key in ncbook.LAYOUTS
         if key[0] == "L2RM"
-        for line in lines(tables.printed_sheet(*key, runs))
+        for line in lines(ncbook.printed_table(*key, runs))
     )
     assert filled > 7
     assert said["printed values measured on the paper's data"] == f"{filled} of {total:,}"
     numbers = [int(n) for n in re.findall(r"\d+", said["verdicts on 31 claims"])]
     assert sum(numbers) == 31
-    table = tables.ledger(runs)
+    table = ncbook.ledger(runs)
     holds = ((table["paper"] == "L2RM") & (table["verdict"] == "holds")).sum()
     assert said["verdicts on 31 claims"].startswith(f"{holds} holds")
 
 
 def test_a_report_compares_by_seed_under_noise_alone(runs):
-    said = found(tables.report_sheet("L2RM", runs))
+    said = found(ncbook.report_table("L2RM", runs))
     d = Difference((100.0, 96.0, 110.0))
     low, high = d.interval
     assert said["l2rm − plain, emoji, quick, vse, rate 0.6"] == (
@@ -83,19 +83,19 @@ def test_a_report_compares_by_seed_under_noise_alone(runs):
 
 
 def test_a_report_of_labels_and_one_without_records(runs, nothing):
-    said = found(tables.report_sheet("UOT-RCL", runs))
+    said = found(ncbook.report_table("UOT-RCL", runs))
     assert said["uot_rcl − mrl, rate 0.4"].startswith("-0.040 [")
     assert said["uot_rcl − elrcmr"] == "no record"
-    for paper in tables.PAPERS:
-        empty = found(tables.report_sheet(paper, nothing))
+    for paper in ncbook.PAPERS:
+        empty = found(ncbook.report_table(paper, nothing))
         assert sum(text == "no record" for text in empty.values()) >= 2
     with pytest.raises(ValueError, match="paper must be one of L2RM"):
-        tables.report_sheet("NCR", nothing)
+        ncbook.report_table("NCR", nothing)
 
 
 @pytest.mark.parametrize("key", [("L2RM", "6"), ("L2RM", "3"), ("OMIT", "3"), ("UOT-RCL", "II")])
 def test_measured_page_and_file_agree(key, runs):
-    sheet = tables.bundled_sheet(*key, runs)
+    sheet = ncbook.bundled_table(*key, runs)
     page = Shown(sheet._repr_html_())
     rows = lines(sheet)
     assert len(page.body) == len(rows) > 3
@@ -112,7 +112,7 @@ def test_measured_page_and_file_agree(key, runs):
 
 
 def test_a_row_of_the_file_names_its_noise_and_records(runs):
-    row = next(r for r in lines(tables.bundled_sheet("L2RM", "6", runs)) if r["run"] == "l2rm · vse")
+    row = next(r for r in lines(ncbook.bundled_table("L2RM", "6", runs)) if r["run"] == "l2rm · vse")
     assert row["noise checksums"] == "0.6 0 0.6 1 0.6 2"
     assert len(row["records"].split()) == 3
     assert all(name.endswith("-l2rm") for name in row["records"].split())
@@ -139,11 +139,11 @@ def test_protocol_line_names_data_noise_split_networks_and_selection(runs):
     assert "mean average precision of both directions on 200 validation pairs" in labels
 
 
-@pytest.mark.parametrize("key", list(tables.LAYOUTS))
-def test_every_rerun_resolves_and_fills_its_own_cells(key):
-    found_runs, without = tables.reruns(*key)
+@pytest.mark.parametrize("key", list(ncbook.LAYOUTS))
+def test_every_rerun_resolves_and_fills_its_own_values_of(key):
+    found_runs, without = ncbook.reruns(*key)
     rows = rows_of(*key)
-    possible = {r["method"] for r in rows if wanted(layout_of(*key), r) and r["dataset"] in DATASETS}
+    possible = {r["method"] for r in rows if run_of(layout_of(*key), r) and r["dataset"] in DATASETS}
     assert {run.row.split(",")[0] for run in found_runs} == possible
     assert not {run.row for run in found_runs} & set(without)
     for arguments in {str(run.arguments): run.arguments for run in found_runs}.values():
@@ -153,21 +153,21 @@ def test_every_rerun_resolves_and_fills_its_own_cells(key):
 
 
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
-    one, _ = tables.reruns("L2RM", "3", row="L2RM w/o Cost Function")
+    one, _ = ncbook.reruns("L2RM", "3", row="L2RM w/o Cost Function")
     seen = {}
     record = type("Done", (), {"folder": "runs"})
-    monkeypatch.setattr(experiment, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
+    monkeypatch.setattr(nclib.runs, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
     program, *words = shlex.split(one[0].command("/my data", seed=3))
     assert (program, nclib.cli.main(words)) == ("nclib", 0)
     assert seen.pop("progress") is True
     assert seen == {**one[0].arguments, "seed": 3, "data_options": {"root": "/my data"}}
     assert seen["cost"] == "cosine"
-    omit, _ = tables.reruns("OMIT", "3", row="CAM")
+    omit, _ = ncbook.reruns("OMIT", "3", row="CAM")
     assert omit[0].arguments["model_options"] == {"matching": "cam"} or "matching" in str(omit[0].arguments)
     # what is made by this call fills exactly the row that it was listed for
     given = {**one[0].arguments, "data_options": {"root": "d"}}
     save(tmp_path, given.pop("method"), 300, images=1000, **given)
-    sheet = tables.printed_sheet("L2RM", "3", tables.load_runs(tmp_path))
+    sheet = ncbook.printed_table("L2RM", "3", ncbook.load_runs(tmp_path))
     assert {r["method"] for r in lines(sheet) if r["n"] == "1"} == {"L2RM w/o Cost Function"}
 
 
@@ -181,7 +181,7 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
 )
 def test_unknown_cells_are_refused_with_those_of_the_table(where, words):
     with pytest.raises(ValueError, match=words):
-        tables.reruns("L2RM", "6", **where)
+        ncbook.reruns("L2RM", "6", **where)
 
 
 def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, capsys):
@@ -194,7 +194,7 @@ def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, caps
     out = capsys.readouterr().out
     assert f"31 claims, {len(runs)} recorded runs" in out
     written = {row["id"]: row["verdict"] for row in csv.DictReader(io.StringIO(target.read_text("utf8")))}
-    table = tables.ledger(runs).set_index("id")["verdict"]
+    table = ncbook.ledger(runs).set_index("id")["verdict"]
     assert written == {k: v for k, v in table.items() if k.startswith("L")}
     assert cli.main(["rerun", "L2RM", "5"]) == 2
     assert "there are L2RM: 1, 2" in capsys.readouterr().err
@@ -206,8 +206,8 @@ def test_a_sweep_is_drawn_from_runs_that_change_that_option_alone(tmp_path):
         save(tmp_path, "l2rm", 300 + seed, seed=seed, **where)
         save(tmp_path, "l2rm", 240 + seed, seed=seed, rho=0.5, **where)
     save(tmp_path, "l2rm", 100, seed=0, rho=0.5, mask=False, **where)
-    runs = tables.load_runs(tmp_path)
-    figure = tables.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.2)
+    runs = ncbook.load_runs(tmp_path)
+    figure = ncbook.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.2)
     for axis in figure.axes:
         assert axis.get_legend_handles_labels()[1] == ["R@10", "R@5", "R@1"]
         for container in axis.containers:
@@ -216,5 +216,5 @@ def test_a_sweep_is_drawn_from_runs_that_change_that_option_alone(tmp_path):
             assert first > second > 0.7 * first
         assert [label.get_text() for label in axis.get_xticklabels()] == ["0.1", "0.5"]
         assert [line.get_xdata()[0] for line in axis.lines if line.get_ls() == ":"] == [0.1]  # the preset's
-    nothing = tables.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.6)
+    nothing = ncbook.sweep_figure(runs, "rho", xlabel="mass", method="l2rm", mrate=0.6)
     assert [axis.texts[0].get_text() for axis in nothing.axes] == ["no recorded runs"] * 2

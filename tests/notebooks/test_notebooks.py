@@ -131,8 +131,8 @@ def test_one_run_takes_methods_of_category_retrieval(tmp_path):
         ("one_run", {"mrat": 0.6}, "unknown parameter 'mrat'; did you mean 'mrate'?"),
         ("one_run", {"options": {"rhoo": 0.1}}, "unknown parameter 'rhoo'; did you mean 'rho'?"),
         ("one_run", {"options": {"seed": 1}}, "options: seed is a parameter of its own"),
-        ("one_run", {"noise_rate": 0.4}, "noise_rate=0.4: l2rm trains on pairs"),
-        ("one_run", {"method": "mrl", "model": "vse"}, "model='vse': mrl is category retrieval"),
+        ("one_run", {"noise_rate": 0.4, "mrate": 0.2}, "mrate and noise_rate are two names of one parameter"),
+        ("one_run", {"method": "mrl", "model": "vse"}, "unknown parameter 'model'"),
     ],
 )
 def test_wrong_parameters_stop_before_any_work(name, wrong, message, tmp_path):

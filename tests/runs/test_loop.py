@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from nclib.methods.registry import METHODS
 
 import nclib
 from nclib import data, losses, methods
 from nclib.common.options import make
 from nclib.methods import Steps
+from nclib.methods.base import METHODS
 from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
 from nclib.runs import pair_trainer as training
@@ -131,7 +131,7 @@ def test_a_method_brings_its_own_settings():
         assert settings.method_options.margin == 0.3
         assert resolve("two", epochs=7).schedule.epochs == 7  # what the user gives wins
     finally:
-        del METHODS._entries["two"]
+        METHODS.remove("two")
 
 
 def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
@@ -139,7 +139,7 @@ def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
     try:
         record = nclib.run("two", dataset="planted", model="vse", out=str(tmp_path), progress=False)
     finally:
-        del METHODS._entries["two"]
+        METHODS.remove("two")
     assert set(record.metrics) == {"val", "test", "test_dsl", "single"}
     assert record.metrics["single"]["rsum"] != record.metrics["test"]["rsum"]
 

@@ -24,13 +24,13 @@ WORKER = Path(__file__).with_name("parallel_worker.py")
 
 
 def start(out, cases, *tasks):
-    """Start two processes as torchrun does, but nobody stops one of them when the other ends."""
+    """Start two processes as torchrun does, but do not stop one when the other ends."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # That there are few pairs to train on is a warning of many methods.
+    # Many methods warn when there are few pairs to train on.
     strict = [sys.executable, "-u", "-W", "error", "-W", "ignore::UserWarning"]
     command = [*strict, str(WORKER), str(out), json.dumps(cases), *tasks]
     return [
@@ -128,7 +128,7 @@ def test_a_killed_run_continues_and_a_process_that_is_left_says_so(shared_runs, 
     left, _ = finish(children)
     assert time.monotonic() - killed < 30
     assert left[0] != 0
-    assert "process 0 of 2 lost another one" in left[2]
+    assert "process 0 of 2: another process failed" in left[2]
     assert list(tmp_path.rglob("checkpoint.safetensors"))
     assert not list(tmp_path.rglob("record.json"))
     succeed(start(tmp_path, [["ncr", {}]], "runs"))
@@ -152,7 +152,7 @@ def test_a_process_that_fails_stops_the_other_even_if_it_lives_on(tmp_path):
             child.kill()
         rest = children[1].communicate()[0]
     assert children[0].returncode != 0
-    assert "process 0 of 2 lost another one" in left
+    assert "process 0 of 2: another process failed" in left
     assert "the disk is full" in rest
 
 

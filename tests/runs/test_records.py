@@ -1,9 +1,8 @@
-"""Records and the printed numbers carried with the package."""
+"""Records of runs."""
 
 import json
 import math
 
-import ncbook as tables
 import pytest
 import torch
 
@@ -123,38 +122,13 @@ def test_only_a_folder_holds_records(tmp_path, name):
         records.collect(tmp_path / name)
 
 
-def test_outside_a_checkout_nothing_is_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "RECORDED", tmp_path / "nothing")
-    assert records.recorded().empty
-    assert len(tables.recorded()) == 0
-
-
-def test_collect_and_spread(tmp_path):
+def test_collect(tmp_path):
     for seed, rsum in enumerate((300.0, 310.0, 320.0)):
         make(f"r{seed}", seed=seed, rsum=rsum).save(tmp_path / f"r{seed}.json")
     (tmp_path / "bench.json").write_text("{}")
     table = records.collect(tmp_path)
     assert len(table) == 3
     assert table["method_rho"].eq(0.1).all()
-    row = records.mean_and_spread(table, ["method", "mrate"]).iloc[0]
-    assert (row["mean"], row["std"], row["count"]) == (310.0, 10.0, 3)
-
-
-def test_printed_numbers():
-    table = records.printed("retrieval", paper="L2RM", table="6", method="L2RM-SGR", dataset="Flickr30K")
-    assert set(table["noise_rate"]) >= {"0.2", "0.4", "0.6", "0.8"}
-    for name in records.PRINTED:
-        assert len(records.printed(name)) > 10
-    for (dataset, rate), part in table.groupby(["dataset", "noise_rate"]):
-        values = part.set_index("metric")["value"].astype(float)
-        assert values[list(records.RECALLS)].sum() == pytest.approx(values["rsum"], abs=0.11), (dataset, rate)
-
-
-def test_printed_refuses_unknown_names():
-    with pytest.raises(ValueError, match="unknown table"):
-        records.printed("tables")
-    with pytest.raises(ValueError, match="has no column 'rate'"):
-        records.printed("retrieval", rate="0.2")
 
 
 def test_environment_is_plain():

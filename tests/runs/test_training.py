@@ -20,7 +20,6 @@ from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
 from nclib.runs.machine import choose_device
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.options import PairSchedule
-from nclib.runs.record import recorded_run
 
 TINY = {
     "dataset": "planted",
@@ -310,15 +309,7 @@ def test_noise_file_decides_rate_name_and_identity(tmp_path):
     assert len(set(names)) == 2  # other content under the same path is another run
 
 
-def test_recorded_run_needs_equal_settings(tmp_path, monkeypatch):
-    monkeypatch.setattr("nclib.runs.record.RECORDED", tmp_path / "results")
-    values = {**TINY, "model": "vse", "epochs": 1}
-    record = run(tmp_path, "plain", model="vse", epochs=1)
-    record.save(tmp_path / "results" / "a.json")
-    (tmp_path / "results" / "bench.json").write_text("{}")
-    assert recorded_run("plain", **values, out="elsewhere").name == record.name
-    assert recorded_run("plain", **values, lr=0.5) is None
-    assert recorded_run("l2rm", **values) is None
+def test_shared_parameters_are_those_of_every_method():
     assert experiment_of("l2rm").shared({"lr": 1, "rho": 2, "seed": 3, "data_options": {}}) == {
         "lr": 1,
         "seed": 3,
@@ -335,7 +326,7 @@ def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
 
 def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for a truth nobody knows")
+        "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for an unknown truth")
     )
     settings = resolve("l2rm", **{**TINY, "epochs": 1}, out=str(tmp_path))
     trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer

@@ -1,4 +1,4 @@
-"""Which run fills which cell: the calls behind the rows of a printed table, ready to be made."""
+"""Runs that fill the cells of a printed table, as calls and as commands."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ncbook._layouts import layout_of
-from ncbook._match import DATASETS, TESTED, Wanted, wanted
-from ncbook._printed import rows_of
+from ncbook.layouts import layout_of
+from ncbook.match import DATASETS, TESTED, RunSpec, run_of
+from ncbook.papers import rows_of
 from nclib.runs.words import words_of
 
 
@@ -43,7 +43,7 @@ class Rerun:
 def reruns(
     paper: str, table: str, *, row: str = "", data: str = "", rate: str = ""
 ) -> tuple[list[Rerun], list[str]]:
-    """Return the runs behind a printed table, and its rows that no run here stands for.
+    """Return the runs behind a printed table, and the rows without a run here.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def reruns(
         place = _label(line), _data(line), _rate(line)
         if any(value and value != own for value, own in zip((row, data, rate), place, strict=True)):
             continue
-        run = wanted(layout, line)
+        run = run_of(layout, line)
         known_data = DATASETS.get(line["dataset"])
         if run is None or known_data is None or line.get("protocol", "test-1k") not in TESTED:
             without.setdefault(place[0])
@@ -100,7 +100,7 @@ def _rate(line: Mapping[str, str]) -> str:
     return line.get("noise_rate", "")
 
 
-def _arguments(run: Wanted, dataset: str, line: Mapping[str, str], noise: str) -> Iterator[tuple[str, Any]]:
+def _arguments(run: RunSpec, dataset: str, line: Mapping[str, str], noise: str) -> Iterator[tuple[str, Any]]:
     from nclib import models
 
     rate = float(line["noise_rate"]) if line.get("noise_rate") else 0.0

@@ -1,4 +1,4 @@
-"""Encodings of OMIT, fragments of unit length with what their normalisation took away, and small parts."""
+"""Encodings of OMIT (unit-norm fragments plus their norms) and its image encoders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.models.base import CaptionEncoding, ImageEncoding, Index, _host_rows, _join, _take
+from nclib.models.base import CaptionEncoding, ImageEncoding, Index, host_rows, join, take
 from nclib.models.encoders import xavier_linear
 from nclib.models.vse_inf import ResidualRegionEncoder
 
@@ -31,9 +31,9 @@ class OMITImages(ImageEncoding):
 
     def select(self, index: Index) -> OMITImages:
         """Return the rows ``index`` (integers, a boolean mask or a slice)."""
-        rows = _host_rows(index, len(self))
-        return OMITImages(_take(self.vectors, rows), *(
-            None if x is None else _take(x, rows) for x in (self.regions, self.norms, self.spread)
+        rows = host_rows(index, len(self))
+        return OMITImages(take(self.vectors, rows), *(
+            None if x is None else take(x, rows) for x in (self.regions, self.norms, self.spread)
         ))  # fmt: skip
 
     def detach(self) -> OMITImages:
@@ -55,9 +55,9 @@ class OMITImages(ImageEncoding):
         ]
         norms = [getattr(p, "norms", None) for p in parts]
         padded = [None if x is None else F.pad(x, (0, width - x.shape[1])) for x in norms]
-        spread = _join([getattr(p, "spread", None) for p in parts])
+        spread = join([getattr(p, "spread", None) for p in parts])
         vectors = torch.cat([p.vectors for p in parts])
-        return OMITImages(vectors, _join(regions), _join(padded), spread)
+        return OMITImages(vectors, join(regions), join(padded), spread)
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class OMITCaptions(CaptionEncoding):
 
     def select(self, index: Index) -> OMITCaptions:
         """Return the rows ``index``, cut to their longest caption."""
-        part, rows = super().select(index), _host_rows(index, len(self))
+        part, rows = super().select(index), host_rows(index, len(self))
         width = max(part.lengths, default=0)
-        norms = None if self.norms is None else _take(self.norms, rows)[:, :width]
-        spread = None if self.spread is None else _take(self.spread, rows)
+        norms = None if self.norms is None else take(self.norms, rows)[:, :width]
+        spread = None if self.spread is None else take(self.spread, rows)
         return OMITCaptions(part.vectors, part.lengths, part.words, norms, spread)
 
     def detach(self) -> OMITCaptions:
@@ -96,26 +96,8 @@ class OMITCaptions(CaptionEncoding):
         width = 0 if whole.words is None else whole.words.shape[1]
         norms = [getattr(p, "norms", None) for p in parts]
         padded = [None if x is None else F.pad(x, (0, width - x.shape[1])) for x in norms]
-        spread = _join([getattr(p, "spread", None) for p in parts])
-        return OMITCaptions(whole.vectors, whole.lengths, whole.words, _join(padded), spread)
-
-
-class AttentionPool(nn.Module):
-    """Mean of fragments under softmax weights from tanh(x W1^T) W2^T (PCME, arXiv 2101.05068, Sec. 3.2)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.first = nn.Linear(dim, max(1, dim // 2), bias=False)
-        self.second = nn.Linear(max(1, dim // 2), 1, bias=False)
-        nn.init.xavier_uniform_(self.first.weight)
-        nn.init.xavier_uniform_(self.second.weight)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Pool (B, n, D) to (B, D); ``mask`` (B, n) is 1 at valid fragments."""
-        scores = self.second(torch.tanh(self.first(x))).squeeze(-1)  # (B, n)
-        if mask is not None:
-            scores = scores.masked_fill(mask == 0, -torch.inf)
-        return (scores.softmax(1)[..., None] * x).sum(1)
+        spread = join([getattr(p, "spread", None) for p in parts])
+        return OMITCaptions(whole.vectors, whole.lengths, whole.words, join(padded), spread)
 
 
 def _identity(feature_dim: int, embed_dim: int) -> nn.Module:

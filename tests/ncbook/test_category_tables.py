@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pandas as pd
 import pytest
-from ncbook import baseline_tables as tables
+from ncbook import category_tables as tables
 
 import nclib
 from nclib import label_noise
@@ -12,29 +12,31 @@ from nclib import label_noise
 
 @pytest.mark.parametrize(("table", "dataset"), [("I", "NUS-WIDE"), ("I", "XMediaNet"), ("II", "Wikipedia")])
 def test_every_printed_row_is_a_method_or_has_a_reason(table, dataset):
-    names = set(tables.printed_table(table, dataset).index)
-    assert names == set(tables.METHODS) | set(tables.PRINTED_ONLY)
+    names = set(tables.printed_map(table, dataset).index)
+    assert names == set(tables.printed_methods()) | set(tables.PRINTED_ONLY)
     known = set(label_noise.available())
-    assert set(tables.METHODS.values()) <= known
+    assert set(tables.printed_methods().values()) <= known
     stand_ins = {stand_in for _, stand_in in tables.PRINTED_ONLY.values() if stand_in}
     assert stand_ins <= known
-    assert not stand_ins & set(tables.METHODS.values())  # a stand-in never fills the row of the method
+    assert not stand_ins & set(
+        tables.printed_methods().values()
+    )  # a stand-in never fills the row of the method
     labelled = {
         name
-        for name in tables.METHODS.values()
+        for name in tables.printed_methods().values()
         if getattr(label_noise.METHODS[name].factory, "supervised", True)
     }
-    assert set(tables.UNLABELLED) - {"dcca", "dccae"} == set(tables.METHODS.values()) - labelled
+    assert set(tables.UNLABELLED) - {"dcca", "dccae"} == set(tables.printed_methods().values()) - labelled
 
 
 def test_printed_values():
-    wiki = tables.printed_table("II", "Wikipedia")
+    wiki = tables.printed_map("II", "Wikipedia")
     assert wiki.shape == (16, 8)
     assert wiki.loc["deep-SM", ("image → text", 0.2)] == 0.441
-    assert tables.printed_table("IV", "Wikipedia").index.tolist() == list(tables.ABLATIONS)
-    assert len(tables.printed_table("III", "XMediaNet")) == 9
+    assert tables.printed_map("IV", "Wikipedia").index.tolist() == list(tables.ABLATIONS)
+    assert len(tables.printed_map("III", "XMediaNet")) == 9
     with pytest.raises(ValueError, match="no values for 'Wikipedia' in Table 'I'"):
-        tables.printed_table("I", "Wikipedia")
+        tables.printed_map("I", "Wikipedia")
 
 
 def runs():
@@ -48,21 +50,21 @@ def runs():
     return pd.DataFrame(rows)
 
 
-def test_measured_cells():
-    table = tables.measured_table(runs(), {"mcca": "MCCA", "sdml": "SDML"})
+def test_measured_values_of():
+    table = tables.measured_map(runs(), {"mcca": "MCCA", "sdml": "SDML"})
     assert table.loc["MCCA", ("image → text", 0.2)] == "0.350 ± 0.071 (2)"
     assert table.loc["MCCA", ("text → image", 0.2)] == "0.200 ± 0.000 (2)"
     assert set(table.loc["SDML"]) == {"no record"}
-    assert set(tables.measured_table(pd.DataFrame(), {"mcca": "MCCA"}).loc["MCCA"]) == {"no record"}
+    assert set(tables.measured_map(pd.DataFrame(), {"mcca": "MCCA"}).loc["MCCA"]) == {"no record"}
 
 
 def test_rank_agreement():
-    agree = tables.ranks_agree(runs(), "Wikipedia", "II")
+    agree = tables.rank_agreement(runs(), "Wikipedia", "II")
     assert agree.to_dict("records") == [{"noise": 0.2, "rank correlation": 1.0, "methods": 3}]
     worse = runs()
     worse["map_avg"] = 1 - worse["map_avg"]
-    assert tables.ranks_agree(worse, "Wikipedia", "II")["rank correlation"].tolist() == [-1.0]
-    assert tables.ranks_agree(pd.DataFrame(), "Wikipedia", "II").empty
+    assert tables.rank_agreement(worse, "Wikipedia", "II")["rank correlation"].tolist() == [-1.0]
+    assert tables.rank_agreement(pd.DataFrame(), "Wikipedia", "II").empty
 
 
 def test_ablation_rows_differ_in_their_options_only():
@@ -71,6 +73,6 @@ def test_ablation_rows_differ_in_their_options_only():
     base = {f"method_{k}": v for k, v in usual.items()} | {"method": "uot_rcl"}
     table = pd.DataFrame([base, base | {"method_plc": "off"}, base | {"method_lam": 0.0}, {"method": "mrl"}])
     for options, row in (({}, 0), ({"plc": "off"}, 1), ({"lam": 0.0}, 2)):
-        assert tables.select(table, options).index.tolist() == [row]
+        assert tables.with_options(table, options).index.tolist() == [row]
     for options in tables.ABLATIONS.values():
         label_noise.build("uot_rcl", **options)

@@ -1,27 +1,41 @@
-"""Claims about transport itself, decided by solving problems at once; data are made here and named."""
+"""Claims about transport itself, decided by solving problems on the spot; no record is read."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity as cosine
 
-from ncbook._evidence import FAILS, HOLDS, PARTLY, Finding
+from ncbook.claims import claim
+from ncbook.evidence import FAILS, HOLDS, PARTLY, Verdict
 from nclib.ot import exact, scaling_plan, sinkhorn
 
 PROBLEMS, REGIONS, WORDS, WIDTH = 32, 12, 10, 32
-SAME_ORDER = 0.95  # rank correlation from which two ways to score are said to agree
+SAME_ORDER = 0.95  # rank correlation above which two scores are said to agree
 LAMBDA, PASSES, ATTENTION = 0.02, 3, 0.1  # OMIT, Sec. 4.1, App. A1.2, and the temperature of attention
 DATA = f"{PROBLEMS} made pairs of {REGIONS} regions and {WORDS} words; half of the words resemble a region"
 
 
-def fragments(seed: int = 0) -> tuple[Tensor, Tensor]:
+def _once(name: str) -> Callable[[Callable[[], Verdict]], Callable[[], Verdict]]:
+    """Register a function without arguments as a claim; its result is kept."""
+
+    def add(function: Callable[[], Verdict]) -> Callable[[], Verdict]:
+        kept = functools.cache(function)
+        claim(name)(lambda _: kept())
+        return kept
+
+    return add
+
+
+@functools.cache
+def fragments() -> tuple[Tensor, Tensor]:
     """Return unit regions (P, R, D) and words (P, W, D); half of the words are noisy copies of a region."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(0)
     regions = torch.randn(PROBLEMS, REGIONS, WIDTH, generator=g, dtype=torch.float64)
     words = torch.randn(PROBLEMS, WORDS, WIDTH, generator=g, dtype=torch.float64)
     half = WORDS // 2
@@ -29,9 +43,9 @@ def fragments(seed: int = 0) -> tuple[Tensor, Tensor]:
     return tuple(torch.nn.functional.normalize(x, dim=-1) for x in (regions, words))  # type: ignore[return-value]
 
 
-def similarities(seed: int = 0) -> Tensor:
+def similarities() -> Tensor:
     """Return cosines (P, R, W)."""
-    regions, words = fragments(seed)
+    regions, words = fragments()
     return regions @ words.transpose(1, 2)
 
 
@@ -41,9 +55,9 @@ def entropy(plan: Tensor) -> Tensor:
     return torch.special.entr(flat).sum(1) / math.log(flat.shape[1])
 
 
-@functools.cache
-def sparser_plans() -> Finding:
-    """O10: entropy of the plan against lambda."""
+@_once("O10")
+def sparser_plans() -> Verdict:
+    """Decide "plans get sparser with smaller lambda", by their entropy."""
     cost = 1 - similarities()
     steps = (0.5, 0.2, 0.1, 0.05, 0.02)
     values = [entropy(sinkhorn(cost, reg=lam, max_iter=5000).plan) for lam in steps]
@@ -51,7 +65,7 @@ def sparser_plans() -> Finding:
     shown = ", ".join(f"{lam:g}: {v.mean():.3f}" for lam, v in zip(steps, values, strict=True))
     verdict = HOLDS if min(falls) == 1 else PARTLY if min(falls) > 0.5 else FAILS
     share = f"it falls from one lambda to the next in {100 * min(falls):.0f} % of the plans or more"
-    return Finding(
+    return Verdict(
         verdict,
         f"Mean entropy of the plan (1: uniform) by lambda: {shown}; {share}.",
         PROBLEMS,
@@ -60,9 +74,9 @@ def sparser_plans() -> Finding:
     )
 
 
-@functools.cache
-def few_passes() -> Finding:
-    """O22: plans after a few passes against a converged one."""
+@_once("O22")
+def few_passes() -> Verdict:
+    """Decide "three passes suffice", by plans after a few passes and a converged one."""
     s = similarities()
     done = sinkhorn(1 - s, reg=LAMBDA, max_iter=20000).plan
     target = (done * s).sum((1, 2))
@@ -85,7 +99,7 @@ def few_passes() -> Finding:
     rule = (
         f"three passes suffice: rank correlation above {SAME_ORDER:g}; spreading: entropy rises, then falls"
     )
-    return Finding(verdict, said, PROBLEMS, DATA, rule)
+    return Verdict(verdict, said, PROBLEMS, DATA, rule)
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
@@ -93,9 +107,9 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(ranks)[0, 1])
 
 
-@functools.cache
-def attention_bound() -> Finding:
-    """O23: transport similarity against those of VSE and CAM, and against the bounds in the paper's proof."""
+@_once("O23")
+def attention_bound() -> Verdict:
+    """Decide "transport bounds VSE and CAM from above", by their similarities and the bounds in the proof."""
     regions, words = fragments()
     s = regions @ words.transpose(1, 2)
     best = 1 - exact(1 - s).value  # the largest similarity that a plan collects
@@ -111,12 +125,12 @@ def attention_bound() -> Finding:
     said = "; ".join(f"{name}: {100 * share:.0f} %" for name, share in shares.items())
     verdict = HOLDS if min(shares.values()) == 1 else PARTLY if max(shares.values()) == 1 else FAILS
     lead = "Share of pairs in which the largest similarity of a plan is at least"
-    return Finding(verdict, f"{lead} {said}.", PROBLEMS, DATA, "count, exact linear program")
+    return Verdict(verdict, f"{lead} {said}.", PROBLEMS, DATA, "count, exact linear program")
 
 
-@functools.cache
-def exact_limit() -> Finding:
-    """O24: entropic plans approach the exact one as lambda falls."""
+@_once("O24")
+def exact_limit() -> Verdict:
+    """Decide "entropic plans approach the exact one as lambda falls", by cost."""
     cost = 1 - similarities()
     true = exact(cost).value
     steps = (0.1, 0.02, 0.005)
@@ -125,4 +139,4 @@ def exact_limit() -> Finding:
     closer = all(bool((b <= a + 1e-12).all()) for a, b in itertools.pairwise(gaps))
     verdict = HOLDS if closer and float(gaps[-1].max()) < 1e-3 else PARTLY if closer else FAILS
     said = f"Largest difference of cost between entropic plan and linear program, by lambda: {shown}."
-    return Finding(verdict, said, PROBLEMS, DATA, "holds: it shrinks for every pair and ends below 0.001")
+    return Verdict(verdict, said, PROBLEMS, DATA, "holds: it shrinks for every pair and ends below 0.001")

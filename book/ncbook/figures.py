@@ -1,4 +1,4 @@
-"""Printed and measured side by side, as figures: one panel each, never one axis for both."""
+"""Figures of printed and measured values: a panel each, never one axis for both."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncbook._compare import Difference
-from ncbook._evidence import ROBUST, VERDICTS, best_other, compare
-from ncbook._layouts import layout_of
-from ncbook._match import models_named, wanted
-from ncbook._printed import rows_of
-from ncbook._sheets import BUNDLED
+from ncbook.compare import Difference
+from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
+from ncbook.layouts import Layout, layout_of
+from ncbook.match import models_named, run_of
+from ncbook.papers import rows_of
 from ncbook.runs import Runs, select, usual_value
+from ncbook.tables import BUNDLED
 from nclib import plots
 
 if TYPE_CHECKING:
@@ -21,19 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Colours of Okabe and Ito with one mark each, so that no reader depends on colour alone.
-STYLES = (
-    ("#0072B2", "o"),
-    ("#D55E00", "s"),
-    ("#009E73", "^"),
-    ("#CC79A7", "D"),
-    ("#E69F00", "v"),
-    ("#56B4E9", "P"),
-    ("#444444", "X"),
-    ("#8C6D1F", "<"),
-    ("#7A7A7A", ">"),
-)
+STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
 NOTHING = "no recorded runs"
+
+
+def _draw(axis: Axes, groups: Any, **style: Any) -> None:
+    """Draw mean and standard deviation over the values of a grouping."""
+    cells = groups.agg(["mean", "std"]).fillna(0)
+    axis.errorbar(cells.index, cells["mean"], cells["std"], ms=5, lw=1.6, capsize=2, **style)
 
 
 def rates_figure(
@@ -42,9 +37,10 @@ def rates_figure(
     runs: Runs,
     *,
     dataset: str,
-    rows: Mapping[str, Sequence[str]],
     model: str = "",
     preset: str = "quick",
+    printed_model: str = "sgr",
+    methods: Sequence[str] = (),
 ) -> Figure:
     """Draw a metric over the noise rate: printed on the left, measured on bundled data on the right.
 
@@ -53,42 +49,43 @@ def rates_figure(
     paper, table : str
         Printed table.
     runs : Runs
-        Runs runs.
+        From :func:`load_runs`.
     dataset : str
         Data set of the table, as printed.
-    rows : mapping of str to sequence of str
-        For each method of this package, or ``"method, variant"``, the printed rows that stand for it; the
-        first one found is drawn.
     model : str
         Similarity model of the measured runs, for image-text retrieval.
     preset : str
         Preset of the measured runs.
+    printed_model : str
+        Similarity model of the printed rows, for image-text retrieval.
+    methods : sequence of str
+        Methods, or ``"method, variant"``; by default every registered method for mismatched pairs, or every
+        printed row of a table on labels.
     """
     layout = layout_of(paper, table)
-    labels = layout.file == "category_map"
-    rate, metric = ("noise_rate", "map_avg") if labels else ("mrate", "rsum")
+    printed = _printed_lines(layout, dataset, printed_model)
+    drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
     figure, ((left, right),) = plots.panels(1, 2, height=3.7)
-    runs_ = runs.category if labels else runs.retrieval
     where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
-    where |= {"protocol": "symmetric"} if labels else {"model": model}
-    part = select(runs_, **where)
-    if not labels and layout.noise:
-        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)] if len(part) else part
-    own_colours = {m: plots.METHOD_STYLES[m][0] for m in rows if m in plots.METHOD_STYLES}
-    rest = [c for c, _ in STYLES if c not in own_colours.values()]
-    marks = [m for _, m in STYLES]
-    for (method, names), mark in zip(rows.items(), marks, strict=False):
-        colour = own_colours.get(method) or rest.pop(0)
-        style: dict[str, Any] = {"color": colour, "marker": mark, "ms": 5, "label": method, "lw": 1.6}
-        values = _printed_line(paper, table, dataset, names)
-        left.plot(list(values), list(values.values()), **style)
-        own = select(part, method=method.partition(", ")[0], variant=method.partition(", ")[2])
+    where |= {"protocol": "symmetric"} if layout.of_labels else {"model": model}
+    part = select(runs.category if layout.of_labels else runs.retrieval, **where)
+    if not layout.of_labels and layout.noise and len(part):
+        part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]
+    rate, metric = ("noise_rate", "map_avg") if layout.of_labels else ("mrate", "rsum")
+    fixed = {m: plots.method_style(m) for m in drawn if m in plots.METHOD_STYLES}
+    taken = {style["color"] for style in fixed.values()}
+    free = ({"color": c, "marker": m} for c, m in STYLES if c not in taken)
+    for name in drawn:
+        values = printed.get(name, {})
+        own = select(part, method=name.partition(", ")[0], variant=name.partition(", ")[2])
+        if not values and not len(own):
+            continue
+        style = {"label": name, **(fixed.get(name) or next(free))}
+        left.plot(list(values), list(values.values()), ms=5, lw=1.6, **style)
         if len(own):
-            by_rate = own.groupby(rate)[metric]
-            mean, spread = by_rate.mean(), by_rate.std().fillna(0)
-            right.errorbar(mean.index, mean, spread, capsize=2, **style)
+            _draw(right, own.groupby(rate)[metric], **style)
     seeds = int(part["seed"].nunique()) if len(part) else 0
-    what = "mean average precision" if labels else "rSum (max 600)"
+    what = "mean average precision" if layout.of_labels else "rSum (max 600)"
     left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
     bundled = f"{where['dataset']}, {preset}" + (f", {model}" if model else "")
     right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
@@ -101,17 +98,19 @@ def rates_figure(
     return figure
 
 
-def _printed_line(paper: str, table: str, dataset: str, names: Sequence[str]) -> dict[float, float]:
-    """Printed value by rate: rSum, or the mean of both directions."""
-    for name in names:
-        found: dict[float, list[float]] = {}
-        for row in rows_of(paper, table):
-            wanted_metric = row.get("metric", "rsum") == "rsum"
-            if row["method"] == name and row["dataset"] == dataset and wanted_metric and row["noise_rate"]:
-                found.setdefault(float(row["noise_rate"]), []).append(float(row.get("value") or row["map"]))
-        if found:
-            return {rate: sum(v) / len(v) for rate, v in sorted(found.items())}
-    return {}
+def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[float, float]]:
+    """Return printed values by rate (rSum, or the mean of both directions) for each method and variant."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in rows_of(layout.paper, layout.table):
+        run = run_of(layout, row)
+        is_sum = row.get("metric", "rsum") == "rsum" and row["dataset"] == dataset and row["noise_rate"]
+        if run and is_sum and (layout.of_labels or run.model == model):
+            name = f"{run.method}, {run.variant}".removesuffix(", ")
+            values = found.setdefault(name, {}).setdefault(float(row["noise_rate"]), [])
+            values.append(float(row.get("value") or row["map"]))
+    return {
+        name: {rate: sum(v) / len(v) for rate, v in sorted(values.items())} for name, values in found.items()
+    }
 
 
 def _say_nothing(axis: Axes) -> None:
@@ -163,7 +162,7 @@ def _measured_rows(paper: str, table: str, runs: Runs, preset: str) -> dict[tupl
     layout, found = layout_of(paper, table), {}
     part = select(runs.retrieval, dataset="emoji", preset=preset)
     for row in rows_of(paper, table):
-        run = wanted(layout, row)
+        run = run_of(layout, row)
         if run is None or part.empty:
             continue
         own = select(part, method=run.method, variant=run.variant)
@@ -214,18 +213,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
             continue
         groups = part.groupby(part["variant"].map(values))
         for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
-            cells = groups[f"{way}_r{k}"].agg(["mean", "std"]).fillna(0)
-            axis.errorbar(
-                cells.index,
-                cells["mean"],
-                cells["std"],
-                color=colour,
-                marker=mark,
-                ms=5,
-                lw=1.6,
-                capsize=2,
-                label=f"R@{k}",
-            )
+            _draw(axis, groups[f"{way}_r{k}"], color=colour, marker=mark, label=f"R@{k}")
         axis.set_ylim(0, None)
         axis.set_xscale(scale)
         axis.set_xticks(ticks, [f"{v:g}" for v in ticks])
@@ -268,7 +256,7 @@ def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair
     table = select(runs.retrieval, variant="")
     found = []
     for method in methods:
-        for d in best_other(table, "method", method, ("plain", *ROBUST), least=3):
+        for d in best_other(table, "method", method, ("plain", *robust_methods()), least=3):
             found.append(Difference(d.values, f"{method}, {d.name}"))
     return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,27 +13,44 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEVEL = 0.95
-FEW = 5  # below so many pairs a t interval leans on the normal distribution and is called weak
+ROUNDING = 1e-10  # smaller differences between values are rounding errors
+FEW = 5  # with fewer pairs the interval depends on normality and is called weak
 
 
-def mean_text(values: Sequence[float], digits: int = 1) -> str:
-    """Return ``mean ± standard deviation (n)``; without a spread for one value, empty for none."""
-    n = len(values)
-    if n == 0:
+def mean_text(values: Sequence[float], digits: int = 1, *, count: bool = True) -> str:
+    """Return ``mean ± standard deviation (n)``: the only writer of measured values in the book.
+
+    Parameters
+    ----------
+    values : sequence of float
+        One value per run.
+    digits : int
+        Decimals.
+    count : bool
+        Append the number of values.
+
+    Returns
+    -------
+    str
+        Without a spread for a single value, empty for none.
+
+    Examples
+    --------
+    >>> mean_text([280.0, 282.0])
+    '281.0 ± 1.4 (2)'
+    >>> mean_text([0.5], 3)
+    '0.500 (1)'
+    """
+    values = list(values)
+    if not values:
         return ""
-    mean = sum(values) / n
-    if n == 1:
-        return f"{mean:.{digits}f} (1)"
-    return f"{mean:.{digits}f} ± {spread(values):.{digits}f} ({n})"
+    deviation = f" ± {spread(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}{f' ({len(values)})' if count else ''}"
 
 
 def spread(values: Sequence[float]) -> float:
     """Return the standard deviation with n - 1 in the denominator; NaN for fewer than two values."""
-    n = len(values)
-    if n < 2:
-        return math.nan
-    mean = sum(values) / n
-    return math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1))
+    return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
@@ -44,46 +63,46 @@ class Difference:
         One difference per shared seed.
     name : str
         What was compared.
-    unit : str
-        Word after the number.
     digits : int
         Decimals in text.
     """
 
     values: tuple[float, ...]
     name: str = ""
-    unit: str = ""
     digits: int = 1
 
     @property
     def n(self) -> int:
+        """Number of shared seeds."""
         return len(self.values)
 
     @property
     def mean(self) -> float:
-        return sum(self.values) / self.n if self.n else math.nan
+        """Mean difference; NaN without a shared seed."""
+        return statistics.fmean(self.values) if self.n else math.nan
+
+    @functools.cached_property
+    def _test(self) -> tuple[float, float, float]:
+        """Ends of the interval and p-value of the paired t-test."""
+        from scipy.stats import ttest_rel
+
+        if self.n < 2:
+            return math.nan, math.nan, math.nan
+        if max(self.values) - min(self.values) < ROUNDING:  # no spread: scipy would warn of lost precision
+            return self.mean, self.mean, 1.0 if abs(self.mean) < ROUNDING else 0.0
+        test = ttest_rel(self.values, [0.0] * self.n)
+        interval = test.confidence_interval(LEVEL)
+        return float(interval.low), float(interval.high), float(test.pvalue)
 
     @property
     def interval(self) -> tuple[float, float]:
         """Interval of :data:`LEVEL` for the mean, of the paired t-test; NaN for fewer than two seeds."""
-        from scipy.stats import t
-
-        if self.n < 2:
-            return math.nan, math.nan
-        half = float(t.ppf(0.5 + LEVEL / 2, self.n - 1)) * spread(self.values) / math.sqrt(self.n)
-        return self.mean - half, self.mean + half
+        return self._test[:2]
 
     @property
     def p(self) -> float:
         """Two-sided p-value of the paired t-test; NaN for fewer than two seeds."""
-        from scipy.stats import t
-
-        if self.n < 2:
-            return math.nan
-        error = spread(self.values) / math.sqrt(self.n)
-        if error == 0:
-            return 1.0 if self.mean == 0 else 0.0
-        return float(2 * t.sf(abs(self.mean) / error, self.n - 1))
+        return self._test[2]
 
     @property
     def sign(self) -> str:
@@ -92,26 +111,26 @@ class Difference:
         return "above" if low > 0 else "below" if high < 0 else "open"
 
     def __str__(self) -> str:
-        d, unit = self.digits, f" {self.unit}" if self.unit else ""
         head = f"{self.name}: " if self.name else ""
         if not self.n:
             return f"{head}no shared seed"
         if self.n == 1:
-            return f"{head}{self.mean:+.{d}f}{unit} (n = 1, no interval)"
+            return f"{head}{self.mean:+.{self.digits}f} (n = 1, no interval)"
+        return f"{head}{self.mean:+.{self.digits}f} {self.interval_text} (n = {self.n}, {p_text(self.p)})"
+
+    @property
+    def interval_text(self) -> str:
+        """The interval in brackets."""
         low, high = self.interval
-        return (
-            f"{head}{self.mean:+.{d}f}{unit} [{low:+.{d}f}, {high:+.{d}f}] (n = {self.n}, {p_text(self.p)})"
-        )
+        return f"[{low:+.{self.digits}f}, {high:+.{self.digits}f}]"
 
     @property
     def short(self) -> str:
         """Mean and interval for a table's cell."""
         if not self.n:
             return ""
-        if self.n == 1:
-            return f"{self.mean:+.{self.digits}f} (1)"
-        low, high = self.interval
-        return f"{self.mean:+.{self.digits}f} [{low:+.{self.digits}f}, {high:+.{self.digits}f}] ({self.n})"
+        interval = f" {self.interval_text}" if self.n > 1 else ""
+        return f"{self.mean:+.{self.digits}f}{interval} ({self.n})"
 
 
 def p_text(p: float) -> str:
@@ -146,6 +165,6 @@ def paired(
     return Difference(tuple(float(v) for v in (a - b).dropna()), name, digits=digits)
 
 
-def test_words(n: int) -> str:
-    """Name the test, and say when it is weak."""
+def test_name(n: int) -> str:
+    """Return the name of the test with a remark where few seeds make it weak."""
     return "paired t-test, 95 % interval" + (f"; n = {n} is weak" if n < FEW else "")

@@ -1,4 +1,4 @@
-"""The papers' tables as printed: cells, layout, and marks where a printed value is odd."""
+"""Printed tables of the papers: values, their places, and notes on odd values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ncbook._layouts import DATA, DIRECTION, LAYOUTS, RECALL, Layout, layout_of
+from ncbook.layouts import DATA, DIRECTION, LAYOUTS, RECALL, Layout, layout_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,12 +56,9 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
     >>> printed("retrieval", paper="L2RM", table="6", method="L2RM-SGR", metric="rsum")["value"][0]
     '492.5'
     """
-    import pandas as pd
-
     if name not in PRINTED:
         raise ValueError(f"unknown table of printed values {name!r}; must be one of {', '.join(PRINTED)}")
-    path = Path(__file__).parent / "printed" / f"{name}.csv"
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = _file(name)
     for column, value in where.items():
         if column not in table:
             raise ValueError(f"{name} has no column {column!r}; it has {', '.join(table.columns)}")
@@ -69,9 +66,17 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-@dataclass(frozen=True, eq=False)  # each cell is itself
-class Cell:
-    """One printed value: where it stands, what it is, and which oddities concern it."""
+@functools.cache
+def _file(name: str) -> pd.DataFrame:
+    import pandas as pd
+
+    path = Path(__file__).parent / "printed" / f"{name}.csv"
+    return pd.read_csv(path, dtype=str, keep_default_na=False)
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity
+class Value:
+    """One printed value: its place, its text, its line of the CSV file, and notes on it and on its row."""
 
     row: tuple[str, ...]
     column: tuple[str, ...]
@@ -135,14 +140,14 @@ def rows_of(paper: str, table: str) -> tuple[dict[str, str], ...]:
 
 
 @functools.cache
-def cells(paper: str, table: str) -> tuple[Cell, ...]:
-    """Return every printed value of a table with its place in the paper's layout and its marks."""
+def values_of(paper: str, table: str) -> tuple[Value, ...]:
+    """Return every printed value of a table with its place in the layout and its notes."""
     layout, oddities = layout_of(paper, table), _anomalies(paper, table)
     found = []
     for row in rows_of(paper, table):
         concerned = [(a, m) for a in oddities for m in [_concerns(a, row)] if m]
         found.append(
-            Cell(
+            Value(
                 tuple(FIELDS[name](row) for name in layout.rows),
                 tuple(FIELDS[name](row) for name in layout.columns),
                 row["value"] + (f" {row['unit']}" if "unit" in row else "") if "value" in row else row["map"],
@@ -176,7 +181,7 @@ def paper_table(paper: str, table: str) -> pd.DataFrame:
     """
     import pandas as pd
 
-    layout, found = layout_of(paper, table), cells(paper, table)
+    layout, found = layout_of(paper, table), values_of(paper, table)
     rows, columns = _order(layout, found)
     values = {(c.row, c.column): c.value for c in found}
     frame = pd.DataFrame([[values.get((r, c), MISSING) for c in columns] for r in rows], dtype=object)
@@ -185,7 +190,7 @@ def paper_table(paper: str, table: str) -> pd.DataFrame:
     return frame
 
 
-def _order(layout: Layout, found: tuple[Cell, ...]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+def _order(layout: Layout, found: tuple[Value, ...]) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Rows and columns in the paper's order; recalls in their usual one even where some are missing."""
     rows = list(dict.fromkeys(c.row for c in found))
     columns = list(dict.fromkeys(c.column for c in found))
@@ -197,9 +202,6 @@ def _order(layout: Layout, found: tuple[Cell, ...]) -> tuple[list[tuple[str, ...
     if len(layout.rows) > 1:
         rows.sort(key=lambda r: outer[r[0]])  # keeps the order inside a block
     return rows, columns
-
-
-# -- oddities ------------------------------------------------------------------------------------------
 
 
 @functools.cache

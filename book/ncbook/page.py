@@ -1,4 +1,4 @@
-"""A table as a page shows it: headings, a line on how it was made, footnotes, and its file to download."""
+"""Tables as HTML: headings, protocol lines, footnotes, and a CSV file to download."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from itertools import groupby
 
 
 @dataclass(frozen=True)
-class View:
-    """One cell of a shown table.
+class Cell:
+    """One cell of a table on a page.
 
     Parameters
     ----------
     text : str
-        What stands in it.
+        The text.
     marks : tuple of str
-        Footnotes it points to.
+        Footnotes that it refers to.
     own : str
-        Second line: what was measured here.
+        Second line, for measured values.
     kind : str
         CSS class.
     link : str
-        Page that the text leads to.
+        Page that the text links to.
     """
 
     text: str
@@ -37,8 +37,8 @@ class View:
 
 
 @dataclass(frozen=True)
-class Sheet:
-    """A shown table; a notebook displays it as HTML.
+class Table:
+    """A table on a page; a notebook displays it as HTML.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Sheet:
     lines: Sequence[str]
     names: Sequence[str]
     columns: Sequence[tuple[str, ...]]
-    rows: Sequence[tuple[Sequence[View], Sequence[View]]]
+    rows: Sequence[tuple[Sequence[Cell], Sequence[Cell]]]
     notes: dict[str, str] = field(default_factory=dict)
     file: str = ""
 
@@ -89,10 +89,10 @@ class Sheet:
         return {"text/html": self._repr_html_(), "text/plain": f"{self.title}: {len(self.rows)} rows"}
 
     def text(self) -> str:
-        """Return the table as plain text, what was measured in brackets behind what is printed."""
+        """Return the table as plain text; measured values stand in brackets behind printed ones."""
         import pandas as pd
 
-        def plain(view: View) -> str:
+        def plain(view: Cell) -> str:
             own = " ".join(view.own.split())
             return f"{view.text} [{own}]" if own and view.text else view.text or own
 
@@ -113,30 +113,23 @@ class Sheet:
     def _head(self) -> str:
         """Headings of several levels; equal neighbours under equal parents become one."""
         depth, lines = len(self.columns[0]), []
-        for level in range(depth):
+        names = "".join(f'<th scope="col" rowspan="{depth}" data-sort>{_e(name)}</th>' for name in self.names)
+        for level in range(depth - 1):
             cells = []
-            if level == 0:
-                for name in self.names:
-                    cells.append(f'<th scope="col" rowspan="{depth}" data-sort>{_e(name)}</th>')
-            last = level == depth - 1
-            place = len(self.names)
             for key, group in groupby(self.columns, key=lambda c, level=level: c[: level + 1]):  # type: ignore[misc]
                 width = len(list(group))
-                sort = " data-sort" if last else ""
-                for _ in range(width if last else 1):
-                    span = f' colspan="{width}"' if width > 1 and not last else ""
-                    scope = "col" if last else "colgroup"
-                    cells.append(f'<th scope="{scope}"{span}{sort}>{_e(key[-1])}</th>')
-                place += width
-            lines.append(f"<tr>{''.join(cells)}</tr>")
-        return "".join(lines)
+                span = f' colspan="{width}"' if width > 1 else ""
+                cells.append(f'<th scope="colgroup"{span}>{_e(key[-1])}</th>')
+            lines.append("".join(cells))
+        lines.append("".join(f'<th scope="col" data-sort>{_e(column[-1])}</th>' for column in self.columns))
+        return "".join(f"<tr>{line}</tr>" for line in [names + lines[0], *lines[1:]])
 
-    def _row(self, heads: Sequence[View], cells: Sequence[View], marks: dict[str, str]) -> str:
+    def _row(self, heads: Sequence[Cell], cells: Sequence[Cell], marks: dict[str, str]) -> str:
         first = "".join(f'<th scope="row">{self._view(h, marks)}</th>' for h in heads)
         rest = "".join(f'<td class="{c.kind}">{self._view(c, marks)}</td>' for c in cells)
         return f"<tr>{first}{rest}</tr>"
 
-    def _view(self, view: View, marks: dict[str, str]) -> str:
+    def _view(self, view: Cell, marks: dict[str, str]) -> str:
         links = ",".join(
             f'<a href="#{self.slug}-{_id(m)}" title="{_e(self.notes[m])}" '
             f'aria-label="note {marks[m]}">{marks[m]}</a>'

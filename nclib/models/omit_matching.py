@@ -1,6 +1,6 @@
-"""How OMIT's tables compare the fragments of images and captions (arXiv 2603.14349, Tables 3 to 5).
+"""Matching types and marginals of OMIT: its tables' comparisons (arXiv 2603.14349, Tables 3 to 5).
 
-Everywhere the captions stand last: cosines are (B, n, m, C), images, regions, words, captions. A side of a
+Captions are always the last axis: cosines are (B, n, m, C), images, regions, words, captions. A side of a
 comparison is a dict of tensors: ``regions`` (B, K, D) or ``words`` (C, W, D) of unit length, their
 ``vectors`` (B, D) or (C, D), unit globals; ``keys`` (B, n, D) or ``queries`` (C, m, D), the same fragments
 after the dustbin if there is one; for captions ``mask`` (C, W), 1 at words; ``norms`` where known;
@@ -95,7 +95,7 @@ def inter(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
 
 
 def norm(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """By the length of a fragment before it was scaled to unit length."""
+    """By the length of a fragment before its scaling to unit length."""
     if "norms" not in images or "norms" not in captions:
         raise ValueError("marginals='norm' needs the lengths of the fragments: encode with this model")
     p, q = images["norms"], captions["norms"] * captions["mask"]

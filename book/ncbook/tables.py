@@ -1,0 +1,313 @@
+"""Printed tables with measured values beside or below them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ncbook.compare import mean_text, paired, spread
+from ncbook.layouts import Layout, layout_of
+from ncbook.match import RunSpec, measured, models_named, numbers, run_of
+from ncbook.notebook import NO_RECORD
+from ncbook.page import Cell, Table, csv_text
+from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
+from ncbook.runs import RECALLS, Runs, checksums, protocol_line, select
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BUNDLED = {"retrieval": "emoji", "category_map": "emoji_category"}
+SPREADS = 2  # a mean within this number of standard deviations of the printed value counts as equal
+ORIGIN = ("noise checksums", "records")
+
+
+# -- printed ---------------------------------------------------------------------------------------------
+
+
+def printed_table(paper: str, table: str, runs: Runs) -> Table:
+    """Return a printed table, with measured values in the cells for which a run on the paper's data exists.
+
+    Parameters
+    ----------
+    paper, table : str
+        As in :func:`ncbook.paper_table`.
+    runs : Runs
+        From :func:`ncbook.load_runs`.
+
+    Returns
+    -------
+    Table
+        With a CSV file of one line per printed value: its place, the value as printed, mean, standard
+        deviation and number of seeds measured, difference, and the numbers of its notes.
+
+    Raises
+    ------
+    ValueError
+        For a table that does not exist.
+    """
+    layout, values, frame = layout_of(paper, table), values_of(paper, table), paper_table(paper, table)
+    own = {v: measured(layout, v, runs) for v in values}
+    by_place = {(v.row, v.column): v for v in values}
+    row_marks: dict[tuple[str, ...], dict[str, None]] = {}
+    for v in values:
+        row_marks.setdefault(v.row, {}).update(dict.fromkeys(v.row_marks))
+    rows = []
+    for row in frame.index:
+        heads = [*map(Cell, row[:-1]), Cell(row[-1], tuple(row_marks.get(row, {})))]
+        rows.append((heads, [_printed_cell(by_place.get((row, c)), own) for c in frame.columns]))
+    marks = dict.fromkeys([m for v in values for m in (*v.row_marks, *v.marks)])
+    marks |= dict.fromkeys(said_against(paper, table))
+    filled = sum(map(bool, own.values()))
+    state = (
+        f"{filled:,} of {len(values):,} printed values were measured on this data."
+        if filled
+        else f"{len(values):,} values, all as printed: no record on this data."
+    )
+    head = [*layout.rows, *layout.columns, "printed", "mean", "std", "n", "difference", "oddities"]
+    return Table(
+        slug=layout.slug,
+        title=f"{layout.name}: {layout.title}",
+        kind="printed",
+        lines=[f"{_upper(layout.protocol)}.", layout.note, state],
+        names=layout.rows,
+        columns=list(frame.columns),
+        rows=rows,
+        notes={m: anomaly_text(m) for m in marks},
+        file=csv_text(head, (_line(v, own[v]) for v in values)),
+    )
+
+
+def _printed_cell(value: Value | None, own: dict[Value, tuple[float, ...]]) -> Cell:
+    if value is None:
+        return Cell(MISSING)
+    if not own[value]:
+        return Cell(value.value, value.marks)
+    digits = len(value.value.partition(".")[2])
+    difference = sum(own[value]) / len(own[value]) - float(value.value)
+    sign = agreement(difference, own[value])
+    text = f"{mean_text(own[value], digits)}\n{difference:+.{digits}f} {sign}"
+    return Cell(value.value, value.marks, text.strip(), "nc-measured")
+
+
+def agreement(difference: float, values: Sequence[float]) -> str:
+    """Return ``≈`` when the printed value lies within two standard deviations, else ``▲`` or ``▼``.
+
+    Empty for a single run, which has no spread.
+    """
+    if len(values) < 2:
+        return ""
+    return "≈" if abs(difference) <= SPREADS * spread(values) else "▲" if difference > 0 else "▼"
+
+
+def _line(value: Value, own: tuple[float, ...]) -> list[str]:
+    cells = ["", "", "0", ""]
+    if own:
+        mean = sum(own) / len(own)
+        cells = [*_mean_and_std(own), str(len(own)), f"{mean - float(value.value):.4f}"]
+    return [*value.row, *value.column, value.value, *cells, " ".join((*value.row_marks, *value.marks))]
+
+
+def _mean_and_std(values: Sequence[float]) -> list[str]:
+    """Return mean and standard deviation for a CSV file, empty where there is none."""
+    mean = f"{sum(values) / len(values):.4f}" if values else ""
+    std = spread(values)
+    return [mean, "" if math.isnan(std) else f"{std:.4f}"]
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# -- bundled data ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One measured row: CSV headings, headings on the page, means, gains, and the runs behind them."""
+
+    heads: list[str]
+    first: list[Cell]
+    values: list[tuple[float, ...]]
+    gains: list[str]
+    runs: pd.DataFrame
+
+
+def bundled_table(
+    paper: str, table: str, runs: Runs, *, dataset: str = "", preset: str = "quick"
+) -> Table | None:
+    """Return the nearest counterpart of a printed table that was measured on bundled data.
+
+    The same methods and rates, other data and sizes: it shows whether an effect appears, and its numbers are
+    not comparable with printed ones. A row without runs says "no record".
+
+    Parameters
+    ----------
+    paper, table : str
+        As in :func:`ncbook.paper_table`.
+    runs : Runs
+        From :func:`ncbook.load_runs`.
+    dataset : str
+        Data; by default the bundled one of that task.
+    preset : str
+        Preset of the runs.
+
+    Returns
+    -------
+    Table or None
+        None for tables without a counterpart on bundled data: web data with natural noise, CLIP, times.
+    """
+    layout = layout_of(paper, table)
+    groups = _groups(layout)
+    where = {"dataset": dataset or BUNDLED.get(layout.file, ""), "preset": preset}
+    rates = _rates(layout, groups, runs, where)
+    if not groups or not rates:
+        return None
+    reference = layout.reference
+    if layout.of_labels:
+        rows = list(_category_rows(layout, groups, rates, select(runs.category, **where)))
+        marks = [f"{r:g}" for r in rates]
+        columns = [
+            (d, m) for d in ("image → text", "text → image", f"mean of both − {reference}") for m in marks
+        ]
+        names = [f"{d} {m}" for d in ("i2t", "t2i") for m in marks]
+        heads, gains = ["run", "printed rows"], [f"mean - {reference} {m}" for m in marks]
+        place = "right"
+    else:
+        rows = list(_retrieval_rows(layout, groups, rates, select(runs.retrieval, **where)))
+        columns = [("both", "rSum"), ("both", f"rSum − {reference}")]
+        columns += [(way, k) for way in ("image → text", "text → image") for k in ("R@1", "R@5", "R@10")]
+        names, heads, gains = list(RECALLS), ["rate", "run", "printed rows"], [f"rsum - {reference}"]
+        place = "second column"
+    texts = f"{place}: mean difference to {reference} over runs with the same seed, "
+    head = [*heads, *(f"{n} {w}" for n in names for w in ("mean", "std")), "n", *gains, *ORIGIN]
+    return Table(
+        slug=f"{layout.slug}-measured",
+        title=f"{layout.name}: the nearest measured",
+        kind="measured",
+        lines=[
+            _upper(protocol_line(_together([row.runs for row in rows]))),
+            f"Mean ± standard deviation (seeds); {texts}95 % interval of the paired t-test. Not comparable "
+            "with printed numbers.",
+        ],
+        names=heads[:-1],
+        columns=columns,
+        rows=[(row.first, _measured_cells(layout, row)) for row in rows],
+        file=csv_text(head, (_measured_line(row) for row in rows)),
+    )
+
+
+def _groups(layout: Layout) -> dict[tuple[str, str, str], tuple[RunSpec, list[str]]]:
+    """Return the runs behind the rows of a table with the names of those rows; models apart for OMIT."""
+    groups: dict[tuple[str, str, str], tuple[RunSpec, list[str]]] = {}
+    for row in rows_of(layout.paper, layout.table):
+        run = run_of(layout, row)
+        if run is None:
+            continue
+        name = row["setting"] if layout.rows == ("warm-up",) else row["method"]
+        key = (run.method, run.model if models_named(layout) else "", run.variant)
+        names = groups.setdefault(key, (run, []))[1]
+        if name not in names:
+            names.append(name)
+    return groups
+
+
+def _rates(layout: Layout, groups: Any, runs: Runs, where: dict[str, str]) -> list[float]:
+    """Return the rates of the table; without added noise those at which its rows were recorded."""
+    if not models_named(layout):
+        rows = rows_of(layout.paper, layout.table)
+        return sorted({float(row["noise_rate"]) for row in rows if row.get("noise_rate")})
+    models = {model for _, model, _ in groups} - {"saf", "vse"}  # recorded at every rate for other tables
+    table = select(runs.retrieval, **where, method="plain", model=sorted(models))
+    return sorted({0.0, *(float(r) for r in table["mrate"])})
+
+
+def _reference(layout: Layout, method: str, model: str) -> RunSpec:
+    """Return the run that the differences of a row are taken against."""
+    if layout.reference == "deep_sm":
+        return RunSpec("deep_sm")
+    if layout.reference in ("plain", "full method"):
+        return RunSpec("plain" if layout.reference == "plain" else method, model)
+    return RunSpec("plain", "omit")
+
+
+def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.DataFrame) -> Iterator[_Row]:
+    """Yield one row per rate, run and model."""
+    for rate in rates:
+        noise = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
+        level = select(table, mrate=rate, **noise)
+        for run, names in groups.values():
+            same = select(level, method=run.method, variant=run.variant)
+            models = [run.model] if models_named(layout) else sorted(set(same["model"])) or [""]
+            for model in models:
+                part, other = select(same, model=model), _reference(layout, run.method, model)
+                gain = paired(part, select(level, method=other.method, model=other.model, variant="")).short
+                if len(part) and (run.method, model, run.variant) == (other.method, other.model, ""):
+                    gain = "reference"
+                label = f"{run.label} · {model}" if model else run.label
+                heads = [f"{rate:g}", label, ", ".join(names)]
+                first = [Cell(heads[0]), Cell(label, own=f"printed: {heads[2]}")]
+                yield _Row(heads, first, [numbers(part, metric) for metric in RECALLS], [gain], part)
+
+
+def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.DataFrame) -> Iterator[_Row]:
+    """Yield one row per run, with all rates beside each other."""
+    table = select(table, protocol="symmetric")
+    for run, names in groups.values():
+        every = select(table, method=run.method, variant=run.variant)
+        level = {r: select(every, noise_rate=r) for r in rates}
+        other, gains = _reference(layout, run.method, ""), []
+        for rate, part in level.items():
+            base = select(table, method=other.method, variant="", noise_rate=rate)
+            is_base = len(part) and (run.method, run.variant) == (other.method, "")
+            gains.append("reference" if is_base else paired(part, base, "map_avg", digits=3).short)
+        values = [numbers(level[r], f"map_{d}") for d in ("i2t", "t2i") for r in rates]
+        heads = [run.label, ", ".join(names)]
+        first = [Cell(run.label, own=f"printed: {heads[1]}")]
+        yield _Row(heads, first, values, gains, _together(list(level.values())))
+
+
+def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    filled = [part for part in parts if len(part)]
+    return pd.concat(filled) if filled else parts[0]
+
+
+def _measured_cells(layout: Layout, row: _Row) -> list[Cell]:
+    digits = 3 if layout.of_labels else 1
+    texts = [mean_text(v, digits) for v in row.values]
+    if layout.of_labels:
+        shown = [*(text or NO_RECORD for text in texts), *row.gains]
+    elif len(row.runs):
+        shown = [texts[-1], *row.gains, *texts[:-1]]
+    else:
+        shown = [NO_RECORD, *[""] * len(RECALLS)]
+    return [Cell(text, kind="nc-none" if text == NO_RECORD else "nc-value") for text in shown]
+
+
+def _measured_line(row: _Row) -> list[str]:
+    """Return a line of the CSV file, with the checksums of the noise and the names of the records."""
+    means = [cell for v in row.values for cell in _mean_and_std(v)]
+    origin = [checksums(row.runs, "noise_checksum"), sorted(map(str, row.runs.get("name", ())))]
+    return [*row.heads, *means, str(max(map(len, row.values))), *row.gains, *map(" ".join, origin)]
+
+
+# -- both ------------------------------------------------------------------------------------------------
+
+
+def side_by_side(paper: str, table: str, runs: Runs, *, dataset: str = "", preset: str = "quick") -> None:
+    """Display a printed table and, below it, the nearest measured one.
+
+    Parameters
+    ----------
+    paper, table, runs, dataset, preset
+        As in :func:`bundled_table`.
+    """
+    from IPython.display import display
+
+    display(printed_table(paper, table, runs))
+    nearest = bundled_table(paper, table, runs, dataset=dataset, preset=preset)
+    if nearest is not None:
+        display(nearest)

@@ -1,0 +1,97 @@
+"""Options of models: declared in a class with the values that are allowed, and checked when it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nclib.common.options import Rule
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a model as its class declares it; see :func:`option`."""
+
+    default: Any
+    rule: Rule
+    below: float | None = None
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return ``value`` in the option's type, or raise a ValueError that says what is allowed."""
+        if value is None and self.default is None:
+            return None
+        if not self.rule.accepts(value):
+            raise ValueError(f"{name}={value!r}: {self.rule.describe()}")
+        if self.below is not None and not value < self.below:
+            raise ValueError(f"{name}={value!r}: {self.rule.describe()} and below {self.below:g}")
+        return value if self.rule.kind is object else self.rule.kind(value)
+
+
+def option(
+    default: Any,
+    *,
+    kind: type | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Iterable[Any] | None = None,
+    help: str = "",
+) -> Any:
+    """Declare an option of a model: a class attribute that :func:`nclib.models.build` takes as a keyword.
+
+    The instance has the attribute of the same name, checked before anything else of the model is built.
+
+    Parameters
+    ----------
+    default : object
+        Value when the option is not given.
+    kind : type, optional
+        Type of the values; that of ``default`` if not given. Whole numbers are accepted where it is float.
+        Needed when ``default`` is None, which is then allowed too.
+    low, high : float, optional
+        Smallest and largest value.
+    above, below : float, optional
+        Values must be larger, smaller than this.
+    choices : iterable, optional
+        The allowed values.
+    help : str
+        A few words for readers.
+
+    Examples
+    --------
+    >>> from nclib.models import Matcher, option
+    >>> class Sharp(Matcher):
+    ...     softness: float = option(0.05, above=0)
+    >>> Sharp.softness
+    0.05
+    """
+    chosen = None if choices is None else tuple(choices)
+    return Option(default, Rule(kind or type(default), low, high, above, chosen, help), below)
+
+
+def required_path(name: str, path: str, option: str, chosen: str, *users: str) -> None:
+    """Require ``path`` when ``option`` has one of the values ``users``, and forbid it otherwise.
+
+    Raises
+    ------
+    ValueError
+        If the path is missing, or given where it has no effect.
+    """
+    if chosen in users and not path:
+        raise ValueError(f"{option}={chosen!r} needs {name}, a local path; nothing is downloaded")
+    used_with(name, path, "", option, chosen, *users)
+
+
+def used_with(name: str, value: Any, usual: Any, option: str, chosen: str, *users: str) -> None:
+    """Forbid a value other than the usual one unless ``option`` has one of the values ``users``.
+
+    Raises
+    ------
+    ValueError
+        If the option would have no effect.
+    """
+    if chosen not in users and value != usual:
+        known = " or ".join(map(repr, users))
+        raise ValueError(f"{name}={value!r} is used with {option}={known} only, got {option}={chosen!r}")

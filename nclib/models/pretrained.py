@@ -1,0 +1,527 @@
+"""Pretrained encoders through the library ``transformers``: CLIP's two towers, BERT, residual networks.
+
+They need the extra ``nclib[pretrained]``. Weights come from a local folder in the library's own layout
+(``config.json``, ``model.safetensors``, and for text the tokenizer's files) or, by name, from the hub's cache
+on this machine. Nothing is downloaded here: ``hf download NAME`` fills the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nclib.common.tokens import Tokens
+from nclib.models.encoders import l2, word_mask, xavier_linear
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and deviation of red, green and blue in the pictures that residual networks are trained on."""
+
+CLIP_COLOURS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+"""The same for CLIP."""
+
+CLASSES = {"bert": "BertModel", "clip": "CLIPModel", "resnet": "ResNetModel"}
+"""Kinds of networks, each named like ``model_type`` in its ``config.json``, and their classes."""
+
+
+def transformers(option: str) -> Any:
+    """Import the library, or say what to install.
+
+    Parameters
+    ----------
+    option : str
+        The model's option that needs the library, for the message.
+
+    Raises
+    ------
+    ValueError
+        If the library is not installed.
+    """
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise ValueError(
+            f"{option} needs the library transformers: pip install 'nclib[pretrained]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def quietly(library: Any) -> Iterator[None]:
+    """Silence the library's progress bars and reports; what is wrong with a file is an error here."""
+    log = library.utils.logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
+
+
+def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
+    """Load a network with all its weights.
+
+    Parameters
+    ----------
+    kind : {"bert", "clip", "resnet"}
+        What it must be.
+    source : str
+        Local folder, or a name in the hub's cache.
+    option : str
+        The model's option that holds ``source``, for messages.
+    finetune : bool
+        Whether it will be trained. Its attention is then computed in plain steps, which can be differentiated
+        twice; otherwise by fused kernels.
+
+    Returns
+    -------
+    PreTrainedModel
+        With float32 weights, in evaluation mode.
+
+    Raises
+    ------
+    ValueError
+        If the library or the files are missing, the network is of another kind, or a weight is missing or
+        has another shape.
+    """
+    library, given = transformers(option), f"{option}={source!r}"
+    with quietly(library):
+        try:
+            found = library.AutoConfig.from_pretrained(source, local_files_only=True).model_type
+            if found != kind:
+                raise ValueError(f"{given} holds a network of type {found!r}, {kind!r} is needed")
+            model, report = getattr(library, CLASSES[kind]).from_pretrained(
+                source,
+                local_files_only=True,
+                output_loading_info=True,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # reported below
+                **({} if kind == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}),
+                **({"add_pooling_layer": False} if kind == "bert" else {}),
+            )
+        except OSError as error:
+            raise ValueError(
+                f"{given} is neither a folder with config.json and model.safetensors nor a name in the hub's "
+                "cache on this machine; nothing is downloaded here, `hf download NAME` does that"
+            ) from error
+    missing = sorted(name for name in report["missing_keys"] if not name.endswith("num_batches_tracked"))
+    if missing:
+        raise ValueError(f"{given}: the weight {missing[0]!r} is missing")
+    if report["mismatched_keys"]:
+        name, *shapes = min(report["mismatched_keys"])
+        there, wanted = map(tuple, shapes)
+        raise ValueError(f"{given}: {name!r} has shape {there}, config.json says {wanted}")
+    return model
+
+
+def read_words(words_file: str, vocab_size: int) -> list[str]:
+    """Read the data's words in the order of their ids from its vocabulary file.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file or it does not have as many words as the data.
+    """
+    if not Path(words_file).is_file():
+        raise ValueError(f"text_words={words_file!r}: there is no such file")
+    index = json.loads(Path(words_file).read_text(encoding="utf8")).get("word2idx", {})
+    if sorted(index.values()) != list(range(vocab_size)):
+        raise ValueError(
+            f"text_words={words_file!r} has {len(index)} words under 'word2idx', the data has {vocab_size}; "
+            "it must be the vocabulary file of the same data"
+        )
+    return sorted(index, key=index.__getitem__)
+
+
+def piece_table(words: Iterable[str], tokenizer: Any) -> Tensor:
+    """Ids of the pieces (WordPieces, byte pairs) of each word, (V, M), -1 beyond the last.
+
+    ``<start>`` and ``<end>`` are the tokenizer's own. ``<unk>``, and a word without pieces, is BERT's [UNK];
+    CLIP knows no unknown word, so that it has no piece there.
+    """
+    t = tokenizer
+    clip = t.cls_token_id is None
+    unknown = [] if clip else [t.unk_token_id]
+    start, end = (t.bos_token_id, t.eos_token_id) if clip else (t.cls_token_id, t.sep_token_id)
+    special = {"<start>": [start], "<end>": [end], "<unk>": unknown, "<pad>": []}
+    words = list(words)
+    pieces = t(words, add_special_tokens=False)["input_ids"]
+    rows = [special.get(word, found or unknown) for word, found in zip(words, pieces, strict=True)]
+    width = max(1, *map(len, rows))
+    return torch.tensor([row + [-1] * (width - len(row)) for row in rows])
+
+
+def cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Replace the words of captions by their pieces.
+
+    Parameters
+    ----------
+    pieces : Tensor, (V, M)
+        Ids of the pieces of each word, -1 beyond the last.
+    ids : Tensor, (C, W)
+        Captions.
+    valid : Tensor of bool, (C, W)
+        False at padding.
+
+    Returns
+    -------
+    ids, owner : Tensor, (C, P)
+        Ids of the pieces, and for each the position of its word in the caption.
+    present : Tensor of bool, (C, P)
+        False at padding.
+    """
+    found = pieces[ids]  # (C, W, M)
+    n = found.shape[-1]
+    present = ((found >= 0) & valid[..., None]).flatten(1)
+    # The longest caption in pieces is known on the device only; with one piece per word it is W.
+    width = ids.shape[1] if n == 1 else max(1, int(present.sum(1).max()))
+    order = torch.argsort((~present).to(torch.uint8), dim=1, stable=True)[:, :width]
+    present = present.gather(1, order)
+    return found.flatten(1).gather(1, order).clamp_min(0), order // n, present
+
+
+def word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) -> tuple[Tensor, Tensor]:
+    """Mean state of the pieces of each word: (C, P, H) to (C, W, H), and the number of pieces (C, W, 1)."""
+    states = states * present[..., None]
+    total = states.new_zeros(len(states), n_words, states.shape[-1])
+    total = total.scatter_add(1, owner[..., None].expand_as(states), states)  # (C, W, H)
+    count = total.new_zeros(total.shape[:2]).scatter_add(1, owner, present.to(total))[..., None]
+    return total / count.clamp_min(1), count
+
+
+class Frozen(nn.Module):
+    """A pretrained network, trained with ``finetune`` only; otherwise it stays in evaluation mode.
+
+    Parameters
+    ----------
+    tower : nn.Module
+        The network.
+    finetune : bool
+        Train it.
+    fixed_norms : bool
+        Stay in evaluation mode even when trained, so that batch norms keep the file's statistics.
+    """
+
+    def __init__(self, tower: Any, *, finetune: bool, fixed_norms: bool = False) -> None:
+        super().__init__()
+        self.tower, self.finetune = tower, finetune
+        self.evaluates = fixed_norms or not finetune
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout")
+        drops = any(getattr(tower.config, rate, 0) for rate in rates)
+        self.draws_in_training = drops and not self.evaluates
+        tower.requires_grad_(finetune)
+        self.train()
+
+    def train(self, mode: bool = True) -> Frozen:
+        """Set training mode, except where the network stays in evaluation mode."""
+        super().train(mode)
+        if self.evaluates:
+            self.tower.eval()
+        return self
+
+    def gradients(self) -> contextlib.AbstractContextManager[Any]:
+        """Switch gradients off unless the network is trained."""
+        return contextlib.nullcontext() if self.finetune else torch.no_grad()
+
+
+class CaptionReader(Frozen):
+    """A text transformer on the data's captions.
+
+    With ``words_file`` each word of the data is cut into the pieces of the transformer's own tokenizer, and a
+    word is the mean of its pieces' states. Without it the data's ids must be the transformer's.
+
+    Parameters
+    ----------
+    tower : nn.Module
+        BERT, or the text tower of CLIP.
+    pieces : Tensor, (V, M)
+        Ids of the pieces of each of the data's words, -1 beyond the last.
+    finetune : bool
+        Train the transformer.
+    """
+
+    def __init__(self, tower: Any, pieces: Tensor, *, finetune: bool) -> None:
+        super().__init__(tower, finetune=finetune)
+        self.clip = tower.config.model_type != "bert"
+        self.longest = tower.config.max_position_embeddings
+        self.width = tower.config.hidden_size
+        self.pieces: Tensor
+        self.register_buffer("pieces", pieces, persistent=False)
+
+    def read(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Read captions.
+
+        Returns
+        -------
+        words : Tensor, (C, W, H)
+            A word without pieces has the sentence's state.
+        sentences : Tensor, (C, H)
+            The first piece's state in BERT ([CLS]), the last one's in CLIP (the end of the text).
+
+        Raises
+        ------
+        ValueError
+            If a caption has more pieces than BERT has positions. CLIP cuts pieces off before the last.
+        """
+        width = max(tokens.lengths)
+        valid = word_mask(tokens.lengths, width, self.tower.get_input_embeddings().weight) > 0
+        ids, owner, present = cut(self.pieces, tokens.ids[:, :width], valid)  # (C, P) each
+        last = (present.sum(1, keepdim=True) - 1).clamp_min(0)  # (C, 1)
+        if ids.shape[1] > self.longest:
+            if not self.clip:
+                raise ValueError(
+                    f"tokens has a caption of {ids.shape[1]} pieces, the transformer reads at most "
+                    f"{self.longest}"
+                )
+            place, last = last, last.clamp_max(self.longest - 1)
+            ids, owner = (x.scatter(1, last, x.gather(1, place))[:, : self.longest] for x in (ids, owner))
+            present = present[:, : self.longest]
+        with self.gradients():
+            states = self.tower(input_ids=ids, attention_mask=present.to(ids)).last_hidden_state  # (C, P, H)
+            place = last if self.clip else torch.zeros_like(last)
+            sentences = states.gather(1, place[..., None].expand(-1, -1, states.shape[-1])).squeeze(1)
+            means, count = word_means(states, owner, present, width)
+            return torch.where(count > 0, means, sentences[:, None]), sentences
+
+
+def table_of(source: str, option: str, n_known: int, *, words_file: str, vocab_size: int) -> Tensor:
+    """Table from the data's word ids to a transformer's pieces; see :class:`CaptionReader`.
+
+    Parameters
+    ----------
+    source, option : str
+        Folder or name of the transformer, and the option that holds it.
+    n_known : int
+        Ids that the transformer knows.
+    words_file : str
+        The data's vocabulary file, or empty.
+    vocab_size : int
+        Token ids of the data.
+
+    Raises
+    ------
+    ValueError
+        If a file is missing or does not fit.
+    """
+    if not words_file:
+        if n_known < vocab_size:
+            raise ValueError(
+                f"{option}={source!r} knows {n_known} ids and the data has {vocab_size}; give text_words, "
+                "the data's vocabulary file, to cut its words into pieces"
+            )
+        return torch.arange(vocab_size)[:, None]
+    words = read_words(words_file, vocab_size)
+    pieces = piece_table(words, load_tokenizer(source, option))
+    if int(pieces.max()) >= n_known:
+        raise ValueError(
+            f"{option}={source!r}: the tokenizer gives the id {int(pieces.max())}, config.json has {n_known}"
+        )
+    return pieces
+
+
+def load_tokenizer(source: str, option: str) -> Any:
+    """Load the tokenizer that lies beside a network.
+
+    Raises
+    ------
+    ValueError
+        If its files are missing.
+    """
+    library = transformers(option)
+    with quietly(library):
+        try:
+            found = library.AutoTokenizer.from_pretrained(source, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{option}={source!r} has no tokenizer's files, which text_words needs"
+            ) from error
+    if len(found) < 8:  # the library makes an empty one where the vocabulary's file is missing
+        raise ValueError(f"{option}={source!r} has no tokenizer's files, which text_words needs")
+    return found
+
+
+class PretrainedText(CaptionReader):
+    """Captions to word vectors by BERT or CLIP's text tower and a linear map, in place of the BiGRU.
+
+    Parameters
+    ----------
+    vocab_size, embed_dim : int
+        Number of token ids of the data, width of an encoded word.
+    kind : {"bert", "clip"}
+        Which transformer.
+    folder : str
+        Local folder, or a name in the hub's cache; see :func:`load`.
+    words_file : str
+        The data's vocabulary file (JSON with ``word2idx``); see :class:`CaptionReader`.
+    unit : bool
+        Scale every encoded word to unit length.
+    finetune : bool
+        Train the transformer too, with its dropout; otherwise only the linear map is trained.
+
+    Raises
+    ------
+    ValueError
+        If the library or a file is missing, or the files do not fit each other or the data.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        *,
+        kind: str,
+        folder: str,
+        words_file: str = "",
+        unit: bool = True,
+        finetune: bool = False,
+    ) -> None:
+        tower = load(kind, folder, "text_folder", finetune=finetune)
+        tower = tower.text_model if kind == "clip" else tower
+        known = tower.config.vocab_size
+        pieces = table_of(folder, "text_folder", known, words_file=words_file, vocab_size=vocab_size)
+        super().__init__(tower, pieces, finetune=finetune)
+        self.unit = unit
+        self.fc = xavier_linear(self.width, embed_dim)
+
+    def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Encode captions.
+
+        Returns
+        -------
+        words : Tensor, (C, W, embed_dim)
+            W is the longest caption's length; rows beyond a caption's length are zero.
+        sentences : Tensor, (C, embed_dim)
+            Not normalised; see :meth:`CaptionReader.read`.
+        """
+        states, sentences = self.read(tokens)
+        mask = word_mask(tokens.lengths, states.shape[1], states)[..., None]  # (C, W, 1)
+        words = self.fc(states)  # (C, W, D)
+        return (l2(words) if self.unit else words) * mask, self.fc(sentences)
+
+
+class Pictures(nn.Module):
+    """Pictures as rows of numbers to what an image tower reads.
+
+    A picture travels as ``height`` rows of ``3 * width`` numbers in [0, 1], red, green, blue of each pixel in
+    turn: the shape (images, rows, numbers) that region features have too. With ``size`` it is scaled
+    bicubically with antialiasing until the shorter side fits, and cut to a square around the centre, as CLIP
+    prepares pictures.
+
+    Parameters
+    ----------
+    feature_dim : int
+        Numbers in a row, three times the width of a picture.
+    mean, std : sequence of float
+        Of red, green and blue.
+    size : int, optional
+        Side of the square in pixels; pictures keep their size without it.
+
+    Raises
+    ------
+    ValueError
+        If the length of a row is not a multiple of three.
+    """
+
+    def __init__(
+        self, feature_dim: int, mean: Sequence[float], std: Sequence[float], size: int | None = None
+    ) -> None:
+        super().__init__()
+        if feature_dim % 3:
+            raise ValueError(
+                f"feature_dim={feature_dim}: the model reads pictures, whose rows have three numbers per "
+                "pixel; choose data or data_options that give images as (images, height, 3 * width) in "
+                "[0, 1], not region features"
+            )
+        self.size = size
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (B, height, 3 width) in [0, 1] to (B, 3, size, size), or (B, 3, height, width)."""
+        x = images.unflatten(-1, (-1, 3)).permute(0, 3, 1, 2)  # (B, 3, height, width)
+        if self.size:
+            height, width = x.shape[2:]
+            if min(height, width) != self.size:
+                sides = [self.size * side // min(height, width) for side in (height, width)]
+                x = F.interpolate(x, sides, mode="bicubic", antialias=True, align_corners=False).clamp(0, 1)
+            top, left = (round((side - self.size) / 2) for side in x.shape[2:])
+            x = x[:, :, top : top + self.size, left : left + self.size]
+        return (x - self.mean) / self.std
+
+
+def colours(
+    source: str, usual: tuple[Sequence[float], Sequence[float]]
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and deviation of the colours: those of ``preprocessor_config.json``, ``usual`` without it."""
+    library = transformers("image_folder")
+    file = library.utils.cached_file(
+        source,
+        "preprocessor_config.json",
+        local_files_only=True,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
+    return found.get("image_mean", usual[0]), found.get("image_std", usual[1])
+
+
+class PretrainedCells(Frozen):
+    """Pictures to the cells of a residual network, or the patches of CLIP's image tower, in place of regions.
+
+    A cell is a place of the last feature map. A patch is the state of its place after the last norm, without
+    the projection, which CLIP applies to the class token only.
+
+    Parameters
+    ----------
+    feature_dim, n_rows : int
+        Numbers in a row (three times the width of a picture), and rows of a picture.
+    kind : {"resnet", "clip"}
+        Which network.
+    folder : str
+        Local folder, or a name in the hub's cache; see :func:`load`.
+    finetune : bool
+        Train the network too. Batch norms stay in evaluation mode.
+
+    Attributes
+    ----------
+    width, n_cells : int
+        Width of a cell's feature and cells of a picture.
+
+    Raises
+    ------
+    ValueError
+        If the library or a file is missing or does not fit, or a row is not a multiple of three.
+    """
+
+    def __init__(
+        self, feature_dim: int, n_rows: int, *, kind: str, folder: str, finetune: bool = False
+    ) -> None:
+        tower = load(kind, folder, "image_folder", finetune=finetune)
+        clip = kind == "clip"
+        super().__init__(tower.vision_model if clip else tower, finetune=finetune, fixed_norms=True)
+        size = self.tower.config.image_size if clip else None
+        self.prepare = Pictures(feature_dim, *colours(folder, CLIP_COLOURS if clip else IMAGENET), size)
+        self.clip = clip
+        with torch.no_grad():
+            one = self(torch.zeros(1, n_rows, feature_dim, device=self.prepare.mean.device))
+        self.n_cells, self.width = one.shape[1:]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map pictures (B, height, 3 width) to cells (B, n_cells, width), row by row."""
+        with self.gradients():
+            states: Tensor = self.tower(self.prepare(images)).last_hidden_state
+            if self.clip:
+                patches: Tensor = self.tower.post_layernorm(states[:, 1:])
+                return patches
+        return states.flatten(2).transpose(1, 2)

@@ -1,0 +1,281 @@
+"""An author's own model: declared options, and mistakes told in one line, at registration or when built."""
+
+import importlib.util
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import nclib
+from nclib import models
+from nclib.models import (
+    CaptionEncoding,
+    CosineMatcher,
+    FragmentMatcher,
+    ImageEncoding,
+    Matcher,
+    Tokens,
+    option,
+)
+from nclib.models.registry import MODELS
+
+SIZES = {"feature_dim": 5, "vocab_size": 9, "n_regions": 3, "embed_dim": 4, "word_dim": 3}
+
+
+class Good(Matcher):
+    """Compares the mean of the features with the length of the caption."""
+
+    weight: float = option(1.0, above=0, help="factor of the difference")
+    kind: str = option("abs", choices=("abs", "square"))
+
+    def __init__(self, *, offset: float = 0.0, **common: Any) -> None:
+        super().__init__(**common)
+        self.offset = torch.nn.Parameter(torch.tensor(float(offset)))
+
+    def encode_images(self, images):
+        return ImageEncoding(self.check_images(images).mean((1, 2))[:, None])
+
+    def encode_captions(self, tokens):
+        lengths = self.check_tokens(tokens).lengths
+        return CaptionEncoding(torch.tensor(lengths)[:, None].float(), lengths)
+
+    def similarity(self, images, captions, *, logits=False, chunk=None):
+        return -self.weight * (images.vectors - captions.vectors.t() + self.offset).abs()
+
+
+@pytest.fixture(autouse=True)
+def registry():
+    """Take out what a test registered."""
+    before = set(MODELS)
+    yield
+    for name in set(MODELS) - before:
+        MODELS.remove(name)
+
+
+def refused(cls):
+    with pytest.raises(TypeError) as caught:
+        models.register("mine", summary="for a test")(cls)
+    assert "mine" not in models.available()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def changed(**members):
+    """``Good`` with other members; None takes one out."""
+    kept = {k: v for k, v in {**vars(Good), **members}.items() if v is not None and not k.startswith("_abc")}
+    return type("Mine", (Matcher,), kept)
+
+
+def test_declared_options_and_keywords_are_options():
+    models.register("mine", summary="for a test", paper="None et al.")(Good)
+    assert models.available()["mine"] == "for a test (None et al.)"
+    assert models.options("mine") == {"weight": "1.0", "kind": "'abs'", "offset": "0.0"}
+    model = models.build("mine", **SIZES, weight=2, offset=1)
+    assert (model.weight, model.kind, model.offset.item(), Good.weight) == (2.0, "abs", 1.0, 1.0)
+    assert isinstance(model.weight, float)
+    for options, message in (
+        ({"weight": 0}, "weight=0: must be a number, above 0"),
+        ({"weight": True}, "weight=True: must be a number"),
+        ({"kind": "cube"}, "kind='cube': must be one of 'abs', 'square'"),
+        ({"weigth": 1}, "model 'mine' has no option 'weigth'. Its options: weight, kind, offset."),
+    ):
+        with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+            models.build("mine", **SIZES, **options)
+    with pytest.raises(TypeError, match="Good has no option 'weigth'; it has weight, kind"):
+        Good(feature_dim=3, vocab_size=4, weigth=1)
+
+
+def test_a_subclass_has_its_own_defaults():
+    class Heavy(Good):
+        weight: float = option(3.0, above=1)
+
+    assert (Heavy(**SIZES).weight, Good(**SIZES).weight) == (3.0, 1.0)
+    with pytest.raises(ValueError, match="weight=1: must be a number, above 1"):
+        Heavy(**SIZES, weight=1)
+    models.register("mine", summary="for a test")(Heavy)
+    assert models.options("mine")["weight"] == "3.0"
+
+
+def test_the_option_none_is_kept():
+    class Maybe(Good):
+        rate: float = option(None, kind=float, low=0, below=1)
+
+    assert Maybe(**SIZES).rate is None
+    assert Maybe(**SIZES, rate=0.5).rate == 0.5
+    with pytest.raises(ValueError, match="rate=1: must be a number, at least 0 and below 1"):
+        Maybe(**SIZES, rate=1)
+
+
+def test_not_a_model():
+    assert refused(torch.nn.Linear) == (
+        "model 'mine': Linear must be a class derived from nclib.models.Matcher"
+    )
+    assert "must be a class derived from" in refused(lambda **sizes: None)
+
+
+@pytest.mark.parametrize("lacking", ["encode_images", "encode_captions", "similarity"])
+def test_a_missing_method_is_named(lacking):
+    assert refused(changed(**{lacking: None})) == f"model 'mine': class Mine lacks {lacking}"
+
+
+def test_a_missing_score_of_fragments_is_named():
+    assert refused(type("Mine", (FragmentMatcher,), {})) == "model 'mine': class Mine lacks pair_scores"
+
+
+def test_options_by_position_and_without_default():
+    class Positional(Good):
+        def __init__(self, depth=1, **common):
+            super().__init__(**common)
+
+    class Unset(Good):
+        def __init__(self, *, depth, **common):
+            super().__init__(**common)
+
+    class Closed(Good):
+        def __init__(self, *, depth=1):
+            super().__init__(**SIZES)
+
+    assert "Positional.__init__ takes 'depth' by position; options have names" in refused(Positional)
+    assert refused(Unset) == "model 'mine': option 'depth' of Unset needs a default"
+    assert "Closed.__init__ must take **common and pass it on" in refused(Closed)
+
+
+def test_a_name_can_be_taken_once():
+    with pytest.raises(ValueError, match="model 'vse' is registered twice"):
+        models.register("vse", summary="for a test")(Good)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (
+            {"similarity": lambda self, v, t, **_: (v.vectors - t.vectors.t()).t()},
+            r"similarity must be \(images, captions\), \(2, 3\) for 2 images and 3 captions, got \(3, 2\)",
+        ),
+        ({"similarity": lambda self, v, t, **_: 0.0}, r"similarity must be .*, got float"),
+        (
+            {"encode_images": lambda self, images: images.mean(1)},
+            "encode_images must return an encoding such as ImageEncoding .*, got Tensor without concat",
+        ),
+        (
+            {"encode_captions": lambda self, tokens: CaptionEncoding(torch.zeros(1, 1), (3,))},
+            "encode_captions gave 1 rows for 3",
+        ),
+    ],
+)
+def test_what_methods_return_is_tried_when_the_model_is_built(members, message):
+    models.register("mine", summary="for a test")(changed(**members, __init__=None))
+    state = torch.get_rng_state()
+    with pytest.raises(TypeError, match=f"model 'mine': {message}"):
+        models.build("mine", **SIZES)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Words(FragmentMatcher):
+    """Mean over words of the best region's cosine."""
+
+    def pair_scores(self, regions, words, mask):
+        cosine = torch.einsum("brd,nwd->bnwr", regions, words).exp()
+        return (cosine.amax(-1) * mask).sum(-1) / mask.sum(-1)
+
+
+def test_memory_of_training_is_measured():
+    model = Words(**SIZES)
+    regions = torch.randn(6, 3, 4)
+    per_word, per_caption = model.training_bytes(regions)
+    one = 6 * 3 * 4  # bytes of a word's cosines with all regions, in float32: of those, exp and amax keep one
+    assert one <= per_word <= 3 * one
+    assert 0 <= per_caption <= 20 * one
+    doubled, _ = model.training_bytes(torch.cat([regions, regions]))
+    assert doubled == pytest.approx(2 * per_word, rel=0.2)
+
+
+def test_the_measured_memory_bounds_a_group(monkeypatch):
+    torch.manual_seed(0)
+    model = Words(**SIZES)
+    images = model.encode_images(torch.randn(6, 3, 5))
+    tokens = Tokens(torch.randint(1, 9, (20, 7)), tuple(2 + i % 6 for i in range(20)))
+    captions = model.encode_captions(tokens)
+    whole = model.similarity(images, captions)
+    per_word, _ = model.training_bytes(images.regions)
+    widths, score = [], model.pair_scores
+    monkeypatch.setattr(
+        model, "pair_scores", lambda r, w, m: widths.append(w.shape[:2].numel()) or score(r, w, m)
+    )
+    model.memory_budget = 12 * per_word
+    parts = model.similarity(images, captions)
+    torch.testing.assert_close(parts, whole)
+    assert len(widths) > 5
+    assert max(widths) <= 12
+
+
+def test_a_wrong_shape_of_fragment_scores_is_named():
+    class Wrong(Words):
+        def pair_scores(self, regions, words, mask):
+            return super().pair_scores(regions, words, mask).t()
+
+    models.register("mine", summary="for a test")(Wrong)
+    with pytest.raises(
+        TypeError, match=r"Wrong\.pair_scores must be \(images, captions\), \(2, 1\), got \(1, 2\)"
+    ):
+        models.build("mine", **SIZES)
+
+
+def test_one_vector_each_needs_two_methods_only(tmp_path):
+    class Mean(CosineMatcher):
+        def encode_images(self, images):
+            return ImageEncoding(models.l2(self.encode_regions(images).mean(1)))
+
+        def encode_captions(self, tokens):
+            _, last = self.encode_words(tokens)
+            return CaptionEncoding(models.l2(last), tokens.lengths)
+
+    models.register("mine", summary="for a test")(Mean)
+    record = nclib.run(
+        "plain",
+        model="mine",
+        dataset="planted",
+        mrate=0.0,
+        warmup_epochs=0,
+        epochs=2,
+        data_options={"n_train": 128, "n_val": 20, "n_test": 20},
+        model_options={"embed_dim": 32, "dropout": 0.1},
+        batch_size=16,
+        out=str(tmp_path),
+        progress=False,
+    )
+    chance = 100 * (1 + 5 + 10) * 2 / 20
+    assert record.metrics["test"]["rsum"] > 1.5 * chance
+
+
+def test_an_unknown_model_is_told_to_be_imported():
+    with pytest.raises(ValueError, match=r"model='mine': must be one of .*import the file that registers"):
+        nclib.run("plain", model="mine", dataset="planted", progress=False)
+
+
+def test_a_file_outside_the_package(tmp_path):
+    code = """
+import torch
+from nclib.models import FragmentMatcher, option, register
+
+@register("mine", summary="mean over words of the best region's cosine")
+class Mine(FragmentMatcher):
+    softness: float = option(0.05, above=0)
+
+    def pair_scores(self, regions, words, mask):
+        cosine = torch.einsum("brd,nwd->bnwr", regions, words)
+        return ((cosine / self.softness).softmax(-1) * cosine).sum(-1).mul(mask).sum(-1) / mask.sum(-1)
+"""
+    (tmp_path / "my_model.py").write_text(code)
+    script = (
+        "import my_model, nclib; r = nclib.run('plain', model='mine', dataset='planted', mrate=0.2, "
+        "warmup_epochs=1, epochs=1, progress=False, model_options={'softness': 0.1}); "
+        "print(r.settings['model_options'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "'softness': 0.1" in done.stdout
+    assert importlib.util.find_spec("my_model") is None

@@ -1,0 +1,478 @@
+"""Pretrained encoders: equal to the networks written out, words and their pieces, and what is refused."""
+
+import json
+import re
+import sys
+from itertools import chain
+
+import pytest
+import torch
+import torch.nn.functional as F
+from clip_reference import image_states, text_states
+from local_weights import MERGES, PIECES, WORDS, bert_folder, clip_folder, clip_vocabulary, resnet_folder
+from local_weights import words_file as write_words
+from safetensors.torch import load_file, save_file
+
+import nclib
+from nclib.common.tokens import Tokens
+from nclib.models import build
+from nclib.models.pretrained import (
+    CLIP_COLOURS,
+    IMAGENET,
+    Pictures,
+    PretrainedCells,
+    PretrainedText,
+    load_tokenizer,
+    piece_table,
+)
+
+IDS = torch.tensor([[1, 4, 6, 8, 2, 0], [1, 5, 9, 7, 4, 2], [1, 3, 2, 0, 0, 0]])
+TOKENS = Tokens(IDS, (5, 6, 3))
+BERT_CUT = [
+    [["[CLS]"], ["a"], ["red"], ["tea", "##pot", "##s"], ["[SEP]"]],
+    [["[CLS]"], ["n", "'", "t"], ["[UNK]"], ["tea", "##pot"], ["a"], ["[SEP]"]],
+    [["[CLS]"], ["[UNK]"], ["[SEP]"]],
+]
+CLIP_CUT = [
+    [["<|startoftext|>"], ["a</w>"], ["r", "e", "d</w>"], ["teapot", "s</w>"], ["<|endoftext|>"]],
+    [
+        ["<|startoftext|>"],
+        ["n</w>", "'", "t</w>"],
+        ["z", "e", "b", "r", "a</w>"],
+        ["teapot</w>"],
+        ["a</w>"],
+        ["<|endoftext|>"],
+    ],
+    [["<|startoftext|>"], [], ["<|endoftext|>"]],
+]
+
+
+def text_encoder(kind, at, **options):
+    torch.manual_seed(0)
+    words = write_words(at / "words.json")
+    options = {"unit": False, "words_file": words, "folder": str(at), **options}
+    return PretrainedText(len(WORDS), 5, kind=kind, **options)
+
+
+# ------------------------------------------------------------------------------------------------ words
+
+
+def bert_states(config, state, ids):
+    """Last hidden states of one sequence without padding, by torch's encoder layer."""
+    width = config["hidden_size"]
+    x = state["embeddings.word_embeddings.weight"][ids]
+    x = x + state["embeddings.position_embeddings.weight"][: len(ids)]
+    x = x + state["embeddings.token_type_embeddings.weight"][0]
+    scale, shift = state["embeddings.LayerNorm.weight"], state["embeddings.LayerNorm.bias"]
+    x = F.layer_norm(x, (width,), scale, shift, 1e-12)[None]
+    for i in range(config["num_hidden_layers"]):
+        sizes = width, config["num_attention_heads"], config["intermediate_size"]
+        layer = torch.nn.TransformerEncoderLayer(
+            *sizes, activation="gelu", layer_norm_eps=1e-12, batch_first=True
+        )
+        own = {}
+        for kind in ("weight", "bias"):
+            at = f"encoder.layer.{i}."
+            parts = [state[f"{at}attention.self.{name}.{kind}"] for name in ("query", "key", "value")]
+            own[f"self_attn.in_proj_{kind}"] = torch.cat(parts)
+            own[f"self_attn.out_proj.{kind}"] = state[f"{at}attention.output.dense.{kind}"]
+            own[f"linear1.{kind}"] = state[f"{at}intermediate.dense.{kind}"]
+            own[f"linear2.{kind}"] = state[f"{at}output.dense.{kind}"]
+            own[f"norm1.{kind}"] = state[f"{at}attention.output.LayerNorm.{kind}"]
+            own[f"norm2.{kind}"] = state[f"{at}output.LayerNorm.{kind}"]
+        layer.load_state_dict(own)
+        with torch.no_grad():
+            x = layer.eval()(x)
+    return x[0]
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("kind", ["bert", "clip", "quick clip"])
+def test_a_word_is_the_mean_of_its_pieces(tmp_path, kind, unit):
+    if kind == "bert":
+        config, state = bert_folder(tmp_path)
+        names, cut, sentence = {piece: i for i, piece in enumerate(PIECES)}, BERT_CUT, 0
+
+        def states_of(ids):
+            return bert_states(config, state, ids)
+
+    else:
+        gelu = "quick_gelu" if kind == "quick clip" else "gelu"
+        state = clip_folder(tmp_path, gelu=gelu, max_position_embeddings=20)
+        names, cut, sentence = clip_vocabulary(), CLIP_CUT, -1
+
+        def states_of(ids):
+            return text_states(state, ids, gelu=gelu)
+
+    model = text_encoder(kind.split()[-1], tmp_path, unit=unit)
+    words, last = model(TOKENS)
+    assert words.shape == (3, 6, 5)
+    for row, parts in enumerate(cut):
+        states = states_of(torch.tensor([names[piece] for piece in chain(*parts)]))
+        split = states.split([len(part) for part in parts])
+        means = torch.stack([part.mean(0) if len(part) else states[sentence] for part in split])
+        wanted = model.fc(means)
+        torch.testing.assert_close(last[row], model.fc(states[sentence]), rtol=1e-4, atol=1e-5)
+        if unit:
+            wanted = wanted / wanted.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(words[row, : len(parts)], wanted, rtol=1e-4, atol=1e-5)
+        assert bool((words[row, len(parts) :] == 0).all())
+
+
+@pytest.mark.parametrize("kind", ["bert", "clip"])
+def test_pieces_belong_to_the_words_that_the_tokenizer_says(tmp_path, kind):
+    bert_folder(tmp_path) if kind == "bert" else clip_folder(tmp_path)
+    tokenizer = load_tokenizer(str(tmp_path), "text_folder")
+    plain = ["teapots", "a", "red-tea", "Téapot"]
+    whole = tokenizer(plain, is_split_into_words=True, add_special_tokens=False)
+    table = piece_table(plain, tokenizer)
+    assert table[table >= 0].tolist() == whole["input_ids"]
+    owners = [i for i, row in enumerate(table) for piece in row if piece >= 0]
+    assert owners == whole.word_ids()
+
+
+def test_pieces(tmp_path):
+    bert_folder(tmp_path)
+    names = [*PIECES, None]
+
+    def cut(words):
+        rows = piece_table(words, load_tokenizer(str(tmp_path), "text_folder")).tolist()
+        return [[names[i] for i in row if i >= 0] for row in rows]
+
+    assert cut(["Téapots", "red-tea", "teax", "  "]) == [
+        ["tea", "##pot", "##s"],
+        ["red", "[UNK]", "tea"],
+        ["[UNK]"],
+        ["[UNK]"],
+    ]
+    assert cut(["<start>", "<end>", "<unk>", "<pad>"]) == [["[CLS]"], ["[SEP]"], ["[UNK]"], []]
+    (tmp_path / "clip").mkdir()
+    clip_folder(tmp_path / "clip")
+    table = piece_table(
+        ["<pad>", "<start>", "<end>", "<unk>", "teapot"],
+        load_tokenizer(str(tmp_path / "clip"), "clip_folder"),
+    )
+    assert table.tolist() == [[-1], [520], [521], [-1], [512 + MERGES.index("tea pot</w>")]]
+
+
+@pytest.mark.parametrize("kind", ["bert", "clip"])
+def test_the_datas_own_ids(tmp_path, kind):
+    if kind == "bert":
+        config, state = bert_folder(tmp_path)
+    else:
+        state = clip_folder(tmp_path)
+    model = text_encoder(kind, tmp_path, words_file="")
+    ids = torch.tensor([[1, 9, 4, 2]])
+    words, _ = model(Tokens(ids, (4,)))
+    states = bert_states(config, state, ids[0]) if kind == "bert" else text_states(state, ids[0])
+    torch.testing.assert_close(words[0], model.fc(states), rtol=1e-4, atol=1e-5)
+
+
+def test_clip_cuts_long_captions_before_their_end(tmp_path):
+    state, names = clip_folder(tmp_path), clip_vocabulary()
+    model = text_encoder("clip", tmp_path)
+    ids = torch.tensor([[1, *[9, 4] * 4, 2], [1, 4, 2, *[0] * 7]])  # zebra: five pieces
+    words, ends = model.read(Tokens(ids, (10, 3)))
+    zebra_a = [*CLIP_CUT[1][2], "a</w>"]
+    long = [names[piece] for piece in ["<|startoftext|>", *zebra_a, *zebra_a]]
+    states = text_states(state, torch.tensor([*long[:11], names["<|endoftext|>"]]))
+    torch.testing.assert_close(ends[0], states[-1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(words[0, 1], states[1:6].mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(words[0, 3], states[7:11].mean(0), rtol=1e-4, atol=1e-5)  # lost its last piece
+    torch.testing.assert_close(words[0, 4:], states[-1].expand(6, -1), rtol=1e-4, atol=1e-5)
+    short = text_states(
+        state, torch.tensor([names[p] for p in ("<|startoftext|>", "a</w>", "<|endoftext|>")])
+    )
+    torch.testing.assert_close(words[1, :3], short, rtol=1e-4, atol=1e-5)
+
+
+def test_older_names_of_weights_are_read(tmp_path):
+    _, state = bert_folder(tmp_path)
+    wanted = text_encoder("bert", tmp_path)(TOKENS)[0]
+    older = {
+        "bert." + k.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): v
+        for k, v in state.items()
+    }
+    save_file(older, tmp_path / "model.safetensors")
+    assert torch.equal(text_encoder("bert", tmp_path)(TOKENS)[0], wanted)
+
+
+@pytest.mark.parametrize("kind", ["bert", "clip"])
+def test_a_trained_tower_can_be_differentiated_twice(tmp_path, kind):
+    bert_folder(tmp_path) if kind == "bert" else clip_folder(tmp_path, max_position_embeddings=20)
+    model = text_encoder(kind, tmp_path, finetune=True).double().eval()
+    name, weight = next(
+        (k, p) for k, p in model.named_parameters() if re.search(r"(query|q_proj)\.weight", k)
+    )
+    direction = torch.randn_like(weight)
+
+    def slope():
+        words, _ = model(TOKENS)
+        (gradient,) = torch.autograd.grad(words.square().sum(), weight, create_graph=True)
+        return (gradient * direction).sum()
+
+    (second,) = torch.autograd.grad(slope(), weight)
+    step = 3e-3  # CLIP's softmax is computed in float32 whatever the weights are
+    with torch.no_grad():
+        weight += step * direction
+    high = slope().detach()
+    with torch.no_grad():
+        weight -= 2 * step * direction
+    numeric = (high - slope().detach()) / (2 * step)
+    assert numeric.abs() > 1e-3, name
+    torch.testing.assert_close((second * direction).sum(), numeric, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+def test_dropout_is_part_of_training_only(tmp_path, finetune):
+    bert_folder(tmp_path, hidden_dropout_prob=0.3)
+    model = build(
+        "vse",
+        feature_dim=6,
+        vocab_size=len(WORDS),
+        text="bert",
+        text_folder=str(tmp_path),
+        text_words=write_words(tmp_path / "words.json"),
+        finetune=finetune,
+    ).train()
+    same = torch.equal(model.encode_captions(TOKENS).vectors, model.encode_captions(TOKENS).vectors)
+    assert same == model.encodes_alone == (not finetune)
+    model.eval()
+    assert torch.equal(model.encode_captions(TOKENS).vectors, model.encode_captions(TOKENS).vectors)
+    model.train()
+    assert model.text_encoder.tower.training == finetune
+
+
+# --------------------------------------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+@pytest.mark.parametrize("gelu", ["gelu", "quick_gelu"])
+def test_patches_equal_clips_tower_written_out(tmp_path, gelu, finetune):
+    state = clip_folder(tmp_path, gelu=gelu)
+    model = PretrainedCells(3 * 8, 8, kind="clip", folder=str(tmp_path), finetune=finetune)
+    pictures = torch.rand(2, 8, 8, 3)
+    got = model(pictures.flatten(2))
+    assert got.shape == (2, model.n_cells, model.width) == (2, 4, 128)
+    assert got.requires_grad == finetune
+    mean, std = map(torch.tensor, CLIP_COLOURS)
+    ready = ((pictures - mean) / std).permute(0, 3, 1, 2)
+    wanted = torch.stack([image_states(state, picture, gelu=gelu) for picture in ready])
+    torch.testing.assert_close(got, wanted[:, 1:], rtol=1e-4, atol=1e-5)
+
+
+def norm(state, name, x):
+    keys = ("running_mean", "running_var", "weight", "bias")
+    return F.batch_norm(x, *(state[f"{name}.normalization.{key}"] for key in keys), training=False)
+
+
+def convolution(state, name, x, stride):
+    weight = state[f"{name}.convolution.weight"]
+    return norm(state, name, F.conv2d(x, weight, stride=stride, padding=weight.shape[2] // 2))
+
+
+def block(state, name, x, stride):
+    """One residual block, written out: the 3x3 convolution takes the stride, of two of them the first."""
+    shortcut = x
+    if f"{name}.shortcut.convolution.weight" in state:
+        shortcut = convolution(state, f"{name}.shortcut", x, stride)
+    layers = sum(bool(re.fullmatch(re.escape(name) + r"\.layer\.\d\.convolution\.weight", k)) for k in state)
+    for i in range(layers):
+        x = convolution(state, f"{name}.layer.{i}", x, stride if i == layers - 2 else 1)
+        x = torch.relu(x) if i < layers - 1 else x
+    return torch.relu(x + shortcut)
+
+
+def written_out(state, blocks, pictures, colours=IMAGENET):
+    """Last feature map of pictures (B, height, width, 3)."""
+    mean, std = map(torch.tensor, colours)
+    x = ((pictures - mean) / std).permute(0, 3, 1, 2)
+    x = F.max_pool2d(torch.relu(convolution(state, "embedder.embedder", x, 2)), 3, 2, 1)
+    for stage, n in enumerate(blocks):
+        for i in range(n):
+            x = block(state, f"encoder.stages.{stage}.layers.{i}", x, 2 if i == 0 and stage else 1)
+    return x
+
+
+@pytest.mark.parametrize("kind", [{}, {"blocks": (2, 1, 2, 1)}, {"bottleneck": True}])
+@pytest.mark.parametrize("colours", [None, ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4])])
+def test_cells_equal_the_residual_network_written_out(tmp_path, kind, colours):
+    state = resnet_folder(tmp_path, **kind, colours=colours)
+    pictures = torch.rand(2, 40, 65, 3)
+    wanted = written_out(state, kind.get("blocks", (1, 1, 1, 1)), pictures, colours or IMAGENET)
+    model = PretrainedCells(65 * 3, 40, kind="resnet", folder=str(tmp_path))
+    got = model(pictures.flatten(2))
+    assert got.shape == (2, model.n_cells, model.width) == (2, 2 * 3, wanted.shape[1])
+    torch.testing.assert_close(got, wanted.flatten(2).transpose(1, 2), rtol=1e-4, atol=1e-4)
+    assert not got.requires_grad
+
+
+def test_statistics_stay_when_the_network_is_trained(tmp_path):
+    resnet_folder(tmp_path)
+    model = PretrainedCells(96, 32, kind="resnet", folder=str(tmp_path), finetune=True).train()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    model(torch.rand(3, 32, 96)).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+
+
+def test_pictures_are_scaled_and_cut_as_by_pillow():
+    import numpy as np
+    from PIL import Image
+
+    bytes_ = np.random.default_rng(0).integers(70, 190, (40, 57, 3), np.uint8)
+    for size in (8, 21, 64):
+        wide = size * 57 // 40
+        left = round((wide - size) / 2)
+        scaled = Image.fromarray(bytes_).resize((wide, size), Image.Resampling.BICUBIC)
+        wanted = torch.from_numpy(np.array(scaled)[:, left : left + size] / 255.0)
+        ready = Pictures(57 * 3, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), size)
+        got = ready(torch.from_numpy(bytes_ / 255.0).flatten(1)[None])[0].permute(1, 2, 0)
+        assert (got - wanted).abs().max() < 1.6 / 255  # Pillow rounds to bytes, twice
+    same = torch.rand(1, 8, 24)
+    assert torch.equal(Pictures(24, (0.0,) * 3, (1.0,) * 3, 8)(same)[0, 1], same[0, :, 1::3])
+
+
+# ---------------------------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("finetune", [False, True])
+@pytest.mark.parametrize("image", ["clip", "resnet"])
+@pytest.mark.parametrize("name", ["vse", "vse_inf", "scan", "imram", "sgr", "saf", "sgraf"])
+def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
+    text = {"clip": "bert", "resnet": "clip"}[image]
+    for kind in ("bert", "clip", "resnet"):
+        (tmp_path / kind).mkdir()
+    bert_folder(tmp_path / "bert")
+    clip_folder(tmp_path / "clip")
+    resnet_folder(tmp_path / "resnet")
+    options = {
+        "feature_dim": 45 * 3,
+        "vocab_size": len(WORDS),
+        "n_regions": 35,
+        "embed_dim": 8,
+        "sim_dim": 4,
+        "image": image,
+        "image_folder": str(tmp_path / image),
+        "text": text,
+        "text_folder": str(tmp_path / text),
+        "text_words": write_words(tmp_path / "words.json"),
+        "finetune": finetune,
+    }
+    torch.manual_seed(0)
+    model = build(name, **options)
+    before = {k: v.clone() for k, v in model.named_parameters()}
+    pictures = torch.rand(3, 35, 135)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    scores = model(pictures, TOKENS, logits=True)
+    assert scores.shape == (3, 3)
+    (scores - 3 * torch.eye(3)).square().sum().backward()
+    optimizer.step()
+    moved = {k for k, v in model.named_parameters() if not torch.equal(v, before[k])}
+    for tower in (r"pixels\.tower", r"text_encoder\.tower"):
+        assert any(re.search(tower, k) for k in moved) == finetune
+    assert any("image_encoder" in k for k in moved)
+    assert any("text_encoder.fc" in k for k in moved)
+    again = build(name, **options)
+    again.load_state_dict(model.state_dict())
+    torch.manual_seed(1)
+    wanted = model.eval()(pictures, TOKENS)
+    torch.manual_seed(1)
+    assert torch.equal(again.eval()(pictures, TOKENS), wanted)
+    longer = Tokens(torch.cat([IDS, IDS[:, :1]], 1), TOKENS.lengths)
+    torch.testing.assert_close(model(pictures, longer), model(pictures, TOKENS))
+    with pytest.raises(ValueError, match=r"images have 32 regions.*n_regions=35"):
+        model.encode_images(pictures[:, :32])
+
+
+def test_a_run_from_pictures(tmp_path):
+    (tmp_path / "net").mkdir()
+    state = resnet_folder(tmp_path / "net")
+    record = nclib.run(
+        "plain",
+        model="vse",
+        data_options={"features": "pixels", "size": "small", "n_train": 64, "n_val": 8, "n_test": 10},
+        model_options={"image": "resnet", "image_folder": str(tmp_path / "net"), "finetune": True},
+        epochs=1,
+        warmup_epochs=0,
+        batch_size=32,
+        out=str(tmp_path / "runs"),
+        progress=False,
+    )
+    trainer, _ = nclib.open_run(record)
+    name = "embedder.embedder.convolution.weight"
+    assert not torch.equal(trainer.networks[0].pixels.tower.state_dict()[name].cpu(), state[name])
+
+
+# -------------------------------------------------------------------------------------- what is refused
+
+
+def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
+    bert_folder(tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        ValueError, match=r"text_folder needs the library transformers: pip install 'nclib\[pre"
+    ):
+        text_encoder("bert", tmp_path)
+    with pytest.raises(ValueError, match="clip_folder needs the library transformers: pip install"):
+        build("clip", feature_dim=24, vocab_size=9, n_regions=8, clip_folder=str(tmp_path))
+    assert build("clip", feature_dim=24, vocab_size=9, embed_dim=4, width=64, layers=1).pair_dim == 4
+
+
+def test_errors_name_the_option_and_the_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"text_folder='.*none' is neither a folder with config\.json and"):
+        text_encoder("bert", tmp_path, folder=str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"text_folder='no/such-name' is neither a folder .* cache"):
+        text_encoder("bert", tmp_path, folder="no/such-name")
+    config, state = bert_folder(tmp_path)
+    with pytest.raises(ValueError, match="holds a network of type 'bert', 'clip' is needed"):
+        text_encoder("clip", tmp_path)
+    with pytest.raises(ValueError, match="knows 13 ids and the data has 40; give text_words"):
+        PretrainedText(40, 5, kind="bert", folder=str(tmp_path))
+    words = write_words(tmp_path / "words.json")
+    with pytest.raises(ValueError, match="has 10 words under 'word2idx', the data has 11"):
+        PretrainedText(11, 5, kind="bert", folder=str(tmp_path), words_file=words)
+    with pytest.raises(ValueError, match=r"text_words='nowhere\.json': there is no such file"):
+        text_encoder("bert", tmp_path, words_file="nowhere.json")
+    with pytest.raises(ValueError, match="a caption of 21 pieces, the transformer reads at most 20"):
+        text_encoder("bert", tmp_path)(Tokens(torch.full((1, 7), 8), (7,)))
+    (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, "teapot", "zebra"]))
+    with pytest.raises(ValueError, match=r"the tokenizer gives the id 14, config\.json has 13"):
+        text_encoder("bert", tmp_path)
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(ValueError, match="has no tokenizer's files, which text_words needs"):
+        text_encoder("bert", tmp_path)
+    save_file(
+        {k: v for k, v in state.items() if "1.output.dense.bias" not in k}, tmp_path / "model.safetensors"
+    )
+    with pytest.raises(ValueError, match=r"the weight 'encoder\.layer\.1\.output\.dense\.bias' is missing"):
+        text_encoder("bert", tmp_path, words_file="")
+    save_file(state, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 6}))
+    with pytest.raises(ValueError, match=r"has shape \(12,\), config\.json says \(6,\)"):
+        text_encoder("bert", tmp_path, words_file="")
+    resnet_folder(tmp_path)
+    with pytest.raises(ValueError, match="three numbers per pixel; choose data or data_options"):
+        PretrainedCells(2048, 36, kind="resnet", folder=str(tmp_path))
+
+
+def test_options_without_effect_are_named():
+    sizes = {"feature_dim": 96, "vocab_size": 9, "embed_dim": 6}
+    for options, message in (
+        ({"text": "clip"}, "text='clip' needs text_folder, a local path"),
+        ({"image": "resnet"}, "image='resnet' needs image_folder"),
+        ({"text_folder": "x"}, "text_folder='x' is used with text='bert' or 'clip' only, got text='bigru'"),
+        ({"image_folder": "x"}, "image_folder='x' is used with image='resnet' or 'clip' only"),
+        ({"text_words": "x"}, "text_words='x' is used with text='bert' or 'clip' only"),
+        ({"text": "gpt"}, "text='gpt': must be one of 'bigru', 'bert', 'clip'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build("vse", **sizes, **options)
+
+
+def test_the_weights_are_those_of_the_file(tmp_path):
+    clip_folder(tmp_path)
+    model = text_encoder("clip", tmp_path)
+    file = load_file(tmp_path / "model.safetensors")
+    for name, value in model.tower.state_dict().items():
+        assert torch.equal(value, file[f"text_model.{name}"]), name

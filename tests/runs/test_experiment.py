@@ -1,0 +1,146 @@
+"""One experiment for two tasks: parameters, noise that was asked for, names of one thing, records."""
+
+import inspect
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+import nclib
+from nclib.common.options import Rule, rules
+from nclib.runs import Experiment, LoadedRun, experiment_of
+from nclib.runs.options import LabelOptions, LabelSchedule, PairOptions, PairSchedule
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "warmup_epochs": 0,
+    "epochs": 1,
+    "data_options": {"n_train": 40},
+}
+TINY_LABELS = {
+    "dataset": "planted_category",
+    "epochs": 1,
+    "hidden": 16,
+    "dim": 16,
+    "data_options": {"n_train": 60, "n_val": 20, "n_test": 20},
+}
+
+
+def test_run_shows_every_parameter_that_does_not_belong_to_a_method():
+    shown = inspect.signature(nclib.run).parameters
+    parts = (PairOptions, LabelOptions, PairSchedule, LabelSchedule)
+    known = {name for part in parts for name in rules(part)} | {"model_options", "data_options"}
+    assert set(shown) == known | {"method", "progress", "options"}
+    assert all(shown[name].default is None for name in known)
+    described = inspect.getdoc(nclib.run)
+    assert [name for name in known if name not in described] == []
+
+
+def test_both_tasks_are_one_class_and_open_to_one_shape(tmp_path):
+    for method, values in (("plain", TINY), ("mrl", TINY_LABELS)):
+        assert isinstance(experiment_of(method), Experiment)
+        record = nclib.run(method, **values, out=tmp_path, progress=False)
+        opened = nclib.open_run(record)
+        assert isinstance(opened, LoadedRun)
+        assert opened.noise.checksum == record.noise["checksum"]
+        assert opened.dataset.checksum == record.data["checksum"]
+        assert opened.trainer.n_parameters == record.cost["parameters"]
+
+
+def test_settings_are_frozen_and_come_back_from_a_record(tmp_path):
+    for method, values in (("l2rm", {**TINY, "rho": 0.2}), ("uot_rcl", TINY_LABELS)):
+        settings = nclib.resolve(method, **values)
+        with pytest.raises(FrozenInstanceError):
+            settings.run.seed = 3
+        assert experiment_of(method).read(settings.flat()) == settings
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "options", "rate"),
+    [
+        ("plain", "emoji", {}, 0.6),
+        ("plain", "planted", {}, 0.6),
+        ("plain", "f30k", {"root": "x"}, 0.6),
+        ("plain", "coco", {"root": "x"}, 0.6),
+        ("plain", "f30k", {"root": "x", "build_vocabulary": True}, 0.0),  # files of one's own in that layout
+        ("plain", "cc152k", {"root": "x"}, 0.0),
+        ("mrl", "emoji_category", {}, 0.4),
+        ("mrl", "wikipedia", {"root": "x"}, 0.4),
+        ("mrl", "category_file", {"root": "x"}, 0.0),
+    ],
+)
+@pytest.mark.parametrize("preset", ["quick", "paper"])
+def test_noise_is_drawn_for_benchmarks_only(method, dataset, options, rate, preset):
+    given = {"dataset": dataset, "data_options": options, "preset": preset}
+    assert nclib.resolve(method, **given).run.noise_rate == rate
+    assert nclib.resolve(method, **given, noise_rate=0.2).run.noise_rate == 0.2
+
+
+def test_data_registered_by_a_user_get_no_noise(tmp_path, capsys):
+    from nclib.data import load
+    from nclib.data.registry import datasets
+
+    def mine():
+        return load("planted", n_train=40)
+
+    datasets.register("mine", summary="for this test")(mine)
+    try:
+        values = {k: v for k, v in TINY.items() if k not in ("dataset", "data_options")}
+        record = nclib.run("plain", dataset="mine", **values, out=tmp_path)
+    finally:
+        datasets.remove("mine")
+    assert capsys.readouterr().out.startswith("0 of 200 pairs moved: none asked for\n")
+    assert (record.noise["moved"], record.noise["of"], record.noise_rate) == (0, 200, 0.0)
+
+
+def test_a_run_says_first_how_much_was_moved(tmp_path, capsys):
+    pairs = nclib.run("plain", **TINY, mrate=0.4, out=tmp_path)
+    moved = pairs.noise["moved"]
+    assert 0 < moved == round(200 * pairs.noise["true_rate"])
+    said = f"{moved} of 200 pairs moved by the drawn noise, noise rate 0.4\n"
+    assert capsys.readouterr().out.startswith(said)
+    labels = nclib.run("mrl", **TINY_LABELS, noise_rate=0.5, out=tmp_path)
+    wrong = labels.noise["moved"]
+    assert wrong / 120 == pytest.approx(labels.noise["true_rate"])  # of images and of texts
+    said = f"{wrong} of 120 labels moved by the drawn noise, noise rate 0.5\n"
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_the_rate_has_one_name_in_both_tasks(tmp_path):
+    record = nclib.run("plain", **TINY, noise_rate=0.4, out=tmp_path, progress=False)
+    assert (record.settings["mrate"], record.noise_rate) == (0.4, 0.4)
+    assert "noise_rate" not in record.settings  # records hold one of the two
+    assert nclib.run("plain", **TINY, mrate=0.4, out=tmp_path, progress=False).name == record.name
+    nclib.run("mrl", **TINY_LABELS, noise_rate=0.2, out=tmp_path, progress=False)
+    table = nclib.runs.collect(tmp_path).set_index("method")
+    assert table["noise_rate"].to_dict() == {"plain": 0.4, "mrl": 0.2}
+    assert table.loc["plain", "mrate"] == 0.4
+
+
+def test_two_names_of_the_rate_at_once_are_an_error():
+    with pytest.raises(ValueError, match="mrate and noise_rate are two names of one parameter; give one"):
+        nclib.run("plain", mrate=0.4, noise_rate=0.4)
+    with pytest.raises(ValueError, match="unknown parameter 'mrate'"):
+        nclib.run("mrl", mrate=0.4)
+    with pytest.raises(ValueError, match=r"two names .*; mrate=2: must be.*; unknown parameter 'rh'"):
+        nclib.run("l2rm", mrate=0.4, noise_rate=2, rh=0.1)
+
+
+def test_the_check_of_a_notebook_takes_either_task():
+    given = nclib.check_parameters({"noise_rate": 0.2, "scope": "pair", "live": "mrl"}, "mrl", live=Rule(str))
+    assert given == {"noise_rate": 0.2, "scope": "pair"}
+    assert nclib.check_parameters({"noise_rate": 0.2, "rho": None}, "l2rm") == {"mrate": 0.2}
+    assert nclib.check_parameters({"seed": 3}, None, seed=Rule(int, low=0)) == {}
+    with pytest.raises(ValueError, match="seed=-1: must be a whole number, at least 0"):
+        nclib.check_parameters({"seed": -1}, None, seed=Rule(int, low=0))
+
+
+def test_older_records_find_their_settings(tmp_path):
+    settings = nclib.resolve("mrl", **TINY_LABELS)
+    record = nclib.run("mrl", **TINY_LABELS, out=tmp_path / "runs", progress=False)
+    new = {"protocol": "noise", "scope": "noise_scope"}
+    record.settings = {new.get(k, k): v for k, v in record.settings.items()}
+    record.save(tmp_path / "old" / "r.json")
+    found = nclib.runs.find(tmp_path / "old", settings)
+    assert found is not None
+    assert found.settings["protocol"] == "symmetric"
