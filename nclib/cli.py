@@ -103,8 +103,8 @@ def catalogue(words: Words) -> int:
         "Methods on mismatched pairs": methods.available(),
         "Methods on wrong categories": label_noise.available(),
         "Models": models.available(),
-        "Data": pairs.available(),
-        "Data with categories": pairs.category.available(),
+        "Data": pairs.available("pairs"),
+        "Data with categories": pairs.available("categories"),
     }
     print("\n\n".join(f"{title}\n{entries}" for title, entries in parts.items()))
     return 0

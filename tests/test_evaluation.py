@@ -171,7 +171,7 @@ def test_tensors_that_stay_on_their_device_until_read(monkeypatch, dtype):
     # The path of a matrix on an accelerator: the tensor itself is cut into blocks.
     S = torch.from_numpy(np.random.default_rng(0).integers(0, 60, (130, 260)))
     expected = recall(S, 2), evaluation.relevant_recall(S, S > 50), dual_softmax(S.double(), 40.0)
-    for module in (evaluation._recall, evaluation._relevance, evaluation._dual_softmax):
+    for module in (evaluation.ranking, evaluation.relevance, evaluation.rescoring):
         monkeypatch.setattr(module, "as_matrix", lambda x, name="": x)
     S = S.to(dtype)
     assert recall(S, 2) == expected[0]
@@ -280,10 +280,9 @@ GALLERY = np.array([[1, 0], [0.8, 0.6], [0, 1], [-0.6, 0.8], [0.6, 0.8]])
 LABELS = ([0, 1, 2], [0, 1, 1, 0, 0])
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_map_numbers(packed):
+def test_map_numbers():
     def value(q, g, *labels, **options):
-        return mean_average_precision(np.array(q), np.array(g), *labels, packed=packed, **options)
+        return mean_average_precision(np.array(q), np.array(g), *labels, **options)
 
     assert value(QUERIES, GALLERY, *LABELS) == pytest.approx(0.501852, abs=5e-7)
     assert value(QUERIES, GALLERY, *LABELS, k=3) == pytest.approx(0.611111, abs=5e-7)
@@ -327,22 +326,6 @@ def test_map_is_the_literal_loop(seed, multi, k, chunk, empty):
         torch.from_numpy(q), g, ql, torch.from_numpy(gl), k, empty=empty, chunk=chunk
     )
     assert got == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("multi", [False, True])
-def test_packed_keys_are_close_to_the_exact_sort(multi):
-    rng = np.random.default_rng(0)
-    q, g = rng.normal(size=(200, 16)), rng.normal(size=(300, 16))
-    ql, gl = (rng.random((n, 6)) < 0.2 if multi else rng.integers(0, 5, n) for n in (200, 300))
-    exact = mean_average_precision(q, g, ql, gl)
-    packed = mean_average_precision(q, g, ql, gl, packed=True)
-    assert packed == pytest.approx(exact, abs=5e-7)
-
-
-def test_packed_keys_do_not_reward_a_collapsed_model():
-    q, g = np.ones((50, 4)), np.ones((50, 4))
-    labels = np.arange(50) % 10
-    assert mean_average_precision(q, g, labels, labels, packed=True) < 0.11
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def naive_rematch(S, plan, tau, floor, term):
 NAIVE = {
     "info_nce": lambda i, p: -math.log(p[i]),
     "reverse_cross_entropy": lambda i, p: -sum(v * math.log((j == i) + 1e-7) for j, v in enumerate(p)),
-    "complementary_log": lambda i, p: -sum(math.log(1 - v + 1e-10) for j, v in enumerate(p) if j != i),
+    "complementary": lambda i, p: -sum(math.log(1 - v + 1e-10) for j, v in enumerate(p) if j != i),
     "generalised_cross_entropy": lambda i, p: (1 - p[i] ** 0.7) / 0.7,
 }
 TERMS = {
@@ -139,7 +139,7 @@ def test_triplet_is_the_nested_loop(negatives, batch, margin):
 @given(batch=batches(), tau=st.floats(0.05, 2))
 def test_softmax_losses_are_the_nested_loop(name, batch, tau):
     S, _ = batch
-    close(getattr(losses, name)(S, tau), naive_both(S, tau, NAIVE[name]), 1e-7, 1e-7)
+    close(getattr(losses, name)(S, tau=tau), naive_both(S, tau, NAIVE[name]), 1e-7, 1e-7)
 
 
 @pytest.mark.parametrize("name", TERMS)
@@ -160,7 +160,7 @@ def test_infonce_rce_is_half_the_sum():
 
 EVERY = {
     **{f"warmup:{k}": v for k, v in losses.WARMUP.items()},
-    **{f"split:{k}": v for k, v in losses.SPLIT.items()},
+    "complementary": lambda S: losses.complementary(S, tau=TAU),
     **{f"rematch:{k}": (lambda S, f=v: f(S, PLAN4[: len(S), : len(S)].to(S), TAU))
        for k, v in losses.REMATCH.items()},
 }  # fmt: skip
@@ -203,8 +203,8 @@ def test_complementary_loss_keeps_digits_where_a_negative_wins():
     # The winning negative leaves the others 1 - p = 3.7e-6 in all, which 1 - softmax cannot hold in float32.
     S = torch.zeros(3, 3)
     S[0, 1] = 13.2
-    exact = losses.complementary_log(S.double(), 1.0)
-    close(losses.complementary_log(S, 1.0).double(), exact, 1e-5)
+    exact = losses.complementary(S.double(), tau=1.0)
+    close(losses.complementary(S, tau=1.0).double(), exact, 1e-5)
 
 
 def test_targets_carry_no_gradient():
@@ -229,14 +229,14 @@ def test_kl_and_soft_infonce_train_alike():
 
 
 def test_families_share_one_call():
-    for loss in (*losses.WARMUP.values(), *losses.SPLIT.values()):
+    for loss in losses.WARMUP.values():
         assert loss(S4, tau=0.1, margin=0.3).shape == (4,)
     close(losses.WARMUP["triplet"](S4, tau=1.0, margin=0.5), losses.triplet(S4, 0.5), 1e-15)
     close(losses.WARMUP["infonce"](S4, tau=0.5, margin=0.0), losses.info_nce(S4, 0.5), 1e-15)
-    close(losses.SPLIT["mean"](S4), [0, 0.235, 0, 0.0175], 1e-12, 1e-15)
+    close(losses.WARMUP["triplet_mean"](S4), [0, 0.235, 0, 0.0175], 1e-12, 1e-15)
 
 
-@pytest.mark.parametrize("family", [losses.WARMUP, losses.REMATCH, losses.SPLIT])
+@pytest.mark.parametrize("family", [losses.WARMUP, losses.REMATCH])
 def test_unknown_name_lists_the_known(family):
     with pytest.raises(ValueError, match=r"Available: .*infonce"):
         family["infonc"]

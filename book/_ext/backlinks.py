@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 import yaml
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import mock
 
 Key = tuple[str, str]  # defining module, name
 PACKAGES = ("nclib", "ncbook")
@@ -90,7 +91,8 @@ def add_links(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: 
 
 def start(app: Sphinx) -> None:
     """Read the pages once per build."""
-    app.nclib_back_links = back_links(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
+    with mock(app.config.autodoc_mock_imports):
+        app.nclib_back_links = back_links(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -194,13 +194,12 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
 
 def needs_root(arguments: dict[str, Any]) -> bool:
     """Return whether a run reads files whose folder must be given and is not."""
-    from nclib.runs import experiment_of
+    from nclib.data.registry import datasets
 
-    registry = experiment_of(arguments.get("method", METHOD)).datasets
     name = str(arguments.get("dataset", ""))
-    if name not in registry or "root" in (arguments.get("data_options") or {}):
+    if name not in datasets or "root" in (arguments.get("data_options") or {}):
         return False
-    root = inspect.signature(registry[name].factory).parameters.get("root")
+    root = inspect.signature(datasets[name].factory).parameters.get("root")
     return root is not None and root.default is root.empty
 
 

@@ -1,7 +1,7 @@
-"""Sphinx extension: pages that open from disk, with the network off, built with or without torch.
+"""Sphinx extension: pages that open from disk without network, built with or without torch.
 
-Removes the scripts of a live-code service that the book does not use and scripts that are emitted twice; puts
-a stand-in for torch where it is not installed, so that building the pages takes the small ``book`` extra.
+Removes the scripts of an unused live-code service and repeated scripts. Mocks the packages that are not
+installed, so that building the pages takes only the small ``book`` extra.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from sphinx.config import Config
 from sphinx.ext.autodoc.mock import _MockObject, mock
 
 UNWANTED = "thebe"
-HEAVY = ("torch", "numpy", "tqdm")
+HEAVY = (
+    *("torch", "numpy", "scipy", "pandas", "sklearn", "ot", "safetensors", "transformers", "PIL"),
+    *("matplotlib", "seaborn", "tqdm", "platformdirs", "filelock", "pydantic"),
+)
 
 
 def wanted_scripts(scripts: list[Any]) -> list[Any]:
@@ -42,15 +45,15 @@ def clean(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any]
 
 
 def find_package(app: Sphinx, config: Config) -> None:
-    """Let autodoc import nclib from the tree, installed or not."""
-    sys.path.insert(0, str(pathlib.Path(app.srcdir)))
+    """Let autodoc import the packages from the tree, installed or not."""
+    sys.path[:0] = [str(app.srcdir), str(pathlib.Path(app.srcdir, "book"))]
     missing = [name for name in HEAVY if importlib.util.find_spec(name) is None]
     config.autodoc_mock_imports = missing
-    if missing:  # type aliases such as ``Tensor | ndarray`` are computed on import
-        for operator in ("__or__", "__ror__"):
+    if missing:
+        for operator in ("__or__", "__ror__"):  # type aliases such as ``Tensor | ndarray`` run on import
             setattr(_MockObject, operator, lambda self, other: self)
-        with mock(missing):  # nclib finds its parts on first use, later than the stand-ins last
-            importlib.import_module("nclib.runs.pairs")
+        with mock(missing):  # nclib imports its parts on first use, after autodoc removes the mocks
+            importlib.import_module("nclib.runs")
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

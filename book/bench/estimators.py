@@ -211,7 +211,6 @@ def cases(full: bool) -> list[Case]:
         found.append(("mean average precision", f"{n_query:,} queries, {n_gallery:,} items, {kind}", {
             "sort per query": lambda data=data: sorted_map(*data),
             "nclib, exact": lambda data=data: mean_average_precision(*data),
-            "nclib, packed": lambda data=data: mean_average_precision(*data, packed=True),
         }, 5))  # fmt: skip
     return found
 

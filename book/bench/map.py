@@ -85,7 +85,6 @@ def candidates(several: bool) -> dict[str, Callable[..., float]]:
     return {
         "published": published_several if several else published,
         "nclib": ours,
-        "nclib, packed": partial(ours, packed=True),
     }
 
 

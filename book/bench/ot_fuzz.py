@@ -75,10 +75,10 @@ def solve(problem: dict[str, Any], formulation: str) -> nclib.ot.Transport:
     if problem["plain"]:
         n, m = cost.shape
         rows, cols = (torch.full((k,), 1 / k, dtype=torch.float64) for k in (n, m))
-        mass = problem["share"] * float(nclib.ot._feasible.max_flow(mask, rows, cols)) * (1 - 1e-6)
+        mass = problem["share"] * float(nclib.ot.max_flow(mask, rows, cols)) * (1 - 1e-6)
         return nclib.ot.partial_sinkhorn(cost, mass, reg=reg, mask=mask, formulation=formulation)
     p, q = problem["p"], problem["q"]
-    mass = problem["share"] * float(nclib.ot._feasible.max_flow(mask, p, q))
+    mass = problem["share"] * float(nclib.ot.max_flow(mask, p, q))
     return nclib.ot.partial_sinkhorn(cost, mass, p, q, reg=reg, mask=mask, formulation=formulation)
 
 

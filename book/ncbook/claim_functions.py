@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ncbook.claims import Comparison, claim, differences, runs_of
 from ncbook.compare import Difference, paired, spread
+from ncbook.comparisons import Comparison, differences, runs_of
 from ncbook.evidence import (
     CATEGORY_CONDITIONS,
     FAILS,
@@ -49,7 +50,6 @@ def _l2rm(runs: Runs) -> str:
 # -- L2RM ------------------------------------------------------------------------------------------------
 
 
-@claim("L01")
 def best_at_every_rate(runs: Runs) -> Verdict:
     """Decide "best of every recall and rSum at every rate": rSum is tested, recalls are counted by means."""
     table = usual(runs)
@@ -75,7 +75,6 @@ def _columns_won(table: pd.DataFrame, methods: tuple[str, ...]) -> tuple[int, in
     return wins, columns
 
 
-@claim("L02")
 def gain_is_larger_at_high_rates(runs: Runs) -> Verdict:
     """Decide "the gain over the best other method is larger at 0.6 and 0.8 than at 0.2 and 0.4"."""
     found, others = [], ("plain", *robust_methods())
@@ -91,7 +90,6 @@ def gain_is_larger_at_high_rates(runs: Runs) -> Verdict:
     return conclude(found, _l2rm(runs), missing="l2rm and other robust methods at low and high rates")
 
 
-@claim("L17")
 def plain_training_collapses(runs: Runs) -> Verdict:
     """Decide "undefended training collapses": most of the rSum at rate 0.2 is lost at a higher rate."""
     table, found, kept = select(usual(runs), method="plain"), [], []
@@ -110,7 +108,6 @@ def plain_training_collapses(runs: Runs) -> Verdict:
     return conclude(found, data_of(table), word=word, lead=lead)
 
 
-@claim("L21")
 def small_batch_beats_others(runs: Runs) -> Verdict:
     """Decide "L2RM in small batches beats the others in usual ones"."""
     import pandas as pd
@@ -124,7 +121,6 @@ def small_batch_beats_others(runs: Runs) -> Verdict:
     return conclude(found, _l2rm(runs), missing="l2rm in small batches and robust methods in usual ones")
 
 
-@claim("L29")
 def reverse_kl_is_steadier(runs: Runs) -> Verdict:
     """Decide "the symmetric loss is steadier than KL alone", by the spread over seeds."""
     table, lines, smaller, n = select(runs.retrieval, method="l2rm", **IMAGES), [], [], 0
@@ -143,7 +139,6 @@ def reverse_kl_is_steadier(runs: Runs) -> Verdict:
 # -- OMIT ------------------------------------------------------------------------------------------------
 
 
-@claim("O16")
 def marginals_matter_little(runs: Runs) -> Verdict:
     """Decide "the four marginals differ little": their spread against the spread between seeds."""
     table, lines, inside, least = select(runs.retrieval, method="plain", model="omit"), [], [], []
@@ -170,7 +165,6 @@ def marginals_matter_little(runs: Runs) -> Verdict:
 # -- REPAIR ----------------------------------------------------------------------------------------------
 
 
-@claim("R19")
 def both_below_eta_is_precise(runs: Runs) -> Verdict:
     """Decide "pairs that both networks take as mismatched are mismatched", by precision."""
     order = ("dataset", "preset", "model", "protocol", "mrate")
@@ -187,7 +181,6 @@ def both_below_eta_is_precise(runs: Runs) -> Verdict:
     return conclude(high, data, word=word, lead=lead, missing="repair with diagnostics")
 
 
-@claim("R21")
 def anchors_are_safe(runs: Runs) -> Verdict:
     """Decide "at least 10 % of pairs match and 1 % do not", by the true rate of every recorded draw."""
     table = runs.retrieval
@@ -223,7 +216,6 @@ def _undefended(table: pd.DataFrame) -> list[str]:
     return sorted(set(table.get("method", ())) - others)
 
 
-@claim("U02")
 def supervised_methods_fall(runs: Runs) -> Verdict:
     """Decide "supervised methods fall rapidly", by mean average precision at 0.8 minus that at 0.2."""
     table, found, lost = _usual_labels(runs), [], []
@@ -242,7 +234,6 @@ def supervised_methods_fall(runs: Runs) -> Verdict:
     return conclude(found, data_of(table), word=word, lead=lead)
 
 
-@claim("U03")
 def unsupervised_methods_are_below(runs: Runs) -> Verdict:
     """Decide "unsupervised methods are below supervised ones, except at 0.8", by the means of both kinds."""
     table, found = _usual_labels(runs), []
@@ -259,7 +250,6 @@ def unsupervised_methods_are_below(runs: Runs) -> Verdict:
     return conclude([d for d in found if d.n], data_of(table), lead=lead, missing=missing)
 
 
-@claim("U04")
 def gain_grows_with_the_rate(runs: Runs) -> Verdict:
     """Decide "the gain over the best other method grows from rate to rate"."""
     gains, found = {}, []
@@ -274,7 +264,6 @@ def gain_grows_with_the_rate(runs: Runs) -> Verdict:
     return conclude(found, _uot_rcl(runs), missing=missing)
 
 
-@claim("U14")
 def alignment_matters_more_with_noise(runs: Runs) -> Verdict:
     """Decide "relation alignment matters more at 0.8", by its gain there minus its gain at 0.2."""
     low, high = (
@@ -287,3 +276,19 @@ def alignment_matters_more_with_noise(runs: Runs) -> Verdict:
         if a.n == b.n
     ]
     return conclude(found, _uot_rcl(runs), missing="uot_rcl with lam=0 at 0.2 and 0.8")
+
+
+CLAIMS: dict[str, Callable[[Runs], Verdict]] = {
+    "L01": best_at_every_rate,
+    "L02": gain_is_larger_at_high_rates,
+    "L17": plain_training_collapses,
+    "L21": small_batch_beats_others,
+    "L29": reverse_kl_is_steadier,
+    "O16": marginals_matter_little,
+    "R19": both_below_eta_is_precise,
+    "R21": anchors_are_safe,
+    "U02": supervised_methods_fall,
+    "U03": unsupervised_methods_are_below,
+    "U04": gain_grows_with_the_rate,
+    "U14": alignment_matters_more_with_noise,
+}

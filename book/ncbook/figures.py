@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncbook.compare import Difference
+from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
 from ncbook.layouts import Layout, layout_of
 from ncbook.match import models_named, run_of
 from ncbook.papers import rows_of
-from ncbook.runs import Runs, select, usual_value
+from ncbook.runs import RECALLS, Runs, select, usual_value
 from ncbook.tables import BUNDLED
 from nclib import plots
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
-NOTHING = "no recorded runs"
 
 
 def _draw(axis: Axes, groups: Any, **style: Any) -> None:
@@ -90,7 +90,7 @@ def rates_figure(
     bundled = f"{where['dataset']}, {preset}" + (f", {model}" if model else "")
     right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
     if not right.lines:
-        _say_nothing(right)
+        _no_runs(right)
     for axis in (left, right):
         at = sorted({float(x) for line in axis.lines for x in np.asarray(line.get_xdata(), float)})
         axis.set_xticks(at if len(at) < 9 else [])
@@ -113,8 +113,8 @@ def _printed_lines(layout: Layout, dataset: str, model: str) -> dict[str, dict[f
     }
 
 
-def _say_nothing(axis: Axes) -> None:
-    axis.text(0.5, 0.5, NOTHING, transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
+def _no_runs(axis: Axes) -> None:
+    axis.text(0.5, 0.5, "no recorded runs", transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
 
 
 def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> Figure:
@@ -131,46 +131,47 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") ->
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
         left.plot(list(sums.values()), [place[n] for n in sums], mark, color=colour, ms=6, label=block)
-    drawn = _measured_rows(layout.paper, layout.table, runs, preset)
+    drawn = _measured_rows(layout, runs, preset)
     rates = sorted({rate for rate, _ in drawn})
     for i, (rate, (colour, mark)) in enumerate(zip(rates, STYLES, strict=False)):
-        here = {name: v for (r, name), v in drawn.items() if r == rate}
-        shift = 0.12 * (i - (len(rates) - 1) / 2)
-        mean = [v.mean() for v in here.values()]
-        spread = [v.std() if len(v) > 1 else 0 for v in here.values()]
-        y = [place[n] - shift for n in here]
-        right.errorbar(mean, y, xerr=spread, fmt=mark, color=colour, ms=5, capsize=2, label=f"rate {rate:g}")
+        here = {name: values for (r, name), values in drawn.items() if r == rate}
+        mean = [statistics.fmean(v) for v in here.values()]
+        std = [spread(v) if len(v) > 1 else 0 for v in here.values()]
+        y = [place[name] - 0.12 * (i - (len(rates) - 1) / 2) for name in here]
+        right.errorbar(mean, y, xerr=std, fmt=mark, color=colour, ms=5, capsize=2, label=f"rate {rate:g}")
     left.set(yticks=list(place.values()), yticklabels=names, xlabel="rSum", title="Printed, Flickr30K")
     right.set(yticks=list(place.values()), yticklabels=[], xlabel="rSum", title=f"Measured, emoji, {preset}")
     for axis in (left, right):
         axis.set_ylim(min(place.values()) - 0.6, 0.6)
         axis.grid(axis="y", visible=False)
     left.legend(fontsize=8) if len(blocks) > 1 else None
-    right.legend(fontsize=8) if rates else _say_nothing(right)
+    right.legend(fontsize=8) if rates else _no_runs(right)
     return figure
 
 
 def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
+    """Return the printed rSum by row, or the sum of its recalls."""
     found: dict[str, dict[str, float]] = {}
     for row in rows:
         found.setdefault(row["method"], {})[row["metric"]] = float(row["value"])
-    recalls = {n: sum(v for m, v in values.items() if m[:3] in ("i2t", "t2i")) for n, values in found.items()}
-    return {n: values.get("rsum", recalls[n]) for n, values in found.items()}
+    return {
+        name: v["rsum"] if "rsum" in v else sum(v[k] for k in RECALLS if k in v) for name, v in found.items()
+    }
 
 
-def _measured_rows(paper: str, table: str, runs: Runs, preset: str) -> dict[tuple[float, str], pd.Series]:
-    layout, found = layout_of(paper, table), {}
+def _measured_rows(layout: Layout, runs: Runs, preset: str) -> dict[tuple[float, str], tuple[float, ...]]:
+    """Return the measured rSum by rate and row."""
+    found = {}
     part = select(runs.retrieval, dataset="emoji", preset=preset)
-    for row in rows_of(paper, table):
+    for row in rows_of(layout.paper, layout.table):
         run = run_of(layout, row)
-        if run is None or part.empty:
+        if run is None:
             continue
-        own = select(part, method=run.method, variant=run.variant)
-        own = select(own, model=run.model) if models_named(layout) else own
-        if layout.noise and len(own):
-            own = own[(own["protocol"] == layout.noise)]
+        where = {"model": run.model} if models_named(layout) else {}
+        where |= {"protocol": layout.noise} if layout.noise else {}
+        own = select(part, method=run.method, variant=run.variant, **where)
         for (rate, _), group in own.groupby(["mrate", "model"]):
-            found[float(rate), row["method"]] = group["rsum"]
+            found[float(rate), row["method"]] = tuple(group["rsum"])
     return found
 
 
@@ -193,8 +194,8 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
     Returns
     -------
     Figure
-        Mean and standard deviation over seeds, a dotted line at the value that the preset uses; says so where
-        fewer than two values were recorded.
+        Mean and standard deviation over seeds, with a dotted line at the preset's value; with fewer than two
+        recorded values a line of text.
     """
     table = select(runs.retrieval, **where)
     usual = usual_value(table, option)
@@ -209,7 +210,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
     for axis, way, title in zip(axes, ("i2t", "t2i"), ("image to text", "text to image"), strict=True):
         axis.set(xlabel=xlabel, title=title)
         if len(values) < 2:
-            _say_nothing(axis)
+            _no_runs(axis)
             continue
         groups = part.groupby(part["variant"].map(values))
         for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
@@ -231,7 +232,7 @@ def gains_over(runs: Runs, reference: str = "plain", **where: Any) -> list[Diffe
     Parameters
     ----------
     runs : Runs
-        Runs runs.
+        From :func:`load_runs`.
     reference : str
         Method that the others are compared with.
     **where
@@ -249,16 +250,13 @@ def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair
     Parameters
     ----------
     runs : Runs
-        Runs runs.
+        From :func:`load_runs`.
     methods : sequence of str
         Methods that are compared with all others; at least three others must be recorded.
     """
     table = select(runs.retrieval, variant="")
-    found = []
-    for method in methods:
-        for d in best_other(table, "method", method, ("plain", *robust_methods()), least=3):
-            found.append(Difference(d.values, f"{method}, {d.name}"))
-    return found
+    others = ("plain", *robust_methods())
+    return [d for m in methods for d in best_other(table, "method", m, others, name=f"{m},", least=3)]
 
 
 def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
@@ -284,7 +282,7 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
     axis.set(xlabel=xlabel, title=title, ylim=(-max(len(shown), 1) + 0.4, 0.6))
     axis.grid(axis="y", visible=False)
     if not shown:
-        _say_nothing(axis)
+        _no_runs(axis)
     return figure
 
 
@@ -297,28 +295,17 @@ def verdicts_figure(table: pd.DataFrame) -> Figure:
         From :func:`ncbook.counts`.
     """
     figure, ((axis,),) = plots.panels(1, 1, height=2.6)
-    part = table.drop(index="all", errors="ignore")
-    left = [0] * len(part)
-    styles = ((plots.MATCHED, ""), ("#8FBFDD", ".."), (plots.MISMATCHED, "//"), ("#DDDDDD", ""))
-    for verdict, (colour, hatch) in zip(VERDICTS, styles, strict=True):
-        values = list(part[verdict])
-        axis.barh(
-            range(len(part)), values, left=left, color=colour, hatch=hatch, edgecolor="white", label=verdict
-        )
-        for i, (start, value) in enumerate(zip(left, values, strict=True)):
-            if value:
-                dark = colour in (plots.MATCHED, plots.MISMATCHED)
-                axis.text(
-                    start + value / 2,
-                    i,
-                    str(value),
-                    ha="center",
-                    va="center",
-                    color="white" if dark else "#222222",
-                )
-        left = [a + b for a, b in zip(left, values, strict=True)]
-    axis.set(yticks=range(len(part)), yticklabels=list(part.index), xlabel="claims")
+    part = table.drop(index="all", errors="ignore")[list(VERDICTS)]
+    colours = (plots.MATCHED, "#8FBFDD", plots.MISMATCHED, "#DDDDDD")
+    part.plot.barh(stacked=True, ax=axis, color=colours, edgecolor="white", width=0.8)
+    styles = zip(axis.containers, ("", "..", "//", ""), ("white", "#222222") * 2, strict=True)
+    for bars, hatch, colour in styles:
+        for bar in bars:
+            bar.set_hatch(hatch)
+        labels = [f"{width:g}" if width else "" for width in bars.datavalues]
+        axis.bar_label(bars, labels, label_type="center", color=colour)
     axis.invert_yaxis()
+    axis.set_xlabel("claims")
     axis.grid(axis="y", visible=False)
     axis.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), fontsize=9)
     return figure

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ncbook.claims import differences, ledger, name_of, reported
+from ncbook.claims import ledger
 from ncbook.compare import Difference, p_text
+from ncbook.comparisons import differences, name_of, reported
 from ncbook.evidence import VERDICTS
 from ncbook.layouts import LAYOUTS, PAPERS, layout_of
 from ncbook.match import measured

@@ -1,4 +1,4 @@
-"""Recorded runs as the tables read them: one row per run, and what sets it apart from a usual one."""
+"""Recorded runs: one row per run, with the settings in which it differs from a usual run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*records.RECALLS, "rsum")
+SIZES = ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant")
@@ -31,8 +32,8 @@ class Runs:
     """Recorded runs: ``retrieval`` (image-text) and ``category`` (labels), one row per run.
 
     Columns: settings, test metrics, metrics of other groups as ``group.metric``, diagnostics, cost,
-    ``device``, ``curves``, and ``variant``: what differs from the usual settings of that method, model, data
-    and preset, as text; empty for a usual run.
+    ``device``, and ``variant``: the settings that differ from the usual ones of that method, model, data and
+    preset, as text; empty for a usual run.
     """
 
     retrieval: pd.DataFrame
@@ -149,24 +150,17 @@ def recorded_run(method: str, **values: Any) -> records.Record | None:
 
 
 def _row(record: records.Record, path: Path) -> dict[str, Any]:
-    s = record.settings
-    others = {
-        f"{group}.{k}": v
-        for group, part in record.metrics.items()
-        if group != "test"
-        for k, v in part.items()
-    }
+    """Return a run as one row; metrics other than those of the test are called ``group.metric``."""
+    settings, test = record.settings, record.metrics["test"]
+    ways = {way: [f"{way}_r{k}" for k in (1, 5, 10)] for way in ("i2t", "t2i")}
     return {
-        **{k: v for k, v in s.items() if not isinstance(v, dict)},
-        **{f"option.{k}": v for k, v in s.get("method_options", {}).items()},
-        **record.metrics["test"],
-        **others,
+        **{k: v for k, v in settings.items() if not isinstance(v, dict)},
+        **{f"option.{k}": v for k, v in settings.get("method_options", {}).items()},
+        **test,
+        **{f"{g}.{k}": v for g, part in record.metrics.items() if g != "test" for k, v in part.items()},
         **record.diagnostics,
-        **{
-            k: record.data.get(k)
-            for k in ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
-        },
-        **_directions(record.metrics["test"]),
+        **{k: record.data.get(k) for k in SIZES},
+        **{f"{w}_sum": sum(test[k] for k in keys) for w, keys in ways.items() if set(keys) <= set(test)},
         "seconds": record.cost.get("seconds"),
         "test_seconds": record.cost.get("test_seconds"),
         "true_rate": record.noise.get("true_rate"),
@@ -174,17 +168,10 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         "data_checksum": record.data.get("checksum"),
         "device": record.environment.get("device"),
         "best_epoch": record.best_epoch,
-        "curves": record.curves,
-        "variant": variant_of(s),
+        "variant": variant_of(settings),
         "name": record.name,
         "path": str(path),
     }
-
-
-def _directions(test: dict[str, float]) -> dict[str, float]:
-    """Sums of the three recalls per direction."""
-    names = {d: [f"{d}_r{k}" for k in (1, 5, 10)] for d in ("i2t", "t2i")}
-    return {f"{d}_sum": sum(test[k] for k in keys) for d, keys in names.items() if set(keys) <= test.keys()}
 
 
 def variant(values: Mapping[str, Any]) -> str:
@@ -197,7 +184,7 @@ def _text(value: Any) -> str:
 
 
 def variant_of(settings: Mapping[str, Any]) -> str:
-    """Return what sets a run apart from a usual run of the same method, model, data and preset.
+    """Return the settings in which a run differs from a usual run of the same method, model, data and preset.
 
     Values are compared with those that the present version would take; settings that either side does not
     know are left out.
@@ -220,7 +207,7 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
 
 @functools.cache
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
-    """Usual settings of a run as one flat mapping; None when this version does not know the method."""
+    """Return the usual settings of a run as one mapping; None when this version does not know the method."""
     from nclib import models
 
     try:
@@ -236,19 +223,17 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
 
 
 def _root(dataset: str) -> dict[str, Any]:
-    """A place for data whose loader needs one; it decides nothing."""
-    from nclib.data.category import category_datasets
+    """Return a folder for data whose loader needs one; it does not change any other setting."""
     from nclib.data.registry import datasets
 
-    known = next((kind for kind in (datasets, category_datasets) if dataset in kind), None)
-    if known is None:
+    if dataset not in datasets:
         return {}
-    needed = inspect.signature(known[dataset].factory).parameters.values()
+    needed = inspect.signature(datasets[dataset].factory).parameters.values()
     return {"data_options": {p.name: "." for p in needed if p.default is p.empty}}
 
 
 def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Settings as one mapping; an option of the model that the method has too is called ``model.<name>``."""
+    """Return settings as one mapping; ``model.<name>`` is an option of the model that the method has too."""
     settings = naming(settings)
     flat = {k: v for k, v in settings.items() if k not in NAMED and not isinstance(v, dict)}
     method = settings.get("method_options", {})
@@ -282,7 +267,7 @@ def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def protocol_line(table: pd.DataFrame) -> str:
-    """Say under which conditions the runs of a table were made, in one sentence.
+    """Return the conditions of the runs in a table, as one sentence.
 
     Parameters
     ----------
@@ -322,7 +307,7 @@ def protocol_line(table: pd.DataFrame) -> str:
 
 
 def _digests(table: pd.DataFrame, column: str, word: str) -> str:
-    """Name the checksums behind some runs, in brackets; the first ones where there are many."""
+    """Return the first checksums of some runs, in brackets."""
     found = checksums(table, column)
     if not found:
         return ""
@@ -339,7 +324,7 @@ def checksums(table: pd.DataFrame, column: str) -> list[str]:
 
 
 def _ensembles(table: pd.DataFrame) -> str:
-    """Say which methods were tested as the mean of two networks."""
+    """Return which methods were tested as the mean of two networks."""
     if "single.rsum" not in table:
         return "single models"
     two = table["single.rsum"].notna()

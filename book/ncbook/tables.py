@@ -134,9 +134,7 @@ class _Row:
     runs: pd.DataFrame
 
 
-def bundled_table(
-    paper: str, table: str, runs: Runs, *, dataset: str = "", preset: str = "quick"
-) -> Table | None:
+def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> Table | None:
     """Return the nearest counterpart of a printed table that was measured on bundled data.
 
     The same methods and rates, other data and sizes: it shows whether an effect appears, and its numbers are
@@ -148,8 +146,6 @@ def bundled_table(
         As in :func:`ncbook.paper_table`.
     runs : Runs
         From :func:`ncbook.load_runs`.
-    dataset : str
-        Data; by default the bundled one of that task.
     preset : str
         Preset of the runs.
 
@@ -160,7 +156,7 @@ def bundled_table(
     """
     layout = layout_of(paper, table)
     groups = _groups(layout)
-    where = {"dataset": dataset or BUNDLED.get(layout.file, ""), "preset": preset}
+    where = {"dataset": BUNDLED.get(layout.file, ""), "preset": preset}
     rates = _rates(layout, groups, runs, where)
     if not groups or not rates:
         return None
@@ -297,17 +293,17 @@ def _measured_line(row: _Row) -> list[str]:
 # -- both ------------------------------------------------------------------------------------------------
 
 
-def side_by_side(paper: str, table: str, runs: Runs, *, dataset: str = "", preset: str = "quick") -> None:
+def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> None:
     """Display a printed table and, below it, the nearest measured one.
 
     Parameters
     ----------
-    paper, table, runs, dataset, preset
+    paper, table, runs, preset
         As in :func:`bundled_table`.
     """
     from IPython.display import display
 
     display(printed_table(paper, table, runs))
-    nearest = bundled_table(paper, table, runs, dataset=dataset, preset=preset)
+    nearest = bundled_table(paper, table, runs, preset=preset)
     if nearest is not None:
         display(nearest)

@@ -11,25 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity as cosine
 
-from ncbook.claims import claim
 from ncbook.evidence import FAILS, HOLDS, PARTLY, Verdict
+from ncbook.runs import Runs
 from nclib.ot import exact, scaling_plan, sinkhorn
 
 PROBLEMS, REGIONS, WORDS, WIDTH = 32, 12, 10, 32
 SAME_ORDER = 0.95  # rank correlation above which two scores are said to agree
 LAMBDA, PASSES, ATTENTION = 0.02, 3, 0.1  # OMIT, Sec. 4.1, App. A1.2, and the temperature of attention
 DATA = f"{PROBLEMS} made pairs of {REGIONS} regions and {WORDS} words; half of the words resemble a region"
-
-
-def _once(name: str) -> Callable[[Callable[[], Verdict]], Callable[[], Verdict]]:
-    """Register a function without arguments as a claim; its result is kept."""
-
-    def add(function: Callable[[], Verdict]) -> Callable[[], Verdict]:
-        kept = functools.cache(function)
-        claim(name)(lambda _: kept())
-        return kept
-
-    return add
 
 
 @functools.cache
@@ -55,7 +44,7 @@ def entropy(plan: Tensor) -> Tensor:
     return torch.special.entr(flat).sum(1) / math.log(flat.shape[1])
 
 
-@_once("O10")
+@functools.cache
 def sparser_plans() -> Verdict:
     """Decide "plans get sparser with smaller lambda", by their entropy."""
     cost = 1 - similarities()
@@ -74,7 +63,7 @@ def sparser_plans() -> Verdict:
     )
 
 
-@_once("O22")
+@functools.cache
 def few_passes() -> Verdict:
     """Decide "three passes suffice", by plans after a few passes and a converged one."""
     s = similarities()
@@ -107,7 +96,7 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
     return float(torch.corrcoef(ranks)[0, 1])
 
 
-@_once("O23")
+@functools.cache
 def attention_bound() -> Verdict:
     """Decide "transport bounds VSE and CAM from above", by their similarities and the bounds in the proof."""
     regions, words = fragments()
@@ -128,7 +117,7 @@ def attention_bound() -> Verdict:
     return Verdict(verdict, f"{lead} {said}.", PROBLEMS, DATA, "count, exact linear program")
 
 
-@_once("O24")
+@functools.cache
 def exact_limit() -> Verdict:
     """Decide "entropic plans approach the exact one as lambda falls", by cost."""
     cost = 1 - similarities()
@@ -140,3 +129,11 @@ def exact_limit() -> Verdict:
     verdict = HOLDS if closer and float(gaps[-1].max()) < 1e-3 else PARTLY if closer else FAILS
     said = f"Largest difference of cost between entropic plan and linear program, by lambda: {shown}."
     return Verdict(verdict, said, PROBLEMS, DATA, "holds: it shrinks for every pair and ends below 0.001")
+
+
+CLAIMS: dict[str, Callable[[Runs], Verdict]] = {
+    "O10": lambda _: sparser_plans(),
+    "O22": lambda _: few_passes(),
+    "O23": lambda _: attention_bound(),
+    "O24": lambda _: exact_limit(),
+}

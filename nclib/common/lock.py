@@ -16,6 +16,11 @@ NAME = ".lock"
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
+def open_kept(path: Path) -> IO[str]:
+    """Open a text file for reading and writing; make it when missing, but never empty it."""
+    return open(path, "r+", encoding="utf8", opener=lambda p, flags: os.open(p, flags | os.O_CREAT, 0o666))
+
+
 def take(file: IO[Any]) -> bool:
     """Lock an open file for this process until it is closed, without waiting.
 
@@ -77,11 +82,6 @@ def _unwritable(folder: Path, error: OSError) -> ValueError:
     return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 
 
-def _made(path: str, flags: int) -> int:
-    """Open a file without emptying it, and make it when missing; no mode of ``open`` does both."""
-    return os.open(path, flags | os.O_CREAT, 0o666)
-
-
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, and remove the ``.part`` files of a writer that was killed.
@@ -100,7 +100,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     """
     make_folder(folder)
     try:
-        handle = open(folder / NAME, "r+", encoding="utf8", opener=_made)  # noqa: SIM115  (closed below)
+        handle = open_kept(folder / NAME)
     except OSError as error:
         raise _unwritable(folder, error) from error
     with handle:

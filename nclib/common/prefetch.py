@@ -1,4 +1,4 @@
-"""Work of the next items, done by a thread while the present one is in use."""
+"""Prefetching: a background thread prepares the next items."""
 
 from __future__ import annotations
 
@@ -28,9 +28,13 @@ def ahead(work: Callable[[X], Y], items: Iterable[X], n: int) -> Iterator[Y]:
     Yields
     ------
     Y
-        What a loop without a thread would have given. An error of ``work`` is raised here with the
-        traceback of the thread, in the place of the result. The thread ends with the iteration, also when
-        that is given up.
+        Results in the order of the items. An error of ``work`` is raised in the place of its result, with
+        the traceback of the thread. The thread ends with the iteration, also when the caller leaves it early.
+
+    Examples
+    --------
+    >>> list(ahead(abs, [-1, 2, -3], n=2))
+    [1, 2, 3]
     """
     todo = iter(items)
     with ThreadPoolExecutor(1, thread_name_prefix="nclib-ahead") as thread:

@@ -1,4 +1,4 @@
-"""What travels from a dataset to a model: padded caption tokens with their lengths on the host."""
+"""Padded caption tokens, the form in which captions go from a data set to a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of generated files: written once, checked at every use, safe when two processes build them."""
+"""Cache folders of generated files: written once, checked at every use, safe with several processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tupl
     """Return the folder of generated files named by ``key``, building it when it is missing or damaged.
 
     The folder is built under another name and appears whole or not at all; when two processes build the
-    same one, the first to finish wins and both use it. A manifest with the sha256 of every file is
+    same one, the first to finish wins and both use it. A manifest with the SHA-256 of every file is
     compared at every call.
 
     Parameters
@@ -29,7 +29,7 @@ def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tupl
     kind : str
         Name of the dataset, a sub-folder of :func:`nclib.common.files.cache_folder`.
     key : str
-        Checksum of everything that the files depend on.
+        Digest of everything that the files depend on.
     build : callable
         Writes the files into an empty folder and returns facts to keep in the manifest.
 

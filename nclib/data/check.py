@@ -1,7 +1,7 @@
 """Check a folder of the papers' data: ``nclib data check ROOT [NAME ...]``.
 
-Says for every file whether it is there, readable and of the published size, and what is missing. Nothing is
-loaded whole, so that folders of 40 GB are checked in seconds; ``--full`` reads every number.
+Tells for every file whether it exists, can be read and has the size of the papers' files. Only some rows are
+read, so that folders of 40 GB are checked in seconds; ``--full`` reads every number.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data import precomputed, tokeniser
-from nclib.data.category import published
-from nclib.data.precomputed import LAYOUTS, PER_CAPTION, Layout, Part
+from nclib.data import category_features, region_features, tokeniser
+from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part
+from nclib.data.registry import load
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
@@ -28,14 +28,14 @@ TO_DO = {
     OTHER: "not the numbers of the papers' package; --any-size accepts it here. Runs take other sizes of "
     "region features, and of category features with data_options sizes=any",
 }
-ROWS = 256  # feature rows read at a time, or in all where not everything is read
+ROWS = 256  # feature rows read at a time, or in all without --full
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
-KNOWN = 0.5  # share of their words that it must know; made for the data it knows nearly all
+KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows nearly all
 
 
 @dataclass(frozen=True)
 class Line:
-    """What was found about one file.
+    """Result for one file.
 
     Parameters
     ----------
@@ -55,18 +55,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """What was found about one data set.
+    """Result for one data set.
 
     Parameters
     ----------
     name : str
         As in :func:`nclib.data.available`.
     folder : Path
-        Where its files lie, or were looked for.
+        Folder of its files, or the place that was searched.
     lines : tuple of Line
     training : tuple of int, optional
-        Images of the training split and captions of each, where its files are good: what a noise file of
-        these data must fit.
+        Images of the training split and captions of each, where its files are good; a noise file of these
+        data must fit them.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def found(self) -> bool:
-        """Whether any file of this data set is there; a vocabulary alone may be beside another one."""
+        """Whether any file of this data set exists; a vocabulary alone may belong to another one."""
         return any(line.state != MISSING and not line.file.endswith("_vocab.json") for line in self.lines)
 
     def complete(self, *, any_size: bool = False) -> bool:
@@ -91,7 +91,7 @@ class Report:
         return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *self.advice()])
 
     def advice(self) -> list[str]:
-        """Return what to do, a line for each state that occurs."""
+        """Return a line of advice for each state that occurs."""
         states = dict.fromkeys(line.state for line in self.lines if line.state != GOOD)
         return [f"  -> {state}: {TO_DO[state]}" for state in states]
 
@@ -106,7 +106,7 @@ class Expected:
     row: tuple[int, int] | None = None
 
 
-REGIONS = (36, 2048)  # of every published package
+REGIONS = (36, 2048)  # of every package of the papers
 PAIRS = {
     "f30k": Expected(LAYOUTS["f30k"], {"train": 29000, "dev": 1014, "test": 1000}, 8481, REGIONS),
     "coco": Expected(LAYOUTS["coco"], {"train": 113287, "dev": 1000, "testall": 5000}, 11353, REGIONS),
@@ -115,18 +115,22 @@ PAIRS = {
 
 
 def check(name: str, root: str | Path, *, full: bool = False, half: bool = False) -> Report:
-    """Look at the files of one data set.
+    """Check the files of one data set.
 
     Parameters
     ----------
     name : str
         ``f30k``, ``coco``, ``cc152k``, ``wikipedia``, ``nuswide`` or ``xmedianet``.
     root : path
-        What ``data_options={"root": ...}`` will be.
+        Value of ``data_options={"root": ...}``.
     full : bool
         Read every feature instead of some rows.
     half : bool
         Look for the float16 copies in the place of the features, as ``half=True`` of the data sets does.
+
+    Returns
+    -------
+    Report
 
     Raises
     ------
@@ -142,23 +146,23 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
 
 
 def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
-    """Region features and captions of three splits, and the vocabulary."""
+    """Check region features and captions of three splits, and the vocabulary."""
     expected = PAIRS[name]
     layout, splits = expected.layout, tuple(expected.images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
-    folder = precomputed.find_folder(layout, root, splits)
-    missing = [text.split(" ")[0] for text in precomputed._missing(layout, folder, splits, half)]
+    folder = region_features.find_folder(layout, root, splits)
+    missing = [text.split(" ")[0] for text in region_features.missing_files(layout, folder, splits, half)]
     lines: list[Line] = []
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(expected, split, file)) for file in absent]
         if not absent:
-            parts[split] = precomputed._read(layout, folder, split, half)
+            parts[split] = region_features.read_split(layout, folder, split, half)
     rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
     for part in parts.values():
-        path = precomputed._features_file(folder, part.split, half)
+        path = region_features.features_file(folder, part.split, half)
         assert path is not None
         lines += _split_lines(expected, part, path, full, next(iter(rows.items()), None))
         if not half:
@@ -173,7 +177,7 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
 def _wanted(expected: Expected, split: str, file: str) -> str:
     n, each = expected.images[split], expected.layout.captions_per_image
     if file.endswith(".npy"):
-        kind = "float16" if file.endswith(precomputed.HALF) else "float32"
+        kind = "float16" if file.endswith(region_features.HALF) else "float32"
         return f"{kind} ({n:,} or {n * each:,} rows, 36, 2048)" if each > 1 else f"{kind} ({n:,}, 36, 2048)"
     return f"{n * each:,} lines"
 
@@ -181,7 +185,7 @@ def _wanted(expected: Expected, split: str, file: str) -> str:
 def _split_lines(
     expected: Expected, part: Part, path: Path, full: bool, first: tuple[str, tuple[int, ...]] | None
 ) -> Iterator[Line]:
-    """Say what one split holds; ``first`` names a split and the shape of its rows, which all must have."""
+    """Describe one split; ``first`` is a split and the shape of its rows, which all splits must have."""
     layout = expected.layout
     captions = f"{part.split}_{layout.captions_file}"
     for file in dict.fromkeys(problem.file for problem in part.problems):
@@ -216,21 +220,21 @@ def _split_lines(
 
 
 def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
-    """Say of a float16 copy of the features whether it is one."""
-    path = precomputed._features_file(original.parent, part.split, half=True)
+    """Compare a float16 copy of the features with its original."""
+    path = region_features.features_file(original.parent, part.split, half=True)
     if path is None:
         return
-    array = precomputed.open_features(path, np.float16)
+    array = region_features.open_features(path, np.float16)
     if isinstance(array, str):
         yield Line(WRONG, path.name, array)
         return
-    wrong = precomputed.not_its_copy(array, original) or _not_finite(array, full)
+    wrong = region_features.not_its_copy(array, original) or _not_finite(array, full)
     size = path.stat().st_size / 1e9
     yield Line(WRONG if wrong else GOOD, path.name, wrong or f"float16 copy, {size:.2f} GB")
 
 
 def _not_finite(features: RowFile, full: bool) -> str | None:
-    """Name the first image with a value that is not finite; of evenly spaced ones unless ``full``."""
+    """Return the first image with a value that is not finite, in all rows or in evenly spaced ones."""
     n = len(features)
     if not full:
         rows = np.unique(np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64))
@@ -249,7 +253,7 @@ def _not_finite(features: RowFile, full: bool) -> str | None:
 
 def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
     file = expected.layout.vocabulary_file
-    path = precomputed._find_vocabulary(expected.layout, folder, None)
+    path = region_features.find_vocabulary(expected.layout, folder)
     if path is None:
         return Line(MISSING, file, "in the folder, beside it, or under vocab; or build_vocabulary=True")
     try:
@@ -267,11 +271,11 @@ def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
 
 
 def _category(name: str, root: Path, full: bool, half: bool) -> Report:
-    """Feature files of category retrieval: small enough to be read whole."""
-    known = published.SETS[name]
+    """Check feature files of category retrieval, which are small enough to be read whole."""
+    known = category_features.SETS[name]
     sizes = " / ".join(f"{n:,}" for n in known.sizes)
     try:
-        data = published.category_datasets.build(name, root=root, sizes="any")
+        data = load(name, root=root, sizes="any")
     except FileNotFoundError:
         file = Path(known.hdf5).name
         return Report(name, root, (Line(MISSING, file, f"{sizes} pairs; or {name}.npz, {name}.mat"),))
@@ -287,12 +291,12 @@ def _category(name: str, root: Path, full: bool, half: bool) -> Report:
 
 CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
-    **dict.fromkeys(published.SETS, _category),
+    **dict.fromkeys(category_features.SETS, _category),
 }
 
 
 def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> list[Report]:
-    """Look for every data set.
+    """Check every data set of which a file exists.
 
     The files of Flickr30K and MS-COCO have the same names. Where ``root`` itself holds such files, they count
     for one of the two: the one that the folder is named after, else the first that is complete.
@@ -305,7 +309,7 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
     Returns
     -------
     list of Report
-        One for each data set of which something was found.
+        One for each data set with a file below ``root``.
     """
     found = [r for r in (check(name, root, full=full, half=half) for name in CHECKS) if r.found]
     place = Path(root).expanduser().resolve()
@@ -320,16 +324,20 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
 
 
 def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> list[Line]:
-    """Say of every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root`` what it is.
+    """Describe every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root``.
 
-    The names of published files are known by their checksums; the package reads them with ``noise_file``.
+    Files of the official codes are recognised by their checksums; runs read them with ``noise_file``.
 
     Parameters
     ----------
     root : path
     training : sequence of (int, int)
-        Images and captions of each, per training split that is there; a file must fit one of them. Without
-        any, only what holds for all data is looked at.
+        Images and captions of each, per training split found; a file must fit one of them. Without any,
+        only its type is checked.
+
+    Returns
+    -------
+    list of Line
     """
     place = Path(root).expanduser()
     paths = [p for pattern in ("*.npy", "*/*.npy") for p in sorted(place.glob(pattern))]
@@ -341,9 +349,7 @@ def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> l
 
 
 def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
-    from nclib.noise import Mismatch
-    from nclib.noise._published import PUBLISHED
-    from nclib.noise.mismatch import load_index
+    from nclib.noise import PUBLISHED, Mismatch, load_index
 
     try:
         index = load_index(path)
@@ -355,7 +361,7 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
     if index.size and index.min() < 0:
         return Line(WRONG, path.name, f"names image row {index.min()}; rows run from 0")
     who = PUBLISHED.get(digest(path)[:16])
-    source = f"published: {who[0]}, rate {who[1]:g}" if who else "not among the published files"
+    source = f"published: {who[0]}, rate {who[1]:g}" if who else "not a file of the official codes"
     problems = []
     for images, each in training:
         try:

@@ -1,4 +1,4 @@
-"""Bring other files into the field's layout: ``nclib data convert KIND ...``.
+"""Convert other files to the layout of the benchmarks: ``nclib data convert KIND ...``.
 
 ``folder`` takes a file per image, ``bottom-up`` the TSV files of bottom-up attention, ``half`` makes float16
 copies of features, ``vocabulary`` the word list. Files are written in bounded memory and appear whole or not
@@ -15,9 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.data._row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
-from nclib.data._row_writer import ConvertError, RowSource, journal_of, write_rows
-from nclib.data.precomputed import (
+from nclib.data.region_features import (
     HALF,
     LAYOUTS,
     MIN_COUNT,
@@ -29,6 +27,8 @@ from nclib.data.precomputed import (
     read_named_captions,
 )
 from nclib.data.registry import check_choice
+from nclib.data.row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
+from nclib.data.row_writer import ConvertError, RowSource, counter_of, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]
@@ -53,7 +53,7 @@ def folder(
     Parameters
     ----------
     name : {"f30k", "coco", "cc152k"}
-        Whose layout to write.
+        Layout of the files to write.
     split : {"train", "dev", "test", "testall"}
     features : path
         Folder with ``<id>.npy`` or ``<id>.npz`` per image, float32 (regions, features), all of one shape.
@@ -78,8 +78,9 @@ def folder(
     Raises
     ------
     ConvertError
-        Naming the first few of what is missing, double, misshapen, of the wrong type or not finite; when a
-        file is there already, is being written by another process, or does not fit on the disk.
+        When images are missing, double, misshapen, of the wrong type or not finite (the message names the
+        first few), or when a file exists already, is being written by another process, or does not fit on
+        the disk.
     ValueError
         For an unknown name or split.
     """
@@ -143,8 +144,8 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     path : path
         ``NAME.npy``, float32 (rows, regions, features). The copy is ``NAME.f16.npy``.
     replace : bool
-        Allow an existing file to be replaced. Without it a copy that is there already, judged by some rows,
-        is left as it is, and another file is an error.
+        Allow an existing file to be replaced. Without it an existing copy, judged by some rows, is left as
+        it is, and another file is an error.
 
     Returns
     -------
@@ -155,20 +156,20 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     Raises
     ------
     ConvertError
-        When the file is no such file, holds numbers that are not finite or beyond 65,504, or as
+        When the file is of another kind, holds numbers that are not finite or beyond 65,504, or as
         :func:`folder`.
     """
     path = Path(path)
     if path.suffix != ".npy" or path.name.endswith(HALF):
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
-    if replace or journal_of(copy).exists() or not _is_copy(copy, path):
+    if replace or counter_of(copy).exists() or not _is_copy(copy, path):
         write_rows(copy, HalfSource(path), replace=replace)
     return copy
 
 
 def _is_copy(copy: Path, original: Path) -> bool:
-    """Whether the copy is there already, judged by some rows."""
+    """Whether the copy exists already, judged by some rows."""
     found = open_features(copy, np.float16) if copy.exists() else ""
     return not isinstance(found, str) and not not_its_copy(found, original)
 
@@ -366,7 +367,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert; return 0 when the files are written, 1 when something stopped it, 130 for Ctrl-C."""
+    """Convert; return 0 when the files are written, 1 after an error, 130 after Ctrl-C."""
     options = _parser().parse_args(arguments)
     try:
         options.command(options)

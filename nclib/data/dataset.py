@@ -1,4 +1,4 @@
-"""What every dataset looks like: splits of image fragments, packed captions, and who describes whom."""
+"""Shape of data for image-caption retrieval: splits of image fragments and packed captions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.data._buffers import Buffers
+from nclib.data.buffers import Buffers
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 _BUFFERS = Buffers()
-NUMBERS = (np.float32, np.float16, np.uint8)  # what images may be stored as
+NUMBERS = (np.float32, np.float16, np.uint8)  # types of stored images
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,16 @@ class Captions:
     ------
     ValueError
         When offsets do not run from 0 to ``n_tokens`` upwards, a caption is empty, or an id is unknown.
+
+    Examples
+    --------
+    >>> words = Vocabulary.from_texts(["a dog runs", "a cat"])
+    >>> captions = Captions(*words.encode_all(["a dog", "a cat runs"]), words)
+    >>> len(captions), captions.text(1), captions.ids(1)
+    (2, 'a cat runs', array([1, 4, 5, 7, 2], dtype=int32))
+    >>> captions.batch([1, 0]).ids
+    tensor([[1, 4, 5, 7, 2],
+            [1, 4, 6, 2, 0]])
     """
 
     tokens: np.ndarray
@@ -51,9 +61,9 @@ class Captions:
         object.__setattr__(self, "tokens", np.asarray(self.tokens))
         object.__setattr__(self, "offsets", np.asarray(self.offsets))
         if self.tokens.ndim != 1 or self.tokens.dtype != np.int32:
-            raise ValueError(f"tokens must be int32 (n_tokens,), got {_describe(self.tokens)}")
+            raise ValueError(f"tokens must be int32 (n_tokens,), got {describe(self.tokens)}")
         if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or len(self.offsets) == 0:
-            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {_describe(self.offsets)}")
+            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {describe(self.offsets)}")
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.tokens):
             raise ValueError(
                 f"offsets must run from 0 to {len(self.tokens)} (the number of tokens), "
@@ -144,12 +154,24 @@ class Split:
     picture_source, relevance_source : callable, optional
         Behind :meth:`picture` and :meth:`relevance`.
     details : mapping
-        What else is known of the images and captions, by name.
+        Further facts about the images and captions, by name.
 
     Raises
     ------
     ValueError
         When shapes, types or row numbers do not fit together; the message names the argument.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> train = data.load("planted", n_train=8).train
+    >>> train.n_images, train.n_captions, train.image_of[:7].tolist()
+    (8, 40, [0, 0, 0, 0, 0, 1, 1])
+    >>> train.features([0, 3]).shape
+    torch.Size([2, 12, 32])
+    >>> train.relevance([0, 1], [0, 7])  # share of each caption's statements that hold
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
     """
 
     name: str
@@ -169,7 +191,7 @@ class Split:
         if self.images.ndim != 3 or self.images.dtype not in NUMBERS:
             raise ValueError(
                 f"{where}images must be float32, float16 or uint8 (n_images, R, F), "
-                f"got {_describe(self.images)}"
+                f"got {describe(self.images)}"
             )
         object.__setattr__(self, "image_of", np.asarray(self.image_of))
         if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
@@ -182,7 +204,7 @@ class Split:
         ):
             raise ValueError(
                 f"{where}image_of must be int64 and group captions by image "
-                f"(0 {self.captions_per_image} times, then 1, ...), got {_describe(self.image_of)}"
+                f"(0 {self.captions_per_image} times, then 1, ...), got {describe(self.image_of)}"
             )
         sets = dict(self.label_sets)
         if self.labels is None and sets:
@@ -192,12 +214,12 @@ class Split:
         object.__setattr__(self, "label_sets", sets)
         for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
             if value.shape != (n,) or value.dtype != np.int64:
-                raise ValueError(f"{where}{key} must be int64 ({n},), got {_describe(value)}")
+                raise ValueError(f"{where}{key} must be int64 ({n},), got {describe(value)}")
         if self.boxes is not None and (
             self.boxes.shape != (*self.images.shape[:2], 4) or self.boxes.dtype != np.float32
         ):
             raise ValueError(
-                f"{where}boxes must be float32 {(*self.images.shape[:2], 4)}, got {_describe(self.boxes)}"
+                f"{where}boxes must be float32 {(*self.images.shape[:2], 4)}, got {describe(self.boxes)}"
             )
 
     @property
@@ -212,7 +234,7 @@ class Split:
 
     @property
     def on_disk(self) -> bool:
-        """Whether :meth:`features` reads a large file, which a thread of its own can do ahead."""
+        """Whether :meth:`features` reads a large file, so that reading ahead in a thread pays."""
         return isinstance(self.images, RowFile)
 
     def features(self, rows: Any, *, pinned: bool = False) -> Tensor:
@@ -223,7 +245,7 @@ class Split:
         rows : array-like of int, (B,), or of bool, (n_images,)
             Repeats are allowed.
         pinned : bool
-            Put those that are read from disk into memory that a GPU copies from without waiting.
+            Put rows from disk into page-locked memory, from which a GPU copies without waiting.
 
         Returns
         -------
@@ -324,7 +346,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Three splits with one vocabulary.
+    """Training, validation and test split with one vocabulary.
 
     Parameters
     ----------
@@ -332,13 +354,13 @@ class Dataset:
     train, val, test : Split
     vocabulary : Vocabulary
     checksum : str
-        sha256 of the content, hexadecimal; part of every record.
+        SHA-256 of the content, hexadecimal; part of every record.
     licence : str
-        Under which terms the data may be used, in one line.
+        Terms of use, in one line.
     label_names : mapping of str to tuple of str
         Names of the classes for every entry of ``Split.label_sets``.
     details : mapping
-        What else is known, by name (row layouts, folds of the test set, options).
+        Further facts, by name (row layouts, folds of the test set, options).
 
     Raises
     ------
@@ -401,11 +423,12 @@ def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
         return np.flatnonzero(rows)
     if rows.ndim != ndim or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
         wanted = "one integer" if ndim == 0 else f"a flat list of integers, or {size} booleans"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(rows)}")
+        raise TypeError(f"{name} must be {wanted}, got {describe(rows)}")
     if rows.size and (rows.min() < 0 or rows.max() >= size):
         raise IndexError(f"{name} must lie in 0..{size - 1}, got {rows.min()}..{rows.max()}")
     return rows.astype(np.int64, copy=False)
 
 
-def _describe(array: Any) -> str:
+def describe(array: Any) -> str:
+    """Return type and shape of an array, for messages."""
     return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

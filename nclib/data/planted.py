@@ -1,21 +1,25 @@
-"""A tiny synthetic dataset, made in milliseconds: latent concepts seen through regions and words."""
+"""Synthetic data of both shapes, made in milliseconds: concepts with regions and words, views of classes."""
 
 from __future__ import annotations
+
+import json
 
 import numpy as np
 
 from nclib.common.files import digest
+from nclib.data.categories import CategoryData, CategorySplit
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.registry import check_count, datasets
+from nclib.data.registry import check_count, check_number, register
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
 LICENCE = "synthetic; no rights reserved (CC0-1.0)"
+STREAMS = {"train": 1, "val": 2, "test": 3}
 SYNONYMS = 2
+LATENT = 60  # dimensions of a class mean
+ROWS = 4096  # pairs with categories made at a time in float64
 
 
-@datasets.register(
-    "planted", summary="synthetic concepts behind regions and words; tiny, for tests and checks"
-)
+@register("planted", summary="synthetic concepts behind regions and words; tiny, for tests and checks")
 def planted(
     *,
     n_train: int = 256,
@@ -30,7 +34,7 @@ def planted(
     noise: float = 0.3,
     seed: int = 0,
 ) -> Dataset:
-    """Make the planted dataset.
+    """Make synthetic images and captions.
 
     An image holds a few distinct concepts. Each region is the unit vector of one of them plus Gaussian
     noise; the first regions show every concept once. A caption names between two and all concepts of its
@@ -55,6 +59,11 @@ def planted(
     -------
     Dataset
         With labels and ground-truth relevance (share of the named concepts that the image holds).
+
+    Raises
+    ------
+    ValueError, TypeError
+        When an option is out of range.
     """
     counts = {
         "n_train": n_train, "n_val": n_val, "n_test": n_test, "feature_dim": feature_dim,
@@ -66,16 +75,15 @@ def planted(
     check_count("concepts_per_image", concepts_per_image, low=2)
     check_count("n_concepts", n_concepts, low=max(concepts_per_image, n_classes))
     check_count("regions", regions, low=concepts_per_image)
-    if not noise >= 0:
-        raise ValueError(f"noise must be 0 or more, got {noise!r}")
+    check_number("noise", noise)
 
     words = [f"concept{k}{'ab'[s]}" for k in range(n_concepts) for s in range(SYNONYMS)]
     vocabulary = Vocabulary((*SPECIAL, *words))
     prototypes = np.random.default_rng([seed, 0]).normal(size=(n_concepts, feature_dim))
     prototypes /= np.linalg.norm(prototypes, axis=1, keepdims=True)
 
-    def split(name: str, stream: int, n: int) -> Split:
-        rng = np.random.default_rng([seed, stream])
+    def split(name: str, n: int) -> Split:
+        rng = np.random.default_rng([seed, STREAMS[name]])
         m = concepts_per_image
         held = rng.permuted(np.tile(np.arange(n_concepts), (n, 1)), axis=1)[:, :m]  # (n, m)
         shown = np.concatenate([np.tile(np.arange(m), (n, 1)), rng.integers(m, size=(n, regions - m))], 1)
@@ -105,9 +113,88 @@ def planted(
             relevance_source=lambda i, c: np.minimum(has[i] @ says[c].T, 1.0),
         )
 
-    train, val, test = split("train", 1, n_train), split("val", 2, n_val), split("test", 3, n_test)
+    train, val, test = split("train", n_train), split("val", n_val), split("test", n_test)
     content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
     return Dataset(
         "planted", train, val, test, vocabulary=vocabulary, checksum=digest(content), licence=LICENCE,
         label_names={"class": tuple(f"class {k}" for k in range(n_classes))},
     )  # fmt: skip
+
+
+@register(
+    "planted_category",
+    task="categories",
+    summary="synthetic: two noisy views of class means; tiny, for tests and checks",
+)
+def planted_category(
+    *,
+    n_train: int = 2000,
+    n_val: int = 200,
+    n_test: int = 400,
+    n_classes: int = 10,
+    image_dim: int = 200,
+    text_dim: int = 100,
+    image_noise: float = 1.8,
+    text_noise: float = 1.8,
+    seed: int = 0,
+) -> CategoryData:
+    """Make synthetic pairs of features with classes.
+
+    A class is a standard normal vector in 60 dimensions. Either view of a pair adds noise of its own to it
+    and passes a fixed random projection and a rectifier. Classes are drawn uniformly.
+
+    Parameters
+    ----------
+    n_train, n_val, n_test : int
+        Pairs per split. The splits do not depend on each other's size.
+    n_classes, image_dim, text_dim : int
+        K, d_v and d_t.
+    image_noise, text_noise : float
+        Standard deviation of the noise in every latent dimension, 0 or more.
+    seed : int
+
+    Returns
+    -------
+    CategoryData
+
+    Raises
+    ------
+    ValueError, TypeError
+        When an option is out of range.
+    """
+    counts = {
+        "n_train": n_train, "n_val": n_val, "n_test": n_test, "image_dim": image_dim, "text_dim": text_dim,
+    }  # fmt: skip
+    counts = {name: check_count(name, value, low=1) for name, value in counts.items()}
+    check_count("n_classes", n_classes, low=2)
+    check_count("seed", seed, low=0)
+    check_number("image_noise", image_noise)
+    check_number("text_noise", text_noise)
+    rng = np.random.default_rng([seed, 0])
+    means = rng.standard_normal((n_classes, LATENT))
+    views = [rng.standard_normal((LATENT, d)) / np.sqrt(LATENT) for d in (image_dim, text_dim)]
+
+    def split(name: str) -> CategorySplit:
+        draw = np.random.default_rng([seed, STREAMS[name]])
+        n = counts[f"n_{name}"]
+        labels = draw.integers(n_classes, size=n)
+        features = []
+        for scale, view in zip((image_noise, text_noise), views, strict=True):
+            hidden = means[labels] + scale * draw.standard_normal((n, LATENT))
+            made = np.empty((n, view.shape[1]), np.float32)
+            for i in range(0, n, ROWS):
+                made[i : i + ROWS] = np.maximum(hidden[i : i + ROWS] @ view, 0)
+            features.append(made)
+        return CategorySplit(name, features[0], features[1], labels.astype(np.int64))
+
+    splits = {name: split(name) for name in STREAMS}
+    options = {**counts, "n_classes": n_classes, "noise": [image_noise, text_noise], "seed": seed}
+    return CategoryData(
+        name="planted_category",
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
+        label_names=tuple(f"class {k}" for k in range(n_classes)),
+        checksum=digest([json.dumps(options, sort_keys=True), *(s.labels for s in splits.values())]),
+        licence=LICENCE,
+    )

@@ -1,19 +1,210 @@
-"""The registry of datasets and the checks that all loaders share."""
+"""Catalogue of data sets for both tasks, and checks of options that all loaders share."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
 
-from nclib.common.registry import Registry
+from nclib.common.registry import Catalogue, Registry
+from nclib.data.categories import CategoryData
 from nclib.data.dataset import Dataset
 
-datasets: Registry[Callable[..., Dataset]] = Registry("dataset")
+#: What a data set of each task returns.
+TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
+
+
+class DatasetRegistry(Registry[Callable[..., Any]]):
+    """Data sets by name, each for one task."""
+
+    def __init__(self) -> None:
+        super().__init__("dataset")
+        self._tasks: dict[str, str] = {}
+
+    def register(
+        self, name: str, *, summary: str, paper: str = "", task: str = "pairs"
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator that adds a data set; see :func:`nclib.data.register`."""
+        check_choice("task", task, tuple(TASKS))
+        add = super().register(name, summary=summary, paper=paper)
+
+        def checked(factory: Callable[..., Any]) -> Callable[..., Any]:
+            kinds = {p.kind for p in inspect.signature(factory).parameters.values()}
+            if kinds - {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
+                raise TypeError(f"dataset {name!r}: every option needs a name, without *args and **options")
+            found = add(factory)
+            self._tasks[name] = task
+            return found
+
+        return checked
+
+    def task(self, name: str) -> str:
+        """Return the task of a data set, ``"pairs"`` or ``"categories"``."""
+        return self._tasks[self[name].name]
+
+
+datasets = DatasetRegistry()
+
+
+def register(
+    name: str, *, summary: str, paper: str = "", task: str = "pairs"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds a data set to the catalogue.
+
+    Parameters
+    ----------
+    name : str
+        Name for :func:`nclib.data.load` and the parameter ``dataset`` of runs; can be taken once.
+    summary : str
+        A few words for the catalogue.
+    paper : str
+        Source of the data, for the catalogue.
+    task : {"pairs", "categories"}
+        ``"pairs"`` for image-caption retrieval; the function returns a :class:`~nclib.data.Dataset`.
+        ``"categories"`` for category retrieval; it returns a :class:`~nclib.data.CategoryData`.
+
+    Returns
+    -------
+    callable
+        Decorator for a function whose parameters are the options of the data set.
+
+    Raises
+    ------
+    ValueError
+        When the name is taken or the task is unknown.
+    TypeError
+        When the function takes ``*args`` or ``**options``.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> @data.register("two_views", summary="two views of ten classes", task="categories")
+    ... def two_views(*, n_train: int = 20):
+    ...     return data.load("planted_category", n_train=n_train)
+    >>> len(data.load("two_views", n_train=30).train)
+    30
+    >>> datasets.remove("two_views")
+    """
+    return datasets.register(name, summary=summary, paper=paper, task=task)
+
+
+def load(name: str, **options: Any) -> Any:
+    """Return a data set by name.
+
+    Parameters
+    ----------
+    name : str
+        One of ``available()``.
+    **options
+        Options of that data set, for instance ``size`` for ``emoji`` and ``root`` for ``f30k``.
+
+    Returns
+    -------
+    Dataset or CategoryData
+        As the data set's task says.
+
+    Raises
+    ------
+    ValueError
+        When the name is unknown or a value is out of range.
+    TypeError
+        When the data set has no such option; the message lists the options. Also when a data set returns
+        something else than its task asks for.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> planted = data.load("planted", n_train=8)
+    >>> planted
+    Dataset('planted': train 8x5, val 64x5, test 64x5 captions; 12 regions of 32; 84 words; 2a999a25c4d3)
+    >>> planted.train.captions.text(0)
+    'concept15b concept33a concept24b concept22b'
+    >>> data.load("planted_category", n_train=50).train.labels[:5]
+    array([5, 8, 9, 5, 3])
+    """
+    entry = datasets[name]
+    allowed = inspect.signature(entry.factory).parameters
+    for option in options:
+        if option not in allowed:
+            near = difflib.get_close_matches(option, allowed, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise TypeError(f"dataset {name!r} has no option {option!r}{hint} Options: {', '.join(allowed)}.")
+    found = entry.factory(**options)
+    task = datasets.task(name)
+    if not isinstance(found, TASKS[task]):
+        raise TypeError(
+            f"dataset {name!r} is registered with task={task!r} and must return a {TASKS[task].__name__}, "
+            f"got {type(found).__name__}"
+        )
+    return found
+
+
+def available(task: str | None = None) -> Catalogue:
+    """Return the names of the data sets, each with its summary.
+
+    Parameters
+    ----------
+    task : {"pairs", "categories"}, optional
+        Data sets of one task; default: all.
+
+    Returns
+    -------
+    Catalogue
+        A dict that prints as a table.
+
+    Raises
+    ------
+    ValueError
+        When the task is unknown.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> sorted(data.available("categories"))
+    ['category_file', 'emoji_category', 'nuswide', 'planted_category', 'wikipedia', 'xmedianet']
+    >>> print(data.available("pairs")["planted"])
+    synthetic concepts behind regions and words; tiny, for tests and checks
+    """
+    entries = datasets.catalogue()
+    if task is not None:
+        check_choice("task", task, tuple(TASKS))
+        entries = Catalogue({name: text for name, text in entries.items() if datasets.task(name) == task})
+    return entries
+
+
+def check_task(name: str, task: str) -> None:
+    """Check that a data set serves a task.
+
+    Parameters
+    ----------
+    name : str
+        One of ``available()``.
+    task : {"pairs", "categories"}
+
+    Raises
+    ------
+    ValueError
+        When it serves the other one; the message lists the names that do.
+    """
+    own = datasets.task(name)
+    if own != task:
+        shapes = {"pairs": "image-caption pairs", "categories": "pairs with categories"}
+        raise ValueError(
+            f"dataset={name!r} holds {shapes[own]}, but {shapes[task]} are needed: "
+            f"one of {', '.join(available(task))}"
+        )
 
 
 def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:
-    """Return ``value`` as int, or say what is allowed."""
+    """Return ``value`` as int.
+
+    Raises
+    ------
+    TypeError, ValueError
+        When it is not a whole number from ``low`` to ``high``.
+    """
     limits = f"at least {low}" if high is None else f"in {low}..{high}"
     try:
         number = operator.index(value)
@@ -24,8 +215,29 @@ def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> 
     return number
 
 
+def check_number(name: str, value: Any, *, high: float | None = None) -> float:
+    """Return ``value`` as float.
+
+    Raises
+    ------
+    ValueError
+        When it is not a finite number from 0 to ``high``.
+    """
+    limits = "of at least 0" if high is None else f"in [0, {high:g}]"
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (good and 0 <= value < float("inf") and (high is None or value <= high)):
+        raise ValueError(f"{name} must be a number {limits}, got {value!r}")
+    return float(value)
+
+
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """Return ``value`` when it is allowed, else raise an error that lists what is."""
+    """Return ``value``.
+
+    Raises
+    ------
+    ValueError
+        When it is not one of ``allowed``, which the message lists.
+    """
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value

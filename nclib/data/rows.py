@@ -1,28 +1,30 @@
-"""Rows of a large ``.npy`` file, read when they are asked for and never kept.
+"""Rows of a large ``.npy`` file, read on demand and never kept.
 
 A memory map keeps every page that was touched in the resident set of the process, so that random batches of a
 33 GB file make the process grow towards 33 GB. Here a batch is read into one buffer, which the caller owns;
-what the kernel caches of the file belongs to no process and is given up when memory is short.
+the file cache of the system belongs to no process and shrinks when memory is short.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import threading
 import weakref
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_MOST_VIEWS = 512  # buffers in one call of preadv; systems allow 1,024
-_VERSIONS = {(1, 0): 2, (2, 0): 4, (3, 0): 4}  # of the file format: bytes that hold the header's length
+#: Readers of the header, by version of the file format; 3 differs from 2 in the encoding of field names only.
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 class RowFileError(OSError, ValueError):
-    """A features file that cannot be read as it should: cut short, changed, of another kind."""
+    """A features file that cannot be used: cut short, changed while in use, or of another kind."""
 
 
 def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
@@ -42,22 +44,16 @@ def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[
     Raises
     ------
     RowFileError
-        When it is no such file, holds pickled objects, stands in Fortran order, or has more or fewer bytes
-        than its header says.
+        When it is another kind of file, holds pickled objects, stands in Fortran order, or has more or fewer
+        bytes than its header says.
     OSError
         When it cannot be opened.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            version = np.lib.format.read_magic(file)
-            width = _VERSIONS[version]
-            text = file.read(int.from_bytes(file.read(width), "little")).decode("latin1")
-            header = ast.literal_eval(text)
-            shape = tuple(int(n) for n in header["shape"])
-            dtype = np.dtype(header["descr"])
-            fortran = bool(header["fortran_order"])
-        except (ValueError, KeyError, TypeError, SyntaxError) as error:
+            shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        except (ValueError, KeyError, TypeError) as error:
             raise RowFileError(f"it is not a .npy file ({error})") from None
         offset = file.tell()
     if dtype.hasobject:
@@ -96,41 +92,35 @@ class _Source:
                 "together. Load the data again"
             )
 
-    def announce(self, first: int, n: int) -> None:
-        """Tell the system that rows are wanted soon, so that the disk works on many at a time."""
+    def announce(self, row: int) -> None:
+        """Tell the system that a row is wanted soon, so that the disk works on many at a time."""
         if hasattr(os, "posix_fadvise"):
-            at = self.offset + first * self.row_bytes
-            os.posix_fadvise(self.fd, at, n * self.row_bytes, os.POSIX_FADV_WILLNEED)
+            at = self.offset + row * self.row_bytes
+            os.posix_fadvise(self.fd, at, self.row_bytes, os.POSIX_FADV_WILLNEED)
 
-    def read(self, first: int, views: list[memoryview]) -> None:
-        """Read consecutive rows into one view each."""
-        at = self.offset + first * self.row_bytes
-        done = 0  # views that are full
-        while done < len(views):
+    def read(self, row: int, view: memoryview) -> None:
+        """Read a row into a buffer of its size; one call of the system may give a part of it only."""
+        at = self.offset + row * self.row_bytes
+        while view:
             try:
-                got = self._some(views[done : done + _MOST_VIEWS], at)
+                got = self._some(view, at)
             except OSError as error:
                 raise RowFileError(f"{self.path} cannot be read at byte {at:,} ({error.strerror})") from error
             if got == 0:
-                self.check()  # the usual reason, in its own words
+                self.check()  # the usual reason has a message of its own
                 raise RowFileError(f"{self.path} ends at byte {at:,}; it was cut short while it was in use")
-            at += got
-            while done < len(views) and got >= len(views[done]):
-                got -= len(views[done])
-                done += 1
-            if got:
-                views[done] = views[done][got:]
+            at, view = at + got, view[got:]
 
-    def _some(self, views: Sequence[memoryview], at: int) -> int:
+    def _some(self, view: memoryview, at: int) -> int:
         if hasattr(os, "preadv"):
-            return os.preadv(self.fd, views, at)
-        with self._lock, open(self.fd, "rb", buffering=0, closefd=False) as file:  # not on every system
+            return os.preadv(self.fd, [view], at)
+        with self._lock, open(self.fd, "rb", buffering=0, closefd=False) as file:  # Windows
             file.seek(at)
-            return int(file.readinto(views[0]) or 0)
+            return int(file.readinto(view) or 0)
 
 
 class RowFile:
-    """A read-only array whose rows stay in a ``.npy`` file until they are asked for.
+    """A read-only array whose rows stay in a ``.npy`` file until they are indexed.
 
     Parameters
     ----------
@@ -148,6 +138,17 @@ class RowFile:
     A slice is a view and reads nothing: ``rows[::5]``, ``rows[:1000]``. One row number gives that row, a
     list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Other processes and
     threads may read the same object at the same time.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     np.save(f"{folder}/x.npy", np.arange(12.0).reshape(6, 2))
+    ...     rows = RowFile(f"{folder}/x.npy")
+    ...     every_second = rows[::2]  # reads nothing
+    ...     every_second.shape, every_second[[2, 0]]
+    ((3, 2), array([[8., 9.],
+           [0., 1.]]))
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -213,7 +214,7 @@ class RowFile:
     def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Read rows.
 
-        Rows are read in the order of the file, neighbours in one call, a row that is asked for twice once.
+        The file is read from front to back, whatever the order of ``rows``.
 
         Parameters
         ----------
@@ -250,19 +251,11 @@ class RowFile:
             return out
         place = rows * self._rows.step + self._rows.start  # in the file
         order = np.argsort(place, kind="stable")
-        unique, first = np.unique(place[order], return_index=True)
-        target = order[first]  # where in ``out`` each of them is read to
-        runs = np.split(np.arange(len(unique)), np.flatnonzero(np.diff(unique) != 1) + 1)
-        if len(runs) > 1:
-            for run in runs:
-                source.announce(int(unique[run[0]]), len(run))
+        for row in place[order].tolist():
+            source.announce(row)
         flat = out.reshape(len(rows), -1).view(np.uint8)
-        for run in runs:
-            source.read(int(unique[run[0]]), [flat[at].data for at in target[run].tolist()])
-        if len(unique) < len(rows):
-            which = np.searchsorted(unique, place)  # of the rows that were read
-            again = np.flatnonzero(target[which] != np.arange(len(rows)))
-            out[again] = out[target[which[again]]]
+        for i in order.tolist():
+            source.read(int(place[i]), flat[i].data)
         return out
 
 

@@ -1,7 +1,7 @@
-"""Words and punctuation marks of English captions, in the Penn Treebank's way, without any download.
+"""Penn Treebank tokenisation of English captions, without any download.
 
-The field's loaders lower-case a caption, split it into sentences and cut these by Treebank rules. The rules
-here give the same words for captions; where sentence splitters guess, rule 4 says what is done.
+The official codes lower-case a caption, split it into sentences and cut these by Treebank rules. The rules
+here give the same words for captions; rule 4 replaces the guesses of a sentence splitter.
 
 1. White space separates words.
 2. ``, ; @ # $ % & ? ! *``, brackets ``( ) [ ] { } < >``, ``--`` and runs of two or more dots are words of
@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import re
 
+#: Version of the rules; raise it when a word changes, so that cached captions are cut again.
+RULES = 1
 _ABBREVIATION = re.compile(
     "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|co|corp|ltd|vol|gen|col|sgt|capt|lt|rev|hon|gov|sen|rep|ft|mt|ave"
     "|blvd|rd|dept|fig|approx|lb|oz|jan|feb|apr|aug|sept|oct|nov|dec"

@@ -1,4 +1,4 @@
-"""Words and their ids: the same four special words and the same JSON file as the field's loaders."""
+"""Words and their ids, with the special words and the JSON file of the official codes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ class Vocabulary:
     ------
     ValueError
         When the special words are not the first four or a word occurs twice.
+
+    Examples
+    --------
+    >>> words = Vocabulary.from_texts(["a dog runs", "a cat"])
+    >>> words
+    Vocabulary(8 words)
+    >>> ids = words.encode("a dog sleeps")
+    >>> ids, words.decode(ids)
+    (array([1, 4, 6, 3, 2], dtype=int32), 'a dog <unk>')
     """
 
     def __init__(

@@ -101,7 +101,7 @@ def build(name: str, **values: Any) -> DeepMethod | Projector:
     --------
     >>> build("mrl", beta=0.9).options
     MRLOptions(beta=0.9, loss='robust', tau1=1.0, tau2=1.0)
-    >>> build("mlr")
+    >>> build("mlr")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: unknown category method 'mlr'; did you mean 'mrl'? Available: ...
     """

@@ -3,13 +3,12 @@ r"""ACMR: adversarial cross-modal retrieval (Wang, Yang, Xu, Hanjalic, Shen; ACM
 Two embedding networks with tanh, a linear classifier of labels on both embeddings, and a classifier that
 tells images from texts, whose gradient is reversed on its way back into the embedding networks.
 
-:math:`L = 100\, L_{label} + L_{tri} + L_{dom}`. In the published code the domain loss reaches no embedding
+:math:`L = 100\, L_{label} + L_{tri} + L_{dom}`. In the official code the domain loss reaches no embedding
 network, and the label classifier is never trained; here both are, as the paper describes.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,20 +18,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.parts.networks import Branches, perceptron
 
 WIDTHS = {"wikipedia": ((512, 100), (40, 100)), "nuswide": ((1000,), (300,))}  # hidden, image and text
 
 
 @dataclass(frozen=True)
 class ACMROptions:
-    """Options of ACMR; the defaults are those of the published triplet script."""
+    """Options of ACMR; the defaults are those of the official triplet script."""
 
     label_weight: float = option(100.0, low=0, help="weight of the label classification")
     adversarial: float = option(1.0, low=0, help="weight of the domain loss; 0: no adversary")
     margin: float = option(0.1, low=0, help="margin of the triplet loss")
     positive: float = option(5.0, above=0, help="weight of the positive distance in the triplet loss")
     emb: int = option(40, low=4, help="width e of the embedding")
-    widths: str = option("wikipedia", choices=tuple(WIDTHS), help="hidden widths of the published script for")
+    widths: str = option("wikipedia", choices=tuple(WIDTHS), help="hidden widths of the official script for")
 
 
 class _Reverse(torch.autograd.Function):
@@ -49,13 +49,32 @@ class _Reverse(torch.autograd.Function):
 
 
 def reverse_gradient(x: Tensor, strength: float) -> Tensor:
-    """Return ``x``; its gradient comes back multiplied by ``-strength``."""
+    """Return ``x``; its gradient comes back multiplied by ``-strength``.
+
+    Parameters
+    ----------
+    x : Tensor, any shape
+    strength : float
+
+    Returns
+    -------
+    Tensor, same shape
+    """
     result: Tensor = _Reverse.apply(x, strength)
     return result
 
 
 def reversal_strength(p: float) -> float:
-    r"""Return :math:`2 / (1 + e^{-10 p}) - 1`, p in [0, 1] the share of training that is over."""
+    r"""Return :math:`2 / (1 + e^{-10 p}) - 1`, p in [0, 1] the share of training that is over.
+
+    Parameters
+    ----------
+    p : float in [0, 1]
+
+    Returns
+    -------
+    float in [0, 1)
+    """
     return 2 / (1 + math.exp(-10 * p)) - 1
 
 
@@ -82,7 +101,16 @@ def hard_negatives(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def half_squared(a: Tensor, b: Tensor) -> Tensor:
-    """Return half the squared distance of every row, (n,)."""
+    """Return half the squared distance of every row, (n,).
+
+    Parameters
+    ----------
+    a, b : Tensor, (n, e)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return (a - b).square().sum(1) / 2
 
 
@@ -92,7 +120,7 @@ def batch_triplet(
     r"""Return :math:`[m + c\,\ell(v, t^+) - \ell(v, t^-)]_+ + [m + c\,\ell(t, v^+) - \ell(t, v^-)]_+`.
 
     :math:`\ell` is half the squared distance **summed over the batch**, so the hinge acts once per batch and
-    direction, as in the published script. Samples without a negative (``found`` False) do not count.
+    direction, as in the official script. Samples without a negative (``found`` False) do not count.
 
     Parameters
     ----------
@@ -111,30 +139,17 @@ def batch_triplet(
 
 
 def _tanh(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), nn.Tanh()]
-    return nn.Sequential(*layers)
+    return perceptron(*widths, activation=nn.Tanh).append(nn.Tanh())
 
 
-class ACMRNetwork(nn.Module):
+class ACMRNetwork(Branches):
     """Embedding networks, label classifier, domain classifier (linear layers, no activations)."""
 
     def __init__(self, shape: Shape, widths: str, e: int) -> None:
-        super().__init__()
         images, texts = WIDTHS[widths]
-        self.image_net = _tanh(shape.image_dim, *images, e)
-        self.text_net = _tanh(shape.text_dim, *texts, e)
+        super().__init__(_tanh(shape.image_dim, *images, e), _tanh(shape.text_dim, *texts, e))
         self.classifier = nn.Linear(e, shape.n_classes)
         self.domain = nn.Sequential(nn.Linear(e, e // 2), nn.Linear(e // 2, e // 4), nn.Linear(e // 4, 2))
-
-    def images(self, x: Tensor) -> Tensor:
-        """Embed image features, (n, d_v) -> (n, e)."""
-        return self.image_net(x)
-
-    def texts(self, x: Tensor) -> Tensor:
-        """Embed text features, (n, d_t) -> (n, e)."""
-        return self.text_net(x)
 
 
 @register(
@@ -146,7 +161,7 @@ class ACMR(DeepMethod):
     """ACMR as its paper describes it; ``options`` is an :class:`ACMROptions`."""
 
     Options = ACMROptions
-    drop_last = True  # as in the published scripts; the triplet loss sums over the batch
+    drop_last = True  # as in the official scripts; the triplet loss sums over the batch
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": {"batch_size": 64, "emb": 64},  # the width of the other methods' spaces
         "wikipedia": {"batch_size": 64, "epochs": 50},

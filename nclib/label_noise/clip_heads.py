@@ -1,11 +1,11 @@
-r"""The CLIP rows of UOT-RCL's Table III on features of a file: frozen encoders, and heads on them.
+r"""The CLIP rows of UOT-RCL's Table III with frozen encoders: zero-shot, and trained linear heads.
 
 ``zero_shot`` compares the features as they are. ``contrastive_heads`` puts a linear head on each encoder and
 trains both with InfoNCE; the positives are the other half of the pair (unsupervised) or everything with the
 same given class (supervised). UOT-RCL on such features is ``uot_rcl`` with the same data. Results are those
-of *frozen CLIP features*; the paper fine-tunes the encoders themselves, which needs pictures and weights.
+of *frozen CLIP features*; the paper fine-tunes the encoders, which needs images and weights.
 
-Features come from a file that :func:`nclib.data.category.load` reads, image and text vectors of one width.
+Features come from a file that :func:`nclib.data.load` reads, image and text vectors of one width.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def correlation_loss(
     r1, r2 : float
         Ridges.
     top : int
-        Only so many of the largest count; 0: all.
+        Number of the largest correlations that count; 0: all.
     loss : {"trace", "squared"}
         Sum of the correlations, or of their squares.
     """
@@ -60,7 +60,7 @@ class DCCA(DeepMethod):
     """DCCA; ``options`` is a :class:`DCCAOptions`."""
 
     Options: ClassVar[type] = DCCAOptions
-    drop_last = True  # a short batch has no covariance worth the name
+    drop_last = True  # the covariance of a short batch is too noisy
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": BATCH,
         "wikipedia": {"batch_size": 2173},  # all pairs at once
@@ -70,7 +70,7 @@ class DCCA(DeepMethod):
 
     def build(self, shape: Shape) -> nn.Module:
         """Build the perceptrons and the place of the linear CCA."""
-        return cca.networks(shape, self.options.outputs)
+        return cca.CorrelatedHeads(shape, min(self.options.outputs, shape.dim))
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         """Return the correlation loss of the batch."""

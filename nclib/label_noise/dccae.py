@@ -25,7 +25,16 @@ class DCCAEOptions(DCCAOptions):
 
 
 def reconstruction(x: Tensor, rebuilt: Tensor) -> Tensor:
-    r"""Return :math:`\lVert x_i - D(f(x_i)) \rVert^2` of every sample, (n,)."""
+    r"""Return :math:`\lVert x_i - D(f(x_i)) \rVert^2` of every sample, (n,).
+
+    Parameters
+    ----------
+    x, rebuilt : Tensor, (n, d)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return (x - rebuilt).square().sum(1)
 
 

@@ -16,13 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.parts.networks import Branches
 
 PUBLISHED = {"hidden": 2048, "dim": 1024}
 
 
 @dataclass(frozen=True)
 class DSCMROptions:
-    """Options of DSCMR; the defaults are the published ones."""
+    """Options of DSCMR; the defaults are the official ones."""
 
     lam: float = option(1e-3, low=0, help="weight lambda of the likeness of equal classes")
     eta: float = option(1e-1, low=0, help="weight eta of the distance within a pair")
@@ -55,7 +56,19 @@ def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
 
 
 def likeness(u: Tensor, v: Tensor, y_u: Tensor, y_v: Tensor) -> Tensor:
-    """Return :math:`J_2`: the mean over all index pairs of image-image, image-text and text-text terms."""
+    """Return :math:`J_2`: the mean over all index pairs of image-image, image-text and text-text terms.
+
+    Parameters
+    ----------
+    u, v : Tensor, (n, L)
+        Embeddings of images and texts.
+    y_u, y_v : Tensor, int64, (n,)
+        Given classes.
+
+    Returns
+    -------
+    Tensor, ()
+    """
     return (
         class_likelihood(u, u, y_u[:, None] == y_u).mean()
         + class_likelihood(u, v, y_u[:, None] == y_v).mean()
@@ -63,23 +76,17 @@ def likeness(u: Tensor, v: Tensor, y_u: Tensor, y_v: Tensor) -> Tensor:
     )
 
 
-class DSCMRNetwork(nn.Module):
+class DSCMRNetwork(Branches):
     """One layer per modality, then a shared layer and a shared classifier."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.image_net = nn.Linear(shape.image_dim, shape.hidden)
-        self.text_net = nn.Linear(shape.text_dim, shape.hidden)
+        super().__init__(nn.Linear(shape.image_dim, shape.hidden), nn.Linear(shape.text_dim, shape.hidden))
         self.shared = nn.Linear(shape.hidden, shape.dim)
         self.classifier = nn.Linear(shape.dim, shape.n_classes)
 
-    def images(self, x: Tensor) -> Tensor:
-        """Embed image features, (n, d_v) -> (n, L)."""
-        return self.shared(F.relu(self.image_net(x)))
-
-    def texts(self, x: Tensor) -> Tensor:
-        """Embed text features, (n, d_t) -> (n, L)."""
-        return self.shared(F.relu(self.text_net(x)))
+    def finish(self, z: Tensor) -> Tensor:
+        """Map the outputs of either layer, (n, hidden), into the common space, (n, L)."""
+        return self.shared(F.relu(z))
 
 
 @register(

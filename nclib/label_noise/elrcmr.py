@@ -27,7 +27,7 @@ STEEPNESS = 5.0  # of the moving weight
 
 @dataclass(frozen=True)
 class ELRCMROptions:
-    """Options of ELRCMR; the defaults are those of the published Wikipedia command."""
+    """Options of ELRCMR; the defaults are those of the official Wikipedia command."""
 
     elr: float = option(1.0, low=0, help="weight Lambda of the early-learning regulariser")
     momentum: float = option(0.9, low=0, high=0.9999, help="momentum rho of the targets")
@@ -38,10 +38,11 @@ class ELRCMROptions:
     )
     tau: float = option(1.0, above=0, help="temperature of the class probabilities")
     shrink: float = option(
-        0.0, low=0, high=0.1, help="part of every network weight taken away per step; published code: 4.6e-5"
+        0.0, low=0, high=0.1, help="part of every network weight taken away per step; official code: 4.6e-5"
     )
     elr_update_in_eval: bool = option(
-        False, help="also update the targets of all training samples once after each epoch, as published"
+        False,
+        help="update the targets of all training samples after each epoch, too, as the official code does",
     )
 
 
@@ -49,6 +50,22 @@ def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -
     r"""Move the targets of some samples towards their clipped probabilities, in place; return them, (n, K).
 
     :math:`T \leftarrow \rho T + (1 - \rho)\, \bar p / \sum_k \bar p_k`.
+
+    Parameters
+    ----------
+    targets : Tensor, (N, K)
+        Changed in place.
+    index : Tensor, int64, (n,)
+        Samples to move.
+    p : Tensor, (n, K)
+        Their clipped class probabilities.
+    momentum : float in [0, 1)
+        :math:`\rho`.
+
+    Returns
+    -------
+    Tensor, (n, K)
+        The new targets of the samples.
     """
     share = p / p.sum(1, keepdim=True)
     targets[index] = momentum * targets[index] + (1 - momentum) * share
@@ -56,7 +73,18 @@ def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -
 
 
 def early_learning(p: Tensor, targets: Tensor) -> Tensor:
-    r"""Return :math:`\log(1 - \sum_k T_k \bar p_k)` of every sample, (n,); lowest where p is near T."""
+    r"""Return :math:`\log(1 - \sum_k T_k \bar p_k)` of every sample, (n,); lowest where p is near T.
+
+    Parameters
+    ----------
+    p : Tensor, (n, K)
+        Clipped class probabilities.
+    targets : Tensor, (n, K)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return torch.log1p(-(targets * p).sum(1))
 
 
@@ -64,7 +92,7 @@ def within_modality(z: Tensor, predicted: Tensor) -> Tensor:
     r"""Return the contrast within a modality, per sample, (n,).
 
     Positives :math:`P_a` are the other samples of the same predicted class; the sum of their negative
-    log-probabilities is divided by :math:`2|P_a| - 1`, as published. Without positives it is 0.
+    log-probabilities is divided by :math:`2|P_a| - 1`, as in the official code. Without positives it is 0.
 
     Parameters
     ----------
@@ -82,7 +110,21 @@ def within_modality(z: Tensor, predicted: Tensor) -> Tensor:
 
 
 def moving_weight(t: int, start: float, length: float) -> float:
-    r"""Return :math:`\beta_t = \beta_0 (1 - \exp(-5 (1 - \min(t, S)/S)^2))`."""
+    r"""Return :math:`\beta_t = \beta_0 (1 - \exp(-5 (1 - \min(t, S)/S)^2))`.
+
+    Parameters
+    ----------
+    t : int
+        Iteration.
+    start : float
+        :math:`\beta_0`.
+    length : float
+        :math:`S_\beta`, in iterations.
+
+    Returns
+    -------
+    float in [0, start]
+    """
     left = 1 - min(t, length) / length
     return start * (1 - math.exp(-STEEPNESS * left**2))
 
@@ -93,7 +135,7 @@ def moving_weight(t: int, start: float, length: float) -> float:
     paper="Xu et al., ACM MM 2022",
 )
 class ELRCMR(DeepMethod):
-    """ELRCMR as published, without its evaluation writing into the targets."""
+    """ELRCMR as in the official code, except that evaluation does not change the targets."""
 
     Options = ELRCMROptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
@@ -128,7 +170,7 @@ class ELRCMR(DeepMethod):
             clustering = clustering + robust_clustering(logits, y).mean()
             regulariser = regulariser + early_learning(p, now).mean()
             within = within + within_modality(zi, logits.argmax(1)).sum()
-        # The published counter starts at 1 and has already run over one epoch without updates.
+        # The counter of the official code starts at 1, after one epoch without updates.
         t = loop.iteration + 1 + loop.n_steps
         beta = moving_weight(t, o.beta, o.ramp * loop.n_epochs * loop.n_steps)
         return {
@@ -158,6 +200,6 @@ class ELRCMR(DeepMethod):
 
 @torch.no_grad()
 def _shrink(network: Any, share: float) -> None:
-    """What the published weight averaging amounts to: averaging a tensor with itself."""
+    """Scale the weights, the effect of the official weight averaging (of a tensor with itself)."""
     for net in (network.image_net, network.text_net):
         torch._foreach_mul_(list(net.parameters()), 1 - share)

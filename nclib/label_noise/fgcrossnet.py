@@ -1,9 +1,9 @@
 r"""The losses of FGCrossNet (He, Peng, Xie; ACM MM 2019) on fixed features: a stand-in.
 
 FGCrossNet trains one image network end to end on pictures, video frames, spectrograms and texts drawn as
-planes. How MRL's tables reduced it to fixed features is not documented, so this is not the method of those
-tables and does not carry its name. It takes over what is known: cross entropy of each modality, a centre loss
-and a quadruplet ranking loss on the logits, the last one in the second half of training. Networks are MRL's.
+planes. Its reduction to fixed features in MRL's tables is not documented, so this stand-in has another name.
+It keeps the known losses: cross entropy of each modality, a centre loss and a quadruplet ranking loss on the
+logits, the last one in the second half of training. The networks are MRL's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,20 @@ class FGCrossNetOptions:
 
 
 def centre_loss(logits: Tensor, y: Tensor, centres: Tensor) -> Tensor:
-    r"""Return :math:`\frac12 \lVert s_j - c_{y_j} \rVert^2` of every sample, (n,)."""
+    r"""Return :math:`\frac12 \lVert s_j - c_{y_j} \rVert^2` of every sample, (n,).
+
+    Parameters
+    ----------
+    logits : Tensor, (n, K)
+    y : Tensor, int64, (n,)
+        Classes.
+    centres : Tensor, (K, K)
+        One per row.
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return (logits - centres[y]).square().sum(1) / 2
 
 

@@ -20,12 +20,12 @@ from nclib.label_noise.base import Training, option, register
 from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
-    blocks,
-    choose,
+    block_matrix,
+    choose_best,
     class_means,
     leading,
     ridged,
-    split,
+    split_maps,
     views,
 )
 
@@ -43,7 +43,21 @@ class GMAOptions:
 
 
 def scatter(view: View, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return between-class scatter A, within-class scatter B, (r, r) each, and class means Z, (K, r)."""
+    """Return between-class scatter A, within-class scatter B, (r, r) each, and class means Z, (K, r).
+
+    Parameters
+    ----------
+    view : View, of n samples in r axes
+    y : Tensor, int64, (n,)
+        Classes.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    a, b : Tensor, float64, (r, r)
+    z : Tensor, float64, (K, r)
+    """
     z, count = class_means(view.x, y, n_classes)
     between = z.T @ (count[:, None] * z)
     return between, view.x.T @ view.x - between, z
@@ -67,12 +81,12 @@ class GMA(LinearProjector):
         a2, b2, z2 = scatter(t, train.text_labels, n_classes)
         gamma = b1.trace() / b2.trace() if b2.trace() > 0 else b2.trace() + 1
         zero = b1.new_zeros(len(b1), len(b2))
-        b = ridged(blocks([[b1, zero], [zero.T, gamma * b2]]), o.ridge)
+        b = ridged(block_matrix([[b1, zero], [zero.T, gamma * b2]]), o.ridge)
         tie = z1.T @ z2  # (r_v, r_t)
         dim = o.components or max(n_classes - 1, 1)
 
         def use(alpha: float) -> None:
-            vectors = leading(blocks([[a1, alpha * tie], [alpha * tie.T, a2]]), b, dim)
-            self.use((v.mean, t.mean), split(vectors, pair), alpha=alpha)
+            vectors = leading(block_matrix([[a1, alpha * tie], [alpha * tie.T, a2]]), b, dim)
+            self.use((v.mean, t.mean), split_maps(vectors, pair), alpha=alpha)
 
-        choose([o.alpha] if o.alpha else ALPHAS, use, validate)
+        choose_best([o.alpha] if o.alpha else ALPHAS, use, validate)

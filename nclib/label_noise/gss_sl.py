@@ -1,8 +1,8 @@
-r"""Sparse regression to the label space: what is known of GSS-SL (Zhang et al., IEEE TMM 20(1), 2018).
+r"""Sparse regression to the label space, after GSS-SL (Zhang et al., IEEE TMM 20(1), 2018).
 
 GSS-SL regresses both modalities to the label space, with a graph of labels and a structured-sparsity penalty,
-and fills in missing labels. Its exact objective and settings were not to be had, so this is a stand-in
-without its name. With a label on every pair, nothing has to be filled in, and what remains is, per modality,
+and fills in missing labels. Its exact objective and settings were unavailable, so this is a stand-in under
+another name. With a label on every pair, the objective reduces to, per modality,
 
 .. math::
    \min_U \lVert X U - Y \rVert_F^2 + \beta\, \mathrm{tr}\big(U^\top X^\top (I - W) X U\big)
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.label_noise.base import Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, choose, class_means
+from nclib.label_noise.parts.linear import LinearProjector, choose_best, class_means
 
 LAMBDAS = tuple(10.0**i for i in range(-4, 2))
 SMALL = 1e-8  # keeps the weight of a vanishing row finite, relative to the largest row
@@ -40,7 +40,18 @@ class GSSOptions:
 
 
 def objective(a: Tensor, b: Tensor, u: Tensor, lam: float) -> Tensor:
-    r"""Return :math:`\mathrm{tr}(U^\top A U) - 2\,\mathrm{tr}(U^\top B) + \lambda \lVert U \rVert_{2,1}`."""
+    r"""Return :math:`\mathrm{tr}(U^\top A U) - 2\,\mathrm{tr}(U^\top B) + \lambda \lVert U \rVert_{2,1}`.
+
+    Parameters
+    ----------
+    a : Tensor, (d, d)
+    b, u : Tensor, (d, K)
+    lam : float
+
+    Returns
+    -------
+    Tensor, ()
+    """
     return (u * (a @ u)).sum() - 2 * (u * b).sum() + lam * torch.linalg.vector_norm(u, dim=1).sum()
 
 
@@ -81,7 +92,23 @@ def sparse_regression(
 
 
 def normal_equations(x: Tensor, y: Tensor, n_classes: int, beta: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, A and B of centred features ``x`` (n, d) and classes ``y`` (n,), in float64."""
+    """Return mean, A and B of centred features ``x`` (n, d) and classes ``y`` (n,), in float64.
+
+    Parameters
+    ----------
+    x : Tensor, (n, d)
+    y : Tensor, int64, (n,)
+    n_classes : int
+        K.
+    beta : float
+        Weight of the within-class scatter.
+
+    Returns
+    -------
+    mean : Tensor, (d,)
+    a : Tensor, (d, d)
+    b : Tensor, (d, K)
+    """
     x = x.double()
     mean = x.mean(0)
     x = x - mean
@@ -119,4 +146,4 @@ class GSSRegression(LinearProjector):
             )
             self.use((sides[0][0], sides[1][0]), (v, t), lam=lam)
 
-        choose([o.lam] if o.lam else LAMBDAS, use, validate)
+        choose_best([o.lam] if o.lam else LAMBDAS, use, validate)

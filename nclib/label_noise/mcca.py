@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from nclib.label_noise.base import Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, Maps, View, choose, dimensions, views
+from nclib.label_noise.parts.linear import LinearProjector, Maps, View, choose_best, dimensions, views
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,19 @@ class MCCAOptions:
 
 
 def canonical(pair: tuple[View, View], ridge: float) -> Maps:
-    """Return the canonical directions of two views, (d_v, r) and (d_t, r), strongest correlation first."""
+    """Return the canonical directions of two views, (d_v, r) and (d_t, r), strongest correlation first.
+
+    Parameters
+    ----------
+    pair : (View, View)
+        Images and texts, n samples each.
+    ridge : float
+        In units of the mean variance of a view.
+
+    Returns
+    -------
+    (Tensor, Tensor), (d_v, r) and (d_t, r)
+    """
     v, t = pair
     # In principal axes the covariances are diagonal, and so are their inverse roots.
     root_v, root_t = (x.variances.add(ridge * x.variances.mean()).rsqrt() for x in pair)
@@ -57,4 +69,4 @@ class MCCA(LinearProjector):
             means = (pair[0].mean, pair[1].mean)
             self.use(means, (weights[0][:, :d].clone(), weights[1][:, :d].clone()), components=d)
 
-        choose(dimensions(self.options.components, weights[0].shape[1], train.n_classes), use, validate)
+        choose_best(dimensions(self.options.components, weights[0].shape[1], train.n_classes), use, validate)

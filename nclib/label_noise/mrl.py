@@ -21,7 +21,7 @@ from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, opt
 
 @dataclass(frozen=True)
 class MRLOptions:
-    """Options of MRL; the defaults are those of the published command."""
+    """Options of MRL; the defaults are those of the official command."""
 
     beta: float = option(0.7, low=0, high=1, help="weight of the clustering loss; the rest is contrastive")
     loss: str = option("robust", choices=("robust", "ce"), help="clustering loss; ce with beta=1 is deep-SM")
@@ -49,7 +49,18 @@ def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    r"""Return :math:`-\log p_y` of every sample, (n,)."""
+    r"""Return :math:`-\log p_y` of every sample, (n,).
+
+    Parameters
+    ----------
+    logits : Tensor, (n, K)
+    y : Tensor, int64, (n,)
+        Given classes.
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return F.cross_entropy(logits, y, reduction="none")
 
 
@@ -84,7 +95,7 @@ def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
     paper="Hu et al., CVPR 2021",
 )
 class MRL(DeepMethod):
-    """MRL as published; ``options`` is an :class:`MRLOptions`."""
+    """MRL; ``options`` is an :class:`MRLOptions`."""
 
     Options = MRLOptions
     # 200 classes need a larger share of the clustering loss (paper, Fig. 4).

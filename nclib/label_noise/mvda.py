@@ -25,11 +25,11 @@ from nclib.label_noise.base import Training, option, register
 from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
-    blocks,
+    block_matrix,
     class_means,
     leading,
     ridged,
-    split,
+    split_maps,
     views,
 )
 
@@ -47,7 +47,21 @@ class MvDAOptions:
 
 
 def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_classes: int) -> tuple:
-    """Return within-class scatter D and between-class scatter S of the pooled views, (r_v + r_t)^2 each."""
+    """Return within-class scatter D and between-class scatter S of the pooled views, (r_v + r_t)^2 each.
+
+    Parameters
+    ----------
+    pair : (View, View)
+        Images and texts, in r_v and r_t axes.
+    labels : two Tensors, int64, (n,)
+        Classes given to images and to texts.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    within, between : Tensor, float64, (r_v + r_t, r_v + r_t)
+    """
     means, counts = zip(
         *(class_means(v.x, y, n_classes) for v, y in zip(pair, labels, strict=True)), strict=True
     )
@@ -57,22 +71,31 @@ def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_cla
     classes = stacked.T @ (stacked / n_c.clamp_min(1)[:, None])
     total = stacked.sum(0)
     zero = stacked.new_zeros(pair[0].x.shape[1], pair[1].x.shape[1])
-    own = blocks([[pair[0].x.T @ pair[0].x, zero], [zero.T, pair[1].x.T @ pair[1].x]])
+    own = block_matrix([[pair[0].x.T @ pair[0].x, zero], [zero.T, pair[1].x.T @ pair[1].x]])
     return own - classes, classes - torch.outer(total, total) / n_c.sum()
 
 
-def consistency(pair: tuple[View, View]) -> Tensor:
+def view_consistency(pair: tuple[View, View]) -> Tensor:
     r"""Return the penalty :math:`\sum_{j \ne r} \lVert P_j w_j - P_r w_r \rVert^2` as a matrix.
 
     :math:`P_j = (X_j X_j^\top + \epsilon I)^{-1} X_j = X_j (X_j^\top X_j + \epsilon I)^{-1}`; in principal
     axes the second inverse is diagonal.
+
+    Parameters
+    ----------
+    pair : (View, View)
+        Images and texts, in r_v and r_t axes.
+
+    Returns
+    -------
+    Tensor, float64, (r_v + r_t, r_v + r_t)
     """
     p = []
     for v in pair:
         gram = v.variances * (len(v.x) - 1)
         p.append(v.x / (gram + SINGULAR * gram.mean()))  # (n, r)
     (a, b) = p
-    return 2 * blocks([[a.T @ a, -a.T @ b], [-b.T @ a, b.T @ b]])
+    return 2 * block_matrix([[a.T @ a, -a.T @ b], [-b.T @ a, b.T @ b]])
 
 
 @register(
@@ -91,8 +114,8 @@ class MvDA(LinearProjector):
         v, t = pair = views(train, o.energy)
         within, between = pooled_scatter(pair, (train.image_labels, train.text_labels), train.n_classes)
         if o.beta:
-            within = within + o.beta * consistency(pair)
+            within = within + o.beta * view_consistency(pair)
         within = ridged(within, o.ridge * float(within.trace()) / len(within))
         most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
         vectors = leading(between, within, min(o.components or most, most))
-        self.use((v.mean, t.mean), split(vectors, pair))
+        self.use((v.mean, t.mean), split_maps(vectors, pair))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, choose, dimensions
+from nclib.label_noise.parts.linear import LinearProjector, choose_best, dimensions
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class PLSOptions:
 
 
 def _standardised(x: Tensor, scale: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the centred (and scaled) features, their mean, and what they were divided by."""
+    """Return the centred (and scaled) features, their means, and their scales."""
     x = x.double()
     mean = x.mean(0)
     x = x - mean
     spread = x.std(0) if scale else torch.ones_like(mean)
-    # A constant feature leaves nothing but rounding errors, which must not be blown up.
+    # The rounding errors of a constant feature must not be scaled up.
     spread = torch.where(spread > 1e-12 * (1 + mean.abs()), spread, torch.ones_like(spread))
     return x.div_(spread), mean, spread
 
@@ -64,4 +64,4 @@ class PLS(LinearProjector):
         def use(d: int) -> None:
             self.use((v_mean, t_mean), (left[:, :d].clone(), right[:, :d].clone()), components=d)
 
-        choose(tried, use, validate)
+        choose_best(tried, use, validate)

@@ -7,7 +7,7 @@ modality is trained alone, an autoencoder whose code :math:`z` predicts the clas
    L = \alpha \frac1n \sum_j \lVert D(z_j) - x_j \rVert_2
      + (1 - \alpha) \frac1n \sum_j \lVert P^\top z_j - e_{y_j} \rVert_2
 
-(norms, not squares). As published the decoder's output has unit length although the features have not.
+(norms, not squares). As in the official code the decoder's output has unit length, unlike the features.
 """
 
 from __future__ import annotations
@@ -29,14 +29,23 @@ PUBLISHED = {"hidden": 1024, "dim": 512, "epochs": 200}
 
 @dataclass(frozen=True)
 class SDMLOptions:
-    """Options of SDML; the defaults are the published ones."""
+    """Options of SDML; the defaults are the official ones."""
 
     alpha: float = option(0.5, low=0, high=1, help="weight alpha of the reconstruction")
     text_rate: float = option(2.0, above=0, help="learning rate of the text networks over that of the images")
 
 
 def reconstruction_error(decoded: Tensor, x: Tensor) -> Tensor:
-    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,)."""
+    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,).
+
+    Parameters
+    ----------
+    decoded, x : Tensor, (n, d)
+
+    Returns
+    -------
+    Tensor, (n,)
+    """
     return torch.linalg.vector_norm(decoded - x, dim=1)
 
 

@@ -1,9 +1,9 @@
 r"""UOT-RCL: a unified optimal transport framework (Han, Luo, Liu, Nan; arXiv 2403.13480).
 
-Transport twice. *Semantic alignment*: before every epoch the neighbours in both modalities vote on the class
-of each pair; partial transport turns the votes into soft labels, at first for the cheapest fifth of the
-pairs, later for most. *Relation alignment*: within a batch, images and texts are matched by how alike they
-are to a few confident pairs; the plan is the soft target of a contrastive loss.
+Two uses of transport. *Semantic alignment*: before every epoch the neighbours in both modalities vote on the
+class of each pair; partial transport turns the votes into soft labels, at first for the cheapest fifth of the
+pairs, later for most. *Relation alignment*: within a batch, images and texts are matched by their
+similarities to a few confident pairs; the plan is the soft target of a contrastive loss.
 
 Symbols: :math:`z^v, z^t` unit embeddings, :math:`\mu` prototypes, :math:`p^v, p^t` class probabilities,
 :math:`\tilde y` given labels, :math:`Y^v, Y^t` moving targets, :math:`\mathcal G` confident pairs,
@@ -228,7 +228,7 @@ class UOTRCL(DeepMethod):
             Unit embeddings of the confident pairs.
         """
         o = self.options
-        if o.relation == "instance":  # every pair for itself, what the paper argues against
+        if o.relation == "instance":  # every pair is its own only partner (the paper's negative example)
             return torch.eye(len(uv), device=uv.device) / len(uv)
         r = [
             correct.relation_scores(u, a, o.tau2, o.relation_sign)
@@ -266,7 +266,7 @@ class UOTRCL(DeepMethod):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the moving targets; everything else is made anew at the start of an epoch."""
+        """Return the moving targets; everything else is computed again at the start of an epoch."""
         return {"targets": self.targets}
 
     def load_state(self, loop: LabelLoop, state: dict[str, Any]) -> None:
@@ -275,7 +275,17 @@ class UOTRCL(DeepMethod):
 
 
 def row_shares(plan: Tensor) -> Tensor:
-    """Divide the rows of a plan by their sums."""
+    """Divide the rows of a plan by their sums.
+
+    Parameters
+    ----------
+    plan : Tensor, (n, m), >= 0
+
+    Returns
+    -------
+    Tensor, (n, m)
+        Rows sum to 1; empty rows stay 0.
+    """
     return plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
 
 

@@ -8,15 +8,15 @@ float32 first, and nothing here waits for the device.
 Symbols: ``tau`` temperature, ``margin`` alpha, ``plan`` the transport plan of the batch (rows images),
 ``p_v2t`` the softmax of ``S / tau`` over the captions of an image, ``p_t2v`` over the images of a caption.
 
-Three families are filed by name, each with one call signature, so that a method can take a name as option:
+Three families have one call signature each, so that a method can take a name as option:
 
-======== ==================================== ========================================
-family   call                                 names
-======== ==================================== ========================================
-WARMUP   ``loss(S, tau=..., margin=...)``     infonce_rce, infonce, rce, triplet, ...
-REMATCH  ``loss(S, plan, tau, floor=1e-10)``  sym_kl, kl, infonce
-SPLIT    ``loss(S, margin=..., tau=...)``     mean, hardest, infonce
-======== ==================================== ========================================
+============ ==================================== ========================================
+family       call                                 names
+============ ==================================== ========================================
+WARMUP       ``loss(S, tau=..., margin=...)``     infonce_rce, infonce, rce, triplet, ...
+REMATCH      ``loss(S, plan, tau, floor=1e-10)``  sym_kl, kl, infonce
+SOFT_TRIPLET ``loss(S, margins)``                 pair, released
+============ ==================================== ========================================
 """
 
 from __future__ import annotations
@@ -25,13 +25,19 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from nclib.losses._checks import Family, log_probabilities
-from nclib.losses._ranking import SOFT_MARGIN, hinges, soft_margin_triplet, soft_margins, triplet
-from nclib.losses._rematching import rematch_infonce, rematch_kl, rematch_sym_kl
-from nclib.losses._softmax import (
+from nclib.losses.checks import Family, log_probabilities
+from nclib.losses.ranking import (
+    SOFT_MARGIN,
+    SOFT_TRIPLET,
+    hinges,
+    soft_margin_triplet,
+    soft_margins,
+    triplet,
+)
+from nclib.losses.rematching import rematch_infonce, rematch_kl, rematch_sym_kl
+from nclib.losses.softmax import (
     COMPLEMENTARY,
     complementary,
-    complementary_log,
     generalised_cross_entropy,
     info_nce,
     infonce_rce,
@@ -42,10 +48,9 @@ __all__ = [
     "COMPLEMENTARY",
     "REMATCH",
     "SOFT_MARGIN",
-    "SPLIT",
+    "SOFT_TRIPLET",
     "WARMUP",
     "complementary",
-    "complementary_log",
     "generalised_cross_entropy",
     "hinges",
     "info_nce",
@@ -77,18 +82,15 @@ def _by_margin(negatives: str) -> Callable[..., Tensor]:
     return call
 
 
-_infonce = _by_temperature(info_nce)
-
 WARMUP = Family(
     "warm-up loss",
     {
         "infonce_rce": _by_temperature(infonce_rce),
-        "infonce": _infonce,
+        "infonce": _by_temperature(info_nce),
         "rce": _by_temperature(reverse_cross_entropy),
         "triplet": _by_margin("hardest"),
         "triplet_mean": _by_margin("mean"),
         "triplet_sum": _by_margin("sum"),
-        "complementary_log": _by_temperature(complementary_log),
         "gce": _by_temperature(generalised_cross_entropy),
     },
 )
@@ -96,8 +98,3 @@ WARMUP = Family(
 
 REMATCH = Family("rematch loss", {"sym_kl": rematch_sym_kl, "kl": rematch_kl, "infonce": rematch_infonce})
 """Losses of the mismatched pairs against a transport plan; ``REMATCH[name](S, plan, tau, floor=1e-10)``."""
-
-SPLIT = Family(
-    "split loss", {"mean": _by_margin("mean"), "hardest": _by_margin("hardest"), "infonce": _infonce}
-)
-"""Per-pair losses that a mixture divides; ``SPLIT[name](S, margin=0.2, tau=0.05)``."""

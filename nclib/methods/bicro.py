@@ -1,12 +1,12 @@
 r"""BiCro: bi-directional cross-modal similarity consistency (Yang et al., CVPR 2023).
 
 Two networks divide the pairs for each other by a beta mixture on their losses. The few most reliable pairs of
-a clean batch are *anchors*. If a picture is close to an anchor's picture, its caption should be as close to
-that anchor's caption, and the other way round: the agreement of the two closenesses is the pair's soft label,
-and the label its margin in the triplet loss.
+a clean batch are *anchors*. If an image is close to an anchor's image, its caption should be as close to that
+anchor's caption, and the other way round: the agreement of the two closenesses is the pair's soft label. It
+sets the pair's margin in the triplet loss.
 
-Symbols: :math:`\ell` per-pair loss, :math:`w` P(clean), :math:`u, t` global vectors of picture and caption,
-:math:`\mathcal A` anchors, :math:`R^I, R^T` ratio of closenesses seen from the picture and from the caption,
+Symbols: :math:`\ell` per-pair loss, :math:`w` P(clean), :math:`u, t` global vectors of image and caption,
+:math:`\mathcal A` anchors, :math:`R^I, R^T` ratio of closenesses seen from the image and from the caption,
 :math:`\hat y` soft label, :math:`\hat\alpha` its margin.
 """
 
@@ -26,23 +26,21 @@ from nclib.methods.parts.anchors import (
     LabelLog,
     by_reliability,
     clean_labels,
-    consistency,
+    closeness_ratios,
     global_vectors,
     n_anchors,
     noisy_labels,
     small_loss,
 )
-from nclib.methods.parts.beta import FixedStartBetas
-from nclib.methods.parts.margins import SOFT_TRIPLET
 from nclib.models import Matcher
-from nclib.noise import GaussianMixture1d
+from nclib.noise import BetaMixture, GaussianMixture1d
 
-MIXTURES: dict[str, Callable[[], Any]] = {"beta": FixedStartBetas, "gaussian": GaussianMixture1d.published}
+MIXTURES: dict[str, Callable[[], Any]] = {"beta": BetaMixture.bicro, "gaussian": GaussianMixture1d.published}
 
 
 @dataclass(frozen=True)
 class BiCroOptions:
-    """Options of BiCro; the defaults are those of the published scripts."""
+    """Options of BiCro; the defaults are those of the official scripts."""
 
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose label is 1")
     base: float = option(10.0, above=1, help="base m of the soft margin alpha (m^y - 1) / (m - 1)")
@@ -53,11 +51,11 @@ class BiCroOptions:
     metric: str = option("cosine", choices=("cosine", "euclidean"), help="closeness to the anchors")
     margin_of: str = option(
         "pair",
-        choices=tuple(SOFT_TRIPLET),
-        help="whose margin; released: the negative caption's, as released",
+        choices=tuple(losses.SOFT_TRIPLET),
+        help="whose margin; released: the negative caption's, as in the official code",
     )
     compat_scatter: bool = option(
-        False, help="give the clean labels to the wrong pairs of the batch, as the released code does"
+        False, help="give the clean labels to the wrong pairs of the batch, as the official code does"
     )
 
 
@@ -72,7 +70,7 @@ class BiCro(CoTeaching):
     Options = BiCroOptions
     settings: ClassVar = {
         # Five epochs in all, as elsewhere; three of them warm up, so that the first division meets networks
-        # that have learned something. Half of a batch counts there, the released program's default.
+        # that have learned something. Half of a batch counts there, the default of the official code.
         "quick": {"warmup_epochs": 3, "epochs": 2, "decay_every": 1, "keep_ratio": 0.5},
         "f30k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
@@ -98,8 +96,8 @@ class BiCro(CoTeaching):
 
     # -- one iteration: labels from the peer, then the noisy batch, then the clean one -------------------
 
-    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Iterator[Terms]:
-        clean, noisy = item
+    def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Iterator[Terms]:
+        clean, noisy = batch
         y_clean, y_noisy = self.labels(loop, clean, noisy)
         if noisy is not None and y_noisy is not None:
             yield {"noisy": self._loss(loop, noisy, y_noisy)}
@@ -116,23 +114,23 @@ class BiCro(CoTeaching):
             order = by_reliability(S, o.margin, "order" if o.compat_scatter else "gap")
             anchors = order[-n_anchors(len(order)) :]
             known = u[anchors], t[anchors]
-            ratios = consistency(u, t, *known, o.metric)
+            ratios = closeness_ratios(u, t, *known, o.metric)
             y_clean = clean_labels(*ratios, order, o.label_threshold, compat_scatter=o.compat_scatter)
             log.clean.append((clean.index, y_clean))
             log.anchors.append((clean.index, torch.zeros_like(y_clean).index_fill(0, anchors, 1.0)))
             if noisy is None:
                 return y_clean, None
             u, t = global_vectors(peer.encode_images(noisy.images), peer.encode_captions(noisy.captions))
-            y_noisy = noisy_labels(*consistency(u, t, *known, o.metric), o.label_threshold)
+            y_noisy = noisy_labels(*closeness_ratios(u, t, *known, o.metric), o.label_threshold)
             log.noisy.append((noisy.index, y_noisy))
             return y_clean, y_noisy
 
     def _loss(self, loop: Loop, batch: Batch, y: Tensor) -> Tensor:
         o = self.options
         margins = losses.soft_margins(y.float(), o.margin, o.base)
-        return SOFT_TRIPLET[o.margin_of](loop.similarity(batch), margins).sum()
+        return losses.SOFT_TRIPLET[o.margin_of](loop.similarity(batch), margins).sum()
 
-    # -- what the figures and the record look at --------------------------------------------------------
+    # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)

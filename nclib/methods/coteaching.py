@@ -1,19 +1,17 @@
 r"""Co-teaching for noisy correspondence: two networks, each divides the pairs that the other trains on.
 
-A network that trains on its own division believes its own mistakes ever more. With two networks A and B the
-pairs that A calls clean train B, and those that B calls clean train A (NCR, Sec. 3; BiCro, MSCN and REPAIR
-work likewise). The networks differ by their random weights and the order of their batches; their mean
-similarity is tested.
+A network that trains on its own division confirms its own mistakes. With two networks A and B the pairs that
+A calls clean train B, and those that B calls clean train A (NCR, Sec. 3; also BiCro, MSCN, REPAIR). The
+networks differ in their random weights and the order of their batches; their mean similarity is tested.
 
-A method on top of it says what is measured per pair (:meth:`CoTeaching.pair_values`), how the values become
-P(clean) (:meth:`CoTeaching.posterior`), and what a step does with a clean and a noisy batch.
+A subclass decides what is measured per pair (:meth:`CoTeaching.pair_values`), how the values become P(clean)
+(:meth:`CoTeaching.posterior`), and what a step does with a clean and a noisy batch.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -23,14 +21,15 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Steps, Truth
 from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.steps import beside, endless
 from nclib.noise import GaussianMixture1d
 
 GRID = 200  # points at which a fitted density is kept
-FORCED_NOISY = 100  # if every pair passes the threshold, one pair in so many is called noisy all the same
+FORCED_NOISY = 100  # if every pair passes the threshold, one pair in FORCED_NOISY is called noisy
 
 
 class Mixture(Protocol):
-    """What :func:`divide` needs of a two-component mixture."""
+    """A two-component mixture as :func:`divide` uses it."""
 
     def fit(self, x: Any) -> Any: ...
 
@@ -40,12 +39,12 @@ class Mixture(Protocol):
 
 
 class Division(NamedTuple):
-    """How one network divides the pairs.
+    """The division of the pairs by one network.
 
     Parameters
     ----------
     values : Tensor, float64, (N,)
-        What was measured per pair, as the mixture saw it.
+        The values that the mixture was fitted to.
     p_clean : Tensor, float64, (N,)
         Posterior :math:`w` of the component of matched pairs.
     is_clean : Tensor, bool, (N,)
@@ -74,6 +73,14 @@ def min_max(values: Tensor) -> Tensor:
     """Scale values (N,) to [0, 1] in float64; constant values become 0.
 
     Unlike :func:`nclib.noise.unit_interval`, which keeps off the ends for a beta mixture.
+
+    Parameters
+    ----------
+    values : Tensor, (N,)
+
+    Returns
+    -------
+    Tensor, float64, (N,), in [0, 1]
     """
     x = values.double()
     low, high = torch.aminmax(x)
@@ -92,7 +99,7 @@ def threshold_division(p_clean: Tensor, threshold: float = 0.5) -> Tensor:
     p_clean : Tensor, (N,)
         Probability of being matched, in [0, 1].
     threshold : float in [0, 1)
-        Where the division is made.
+        Lowest posterior of a clean pair, itself excluded.
 
     Returns
     -------
@@ -130,7 +137,7 @@ def divide(
     Warns
     -----
     UserWarning
-        When all values are equal: then nothing tells the pairs apart, and every posterior is 1.
+        When all values are equal: the pairs cannot be divided, and every posterior is 1.
 
     Raises
     ------
@@ -191,7 +198,7 @@ class CoTeaching(Method):
     # -- the exchange -----------------------------------------------------------------------------------
 
     def divide_pairs(self, loop: Loop) -> Division:
-        """Divide what has to be divided now, and return the division that the active network trains on."""
+        """Make the divisions that are due, and return the one that the active network trains on."""
         peer = 1 - loop.active
         now = [peer] if self.divide_at == "network" else [0, 1] if loop.active == 0 else []
         if loop.active == 0:
@@ -208,15 +215,15 @@ class CoTeaching(Method):
     def exchanged_steps(self, loop: Loop, division: Division, *, noisy: bool) -> Steps:
         """Return the (clean batch, noisy batch or None) of an epoch.
 
-        There are as many steps as clean batches; incomplete batches are kept (except of one pair), and the
-        noisy pairs are shuffled anew as often as they run out.
+        One step per clean batch; incomplete batches are kept (except of one pair), and the noisy pairs are
+        shuffled again when they run out.
 
         Parameters
         ----------
         loop : Loop
             The training loop.
         division : Division
-            What the active network trains on.
+            Of the peer of the active network.
         noisy : bool
             Whether noisy pairs are loaded at all.
 
@@ -227,32 +234,31 @@ class CoTeaching(Method):
         """
         clean = loop.batches(division.clean, purpose="clean")
         if not len(clean):
-            warnings.warn(
-                f"epoch {loop.epoch}: {len(division.clean)} of {loop.n_pairs} pairs are called clean and do "
-                f"not fill a batch; network {loop.active} does not train in this epoch",
-                stacklevel=2,
-            )
-            return Steps((), 0)
-        if not noisy or len(division.noisy) < 2:
-            return Steps(((batch, None) for batch in clean), len(clean))
-        return Steps(zip(clean, self._endless(loop, division.noisy), strict=False), len(clean))
+            self.warn_idle(loop, len(division.clean), "are called clean")
+        if not noisy or not len(clean) or len(division.noisy) < 2:
+            return beside(clean, None)
+        return beside(clean, endless(loop, division.noisy, "noisy"))
 
     @staticmethod
-    def _endless(loop: Loop, subset: Tensor) -> Iterator[Batch]:
-        for turn in itertools.count():
-            yield from loop.batches(subset, purpose=f"noisy {turn}")
+    def warn_idle(loop: Loop, n: int, what: str) -> None:
+        """Warn that the ``n`` pairs that ``what`` (such as ``are kept``) do not fill a batch."""
+        warnings.warn(
+            f"epoch {loop.epoch}: {n} of {loop.n_pairs} pairs {what} and do not fill a batch; "
+            f"network {loop.active} does not train in this epoch",
+            stacklevel=3,
+        )
 
     def given(self, loop: Loop, batch: Batch) -> Tensor:
         """Return the posterior :math:`w` that the peer gives the pairs of a batch, (B,), on the device."""
         return self.divisions[1 - loop.active].p_clean[batch.index].float().to(loop.device, non_blocking=True)
 
-    # -- what the figures and the record look at --------------------------------------------------------
+    # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
         if loop.active == 1:
             a, b = self.divisions
-            loop.keep(loss=a.values, p_matched=a.p_clean, density=a.density)
-            loop.keep(loss_b=b.values, p_matched_b=b.p_clean, density_b=b.density)
+            loop.keep(loss=a.values, p_clean=a.p_clean, density=a.density)
+            loop.keep(loss_b=b.values, p_clean_b=b.p_clean, density_b=b.density)
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
         return mean_report(
@@ -261,7 +267,17 @@ class CoTeaching(Method):
 
 
 def mean_report(reports: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the mean of reports with the same names; None where one of them has None."""
+    """Return the mean of reports with the same names; None where one of them has None.
+
+    Parameters
+    ----------
+    reports : sequence of mapping
+        Numbers by name, equal names in all.
+
+    Returns
+    -------
+    dict
+    """
     result: dict[str, Any] = {}
     for name in reports[0]:
         found = [report[name] for report in reports]

@@ -2,20 +2,20 @@ r"""DECL: deep evidential learning with noisy correspondence (Qin, Peng, Peng, W
 
 Retrieval inside a batch is a K-way classification, and similarities are evidence for it: they parametrise a
 Dirichlet distribution per query, so that a query can be uncertain about all its candidates at once. Before
-every epoch the method asks which pairs gather the most evidence on themselves. The others are predicted to be
-mismatched: their target becomes all zeros, and the hinge loss, whose number of negatives shrinks from nearly
-all to a few, leaves them out.
+every epoch, pairs with more evidence for themselves than for any other candidate are predicted to match. The
+others get a target of all zeros, and the hinge loss, whose number of negatives shrinks from nearly all to a
+few, leaves them out.
 
 Symbols: :math:`R` logits of the similarity (images in rows), :math:`H=\tanh R`, :math:`E=\exp(H/\tau)`
 evidence, :math:`\alpha=E+1` Dirichlet parameters, :math:`L_i=\sum_j\alpha_{ij}` strength,
-:math:`l\in\{0,1\}^N` predicted correspondence, :math:`Y=\mathrm{diag}(l)` targets, :math:`n` hardness: how
-many hardest negatives count.
+:math:`l\in\{0,1\}^N` predicted correspondence, :math:`Y=\mathrm{diag}(l)` targets, :math:`n` hardness, the
+number of hardest negatives that count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.noise import auc
 
-TIE = 1e-6  # keeps P(matched) on the side of one half on which the prediction lies
+TIE = 1e-6  # keeps P(clean) on the side of one half on which the prediction lies
 REDUCE: dict[str, Callable[[Tensor], Tensor]] = {"sum": lambda h: h.sum(), "mean": lambda h: h.mean()}
 WARMUP_HIGH_RATE = {"f30k": 2, "coco": 1}
 
@@ -43,14 +43,14 @@ class DECLOptions:
     tau: float = option(0.1, low=0.03, help="temperature of the evidence")
     margin: float = option(0.2, above=0, help="margin of the hinge loss, in units of tanh of the logits")
     hinge: str = option(
-        "sum", choices=tuple(REDUCE), help="hinge loss over the batch; the published code sums"
+        "sum", choices=tuple(REDUCE), help="hinge loss over the batch; the official code sums"
     )
 
 
 def published_warmup(dataset: str, mrate: float) -> int:
-    """Return how many epochs the paper warms up on a data set: fewer at high mismatch rates.
+    """Return the warm-up epochs of the paper for a data set: fewer at high mismatch rates.
 
-    A method's ``settings`` know the data set only; give this number as ``warmup_epochs`` for rates above 0.4.
+    A method's ``settings`` depend on the data set only; pass this number as ``warmup_epochs`` above rate 0.4.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def evidential_loss(alpha: Tensor, y: Tensor, lam2: float = 0.1) -> Tensor:
 
 
 def hardness(step: int, start: int, eta: float = 0.025, mu: int = 5) -> int:
-    """Return how many hardest negatives count at a step: ``max(floor(start - eta * step), mu)``.
+    """Return the number of hardest negatives that count at a step: ``max(floor(start - eta * step), mu)``.
 
     Parameters
     ----------
@@ -186,9 +186,8 @@ def correspondence(R: Tensor, tau: float = 0.1) -> tuple[Tensor, Tensor, Tensor]
     r"""Judge every given pair of a batch by the evidence of both directions, :math:`G=E+E^\top`.
 
     A pair is predicted to match when its entry is the largest of its row of ``G`` (the first one in a tie).
-    ``p_matched`` says how clearly: the share of the pair against its strongest rival alone,
-    ``G_ii / (G_ii + max_j G_ij)``. It lies above one half exactly when the pair is predicted to match, so
-    one half is the method's own threshold.
+    ``p_clean = G_ii / (G_ii + max_j G_ij)`` compares the pair with its strongest rival alone. It lies above
+    one half exactly when the pair is predicted to match, so one half is the method's own threshold.
 
     Parameters
     ----------
@@ -199,7 +198,7 @@ def correspondence(R: Tensor, tau: float = 0.1) -> tuple[Tensor, Tensor, Tensor]
 
     Returns
     -------
-    p_matched : Tensor, (K,), in [0, 1]
+    p_clean : Tensor, (K,), in [0, 1]
         See above.
     share : Tensor, (K,), in [0, 1]
         ``G_ii`` over the sum of row i: the share of the pair against all rivals together.
@@ -213,9 +212,9 @@ def correspondence(R: Tensor, tau: float = 0.1) -> tuple[Tensor, Tensor, Tensor]
     is_matched = G.argmax(1) == torch.arange(K, device=R.device)
     rival = G.masked_fill(torch.eye(K, dtype=torch.bool, device=R.device), 0.0).amax(1)
     p = own / (own + rival)
-    p_matched = torch.where(is_matched, p.clamp_min(0.5 + TIE), p.clamp_max(0.5))
+    p_clean = torch.where(is_matched, p.clamp_min(0.5 + TIE), p.clamp_max(0.5))
     uncertainty = K / (E.sum(1) + K) + K / (E.sum(0) + K)
-    return p_matched, own / G.sum(1), uncertainty
+    return p_clean, own / G.sum(1), uncertainty
 
 
 # ---------------------------------------------------------------------------------------------- the method
@@ -248,21 +247,20 @@ class DECL(Method):
 
     # -- which pairs correspond: one pass over all pairs before the epoch --------------------------------
 
-    def begin_epoch(self, loop: Loop) -> Steps:
+    def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
         def judge(batch: Batch) -> Tensor:
             return torch.stack(correspondence(loop.similarity(batch, logits=True), self.options.tau), dim=1)
 
-        self.p_matched, self.share, self.uncertainty = loop.each_pair(judge).unbind(1)  # (N,) each
-        self.predicted = (self.p_matched > 0.5).float()  # l
-        # A last batch without mu negatives per pair is left out, as in the published code.
+        self.p_clean, self.share, self.uncertainty = loop.each_pair(judge).unbind(1)  # (N,) each
+        self.predicted = (self.p_clean > 0.5).float()  # l
+        # A last batch without mu negatives per pair is left out, as in the official code.
         rest, B = loop.n_pairs % loop.batch_size, loop.batch_size
-        batches = loop.batches(purpose="pairs", drop_last=0 < rest < min(self.options.mu + 1, B))
-        return Steps(batches, len(batches))
+        return loop.batches(purpose="pairs", drop_last=0 < rest < min(self.options.mu + 1, B))
 
     # -- one iteration: evidential loss on all pairs, hinge on the pairs predicted to match --------------
 
-    def step(self, loop: Loop, item: Batch) -> Terms:
-        return self._terms(loop, item, self.predicted[item.index].to(loop.device, non_blocking=True))
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        return self._terms(loop, batch, self.predicted[batch.index].to(loop.device, non_blocking=True))
 
     def _terms(self, loop: Loop, batch: Batch, predicted: Tensor) -> Terms:
         o = self.options
@@ -274,15 +272,15 @@ class DECL(Method):
         h = predicted * dynamic_hinge(R.tanh(), n, o.margin)  # (K,), zero where a mismatch is predicted
         return {"evidential": L_e.mean(), "hinge": o.lam1 * REDUCE[o.hinge](h)}
 
-    # -- what the figures and the record look at --------------------------------------------------------
+    # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
-        loop.keep(p_matched=self.p_matched, share=self.share, uncertainty=self.uncertainty, steps=self.steps)
+        loop.keep(p_clean=self.p_clean, share=self.share, uncertainty=self.uncertainty, steps=self.steps)
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
         scores = {"share": self.share, "uncertainty": -self.uncertainty}
         ranked: dict[str, Any] = {f"auc_{name}": auc(score, truth.matched) for name, score in scores.items()}
-        return detector_report(self.p_matched, truth, 0.5) | ranked
+        return detector_report(self.p_clean, truth, 0.5) | ranked
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -1,19 +1,17 @@
 r"""L2RM: learning to rematch mismatched pairs (Han, Zheng, Dai, Luo, Wang; CVPR 2024).
 
-The pairs are split by a beta mixture on their losses. Matched pairs train with the hardest-negative triplet.
-Mismatched pairs are not thrown away: a partial optimal transport over the mini-batch, with the given (wrong)
-pairs forbidden, finds which captions fit which images, and the model is pulled to that soft target.
+A beta mixture on the losses splits the pairs. Matched pairs train with the hardest-negative triplet.
+Mismatched pairs are not dropped: a partial optimal transport over the mini-batch, with the given (wrong)
+pairs forbidden, finds which captions fit which images, and its plan is a soft target for the similarities.
 
-Symbols: :math:`S` similarities (images in rows), :math:`\ell` per-pair loss, :math:`w` P(matched),
+Symbols: :math:`S` similarities (images in rows), :math:`\ell` per-pair loss, :math:`w` P(clean),
 :math:`C` transport cost, :math:`\tilde\pi` refined alignment, :math:`\rho` transported mass,
 :math:`\lambda` Sinkhorn regularisation, :math:`\tau` temperature, :math:`\alpha` margin.
 """
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,11 +23,12 @@ from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
+from nclib.methods.parts.steps import beside, endless
 from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 
 COST_FLOOR = 1e-10
-RECONSTRUCTED = 0.1  # at most this share of a batch is put back into its old place to supervise the cost
+RECONSTRUCTED = 0.1  # largest share of a batch that supervises the cost
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,13 @@ class L2RMOptions:
     lam: float = option(0.01, above=0, help="Sinkhorn regularisation lambda, in units of the cost")
     mask: bool = option(True, help="forbid the given pairs (the diagonal) in the transport")
     cost: str = option("learned", choices=("learned", "cosine"), help="transport cost")
-    rematch: str = option("sym_kl", choices=tuple(losses.REMATCH), help="loss that pulls S to the plan")
+    rematch: str = option("sym_kl", choices=tuple(losses.REMATCH), help="loss between S and the plan")
     rematch_weight: float = option(1.0, low=0, help="weight of the rematching loss")
     warmup: str = option("infonce_rce", choices=("infonce_rce", "infonce", "triplet"), help="warm-up loss")
     split: str = option(
         "mean", choices=("mean", "hardest"), help="negatives in the loss that splits the pairs"
     )
-    threshold: float = option(0.5, above=0, high=0.999, help="a pair is matched when P(matched) exceeds it")
+    threshold: float = option(0.5, above=0, high=0.999, help="a pair is matched when P(clean) exceeds it")
     tau: float = option(0.05, above=0, help="temperature of both softmaxes")
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
     cost_lr: float = option(2e-6, above=0, help="learning rate of the cost network")
@@ -80,7 +79,7 @@ class L2RM(Method):
     Options = L2RMOptions
     settings: ClassVar = {
         "coco": {"lam": 0.07},
-        "cc152k": {"lam": 0.07, "mask": False},  # nobody knows which of these pairs are wrong
+        "cc152k": {"lam": 0.07, "mask": False},  # found on the web: which pairs are wrong is unknown
     }
 
     # -- warm-up: InfoNCE + reverse cross entropy on all pairs (Eqs. 3-5) -------------------------------
@@ -114,11 +113,11 @@ class L2RM(Method):
         ell, cost = loop.per_pair(loss_and_cost).unbind(1)
         x = unit_interval(ell)
         self.mixture = BetaMixture().fit(x)
-        self.p_matched = torch.as_tensor(self.mixture.predict_proba(x)[:, 0])  # w, (N,)
-        loop.keep(loss=x, p_matched=self.p_matched, **({"cost": cost} if o.cost == "learned" else {}))
+        self.p_clean = torch.as_tensor(self.mixture.predict_proba(x)[:, 0])  # w, (N,)
+        loop.keep(loss=x, p_clean=self.p_clean, **({"cost": cost} if o.cost == "learned" else {}))
         loop.keep(mixture=[self.mixture.weights_, self.mixture.a_, self.mixture.b_])
 
-        is_matched = self.p_matched > o.threshold
+        is_matched = self.p_clean > o.threshold
         matched, mismatched = is_matched.nonzero()[:, 0], (~is_matched).nonzero()[:, 0]
         B = loop.batch_size
         if len(matched) < B:
@@ -137,19 +136,14 @@ class L2RM(Method):
                 "nothing is rematched in this epoch",
                 stacklevel=2,
             )
-            return Steps(((batch, None) for batch in clean), len(clean))
-        return Steps(zip(clean, self._endless(loop, mismatched), strict=False), len(clean))
-
-    @staticmethod
-    def _endless(loop: Loop, subset: Tensor) -> Iterable[Batch]:
-        for turn in itertools.count():
-            yield from loop.batches(subset, purpose=f"mismatched {turn}", drop_last=True)
+            return beside(clean, None)
+        return beside(clean, endless(loop, mismatched, "mismatched", drop_last=True))
 
     # -- one iteration ----------------------------------------------------------------------------------
 
-    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Terms:
+    def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Terms:
         o = self.options
-        clean, noisy = item
+        clean, noisy = batch
         if o.cost == "learned":
             self._learn_cost(loop, clean)
 
@@ -206,13 +200,13 @@ class L2RM(Method):
             cost.detach().clamp_min(COST_FLOOR), o.rho, reg=o.lam, mask=allowed, stop=o.stop
         ).plan
 
-    # -- what the figures and the record look at --------------------------------------------------------
+    # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
         loop.keep(**self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return detector_report(self.p_matched, truth, self.options.threshold) | self.log.report(truth)
+        return detector_report(self.p_clean, truth, self.options.threshold) | self.log.report(truth)
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ matches and mismatches, :math:`\eta` learning rate, :math:`\hat\alpha` margin.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,25 +26,24 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
-from nclib.methods.parts.beta import Betas, beta_moments
-from nclib.methods.parts.margins import SOFT_TRIPLET
 from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
 from nclib.models import Matcher
-from nclib.noise.division import auc
+from nclib.noise import BetaMixture, auc, beta_moments
 
-EDGE = 1e-3  # a score of 0 or 1 has no place in a beta distribution: it becomes 0.001 or 0.999
+EDGE = 1e-3  # a beta distribution has no density at 0 and 1: scores there become 0.001 and 0.999
+TINY = 1e-300  # smallest density: a value that neither component can explain still gets a posterior
 ROUNDS, GAIN = 10, 1e-2  # M-steps of the mixture, and the gain in log-likelihood below which they end
 
 
 @dataclass(frozen=True)
 class MSCNOptions:
-    """Options of MSCN; the defaults are those of the released code."""
+    """Options of MSCN; the defaults are those of the official code."""
 
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose score is 1")
-    threshold: float = option(0.5, low=0, high=0.999, help="a pair is kept when P(matched) exceeds it")
+    threshold: float = option(0.5, low=0, high=0.999, help="a pair is kept when P(clean) exceeds it")
     meta_lr: float = option(17e-6, above=0, help="learning rate of the meta-network after warm-up")
-    train_batch: int = option(0, low=0, help="pairs in a training batch; 0: half of batch_size, as released")
-    lookahead_every: int = option(1, low=1, help="the meta-network learns in every so many-th step")
+    train_batch: int = option(0, low=0, help="pairs in a training batch; 0: half of batch_size (official)")
+    lookahead_every: int = option(1, low=1, help="steps from one update of the meta-network to the next")
     lookahead: str = option(
         "exact",
         choices=tuple(LOOK_AHEAD),
@@ -51,8 +51,8 @@ class MSCNOptions:
     )
     margin_of: str = option(
         "pair",
-        choices=tuple(SOFT_TRIPLET),
-        help="whose margin; released: the negative caption's, as released",
+        choices=tuple(losses.SOFT_TRIPLET),
+        help="whose margin; released: the negative caption's, as in the official code",
     )
 
 
@@ -74,35 +74,45 @@ def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
     return margin * s**2 / (s**2 + (1 - s) ** 2)
 
 
-def inside(scores: Tensor | np.ndarray) -> np.ndarray:
-    """Return scores as float64 within (0, 1): those at or beyond the ends become 0.001 and 0.999."""
+def clipped_inside(scores: Tensor | np.ndarray) -> np.ndarray:
+    """Return scores as float64 inside (0, 1); those at or beyond the ends become 0.001 and 0.999.
+
+    Parameters
+    ----------
+    scores : Tensor or ndarray, any shape
+
+    Returns
+    -------
+    ndarray, float64, same shape
+    """
     x = torch.as_tensor(scores).detach().to("cpu", torch.float64, copy=True).numpy()
     x[x >= 1] = 1 - EDGE
     x[x <= 0] = EDGE
     return x
 
 
-def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[Betas, np.ndarray]:
+def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[BetaMixture, np.ndarray]:
     """Fit the beta mixture of the training scores, started at those of the meta set.
 
     Parameters
     ----------
     scores : Tensor, (N,), in [0, 1]
-        Scores of the training pairs, as they are: no scaling.
+        Scores of the training pairs, not scaled.
     mismatched, matched : Tensor, (n,) and (m,), in [0, 1]
         Scores of the known mismatches and of the known matches.
 
     Returns
     -------
-    mixture : Betas
+    mixture : BetaMixture
         Component 0 was started at the mismatches, component 1 at the matches, and they keep their places.
-    p_matched : ndarray, (N,)
+    p_clean : ndarray, (N,)
         Posterior of component 1.
     """
-    start = Betas.start(beta_moments(inside(mismatched)), beta_moments(inside(matched)))
-    x = inside(scores)
-    mixture = start.fit(x, rounds=ROUNDS, gain=GAIN)
-    return mixture, mixture.posterior(x)[1]
+    shapes = beta_moments(clipped_inside(mismatched)), beta_moments(clipped_inside(matched))
+    mixture = BetaMixture(None, TINY, shapes=shapes, stages=((ROUNDS, GAIN),), floor=TINY, order="start")
+    x = clipped_inside(scores)
+    density = np.maximum(mixture.fit(x).component_pdf(x).T, TINY)
+    return mixture, (density / density.sum(0))[1]
 
 
 @register(
@@ -113,8 +123,8 @@ def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[Betas, 
 class MSCN(CoTeaching):
     """Algorithm of the paper; ``options`` is a :class:`MSCNOptions`.
 
-    Needs pairs that are known to be matched, two for every hundred training pairs: more than the other
-    methods get. They come out of the validation split.
+    It needs pairs that are known to be matched, two for every hundred training pairs, which other methods do
+    not get. They are taken from the validation split.
     """
 
     Options = MSCNOptions
@@ -122,7 +132,7 @@ class MSCN(CoTeaching):
     divide_at = "network"
     settings: ClassVar = {
         # The model's rate is ten times the published one, so the meta-network's is as well. Looking ahead
-        # takes about 70 % of a step; in every fourth step it costs less than the steps themselves.
+        # takes about 70 % of a step; every fourth step it costs less than the steps themselves.
         "quick": {"meta_lr": 17e-5, "lookahead_every": 4},
         "f30k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "coco": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
@@ -146,10 +156,20 @@ class MSCN(CoTeaching):
                 "validation split; give it more validation pictures"
             )
 
-    # -- once, after warm-up: all optimisers anew, the meta-network gets one of its own -------------------
+    def _warn_if_short(self, loop: Loop) -> None:
+        wanted = math.ceil(self.clean_share * loop.n_pairs)
+        if loop.n_held_out < wanted:
+            warnings.warn(
+                f"MSCN learns from {loop.n_held_out} pairs known to be matched instead of {wanted} "
+                f"({self.clean_share:.0%} of the training pairs): the validation split has no more to give",
+                stacklevel=2,
+            )
+
+    # -- once, after warm-up: all optimisers again, the meta-network gets one of its own ------------------
 
     def begin_training(self, loop: Loop) -> None:
         self._check(loop)
+        self._warn_if_short(loop)
         loop.reset_optimizers()
         self._make_optimizers(loop)
 
@@ -179,11 +199,7 @@ class MSCN(CoTeaching):
         order = torch.randperm(len(kept), generator=loop.generator("kept"))
         batches = loop.batches_of(kept[order], B)
         if not len(batches):
-            warnings.warn(
-                f"epoch {loop.epoch}: {len(kept)} of {loop.n_pairs} pairs are kept and do not fill a batch; "
-                f"network {loop.active} does not train in this epoch",
-                stacklevel=2,
-            )
+            self.warn_idle(loop, len(kept), "are kept")
         meta = self.meta_pairs.batches(B)
         return Steps(((turn, batch, meta) for turn, batch in enumerate(batches)), len(batches))
 
@@ -198,25 +214,25 @@ class MSCN(CoTeaching):
         with loop.evaluating():
             matched, mismatched = self.meta_pairs.scores(self._network(loop, network))
         mixture, p = purify(values, mismatched, matched)
-        self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means}
+        self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means_}
         at = np.linspace(EDGE, 1 - EDGE, GRID)
-        density = torch.from_numpy(np.stack([at, *mixture.density(at)[::-1]], axis=1))
-        p_matched = torch.from_numpy(p)
+        density = torch.from_numpy(np.stack([at, *mixture.component_pdf(at).T[::-1]], axis=1))
+        p_clean = torch.from_numpy(p)
         return Division(
-            torch.from_numpy(inside(values)), p_matched, p_matched > self.options.threshold, density
+            torch.from_numpy(clipped_inside(values)), p_clean, p_clean > self.options.threshold, density
         )
 
     # -- one iteration: the meta-network looks one step ahead, then the model takes its step --------------
 
-    def step(self, loop: Loop, item: tuple[int, Batch, Iterator[tuple[Batch, Tensor, Tensor]]]) -> Terms:
-        turn, batch, meta = item
+    def step(self, loop: Loop, batch: tuple[int, Batch, Iterator[tuple[Batch, Tensor, Tensor]]]) -> Terms:
+        turn, pairs, meta = batch
         if turn % self.options.lookahead_every == 0:
-            self.meta_step(loop, batch, *next(meta))
-        return {"triplet": self._loss(loop.similarity(batch))}
+            self.meta_step(loop, pairs, *next(meta))
+        return {"triplet": self._loss(loop.similarity(pairs))}
 
     def _loss(self, S: Tensor) -> Tensor:
         margins = score_margins(S.diagonal(), self.options.margin)
-        return SOFT_TRIPLET[self.options.margin_of](S, margins).sum()
+        return losses.SOFT_TRIPLET[self.options.margin_of](S, margins).sum()
 
     def meta_step(self, loop: Loop, batch: Batch, pairs: Batch, label: Tensor, weight: Tensor) -> None:
         """Adam step of the meta-network on the meta loss after one plain gradient step of the model.
@@ -262,7 +278,7 @@ class MSCN(CoTeaching):
         optimizer.zero_grad(set_to_none=True)
         self.meta_loss[loop.active].append(loss)
 
-    # -- what the figures and the record look at --------------------------------------------------------
+    # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)

@@ -1,8 +1,8 @@
 r"""NCR: learning with noisy correspondence (Huang, Niu, Liu, Ding, Xiao, Wu, Peng; NeurIPS 2021).
 
-Two networks divide the pairs by a Gaussian mixture on their losses and train on each other's division. No
-label is believed outright: the correspondence of a pair is its posterior mixed with the networks' own
-prediction, and it decides how wide the margin of the triplet loss is for this pair.
+Two networks divide the pairs by a Gaussian mixture on their losses and train on each other's division. The
+label of a pair is soft: its posterior mixed with the networks' own prediction. It sets the pair's margin in
+the triplet loss.
 
 Symbols: :math:`S` similarities (images in rows), :math:`\ell` per-pair loss, :math:`w` posterior of the
 clean component, :math:`P` predicted correspondence, :math:`\hat y` rectified label, :math:`\hat\alpha` soft
@@ -22,7 +22,7 @@ from nclib import losses
 from nclib.methods.base import Batch, Loop, Steps, Terms, option, register
 from nclib.methods.coteaching import CoTeaching
 
-SURE = 10  # one pair in so many of a batch sets the scale of the predictions
+SURE = 10  # one pair in SURE of a batch sets the scale of the predictions
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class NCROptions:
     soft_margin: str = option(
         "exponential",
         choices=(*losses.SOFT_MARGIN, "none"),
-        help="from label to margin; 'none' gives every pair the full margin, as the first released code did",
+        help="from label to margin; 'none': the full margin for every pair, as in the first official code",
     )
     threshold: float = option(0.5, above=0, high=0.999, help="a pair is clean when its posterior exceeds it")
 
 
 def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
-    r"""Let a network judge the given pairs of a batch by how far they stand above the others (Sec. 3.2).
+    r"""Predict the correspondence of the given pairs of a batch from their triplet losses (Sec. 3.2).
 
     :math:`\tilde p_i = \mathrm{clip}(\alpha - \ell_i / 2, 0, \alpha)` with the mean triplet loss
     :math:`\ell`, divided by the mean of the :math:`\lfloor B/10 \rfloor + 1` largest of the batch and clipped
@@ -56,7 +56,7 @@ def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
     Returns
     -------
     Tensor, (B,), in [0, 1]
-        P; all 0 when no pair of the batch stands above the others.
+        P; all 0 where no pair of the batch is more similar than its negatives.
     """
     p = (margin - losses.triplet(S, margin, "mean") / 2).clamp(0, margin)  # (B,)
     scale = p.topk(len(p) // SURE + 1).values.mean()
@@ -107,8 +107,8 @@ class NCR(CoTeaching):
 
     # -- co-rectification (Sec. 3.2) and the robust loss (Sec. 3.3) --------------------------------------
 
-    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Iterator[Terms]:
-        clean, noisy = item
+    def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Iterator[Terms]:
+        clean, noisy = batch
         # Both labels come from the weights before the clean step.
         y_clean = rectified_label(self.given(loop, clean), self._predict(loop, clean, loop.active))
         if noisy is not None:

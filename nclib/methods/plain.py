@@ -1,15 +1,16 @@
 """Training without a defence: what noisy correspondence does to an ordinary retrieval loss.
 
-Every method of this package is compared with it. Two losses: the hardest-negative triplet of VSE++ (Faghri
-et al., BMVC 2018), which fits mismatched pairs first and collapses, and InfoNCE, which degrades gently.
+The baseline of every method. Two losses: the hardest-negative triplet of VSE++ (Faghri et al., BMVC 2018),
+which fits mismatched pairs first and collapses, and InfoNCE, which degrades gently.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, option, register
+from nclib.methods.base import Batch, Loop, Method, Terms, option, register
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,11 @@ class Plain(Method):
         # The mean over negatives does, so the warm-up epochs use it, at the scale of the later loss.
         return self._terms(loop, batch, negatives="mean")
 
-    def begin_epoch(self, loop: Loop) -> Steps:
-        batches = loop.batches(purpose="pairs")
-        return Steps(batches, len(batches))
+    def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
+        return loop.batches(purpose="pairs")
 
-    def step(self, loop: Loop, item: Batch) -> Terms:
-        return self._terms(loop, item, negatives="hardest")
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        return self._terms(loop, batch, negatives="hardest")
 
     def _terms(self, loop: Loop, batch: Batch, negatives: str) -> Terms:
         S = loop.similarity(batch)

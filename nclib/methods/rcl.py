@@ -17,6 +17,7 @@ negatives that count (default all), :math:`f` an increasing function of
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.losses import COMPLEMENTARY, complementary
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 
 
@@ -86,22 +87,20 @@ class RCL(Method):
 
     # -- every epoch: one pass over all pairs as given ---------------------------------------------------
 
-    def begin_epoch(self, loop: Loop) -> Steps:
-        batches = loop.batches(purpose="pairs")
-        return Steps(batches, len(batches))
+    def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
+        return loop.batches(purpose="pairs")
 
-    def step(self, loop: Loop, item: Batch) -> Terms:
+    def step(self, loop: Loop, batch: Batch) -> Terms:
         o = self.options
-        S = loop.similarity(item)
+        S = loop.similarity(batch)
         if o.loss == "infonce":
             return {"infonce": losses.info_nce(S, o.tau).mean()}
         if o.loss == "triplet":
             return {"triplet": losses.triplet(S, o.margin, "hardest").sum()}
-        omega = self._negatives(loop, item) if o.ratio < 1 else None
+        omega = self._negatives(loop, batch) if o.ratio < 1 else None
         return {"complementary": complementary(S, o.loss, o.tau, q=o.q, negatives=omega).mean()}
 
-    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return self.step(loop, batch)  # the method has none; epochs of it that a user asks for are the same
+    warmup_step = step  # the method has no warm-up; where a user asks for it, it is the same
 
     def _negatives(self, loop: Loop, batch: Batch) -> tuple[Tensor, Tensor]:
         # Drawn for each direction: one matrix for both would mean images in one and captions in the other.
@@ -120,8 +119,8 @@ class RCL(Method):
             v, t = (log_p.diagonal().exp() for log_p in losses.log_probabilities(S, o.tau))
             return torch.stack([(v + t) / 2, complementary(S, "log", o.tau)], dim=1)  # (B, 2)
 
-        self.p_matched, loss = loop.per_pair(judged).unbind(1)
-        loop.keep(p_matched=self.p_matched, loss=loss)
+        self.p_clean, loss = loop.per_pair(judged).unbind(1)
+        loop.keep(p_clean=self.p_clean, loss=loss)
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return detector_report(self.p_matched, truth, 0.5) if self.options.judge else {}
+        return detector_report(self.p_clean, truth, 0.5) if self.options.judge else {}

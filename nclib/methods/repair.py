@@ -1,10 +1,9 @@
 r"""REPAIR: rank correlation and noisy pair half-replacing with memory (Zheng, Hong, Gao, Sang; 2024).
 
-The frame is NCR's: two networks, divisions exchanged, soft margins. Two things are new, and both read a
-memory bank of pairs that are believed to be matched. A pair's soft label is the rank correlation of its
-image's and its caption's distances to the bank, so the similarity network does not label for itself. And a
-pair that both networks call mismatched is not thrown away: one half of it is replaced by a fitting feature of
-the bank.
+Two networks exchange divisions and train with soft margins, as in NCR. Two parts are new, and both use a
+memory bank of pairs predicted clean. A pair's soft label is the rank correlation of its image's and its
+caption's distances to the bank, so the similarity network does not label its own pairs. A pair that both
+networks call mismatched is not dropped: one half of it is replaced by a fitting feature of the bank.
 
 Symbols: :math:`f, g` encoded image and caption, :math:`D` distances to the bank, :math:`corre` rank
 correlation, :math:`\mu, \gamma` anchors, :math:`y^*` soft label, :math:`w` posterior of the clean component,
@@ -30,7 +29,7 @@ from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank
 
 
 class Variant(NamedTuple):
-    """A row of the ablation: soft labels of clean pairs, and what happens to noisy ones."""
+    """A row of the ablation: whether clean pairs have soft labels, and the treatment of noisy pairs."""
 
     soft: bool
     noisy: str
@@ -171,8 +170,8 @@ class REPAIR(CoTeaching):
 
     # -- one iteration (Algorithm 1) --------------------------------------------------------------------
 
-    def step(self, loop: Loop, item: tuple[Batch, Batch | None]) -> Terms:
-        clean, noisy = item
+    def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Terms:
+        clean, noisy = batch
         variant = VARIANTS[self.options.variant]
         self.turn += 1
         if not variant.soft:
@@ -251,7 +250,7 @@ class REPAIR(CoTeaching):
             u, t = bank.features()
             return half_replacement(pooled(kept), t if is_image else u, score, self.options.K)
 
-    # -- what the figures and the record look at --------------------------------------------------------
+    # -- figures and record --------------------------------------------------------
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nclib.common.tokens import Tokens
-from nclib.models._omit_transport import LOOPS, transport_plans, transport_scores
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import EPS, l2, word_mask
 from nclib.models.grouping import Group, Grouped, group_captions
@@ -36,6 +35,7 @@ from nclib.models.omit_text import SHORTEST, TEXTS, augment, gru_with_mask, pret
 from nclib.models.options import option, required_path, used_with
 from nclib.models.pvse import FragmentAttention
 from nclib.models.registry import register
+from nclib.ot.batched import LOOPS, transport_plans, transport_scores
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""
@@ -121,6 +121,19 @@ class OMIT(Matcher):
     The plan is P = argmin <P, 1 - s> - lambda H(P) with marginals p and q (Eqs. 2 and 4), approximated by T
     passes; the similarity is the sum of P_ij s_ij over local i and j (Eq. 5), not divided by the mass that
     stays local.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib.models import Tokens, build
+    >>> model = build("omit", feature_dim=8, vocab_size=20, embed_dim=16, word_dim=8).eval()
+    >>> images = model.encode_images(torch.rand(2, 6, 8))
+    >>> captions = model.encode_captions(Tokens(torch.tensor([[1, 5, 7, 2], [1, 9, 2, 0]]), (4, 3)))
+    >>> model.similarity(images, captions).shape
+    torch.Size([2, 2])
+    >>> mass = model.masses(images, captions)  # dustbins weigh 1/7 beside six regions, 1/5 beside four words
+    >>> sorted(mass)
+    ['between', 'local', 'to_regions', 'to_words']
     """
 
     matching: str = option("partial_ot", choices=MATCHINGS)

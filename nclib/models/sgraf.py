@@ -337,6 +337,20 @@ class SGR(SimilarityNodes):
         Steps of graph reasoning.
     **common
         Sizes, encoders, ``dropout`` and ``temperature``; see :class:`SimilarityNodes`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib.models import Tokens, build
+    >>> sizes = {"feature_dim": 8, "vocab_size": 20, "n_regions": 6, "embed_dim": 16, "sim_dim": 4}
+    >>> model = build("sgr", **sizes).eval()
+    >>> images = model.encode_images(torch.rand(2, 6, 8))
+    >>> captions = model.encode_captions(Tokens(torch.tensor([[1, 5, 7, 2]]), (4,)))
+    >>> scores = model.similarity(images, captions)
+    >>> scores.shape, bool(((scores > 0) & (scores < 1)).all())
+    (torch.Size([2, 1]), True)
+    >>> model.pair_vectors(images, captions).shape  # one similarity vector per pair
+    torch.Size([2, 1, 4])
     """
 
     steps: int = option(3, low=1)

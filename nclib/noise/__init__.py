@@ -1,20 +1,25 @@
-"""Making noise (mismatched pairs, wrong labels) and finding it (mixtures, rank correlation, division).
+"""Noise (mismatched pairs, wrong labels) and its detection (mixtures, rank correlation, division).
 
-Noise is a named artefact: protocol, rate, seed or file, checksum, and the ground truth of what it changed.
-Every estimator answers in one form: column 0 of ``predict_proba`` is the probability of being clean.
+Noise is a named artefact: protocol, rate, seed or file, checksum, number of changes and the ground truth.
+Column 0 of every mixture's ``predict_proba`` is the probability of being clean.
 """
 
 from __future__ import annotations
 
-from nclib.noise._estimators import ESTIMATORS, available, build
-from nclib.noise._scaling import unit_interval
+from nclib.noise.beta import BetaMixture, beta_moments
 from nclib.noise.division import auc, calibration, division
-from nclib.noise.labels import asymmetric_labels, symmetric_labels
-from nclib.noise.mismatch import PROTOCOLS, Mismatch, mismatch
-from nclib.noise.mixture import BetaMixture, GaussianMixture1d
+from nclib.noise.label_noise import (
+    LABEL_PROTOCOLS,
+    LABEL_SCOPES,
+    LabelNoise,
+    asymmetric_labels,
+    symmetric_labels,
+)
+from nclib.noise.mismatch import PROTOCOLS, Mismatch, load_index, mismatch
+from nclib.noise.mixture import GaussianMixture1d
+from nclib.noise.published import PUBLISHED
 from nclib.noise.rank import (
     RankCorrespondence,
-    RankLabel,
     bank_distances,
     max_ranks,
     nearest_entries,
@@ -23,22 +28,25 @@ from nclib.noise.rank import (
     rank_correspondence,
     rank_labels,
 )
+from nclib.noise.scaling import unit_interval
 
 __all__ = [
-    "ESTIMATORS",
+    "LABEL_PROTOCOLS",
+    "LABEL_SCOPES",
     "PROTOCOLS",
+    "PUBLISHED",
     "BetaMixture",
     "GaussianMixture1d",
+    "LabelNoise",
     "Mismatch",
     "RankCorrespondence",
-    "RankLabel",
     "asymmetric_labels",
     "auc",
-    "available",
     "bank_distances",
-    "build",
+    "beta_moments",
     "calibration",
     "division",
+    "load_index",
     "max_ranks",
     "mismatch",
     "nearest_entries",

@@ -1,4 +1,9 @@
-"""Label noise as a named artefact: protocol, scope, rate, seed, checksum, and the truth for diagnosis."""
+"""Wrong class labels for category retrieval (UOT-RCL, MRL, ELRCMR), as functions and as a named artefact.
+
+The official code of this family draws without a seed, lets the number of classes off by one, or draws ten
+classes whatever the data; here the count is exact, the range is 0..K-1, and the seed is an argument. The
+papers corrupt images and texts independently, which is the default of :class:`LabelNoise`.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +18,122 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.noise import asymmetric_labels, symmetric_labels
+from nclib.noise.checks import Index, Seed, generator, integers, share
 
-PROTOCOLS: dict[str, Callable[..., np.ndarray]] = {
+
+def _labels(labels: Any, n_classes: int) -> Index:
+    if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)) or n_classes < 2:
+        raise ValueError(f"n_classes must be an integer >= 2, got {n_classes!r}")
+    clean = integers(labels, "labels")
+    if clean.max() >= n_classes:
+        raise ValueError(
+            f"labels must lie in 0..{n_classes - 1}, got {int(clean.max())}; labels that start at 1 must be "
+            "shifted first"
+        )
+    return clean
+
+
+def symmetric_labels(
+    labels: Any, rate: float, *, n_classes: int, seed: Seed, exclusive: bool = False
+) -> Index:
+    """Replace a share of the labels by uniform random ones.
+
+    Parameters
+    ----------
+    labels : array of int, (n,)
+        True classes, 0..n_classes-1.
+    rate : float in [0, 1]
+        Exactly ``floor(rate * n)`` samples, chosen without replacement, get a random label.
+    n_classes : int >= 2
+        K.
+    seed : int >= 0, or a sequence of them
+        Seed of this draw.
+    exclusive : bool
+        False (the papers' protocol): uniform on all K classes, so a share 1/K of the chosen stays right.
+        True: uniform on the K - 1 wrong classes.
+
+    Returns
+    -------
+    ndarray, int64, (n,)
+        Noisy labels; compare with ``labels`` for the ground truth.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If labels, rate, number of classes or seed are out of range.
+
+    Examples
+    --------
+    >>> from nclib.noise import symmetric_labels
+    >>> symmetric_labels([0, 1, 2, 3, 0, 1, 2, 3], 0.5, n_classes=4, seed=0)
+    array([0, 1, 2, 1, 3, 1, 2, 3])
+    """
+    clean = _labels(labels, n_classes)
+    rng = generator(seed)
+    chosen = rng.choice(clean.size, share(rate, clean.size), replace=False)
+    noisy = clean.copy()
+    step = rng.integers(1 if exclusive else 0, n_classes, chosen.size)
+    noisy[chosen] = (clean[chosen] + step) % n_classes
+    return noisy
+
+
+def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, mapping: Any = None) -> Index:
+    """Replace a share of the labels by one fixed wrong class each.
+
+    Parameters
+    ----------
+    labels : array of int, (n,)
+        True classes, 0..n_classes-1.
+    rate : float in [0, 1]
+        Exactly ``floor(rate * n)`` samples are sent through the mapping.
+    n_classes : int >= 2
+        K.
+    seed : int >= 0, or a sequence of them
+        Seed of this draw.
+    mapping : array of int, (K,), optional
+        Class that each class is mistaken for. Unless given, a random half of the classes is mapped one to
+        one onto the other half, which does not change (MRL's official code).
+
+    Returns
+    -------
+    ndarray, int64, (n,)
+        Noisy labels.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If labels, rate, number of classes, mapping or seed are out of range.
+    """
+    clean = _labels(labels, n_classes)
+    rng = generator(seed)
+    if mapping is None:
+        order, half = rng.permutation(n_classes), n_classes // 2
+        target = np.arange(n_classes)
+        target[order[:half]] = order[half : 2 * half]
+    else:
+        target = integers(mapping, "mapping")
+        if target.size != n_classes or target.max() >= n_classes:
+            raise ValueError(f"mapping must hold {n_classes} classes in 0..{n_classes - 1}")
+    chosen = rng.choice(clean.size, share(rate, clean.size), replace=False)
+    noisy = clean.copy()
+    noisy[chosen] = target[clean[chosen]]
+    return noisy
+
+
+LABEL_PROTOCOLS: dict[str, Callable[..., np.ndarray]] = {
     "symmetric": symmetric_labels,
     "symmetric_exclusive": partial(symmetric_labels, exclusive=True),
     "asymmetric": asymmetric_labels,
 }
-SCOPES = ("modality", "pair")
+"""Protocol name to the function that draws it."""
+
+LABEL_SCOPES = ("modality", "pair")
+"""Independent draws for images and texts, or one draw for both."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelNoise:
-    """The labels that a learner is given, and what they should be.
+    """Given class labels of images and texts beside the true ones, with the noise between them.
 
     Parameters
     ----------
@@ -36,8 +144,9 @@ class LabelNoise:
     rate : float or None
         Share of labels that were redrawn; None for labels from a file.
     protocol, scope : str
-        How they were redrawn, and whether images and texts got noise of their own.
+        How they were redrawn, and whether images and texts got noise of their own; ``"file"`` for a file.
     seed : int or None
+        Seed of the draw; None for a file.
     """
 
     truth: np.ndarray
@@ -59,7 +168,7 @@ class LabelNoise:
         protocol: str = "symmetric",
         scope: str = "modality",
     ) -> LabelNoise:
-        """Draw wrong labels.
+        """Draw wrong labels of images and texts.
 
         Parameters
         ----------
@@ -70,29 +179,53 @@ class LabelNoise:
         n_classes : int
             K.
         seed : int >= 0
+            Seed of the draw; nothing else is random.
         protocol : {"symmetric", "symmetric_exclusive", "asymmetric"}
-            Uniform over all K classes, the true one included, as published, so that a share ``1/K`` of the
+            Uniform over all K classes, the true one included (the papers'), so that a share ``1/K`` of the
             redrawn labels stays right; uniform over the K - 1 wrong classes; or one fixed wrong class each.
         scope : {"modality", "pair"}
-            Independent draws for images and texts (the published protocol), or one draw for both.
+            Independent draws for images and texts (the papers' protocol), or one draw for both.
+
+        Returns
+        -------
+        LabelNoise
 
         Raises
         ------
         ValueError, TypeError
             For an unknown protocol or scope, and as :func:`nclib.noise.symmetric_labels`.
+
+        Examples
+        --------
+        >>> from nclib.noise import LabelNoise
+        >>> noise = LabelNoise.draw([0, 1, 2] * 100, 0.6, n_classes=3, seed=0, protocol="symmetric_exclusive")
+        >>> noise.moved, noise.true_rate
+        (360, 0.6)
         """
-        for name, value, allowed in (("protocol", protocol, PROTOCOLS), ("scope", scope, SCOPES)):
+        for name, value, allowed in (("protocol", protocol, LABEL_PROTOCOLS), ("scope", scope, LABEL_SCOPES)):
             if value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-        truth = np.asarray(labels, np.int64)
-        images, texts = (
-            PROTOCOLS[protocol](truth, rate, n_classes=n_classes, seed=(seed, stream)) for stream in (0, 1)
-        )
+        truth = integers(labels, "labels")
+        draw = partial(LABEL_PROTOCOLS[protocol], truth, rate, n_classes=n_classes)
+        images, texts = draw(seed=(seed, 0)), draw(seed=(seed, 1))
         return cls(truth, images, images if scope == "pair" else texts, rate, protocol, scope, seed)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], labels: Any, *, n_classes: int) -> LabelNoise:
-        """Read noisy labels in the published form: JSON, two lists of N classes, of images and of texts.
+        """Read noisy labels from a file of the official code: JSON, a list of N classes per modality.
+
+        Parameters
+        ----------
+        path : path
+            The file; the list of the images comes first.
+        labels : array of int, (N,)
+            True classes.
+        n_classes : int
+            K.
+
+        Returns
+        -------
+        LabelNoise
 
         Raises
         ------
@@ -117,6 +250,11 @@ class LabelNoise:
                 "drawn with one class too many must be drawn again"
             )
         return cls(truth, lists[0], lists[1], None, "file", "file", None)
+
+    @cached_property
+    def moved(self) -> int:
+        """Number of given labels, of both modalities, that are really wrong."""
+        return sum(int((given != self.truth).sum()) for given in (self.image_labels, self.text_labels))
 
     @property
     def true_rate(self) -> float:

@@ -1,6 +1,6 @@
-"""Mismatched pairs: attach captions to wrong images, and remember which.
+"""Mismatched pairs: captions attached to wrong images, with the ground truth.
 
-Two protocols of the field are both called "20 % noise", and their results must never be compared:
+Two protocols of the field are both called "20 % noise"; their results must never be compared:
 
 - ``images``: a share of the *images* change places, and the five captions of an image move together to the
   same wrong image (L2RM, DECL, RCL). The harder one.
@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nclib.common.files import digest, replacing
-from nclib.noise._checks import Index, Seed, generator, integers, share
-from nclib.noise._published import PUBLISHED
-
-__all__ = ["PROTOCOLS", "Mismatch", "mismatch"]
+from nclib.noise.checks import Index, Seed, generator, integers, share
+from nclib.noise.published import PUBLISHED
 
 _SWAPS = 24  # rounds of random exchanges; about log2 of the number of pairs mixes them
 
@@ -114,7 +112,14 @@ def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images"
     Raises
     ------
     ValueError, TypeError
-        If the rate is outside [0, 1], the protocol or the seed is none, or ``image_of`` is no index vector.
+        If the rate is outside [0, 1], the protocol or the seed is unknown, or ``image_of`` is not a vector of
+        indices.
+
+    Examples
+    --------
+    >>> from nclib.noise import mismatch
+    >>> mismatch([0, 0, 1, 1, 2, 2, 3, 3], 0.5, seed=0)
+    array([0, 0, 1, 1, 3, 3, 2, 2])
     """
     return Mismatch.draw(image_of, rate, seed=seed, protocol=protocol).image_of
 
@@ -139,14 +144,14 @@ class Mismatch:
     n_selected : int or None
         Captions that the draw chose; None for a file.
     source : str
-        Where it comes from, in words.
+        Where it comes from, as a phrase.
 
     Attributes
     ----------
-    n_moved : int
+    moved : int
         Captions that are really mismatched.
     true_rate : float
-        ``n_moved / n_captions``.
+        ``moved / n_captions``.
     checksum : str
         First 16 hex digits of the SHA-256 of ``image_of`` (int64, little-endian). A saved and reloaded
         draw keeps it.
@@ -159,13 +164,13 @@ class Mismatch:
     matched: NDArray[np.bool_]
     n_selected: int | None
     source: str
-    n_moved: int = field(init=False)
+    moved: int = field(init=False)
     true_rate: float = field(init=False)
     checksum: str = field(init=False)
 
     def __post_init__(self) -> None:
         moved = int(self.matched.size - np.count_nonzero(self.matched))
-        object.__setattr__(self, "n_moved", moved)
+        object.__setattr__(self, "moved", moved)
         object.__setattr__(self, "true_rate", moved / self.matched.size)
         object.__setattr__(self, "checksum", digest(self.image_of.astype("<i8").tobytes())[:16])
 
@@ -174,7 +179,15 @@ class Mismatch:
 
     @classmethod
     def draw(cls, image_of: Any, rate: float, *, seed: Seed, protocol: str = "images") -> Self:
-        """Draw mismatched pairs; parameters and errors as :func:`mismatch`."""
+        """Draw mismatched pairs; parameters and errors as :func:`mismatch`.
+
+        Examples
+        --------
+        >>> from nclib.noise import Mismatch
+        >>> noise = Mismatch.draw([0, 0, 1, 1, 2, 2, 3, 3], 0.5, seed=0, protocol="pairs")
+        >>> noise.moved, noise.true_rate, noise.protocol
+        (4, 0.5, 'pairs')
+        """
         if protocol not in PROTOCOLS:
             raise ValueError(f"protocol must be one of {tuple(PROTOCOLS)}, got {protocol!r}")
         true = integers(image_of, "image_of")
@@ -217,8 +230,8 @@ class Mismatch:
         FileNotFoundError
             If there is no such file.
         ValueError
-            If the file is no ``.npy`` file of whole numbers, fits neither format, both in different ways, or
-            is no permutation.
+            If the file is not a ``.npy`` file of whole numbers, fits neither format, fits both in different
+            ways, or is not a permutation.
         """
         path = Path(path)
         if not path.is_file():
@@ -255,7 +268,7 @@ class Mismatch:
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``image_of`` as a caption-level index file that :meth:`from_file` and published code read.
+        """Write ``image_of`` as a caption-level index file that :meth:`from_file` and official code read.
 
         Parameters
         ----------
@@ -278,7 +291,7 @@ class Mismatch:
         """Return one line for records and figures: protocol, rate, what really moved, source, checksum."""
         nominal = "unknown" if self.rate is None else f"{self.rate:g}"
         return (
-            f"{self.protocol} mismatch, nominal rate {nominal}: {self.n_moved:,} of {len(self):,} captions "
+            f"{self.protocol} mismatch, nominal rate {nominal}: {self.moved:,} of {len(self):,} captions "
             f"moved ({100 * self.true_rate:.2f} %), {self.source}, checksum {self.checksum}"
         )
 
@@ -289,7 +302,7 @@ def load_index(path: Path) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        When the file cannot be read or is no ``.npy`` file of numbers.
+        When the file cannot be read or is not a ``.npy`` file of numbers.
     """
     try:
         with open(path, "rb") as file:  # NumPy leaves a damaged archive open
@@ -324,7 +337,7 @@ def _read(index: Index, true: Index, n_images: int, name: str) -> Index:
         used = np.bincount(index, minlength=n_images)
         if used.max() > 1:
             raise ValueError(
-                f"{name} is no permutation: image row {int(used.argmax())} appears {int(used.max())} times"
+                f"{name} is not a permutation: image row {int(used.argmax())} appears {int(used.max())} times"
             )
         return index[true]
     used, wanted = (np.bincount(rows, minlength=n_images) for rows in (index, true))

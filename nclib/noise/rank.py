@@ -1,36 +1,20 @@
-r"""Rank correlation: is a pair as near to the bank's images as to the bank's captions? (REPAIR, Eqs. 6-9.)
+r"""Rank correlation of a pair's distances to a bank of matched pairs (REPAIR, Eqs. 6-9).
 
-A bank holds M pairs that are believed to be matched. A new pair's image has a distance to every image of the
+A bank holds M pairs that are predicted to be matched. A new pair's image has a distance to every image of the
 bank, its caption one to every caption. If the pair is matched, both rank the bank alike; the Spearman
-coefficient of the two rankings says how much. No similarity network is asked, so none can confirm its own
-mistakes.
+coefficient of the two rankings measures how much. No similarity network takes part, so none can confirm its
+own mistakes.
 
 Everything is batched and stays on its device; ranks are whole numbers, so ties are exact.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from nclib.noise._estimators import ESTIMATORS
-from nclib.noise._scaling import values_1d
-
-__all__ = [
-    "RankCorrespondence",
-    "RankLabel",
-    "bank_distances",
-    "max_ranks",
-    "nearest_entries",
-    "rank_anchors",
-    "rank_correlation",
-    "rank_correspondence",
-    "rank_labels",
-]
 
 
 class RankCorrespondence(NamedTuple):
@@ -86,7 +70,7 @@ def _features(x: Tensor, bank: Tensor, names: tuple[str, str]) -> tuple[Tensor, 
 
 
 def _representatives(bank: Tensor) -> Tensor | None:
-    """Return the first of the equal rows for every row of the bank, (M,), or None when no rows are equal.
+    """Return for every row of the bank the first row equal to it, (M,), or None when no rows are equal.
 
     A product of matrices may round two equal rows differently; ranks must not tell them apart.
     """
@@ -274,6 +258,9 @@ def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
 
 
 def _correlation(image: _Distances, text: _Distances) -> Tensor:
+    # Plan: 1. sort both sides; equal distances share the highest of their ranks; 2. without ties the ranks
+    # are a permutation, whose correlation is one product of whole numbers; 3. with ties, the covariance of
+    # the ranks over their spreads.
     n = image.values.shape[-1] if image.place is None else len(image.place)
     if n < 2:
         return image.values.new_zeros(image.values.shape[:-1])
@@ -309,7 +296,7 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     Raises
     ------
     ValueError, TypeError
-        If there are none, or they are no finite floating numbers.
+        If there are none, or they are not finite floating numbers.
     """
     r = _finite(_matrix(correlation, "correlation"), "correlation")
     if r.ndim != 1 or len(r) == 0:
@@ -375,6 +362,15 @@ def rank_correspondence(
     ------
     ValueError, TypeError
         For shapes that do not fit, or values that are not finite floating numbers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib.noise import rank_correspondence
+    >>> bank = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    >>> images, texts = torch.tensor([[0.1], [0.1]]), torch.tensor([[-0.5], [4.0]])
+    >>> rank_correspondence(images, texts, bank, bank).correlation
+    tensor([ 1., -1.])
     """
     images, bank_images = _features(images, bank_images, ("images", "bank_images"))
     texts, bank_texts = _features(texts, bank_texts, ("texts", "bank_texts"))
@@ -390,32 +386,3 @@ def rank_correspondence(
         mu, gamma = own[0] if mu is None else mu, own[1] if gamma is None else gamma
     mu, gamma = (torch.as_tensor(v, dtype=correlation.dtype, device=correlation.device) for v in (mu, gamma))
     return RankCorrespondence(correlation, rank_labels(correlation, mu, gamma), mu, gamma)
-
-
-@ESTIMATORS.register(
-    "rank", summary="soft labels from rank correlations, high is clean", paper="REPAIR, arXiv 2403.08224"
-)
-class RankLabel:
-    """Eq. 9 in the interface of the other estimators; fitted on correlations, where *high* means clean.
-
-    Attributes
-    ----------
-    mu_, gamma_ : float
-        The anchors of the fitted correlations.
-    """
-
-    mu_: float
-    gamma_: float
-
-    def fit(self, x: Any) -> Self:
-        """Take the anchors from correlations ``x``, (n,), and return the estimator."""
-        mu, gamma = rank_anchors(torch.as_tensor(values_1d(x)))
-        self.mu_, self.gamma_ = float(mu), float(gamma)
-        return self
-
-    def predict_proba(self, x: Any) -> NDArray[np.float64]:
-        """Return (n, 2): the soft label of being matched, and one minus it."""
-        if not hasattr(self, "mu_"):
-            raise RuntimeError("RankLabel is not fitted yet; call fit(x) first")
-        y = rank_labels(torch.as_tensor(values_1d(x)), self.mu_, self.gamma_).numpy()
-        return np.stack([y, 1 - y], axis=1)

@@ -1,20 +1,16 @@
-"""Exact transport by the network simplex of POT: the reference for every other solver."""
+"""Exact transport: linear programs, the reference for every other solver."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot._checks import balanced_problem, partial_problem
-from nclib.ot._dense import Result
-from nclib.ot.transport import Problem, Transport
+from nclib.ot.problem import Potentials, Problem, balanced_problem, partial_problem
+from nclib.ot.simplex import linear_program
+from nclib.ot.transport import Transport
 
-Array = np.ndarray[Any, np.dtype[Any]]
+#: Largest error of the moved mass, relative to it, of a solution that counts as found.
+MASS_TOL = 1e-6
 
 
 def partial_exact(
@@ -42,8 +38,16 @@ def partial_exact(
     ------
     TypeError, ValueError
         As for :func:`nclib.ot.partial_sinkhorn`.
+
+    Examples
+    --------
+    >>> import torch, nclib.ot
+    >>> cost = torch.tensor([[0.1, 0.9], [0.8, 0.3]], dtype=torch.float64)
+    >>> nclib.ot.partial_exact(cost, 0.6).plan
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.1000]], dtype=torch.float64)
     """
-    return _linear(partial_problem(cost, mass, p, q, 0.0, mask, "linear"))
+    return _solve(partial_problem(cost, mass, p, q, 0.0, mask, "linear"))
 
 
 def exact(
@@ -66,54 +70,21 @@ def exact(
     TypeError, ValueError
         As for :func:`nclib.ot.sinkhorn`.
     """
-    return _linear(balanced_problem(cost, p, q, 0.0, mask, "linear"))
+    return _solve(balanced_problem(cost, p, q, 0.0, mask, "linear"))
 
 
-def _network_simplex(
-    cost: Array, allowed: Array | None, p: Array, q: Array, mass: float
-) -> tuple[Array, Array, Array]:
-    """Plan (n, m) and duals (n+1,), (m+1,) of the extended problem; forbidden cells cost too much."""
-    from ot import emd
-
-    n, m = cost.shape
-    real = cost if allowed is None else cost[allowed]
-    low, high = float(real.min()), float(real.max())
-    big = (high - low + 1.0) * 2 * (n + m)
-    extended = np.zeros((n + 1, m + 1))
-    extended[:n, :m] = cost - low if allowed is None else np.where(allowed, cost - low, big)
-    extended[n, m] = big
-    rows = np.append(p, max(q.sum() - mass, 0.0))
-    cols = np.append(q, max(p.sum() - mass, 0.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # POT warns about rounding of the weights, which is measured below
-        full, log = emd(rows, cols * (rows.sum() / cols.sum()), extended, numItermax=10_000_000, log=True)
-    plan = np.asarray(full)[:n, :m]
-    if allowed is not None:
-        plan = np.where(allowed, plan, 0.0)
-    f, g = np.array(log["u"]), np.array(log["v"])
-    f[:n] += low
-    g[m] -= low
-    return plan, f, g
-
-
-def _linear(problem: Problem) -> Transport:
-    problem = replace(problem, cost=problem.cost.detach())
-    cost, mask = problem.cost, problem.mask
-    n, m = cost.shape[-2:]
-    result = Result(problem)
-    k = len(result.plan)
-    costs = cost.reshape(k, n, m).double().cpu().numpy()
-    masks = None if mask is None else mask.expand(cost.shape).reshape(k, n, m).cpu().numpy()
-    ps, qs = problem.p.reshape(k, n).cpu().numpy(), problem.q.reshape(k, m).cpu().numpy()
-    masses = problem.mass.reshape(k).cpu().numpy()
-    for i in range(k):
-        if masses[i] == 0:
-            continue
-        plan, f, g = _network_simplex(costs[i], None if masks is None else masks[i], ps[i], qs[i], masses[i])
-        result.plan[i] = torch.from_numpy(plan).to(cost.dtype)
-        result.f[i], result.g[i] = torch.from_numpy(f[:n]), torch.from_numpy(g[:m])
-        result.f_slack[i], result.g_slack[i] = f[n], g[m]
-        result.row_error[i] = float(np.maximum(plan.sum(1) - ps[i], 0).sum()) / masses[i]
-        result.col_error[i] = float(np.maximum(plan.sum(0) - qs[i], 0).sum()) / masses[i]
-        result.converged[i] = bool(abs(plan.sum() - masses[i]) <= 1e-6 * masses[i])
-    return result.pack()
+def _solve(problem: Problem) -> Transport:
+    problem = problem.constant()
+    device, mass = problem.cost.device, problem.mass
+    found, duals = linear_program(problem)
+    found = found.to(device)
+    scale = torch.where(mass > 0, mass, 1.0)
+    return Transport(
+        plan=found.to(problem.cost.dtype),
+        row_error=(found.sum(-1) - problem.p).clamp_min(0).sum(-1) / scale,
+        col_error=(found.sum(-2) - problem.q).clamp_min(0).sum(-1) / scale,
+        iterations=torch.zeros(mass.shape, dtype=torch.int64, device=device),
+        converged=(found.sum((-2, -1)) - mass).abs() <= MASS_TOL * scale,
+        potentials=Potentials(*(x.to(device) for x in (duals.f, duals.g, duals.f_slack, duals.g_slack))),
+        problem=problem,
+    )

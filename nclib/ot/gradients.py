@@ -1,4 +1,4 @@
-"""How gradients flow from a plan or a value to the cost: a named choice.
+"""Gradients of a plan and its value with respect to the cost, by name.
 
 ``none``
     Nothing flows: plan and value are constants.
@@ -21,45 +21,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib.common.registry import Registry
-from nclib.ot.transport import Potentials, Problem, Transport
+from nclib.ot.backends import unrolled
+from nclib.ot.problem import Potentials, Problem
+from nclib.ot.transport import Transport
 
-Solver = Callable[[Problem], Transport]
-
-_gradients: Registry[Any] = Registry("gradient")
-
-
-def differentiate(solver: Solver, problem: Problem, gradient: str, max_iter: int, tol: float) -> Transport:
-    """Solve ``problem`` and connect plan and value to its cost in the way that ``gradient`` names."""
-    return _gradients[gradient].factory(solver, problem, max_iter, tol)
+GRADIENTS = ("none", "envelope", "implicit", "unrolled")
 
 
-def _constant(problem: Problem) -> Problem:
-    return replace(problem, cost=problem.cost.detach())
-
-
-@_gradients.register("none", summary="plan and value are constants")
-def _none(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return solver(_constant(problem))
-
-
-@_gradients.register("envelope", summary="constant plan, value <C, plan>")
-def _envelope(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    return replace(solver(_constant(problem)), problem=problem)
-
-
-@_gradients.register("implicit", summary="through the optimality conditions")
-def _implicit(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    solved = solver(_constant(problem))
-    plan = _ImplicitPlan.apply(problem.cost, solved)
-    return replace(solved, plan=plan, problem=problem)
-
-
-@_gradients.register("unrolled", summary="autograd through the passes")
-def _unrolled(solver: Solver, problem: Problem, max_iter: int, tol: float) -> Transport:
-    from nclib.ot._unrolled import solve
-
-    return solve(problem, max_iter=max_iter, tol=tol)
+def differentiate(
+    solver: Callable[[Problem], Transport], problem: Problem, gradient: str, max_iter: int, tol: float
+) -> Transport:
+    """Solve ``problem``; ``gradient`` names how plan and value depend on its cost."""
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
+    if gradient == "unrolled":
+        return unrolled.solve(problem, max_iter=max_iter, tol=tol)
+    solved = solver(problem.constant())
+    if gradient == "none":
+        return solved
+    if gradient == "implicit":
+        solved = replace(solved, plan=_ImplicitPlan.apply(problem.cost, solved))
+    return replace(solved, problem=problem)
 
 
 class _ImplicitPlan(torch.autograd.Function):

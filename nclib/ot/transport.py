@@ -1,72 +1,20 @@
-"""What a transport solver returns: a plan that can be questioned."""
+"""The result of a solver: a plan together with the evidence of how good it is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from nclib.ot._certificate import Certificate
-
-
-@dataclass(frozen=True)
-class Potentials:
-    """Dual potentials in the unit of the cost: ``plan = exp((f_i + g_j - C_ij) / reg)``.
-
-    A row or column without weight, or without any allowed entry, has potential minus infinity: it takes no
-    part. ``f_slack`` and ``g_slack`` belong to the dummy row and the dummy column of the extended problem;
-    they are minus infinity where there is no slack (everything on that side is moved).
-
-    Parameters
-    ----------
-    f : Tensor, shape (..., n)
-    g : Tensor, shape (..., m)
-    f_slack, g_slack : Tensor, shape (...)
-    """
-
-    f: Tensor
-    g: Tensor
-    f_slack: Tensor
-    g_slack: Tensor
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The problem that was solved, after the defaults were filled in (all weights float64).
-
-    Parameters
-    ----------
-    cost : Tensor, shape (..., n, m)
-        As given (device and dtype of the caller); not read where ``mask`` is False.
-    mask : Tensor of bool, broadcastable to (..., n, m), or None
-        True where transport is allowed.
-    p, q : Tensor, shape (..., n) and (..., m)
-        Row and column weights (upper bounds of the plan's sums).
-    mass : Tensor, shape (...)
-        Mass to move.
-    reg : float
-        Weight of the entropy, in the unit of the cost; 0 for a linear program.
-    formulation : str
-        ``"extended"`` (entropy also on what is not moved), ``"capped"`` (entropy on the moved mass only),
-        ``"balanced"`` (everything is moved) or ``"linear"`` (no entropy).
-    """
-
-    cost: Tensor
-    mask: Tensor | None
-    p: Tensor
-    q: Tensor
-    mass: Tensor
-    reg: float
-    formulation: str
+from nclib.ot.certificate import Certificate, certify
+from nclib.ot.problem import Potentials, Problem
 
 
 @dataclass(frozen=True)
 class Transport:
-    """A transport plan with the evidence of how good it is.
+    """A transport plan with its errors, its dual potentials and the problem that it solves.
 
     Parameters
     ----------
@@ -83,7 +31,7 @@ class Transport:
     potentials : Potentials or None
         Dual potentials (None for an exact solver that gives none).
     problem : Problem
-        What was solved.
+        The problem, with its defaults filled in.
 
     Examples
     --------
@@ -137,7 +85,54 @@ class Transport:
         ------
         ValueError
             If the solver gave no potentials.
-        """
-        from nclib.ot._certificate import certify
 
-        return certify(self, exact=exact)
+        Examples
+        --------
+        >>> import torch, nclib.ot
+        >>> cost = torch.tensor([[0.1, 0.9], [0.8, 0.3]], dtype=torch.float64)
+        >>> evidence = nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.05).certify(exact=True)
+        >>> bool(evidence.gap.abs() < 1e-9), round(float(evidence.linear_optimum), 9)
+        (True, 0.05)
+        """
+        if self.potentials is None:
+            raise ValueError("this transport has no potentials to certify it with")
+        return certify(self.plan, self.potentials, self.problem, exact=exact)
+
+
+class Buffers:
+    """Result of k problems while it is being computed: filled problem by problem, then packed."""
+
+    def __init__(self, problem: Problem) -> None:
+        cost = problem.cost
+        n, m = cost.shape[-2:]
+        k = cost.shape[:-2].numel()
+        like = torch.empty(0, dtype=torch.float64, device=cost.device)
+        self.problem = problem
+        self.plan = torch.zeros(k, n, m, dtype=cost.dtype, device=cost.device)
+        self.f = like.new_full((k, n), -torch.inf)
+        self.g = like.new_full((k, m), -torch.inf)
+        self.f_slack = like.new_full((k,), -torch.inf)
+        self.g_slack = like.new_full((k,), -torch.inf)
+        self.row_error = like.new_zeros(k)
+        self.col_error = like.new_zeros(k)
+        self.iterations = torch.zeros(k, dtype=torch.int64, device=cost.device)
+        self.converged = torch.ones(k, dtype=torch.bool, device=cost.device)
+
+    def pack(self) -> Transport:
+        """Return the result in the shape of the problem's batch."""
+        batch, n, m = self.problem.cost.shape[:-2], *self.problem.cost.shape[-2:]
+        potentials = Potentials(
+            self.f.reshape(*batch, n),
+            self.g.reshape(*batch, m),
+            self.f_slack.reshape(batch),
+            self.g_slack.reshape(batch),
+        )
+        return Transport(
+            plan=self.plan.reshape(*batch, n, m),
+            row_error=self.row_error.reshape(batch),
+            col_error=self.col_error.reshape(batch),
+            iterations=self.iterations.reshape(batch),
+            converged=self.converged.reshape(batch),
+            potentials=potentials,
+            problem=self.problem,
+        )

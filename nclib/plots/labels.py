@@ -15,7 +15,7 @@ from nclib.plots.style import panels as grid
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nclib.data.category import CategorySplit
+    from nclib.data import CategorySplit
 
 DIRECTIONS = {"map_i2t": "image to text", "map_t2i": "text to image"}
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]

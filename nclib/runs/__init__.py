@@ -120,7 +120,7 @@ def run(
     method : str
         One of ``nclib.methods.available()`` (pairs) or ``nclib.label_noise.available()`` (labels).
     dataset : str, optional
-        One of ``nclib.data.available()``; for labels one of ``nclib.data.category.available()``.
+        One of ``nclib.data.available("pairs")``; for labels one of ``nclib.data.available("categories")``.
     model : str, optional
         One of ``nclib.models.available()``. Pairs only.
     mrate : float in [0, 1], optional

@@ -21,10 +21,9 @@ from nclib.common.lock import check_writable, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
-from nclib.data import Dataset
-from nclib.data.category import CategoryData
-from nclib.noise import Mismatch
-from nclib.noise.label_noise import LabelNoise
+from nclib.data import CategoryData, Dataset, check_task
+from nclib.data.registry import available, datasets
+from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.distributed import processes
 from nclib.runs.identity import fingerprint
@@ -70,6 +69,7 @@ class Experiment(ABC, Generic[T, D, N]):
     methods: ClassVar[MethodRegistry[Any]]
     catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
+    task: ClassVar[str]  # of the data: "pairs" or "categories"
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
@@ -171,8 +171,9 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                hint = "; import the file that registers another one first" if name == "model" else ""
-                found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
+                known = available(self.task) if name == "dataset" else catalogue
+                hint = "; import the file that registers another one first"
+                found.append(f"{name}={given[name]!r}: must be one of {', '.join(known)}{hint}")
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
@@ -202,7 +203,8 @@ class Experiment(ABC, Generic[T, D, N]):
             noise_sha256=sha256,
             **mappings,
         )
-        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
+        check_task(dataset, self.task)
+        _check_data_options(dataset, settings.data_options)
         return settings
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
@@ -378,7 +380,7 @@ def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collec
         raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
 
 
-def _check_data_options(datasets: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
+def _check_data_options(dataset: str, given: Mapping[str, Any]) -> None:
     """Raise a ValueError when a data set lacks such an option, or one is missing or of another type."""
     allowed = signature(datasets[dataset].factory)
     check_unknown("data_options", dataset, given, allowed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nclib.common.method import check_terms
-from nclib.data.category import CategorySplit
+from nclib.data import CategorySplit
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
 from nclib.runs.loop import SavedLoop, seed_of

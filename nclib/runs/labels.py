@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib import label_noise
-from nclib.data import category
-from nclib.data.category import CategoryData, category_datasets
+from nclib import data, label_noise
+from nclib.data import CategoryData
+from nclib.data.registry import datasets
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
-from nclib.noise.label_noise import LabelNoise
+from nclib.noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.loop import epoch_arrays
@@ -33,8 +33,9 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     options = LabelOptions
     schedule = LabelSchedule
     methods = METHODS
-    catalogues = {"dataset": category_datasets}  # noqa: RUF012
+    catalogues = {"dataset": datasets}  # noqa: RUF012
     mappings = ("data_options",)
+    task = "categories"
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
     in_one_process = "runs of category retrieval"
     items = "labels"
@@ -51,7 +52,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
 
     def load(self, settings: LabelSettings, folder: Path, device: torch.device) -> LoadedLabels:
         schedule = settings.schedule
-        dataset = category.load(settings.run.dataset, **settings.data_options)
+        dataset = data.load(settings.run.dataset, **settings.data_options)
         noise = draw_labels(settings, dataset)
         method = label_noise.build(self.method, **vars(settings.method_options))
         train = Training(

@@ -216,9 +216,8 @@ class SavedLoop(ABC):
             np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
             path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
             write_atomically(path, buffer.getvalue())
-        content = {**self.identity, **self._state(), "history": self.history, "best": self.best}
-        content["computed_on"] = self.computed_on
-        checkpoint.save(self._file, content)
+        so_far = {"history": self.history, "best": self.best, "computed_on": self.computed_on}
+        checkpoint.save(self._file, {**self.identity, **self._state(), **so_far})
 
     def _resume(self) -> None:
         if self._file.exists():

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nclib.common.options import option
-from nclib.noise.label_noise import PROTOCOLS, SCOPES
+from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES
 from nclib.runs.presets import PRESETS
 
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
@@ -54,10 +54,12 @@ class PairOptions(RunOptions):
 class LabelOptions(RunOptions):
     """Options of a run on wrong labels."""
 
-    dataset: str = option("emoji_category", help="name of the data; see nclib.data.category.available()")
+    dataset: str = option("emoji_category", help="name of the data; see nclib.data.available()")
     noise_rate: float | None = option(0.0, low=0, high=1, help="share of training labels that are redrawn")
-    protocol: str = option("symmetric", choices=tuple(PROTOCOLS), help="how labels are redrawn")
-    scope: str = option("modality", choices=SCOPES, help="noise for images and texts apart, or per pair")
+    protocol: str = option("symmetric", choices=tuple(LABEL_PROTOCOLS), help="how labels are redrawn")
+    scope: str = option(
+        "modality", choices=LABEL_SCOPES, help="noise for images and texts apart, or per pair"
+    )
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     methods = METHODS
     catalogues = {"dataset": datasets, "model": MODELS}  # noqa: RUF012
     mappings = ("model_options", "data_options")
+    task = "pairs"
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
     items = "pairs"

@@ -1,4 +1,4 @@
-"""The page on adding a method tells the truth: its file, put into a copy of the package, trains there."""
+"""The page on adding a method tells the truth: its files run as they are, inside the package and outside."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ import pytest
 from code_blocks import blocks, run
 
 import nclib
+from nclib.label_noise import DeepMethod, LabelLoop, Projector
 from nclib.methods import Loop, Method
+from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.pair_trainer import PairTrainer
 
-FILE = Path(__file__).resolve().parents[2] / "book" / "add_a_method.md"
+BOOK = Path(__file__).resolve().parents[2] / "book"
+FILE = BOOK / "add_a_method.md"
 PAGE, BLOCKS = FILE.read_text("utf8"), blocks(FILE)
+PAIRS, LABELS = PAGE.split("## A method for wrong labels")
+MODEL = blocks(BOOK / "howto" / "model.md")["best-region"].code
 PACKAGE = Path(nclib.__file__).parent
 
 
 def test_every_block_of_the_page_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["dropped", "run-dropped"]
+    assert list(BLOCKS) == ["dropped", "run-dropped", "compare-dropped", "trimmed", "run-trimmed"]
     assert PAGE.count("```python") == 0
-    assert BLOCKS["dropped"].caption == "nclib/methods/dropped.py"
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the package, to which only the page's file was added."""
-    folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(PACKAGE, folder / "nclib", ignore=shutil.ignore_patterns("__pycache__"))
-    (folder / "nclib" / "methods" / "dropped.py").write_text(BLOCKS["dropped"].code, "utf8")
-    return folder
+def test_the_files_use_public_names_only() -> None:
+    imports = re.findall(r"^from (nclib\S*) import (.*)$", PAGE, re.MULTILINE)
+    assert len(imports) >= 5
+    for module, names in imports:
+        assert not re.search(r"\b_", f"{module} {names}")
+        package = module.split(".")[1] if "." in module else ""
+        if package in ("methods", "label_noise"):
+            public = getattr(nclib, package)
+            assert module == public.__name__
+            assert set(names.split(", ")) <= set(public.__all__)
 
 
 CHECK = """
@@ -43,6 +50,7 @@ except ValueError as error:
     message = str(error)
 print(json.dumps({
     "catalogue": nclib.methods.available()["dropped"],
+    "labels": nclib.label_noise.available()["trimmed"],
     "message": message,
     "phases": [row["phase"] for row in record.curves],
     "auc": record.diagnostics["auc"],
@@ -52,32 +60,100 @@ print(json.dumps({
 """
 
 
-def test_one_new_file_is_a_method(copy: Path) -> None:
-    out = run(BLOCKS["run-dropped"].code + CHECK, copy, copy)
-    seen = json.loads(out.splitlines()[-1])
+def test_one_new_file_is_a_method(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "nclib", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "nclib" / "methods" / "dropped.py").write_text(BLOCKS["dropped"].code, "utf8")
+    (tmp_path / "nclib" / "label_noise" / "trimmed.py").write_text(BLOCKS["trimmed"].code, "utf8")
+    out = run(BLOCKS["run-dropped"].code + CHECK + BLOCKS["run-trimmed"].code, tmp_path, tmp_path)
+    seen = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
     assert seen["catalogue"].startswith("Gaussian-mixture split")
+    assert seen["labels"].startswith("cross entropy")
     assert "unknown parameter 'thresold'; did you mean 'threshold'?" in seen["message"]
     assert seen["phases"] == ["warm-up", "training"]
     assert seen["auc"] > 0.5
     assert seen["options"] == {"tau": 0.05, "threshold": 0.5}
     assert seen["paper"] == {"warmup_epochs": 5, "epochs": 30}
-    assert list((copy / "runs").glob("dropped-vse-planted-*/record.json"))
+    assert list((tmp_path / "runs").glob("dropped-vse-planted-*/record.json"))
+    assert 0 < float(out.splitlines()[-1]) <= 1
 
 
-def test_a_cell_of_a_notebook_is_enough(tmp_path: Path) -> None:
-    script = f"exec(compile({BLOCKS['dropped'].code!r}, 'cell', 'exec'))\n" + BLOCKS["run-dropped"].code
-    assert "rSum" in run(script, tmp_path, PACKAGE.parent)
+LOAD = """
+import importlib.util, json, sys
+
+def by_path(name):
+    spec = importlib.util.spec_from_file_location(name, f"{name}.py")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+for name in ("dropped", "best_region", "trimmed"):
+    by_path(name)
+"""
+LOOK = """
+lines = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
+known = sorted({colour for colour, _ in plots.METHOD_STYLES.values()})
+print(json.dumps({
+    "catalogues": [
+        "dropped" in nclib.methods.available(),
+        "best_region" in nclib.models.available(),
+        "trimmed" in nclib.label_noise.available(),
+    ],
+    "rows": sorted(map(list, set(zip(table["method"], table["model"], table["mrate"])))),
+    "auc": table[table["method"] == "dropped"]["auc"].tolist(),
+    "lines": lines,
+    "known": known,
+}))
+"""
+
+
+def test_a_method_and_a_model_outside_the_package_come_as_far_as_a_figure(tmp_path: Path) -> None:
+    files = {"dropped": BLOCKS["dropped"].code, "trimmed": BLOCKS["trimmed"].code, "best_region": MODEL}
+    for name, code in files.items():
+        (tmp_path / f"{name}.py").write_text(code, "utf8")
+    compare = BLOCKS["compare-dropped"].code.replace('model="vse"', 'model="best_region"')
+    assert compare.count("best_region") == 1
+    out = run(f"{LOAD}\nimport nclib\n{compare}{LOOK}", tmp_path, PACKAGE.parent)
+    seen = json.loads(out.splitlines()[-1])
+    assert seen["catalogues"] == [True, True, True]
+    assert seen["rows"] == [[m, "best_region", rate] for m in ("dropped", "plain") for rate in (0.2, 0.6)]
+    assert all(0 <= auc <= 1 for auc in seen["auc"])
+    assert set(seen["lines"]) == {"dropped", "plain"}
+    assert seen["lines"]["plain"] in seen["known"]
+    assert seen["lines"]["dropped"] not in seen["known"]
+    assert (tmp_path / "dropped.svg").stat().st_size > 1000
+    assert len(list((tmp_path / "runs").glob("*-best_region-planted-*/record.json"))) == 4
+
+
+def test_a_cell_of_a_notebook_is_enough_and_may_run_again(tmp_path: Path) -> None:
+    cell = f"exec(compile({BLOCKS['dropped'].code!r}, 'cell', 'exec'))\n"
+    steps = [BLOCKS[name].code for name in ("run-dropped", "compare-dropped")]
+    assert "rSum" in run(cell + cell + "\n".join(steps), tmp_path, PACKAGE.parent)
+
+
+def offered(loop: type) -> set[str]:
+    return {name for name in set(dir(loop)) | set(loop.__annotations__) if not name.startswith("_")}
 
 
 def test_what_the_page_names_exists() -> None:
-    named = set(re.findall(r"`loop\.(\w+)`", PAGE))
-    offered = set(dir(Loop)) | set(Loop.__annotations__)
+    named = set(re.findall(r"`loop\.(\w+)`", PAIRS))
     assert len(named) > 12
-    assert named <= offered
-    public = {name for name in offered if not name.startswith("_")} - {"networks", "n_pairs", "batch_size"}
-    assert public - {"device", "lr"} <= named, "the loop offers more than the page tells"
+    assert named <= offered(Loop)
+    missing = offered(Loop) - named - {"networks", "n_pairs", "batch_size", "device", "lr"}
+    assert not missing, "the loop offers more than the page tells"
     assert {name for name in named if callable(getattr(Loop, name, None))} <= set(dir(PairTrainer))
     hooks = {"settings", "warmup_step", "step", "begin_epoch", "end_epoch", "diagnostics", "prepare"}
     hooks |= {"state", "load_state", "clean_share", "n_networks"}
     assert hooks <= set(dir(Method))
-    assert all(f"`{name}`" in PAGE for name in hooks)
+    assert all(f"`{name}`" in PAIRS for name in hooks)
+
+
+def test_what_the_page_names_for_labels_exists() -> None:
+    named = set(re.findall(r"`(\w+)`", LABELS))
+    assert len(named & offered(LabelLoop)) >= 8
+    assert {name for name in named if callable(getattr(LabelLoop, name, None))} <= set(dir(LabelTrainer))
+    known = set(dir(DeepMethod)) | set(dir(Projector)) | offered(LabelLoop)
+    assert named <= known
+
+
+@pytest.mark.parametrize("hook", sorted(Projector.__abstractmethods__))
+def test_the_page_names_what_a_projector_must_define(hook: str) -> None:
+    assert f"`{hook}`" in LABELS

@@ -73,24 +73,6 @@ def test_the_code_of_a_page_runs_in_its_order(
     assert capsys.readouterr().out
 
 
-def test_the_page_on_own_data_says_what_the_check_finds(
-    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before a run the vocabulary is missing and nothing else; after it the folder is complete."""
-    monkeypatch.chdir(folders["own_data"])
-    line = next(c for c in commands(PAGES["own_data"]) if "data check" in c)
-    words = shlex.split(line)[1:]
-    assert cli.main(words) == 0
-    (folders["own_data"] / "mine" / "f30k_precomp" / "f30k_precomp_vocab.json").unlink()
-    capsys.readouterr()
-    assert cli.main(words) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert [row.split()[:2] for row in said if row.split()[0] in ("missing", "wrong")] == [
-        ["missing", "f30k_precomp_vocab.json"]
-    ]
-    assert said[-1].strip().startswith("-> missing: put the published file there, or make it")
-
-
 def test_no_line_of_code_is_cut_by_the_page() -> None:
     long = {
         f"{name}: {line}"

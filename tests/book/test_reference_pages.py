@@ -21,7 +21,7 @@ LOCAL = {
     "plan",
     "p",
     "q",
-    "p_matched",
+    "p_clean",
     "reg",
     "regions",
     "words",

@@ -206,10 +206,10 @@ def test_noise_files_are_named(tmp_path, monkeypatch):
     assert "12 entries, not among the published files" in found["noise_inx_0.4.npy"].text
     import hashlib
 
-    from nclib.noise import _published
+    from nclib.noise import PUBLISHED
 
     digest = hashlib.sha256((tmp_path / "noise_inx_0.4.npy").read_bytes()).hexdigest()[:16]
-    monkeypatch.setitem(_published.PUBLISHED, digest, ("RCL/DECL f30k", 0.4))
+    monkeypatch.setitem(PUBLISHED, digest, ("RCL/DECL f30k", 0.4))
     assert "published: RCL/DECL f30k, rate 0.4" in noise_files(tmp_path)[1].text
 
 

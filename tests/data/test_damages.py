@@ -10,7 +10,7 @@ from nclib.data import check as command
 from nclib.data import load
 from nclib.data.check import GOOD, MISSING, OTHER, WRONG, Expected, check, main, noise_files
 from nclib.data.convert import half
-from nclib.data.precomputed import LAYOUTS
+from nclib.data.region_features import LAYOUTS
 from nclib.data.vocabulary import Vocabulary
 from nclib.noise import Mismatch
 
@@ -124,7 +124,7 @@ DAMAGES = {
         "train_ims.f16.npy",
         array((numbers(6) * 2).astype(np.float16)),
         WRONG,
-        "no copy of train_ims.npy: row 0 differs; make it again with: nclib data convert half",
+        "not a copy of train_ims.npy: row 0 differs; make it again with: nclib data convert half",
     ),
     "copy of other rows": (
         "train_ims.f16.npy",

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nclib.common.files import digest, write_atomically
-from nclib.data import Captions, Dataset, Split, Vocabulary, load
+from nclib.data import Captions, Dataset, Split, Vocabulary, available, check_task, load, register
+from nclib.data.registry import datasets
 from nclib.data.vocabulary import SPECIAL
 
 WORDS = Vocabulary((*SPECIAL, *"abcdefgh"))
@@ -199,6 +200,62 @@ def test_checksum_sees_shape_type_order_and_content():
     }
     assert len(sums) == 7
     assert digest([np.asfortranarray(a.reshape(2, 3))]) == digest([a.reshape(2, 3)])
+
+
+@pytest.fixture
+def own():
+    """Give names of the catalogue back."""
+    before = set(datasets)
+    yield
+    for name in set(datasets) - before:
+        datasets.remove(name)
+
+
+def test_one_catalogue_knows_the_task_of_every_name():
+    pairs, categories = available("pairs"), available("categories")
+    assert {"emoji", "planted", "f30k", "coco", "cc152k", "region_files"} == set(pairs)
+    assert {"emoji_category", "planted_category", "wikipedia", "category_file"} < set(categories)
+    assert dict(available()) == {**pairs, **categories}
+    assert not set(pairs) & set(categories)
+    with pytest.raises(ValueError, match="task must be one of 'pairs', 'categories', got 'labels'"):
+        available("labels")
+
+
+def test_a_data_set_of_the_other_task_is_refused_with_names_that_fit():
+    check_task("emoji", "pairs")
+    check_task("wikipedia", "categories")
+    with pytest.raises(
+        ValueError, match=r"dataset='emoji' holds image-caption pairs, but .* needed: .*wikipedia"
+    ):
+        check_task("emoji", "categories")
+    with pytest.raises(
+        ValueError, match=r"dataset='wikipedia' holds pairs with categories.* one of cc152k, coco"
+    ):
+        check_task("wikipedia", "pairs")
+    with pytest.raises(ValueError, match="did you mean 'wikipedia'"):
+        check_task("wikipdia", "pairs")
+
+
+def test_own_data_are_registered_for_a_task(own):
+    @register("own", summary="two views", task="categories")
+    def own_data(*, n_train: int = 5):
+        return load("planted_category", n_train=n_train)
+
+    assert len(load("own", n_train=3).train) == 3
+    assert "own" in available("categories")
+    with pytest.raises(ValueError, match="registered twice"):
+        register("own", summary="")(own_data)
+
+
+def test_mistakes_in_a_registration_are_told(own):
+    with pytest.raises(ValueError, match="task must be one of"):
+        register("own", summary="", task="labels")
+    with pytest.raises(TypeError, match=r"every option needs a name"):
+        register("own", summary="")(lambda **options: None)
+    assert "own" not in available()
+    register("own", summary="")(lambda: load("planted_category"))
+    with pytest.raises(TypeError, match="task='pairs' and must return a Dataset, got CategoryData"):
+        load("own")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from nclib.data import load
-from nclib.data.emoji import SIZES, assets, compose, generate, grammar
+from nclib.data.emoji import assets, compose, generate, grammar
+from nclib.data.emoji.pairs import SIZES
 
 FEW = {"n_train": 60, "n_val": 10, "n_test": 30}
+OPTIONS = {**FEW, "regions": 12, "variant": "standard", "seed": 0}
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +213,7 @@ def test_concept_names_are_distinct_and_plain():
 
 
 def test_a_damaged_cache_is_rebuilt(data, cache):
-    options = generate.Options(**FEW, regions=12, variant="standard", seed=0)
-    folder = cache / "emoji" / generate.cache_key(options)
+    folder = cache / "emoji" / generate.cache_key(OPTIONS)
     images = folder / "test_images.npy"
     before = images.read_bytes()
     content = bytearray(before)
@@ -223,19 +224,25 @@ def test_a_damaged_cache_is_rebuilt(data, cache):
     assert images.read_bytes() == before
 
 
-def test_the_key_follows_options_files_and_code(tmp_path, monkeypatch):
-    options = generate.Options(**FEW, regions=12, variant="standard", seed=0)
-    key = generate.cache_key(options)
-    assert generate.cache_key(generate.Options(**FEW, regions=36, variant="standard", seed=0)) != key
-    with monkeypatch.context() as patch:
-        patch.setattr(assets, "asset_bytes", lambda: {"drawings.png": b"other"})
-        assert generate.cache_key(options) != key
+def test_the_key_follows_options_files_and_recipe(monkeypatch):
+    key = generate.cache_key(OPTIONS)
+    assert generate.cache_key({**OPTIONS, "regions": 36}) != key
+    for module, name, value in (
+        (assets, "asset_bytes", lambda: {"drawings.png": b"other"}),
+        (generate, "RECIPE", generate.RECIPE + 1),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert generate.cache_key(OPTIONS) != key
+    assert generate.cache_key(OPTIONS) == key
+
+
+def test_a_comment_in_the_code_leaves_the_key_as_it_is(tmp_path, monkeypatch):
+    key = generate.cache_key(OPTIONS)
     code = tmp_path / "compose.py"
-    code.write_text("JITTER = 0.2")
-    with monkeypatch.context() as patch:
-        patch.setattr(compose, "__file__", str(code))
-        assert generate.cache_key(options) != key
-    assert generate.cache_key(options) == key
+    code.write_text("# a comment\n")
+    monkeypatch.setattr(compose, "__file__", str(code))
+    assert generate.cache_key(OPTIONS) == key
 
 
 def test_changed_shipped_files_are_refused(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from nclib.label_noise import Training
 from nclib.label_noise.gma import ALPHAS, scatter
 from nclib.label_noise.gss_sl import normal_equations, objective, sparse_regression
 from nclib.label_noise.mcca import canonical
-from nclib.label_noise.mvda import consistency, pooled_scatter
+from nclib.label_noise.mvda import pooled_scatter, view_consistency
 from nclib.label_noise.parts import linear
 
 LINEAR = ("gma", "gss_regression", "mcca", "mvda", "pls")
@@ -90,9 +90,9 @@ def test_dimensions_to_try():
 
 def test_choice_takes_the_first_best_and_leaves_it_in_use():
     values, used = {1: 0.2, 2: 0.7, 3: 0.7, 4: 0.1}, []
-    assert linear.choose([1, 2, 3, 4], used.append, lambda: values[used[-1]]) == 2
+    assert linear.choose_best([1, 2, 3, 4], used.append, lambda: values[used[-1]]) == 2
     assert used == [1, 2, 3, 4, 2]
-    assert linear.choose([5], used.append, lambda: pytest.fail("nothing to choose")) == 5
+    assert linear.choose_best([5], used.append, lambda: pytest.fail("nothing to choose")) == 5
 
 
 # ------------------------------------------------------------------------------------------------ methods
@@ -222,7 +222,7 @@ def test_mvda_scatter_is_that_of_the_pooled_projections():
 
 def test_view_consistency_compares_combinations_of_samples():
     views = linear.views(pairs(25), 1.0)
-    matrix, (v, t) = consistency(views), views
+    matrix, (v, t) = view_consistency(views), views
     w = torch.randn(matrix.shape[0], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     combined = []
     for view, part in ((v, w[:12]), (t, w[12:])):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from nclib.data import category
+from nclib.data import CategoryData, CategorySplit, load
 
 SIZES = {"train": 12, "valid": 4, "test": 6}
 SHORT = {"train": "tr", "valid": "val", "test": "te"}
@@ -56,25 +56,25 @@ FILES = {
 @pytest.mark.parametrize("key", ["text", "texts"])
 def test_hdf5(tmp_path, arrays, name, key):
     write_hdf5(tmp_path / "data" / FILES[name], arrays, key)
-    same(category.load(name, root=tmp_path, sizes="any"), arrays)
-    same(category.load(name, root=tmp_path / "data" / FILES[name], sizes="any"), arrays)
+    same(load(name, root=tmp_path, sizes="any"), arrays)
+    same(load(name, root=tmp_path / "data" / FILES[name], sizes="any"), arrays)
 
 
 def test_without_validation_arrays_the_first_test_rows_validate(tmp_path, arrays):
     write_hdf5(tmp_path / FILES["wikipedia"], arrays, splits=("train", "test"))
-    data = category.load("wikipedia", root=tmp_path, sizes="any", n_val=2)
+    data = load("wikipedia", root=tmp_path, sizes="any", n_val=2)
     assert np.array_equal(data.val.images, arrays["test"][0][:2])
     assert np.array_equal(data.test.labels, arrays["test"][2][2:])
     with pytest.raises(ValueError, match="n_val"):
-        category.load("wikipedia", root=tmp_path, sizes="any", n_val=6)
+        load("wikipedia", root=tmp_path, sizes="any", n_val=6)
     with pytest.raises(ValueError, match=r"n_val must be in 1\.\.5.*got 231"):
-        category.load("wikipedia", root=tmp_path, sizes="any")
+        load("wikipedia", root=tmp_path, sizes="any")
 
 
 def test_other_sizes_than_published_are_refused(tmp_path, arrays):
     write_hdf5(tmp_path / FILES["wikipedia"], arrays)
     with pytest.raises(ValueError, match=r"\(2173, 231, 462\)"):
-        category.load("wikipedia", root=tmp_path)
+        load("wikipedia", root=tmp_path)
 
 
 def test_image_and_text_labels_must_agree(tmp_path, arrays):
@@ -83,14 +83,14 @@ def test_image_and_text_labels_must_agree(tmp_path, arrays):
     with h5py.File(path, "r+") as file:
         file["valid_texts_labels"][0] = 3
     with pytest.raises(ValueError, match="differ"):
-        category.load("wikipedia", root=tmp_path, sizes="any")
+        load("wikipedia", root=tmp_path, sizes="any")
 
 
 def test_all_labels_are_shifted_by_one_common_minimum(tmp_path, arrays):
     # validation without class 0: a minimum per array would call its classes 0 and 1
     arrays["valid"] = (*arrays["valid"][:2], np.array([1, 2, 1, 2]))
     write_hdf5(tmp_path / FILES["wikipedia"], arrays)
-    data = category.load("wikipedia", root=tmp_path, sizes="any")
+    data = load("wikipedia", root=tmp_path, sizes="any")
     assert data.val.labels.tolist() == [1, 2, 1, 2]
     assert data.n_classes == 10
     assert data.label_names[8] == "sport"
@@ -102,7 +102,7 @@ def test_six_matlab_files(tmp_path, arrays):
     for split, (images, texts, labels) in arrays.items():
         for part, value in (("img", images), ("text", texts), ("label", labels[:, None] + 1)):
             savemat(folder / f"{split}_{part}.mat", {"name": value})
-    same(category.load("xmedianet", root=tmp_path, sizes="any"), arrays)
+    same(load("xmedianet", root=tmp_path, sizes="any"), arrays)
 
 
 @pytest.mark.parametrize(("image", "text", "label"), [("img", "txt", "img_lab"), ("fc7", "text", "label")])
@@ -112,8 +112,8 @@ def test_one_matlab_file(tmp_path, arrays, image, text, label):
         s = SHORT[split]
         content |= {f"{s}_{image}": images, f"{s}_{text}": texts, f"{s}_{label}": labels[None] + 1}
     savemat(tmp_path / "nuswide.mat", content)
-    same(category.load("nuswide", root=tmp_path, sizes="any"), arrays)
-    same(category.load("category_file", root=tmp_path / "nuswide.mat"), arrays)
+    same(load("nuswide", root=tmp_path, sizes="any"), arrays)
+    same(load("category_file", root=tmp_path / "nuswide.mat"), arrays)
 
 
 def test_matlab_version_7_3_is_transposed(tmp_path, arrays):
@@ -125,7 +125,7 @@ def test_matlab_version_7_3_is_transposed(tmp_path, arrays):
     header = b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM"
     with open(path, "r+b") as file:
         file.write(header)
-    same(category.load("nuswide", root=tmp_path, sizes="any"), arrays)
+    same(load("nuswide", root=tmp_path, sizes="any"), arrays)
 
 
 def test_exchange_format(tmp_path, arrays):
@@ -135,10 +135,10 @@ def test_exchange_format(tmp_path, arrays):
         for key, value in zip(("image", "text", "label"), values, strict=True)
     }
     np.savez(tmp_path / "clip.npz", **parts)
-    data = category.load("category_file", root=tmp_path / "clip.npz")
+    data = load("category_file", root=tmp_path / "clip.npz")
     same(data, arrays)
     assert data.n_classes == 3
-    assert data.checksum != category.load("planted_category", n_train=9).checksum
+    assert data.checksum != load("planted_category", n_train=9).checksum
 
 
 def test_raw_wikipedia(tmp_path):
@@ -152,7 +152,7 @@ def test_raw_wikipedia(tmp_path):
     expected["tr"][0] = 0
     (tmp_path / "trainset_txt_img_cat.list").write_text("".join(f"t\ti\t{k + 1}\n" for k in expected["tr"]))
     savemat(tmp_path / "raw_features.mat", content)
-    data = category.load("wikipedia", root=tmp_path, sizes="any", n_val=1)
+    data = load("wikipedia", root=tmp_path, sizes="any", n_val=1)
     assert data.train.labels.tolist() == expected["tr"].tolist()
     assert data.test.labels.tolist() == expected["te"][1:].tolist()
     assert (data.image_dim, data.text_dim) == (128, 10)
@@ -160,38 +160,38 @@ def test_raw_wikipedia(tmp_path):
 
 def test_nothing_there_lists_what_was_looked_for(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"wiki_deep_doc2vec.*raw_features\.mat"):
-        category.load("wikipedia", root=tmp_path)
+        load("wikipedia", root=tmp_path)
     (tmp_path / "x.csv").write_text("")
     with pytest.raises(ValueError, match="npz"):
-        category.load("category_file", root=tmp_path / "x.csv")
+        load("category_file", root=tmp_path / "x.csv")
     np.savez(tmp_path / "empty.npz", train_label=np.zeros(3))
     with pytest.raises(ValueError, match="train_image"):
-        category.load("category_file", root=tmp_path / "empty.npz")
+        load("category_file", root=tmp_path / "empty.npz")
     with pytest.raises(TypeError, match="did you mean 'sizes'"):
-        category.load("wikipedia", root=tmp_path, size="any")
+        load("wikipedia", root=tmp_path, size="any")
 
 
 SMALL = {"n_train": 60, "n_val": 20, "n_test": 30}
 
 
 def test_bundled_set():
-    data = category.load("emoji_category", **SMALL)
+    data = load("emoji_category", **SMALL)
     assert data.n_classes == 10
     assert (data.image_dim, data.text_dim) == (512, 100)
     assert [len(s) for s in data.splits.values()] == [60, 20, 30]
     assert data.train.images.mean(0) == pytest.approx(np.zeros(512), abs=1e-4)
     assert data.train.picture(3).shape == (96, 96, 3)
     assert data.train.text(3).count(";") == 4
-    again = category.load("emoji_category", **SMALL)
+    again = load("emoji_category", **SMALL)
     assert np.array_equal(data.test.images, again.test.images)
     assert data.checksum == again.checksum
-    assert category.load("emoji_category", **SMALL | {"seed": 1}).checksum != data.checksum
+    assert load("emoji_category", **SMALL | {"seed": 1}).checksum != data.checksum
 
 
 def test_bundled_topics_hold():
     from nclib.data.emoji.assets import read_names
 
-    data = category.load("emoji_category", **SMALL, topic=1.0, labels="subgroup")
+    data = load("emoji_category", **SMALL, topic=1.0, labels="subgroup")
     class_of = read_names().labels["subgroup"]
     scenes = data.train.details["scenes"]
     shown = np.arange(4) < scenes["count"][:, None]
@@ -204,25 +204,25 @@ def test_bundled_topics_hold():
 )
 def test_bundled_set_refuses_bad_options(options, word):
     with pytest.raises(ValueError, match=word):
-        category.load("emoji_category", **options)
+        load("emoji_category", **options)
 
 
 def test_planted_set_is_a_prefix_of_a_larger_one():
-    small, large = (category.load("planted_category", n_train=n) for n in (30, 60))
+    small, large = (load("planted_category", n_train=n) for n in (30, 60))
     assert np.array_equal(small.val.images, large.val.images)
     assert small.n_classes == 10
     with pytest.raises(ValueError, match="image_noise"):
-        category.load("planted_category", image_noise=-1)
+        load("planted_category", image_noise=-1)
 
 
 def test_features_must_be_finite_and_labels_in_range():
     x, y = np.zeros((3, 2), np.float32), np.array([0, 1, 2])
     with pytest.raises(ValueError, match="NaN"):
-        category.CategorySplit("train", np.full_like(x, np.nan), x, y)
+        CategorySplit("train", np.full_like(x, np.nan), x, y)
     with pytest.raises(ValueError, match="texts"):
-        category.CategorySplit("train", x, x[:2], y)
-    good = category.CategorySplit("train", x, x, y)
+        CategorySplit("train", x, x[:2], y)
+    good = CategorySplit("train", x, x, y)
     with pytest.raises(ValueError, match=r"0\.\.1"):
-        category.CategoryData("x", good, good, good, ("a", "b"), "0", "none")
+        CategoryData("x", good, good, good, ("a", "b"), "0", "none")
     with pytest.raises(ValueError, match="pictures"):
         good.picture(0)

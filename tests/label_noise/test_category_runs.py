@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import nclib
-from nclib import label_noise
+from nclib import data, label_noise
 from nclib.common.options import Rule, make
-from nclib.data import category as data
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise.base import DeepMethod, Training
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve

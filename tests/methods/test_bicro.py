@@ -17,14 +17,13 @@ from nclib.methods.parts.anchors import (
     LabelLog,
     by_reliability,
     clean_labels,
-    consistency,
+    closeness_ratios,
     global_vectors,
     n_anchors,
     noisy_labels,
     small_loss,
 )
-from nclib.methods.parts.beta import Betas, FixedStartBetas, beta_moments
-from nclib.methods.parts.margins import SOFT_TRIPLET
+from nclib.noise import BetaMixture, beta_moments
 from nclib.runs import epoch_arrays, experiment_of, resolve
 
 
@@ -54,7 +53,7 @@ def close(found, expected, tolerance=1e-6):
 def test_labels_of_noisy_pairs():
     anchors = tensor([[1, 0.2], [0.3, 1]]), tensor([[0.9, 0.4], [0.1, 1]])
     u, t = tensor([[0.8, 0.5], [0.2, 0.9], [1, -0.1]]), tensor([[0.7, 0.6], [1, 0.3], [0.2, 0.8]])
-    r_image, r_text = consistency(u, t, *anchors)
+    r_image, r_text = closeness_ratios(u, t, *anchors)
     close(r_image, [0.976353, 0.382241, 0.643844])
     close(r_text, [0.976353, 0.407433, 0.192645])
     close(noisy_labels(r_image, r_text, 0.5), [0.976353, 0, 0])
@@ -65,10 +64,10 @@ def test_labels_of_noisy_pairs():
 
 def test_beta_mixture_of_the_division():
     x = (LOSSES - LOSSES.min()) / (LOSSES.max() - LOSSES.min())
-    mixture = FixedStartBetas().fit(x)
-    close(mixture.fitted.a, [0.327703, 0.845661])
-    close(mixture.fitted.b, [1.4384, 0.398659], 1e-5)
-    close(mixture.fitted.weights, [0.587133, 0.412867])
+    mixture = BetaMixture.bicro().fit(x)
+    close(mixture.a_, [0.327703, 0.845661])
+    close(mixture.b_, [1.4384, 0.398659], 1e-5)
+    close(mixture.weights_, [0.587133, 0.412867])
     expected = [
         0.994335,
         0.910593,
@@ -92,12 +91,12 @@ def test_clean_labels_and_the_released_defect():
     close(torch.clamp(0.2 - losses.triplet(S, 0.2, "mean") / 2, 0, 0.2), [0.2, 0.15, 0.2, 0.19])
     order = by_reliability(S, 0.2, "order")
     assert order.tolist() == [1, 3, 0, 2]
-    ratios = consistency(U, T, U[order[-1:]], T[order[-1:]])
+    ratios = closeness_ratios(U, T, U[order[-1:]], T[order[-1:]])
     close(clean_labels(*ratios, order), INTENDED)
     close(clean_labels(*ratios, order, compat_scatter=True), [1.0, 0.996169, 1.0, 0.844982])
     margins = losses.soft_margins(tensor(INTENDED))
-    assert SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.154958, abs=1e-6)
-    assert SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.261340, abs=1e-6)
+    assert losses.SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.154958, abs=1e-6)
+    assert losses.SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.261340, abs=1e-6)
 
 
 def test_tied_scores_prefer_the_larger_gap_then_the_earlier_pair():
@@ -141,21 +140,21 @@ def test_consistency_equals_a_plain_loop(metric):
             image = [(u[i] - u[c]).norm().item() for c in rows]
             text = [(t[i] - t[c]).norm().item() for c in rows]
             k, m, both = int(np.argmin(image)), int(np.argmin(text)), 1.0
-        r_image, r_text = consistency(u[i : i + 1], t[i : i + 1], u[rows], t[rows], metric)
+        r_image, r_text = closeness_ratios(u[i : i + 1], t[i : i + 1], u[rows], t[rows], metric)
         assert r_image.item() == pytest.approx(naive_ratio(image[k], text[k], both), abs=1e-9)
         assert r_text.item() == pytest.approx(naive_ratio(text[m], image[m], both), abs=1e-9)
 
 
 def test_ratios_at_zero_and_at_opposite_signs():
     anchor = tensor([[1.0, 0.0]])
-    close(torch.stack(consistency(tensor([[1.0, 0]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
-    close(torch.stack(consistency(tensor([[0.0, 1]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
-    below = consistency(tensor([[1.0, 0]]), tensor([[-1.0, 1]]), anchor, anchor)
+    close(torch.stack(closeness_ratios(tensor([[1.0, 0]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
+    close(torch.stack(closeness_ratios(tensor([[0.0, 1]]), tensor([[0.0, 1]]), anchor, anchor)), [0.0, 0.0])
+    below = closeness_ratios(tensor([[1.0, 0]]), tensor([[-1.0, 1]]), anchor, anchor)
     assert max(r.item() for r in below) < 0
     assert noisy_labels(*below, 0.0).item() == 0
     near, far = tensor([[1.0, 0]]), tensor([[3.0, 0]])
-    close(torch.stack(consistency(near, near, anchor, anchor, "euclidean")), [1.0, 1.0])
-    close(torch.stack(consistency(near, far, anchor, anchor, "euclidean")), [0.0, 0.0])
+    close(torch.stack(closeness_ratios(near, near, anchor, anchor, "euclidean")), [1.0, 1.0])
+    close(torch.stack(closeness_ratios(near, far, anchor, anchor, "euclidean")), [0.0, 0.0])
 
 
 @given(st.integers(2, 40), st.integers(0, 10**6), st.sampled_from(["cosine", "euclidean"]))
@@ -170,7 +169,7 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed, metric):
     order = by_reliability(scores)
     assert sorted(order.tolist()) == list(range(B))
     anchors = order[-n_anchors(B) :]
-    ratios = consistency(u, t, u[anchors], t[anchors], metric)
+    ratios = closeness_ratios(u, t, u[anchors], t[anchors], metric)
     assert all(float(r.max()) <= 1 for r in ratios)
     for compat in (False, True):
         y = clean_labels(*ratios, order, 0.5, compat_scatter=compat)
@@ -182,17 +181,17 @@ def test_labels_lie_in_the_unit_interval_and_anchors_have_one(B, seed, metric):
 def test_mixture_calls_the_lower_mean_clean_and_knows_the_ends():
     g = np.random.default_rng(0)
     x = np.concatenate([[0.0, 1.0], g.beta(2, 12, 300), g.beta(9, 3, 200)])
-    p = FixedStartBetas().fit(x).predict_proba(x)[:, 0]
+    p = BetaMixture.bicro().fit(x).predict_proba(x)[:, 0]
     assert p[0] > 0.9
     assert p[1] < 0.1
     assert np.isfinite(p).all()
     assert np.mean((p > 0.5) == (np.arange(502) < 302)) > 0.95
-    mixture = FixedStartBetas().fit(x)
+    mixture = BetaMixture.bicro().fit(x)
     grid = np.linspace(1e-4, 1 - 1e-4, 20_001)
     area = np.trapezoid(mixture.component_pdf(grid).sum(1), grid)
     assert area == pytest.approx(1, abs=2e-2)
     only = np.full(50, 0.3)
-    assert np.isfinite(FixedStartBetas().fit(only).predict_proba(only)).all()
+    assert np.isfinite(BetaMixture.bicro().fit(only).predict_proba(only)).all()
 
 
 def test_moments_and_likelihood_of_the_fit():
@@ -200,12 +199,11 @@ def test_moments_and_likelihood_of_the_fit():
     from scipy.stats import beta
 
     x = np.random.default_rng(1).beta(2, 5, 400)
-    start = Betas.start((1, 2), (2, 1))
+    mixture = BetaMixture(None, shapes=((1, 2), (2, 1)), stages=((3, None),), floor=1e-12)
     mixed = 0.5 * beta.pdf(x, 1, 2) + 0.5 * beta.pdf(x, 2, 1)
-    assert start.density(x).sum(0) == pytest.approx(mixed)
-    fitted = start.fit(x, rounds=3)
-    assert len(fitted.log_likelihood) == 4
-    assert fitted.log_likelihood[0] == pytest.approx(np.log(mixed).sum())
+    path = mixture.fit(x).log_likelihood_
+    assert len(path) == 4
+    assert path[0] == pytest.approx(np.log(mixed).sum())
 
 
 def test_global_vectors_are_means_of_fragments():
@@ -272,7 +270,7 @@ def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
     scores = trainer.similarity(clean, 0)
     trainer.networks[0].train()
     order = by_reliability(scores, 0.2)
-    ratios = consistency(u, t, u[order[-2:]], t[order[-2:]])
+    ratios = closeness_ratios(u, t, u[order[-2:]], t[order[-2:]])
     steps = method.step(trainer, (clean, noisy))
     first = next(steps)
     assert set(first) == {"noisy"}
@@ -299,7 +297,7 @@ def test_noisy_pairs_train_in_the_second_half_only_and_labels_are_reported(tmp_p
         assert 0 <= second[name] <= 1
     kept = epoch_arrays(record.folder)[3]
     for end in ("", "_b"):
-        clean = kept["p_matched_b" if end == "" else "p_matched"] > 0.5  # the peer divides
+        clean = kept["p_clean_b" if end == "" else "p_clean"] > 0.5  # the peer divides
         assert not (np.isfinite(kept["label_clean" + end]) & ~clean).any()
         assert not (np.isfinite(kept["label_noisy" + end]) & clean).any()
         assert np.nanmax(kept["label_clean" + end]) == 1
@@ -328,7 +326,7 @@ def test_extreme_rates(mrate, tmp_path):
 
 
 def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(FixedStartBetas, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
+    monkeypatch.setattr(BetaMixture, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
     with pytest.warns(UserWarning, match="0 of 200 pairs are called clean"):
         record = run(tmp_path, epochs=1)
     assert record.curves[-1]["steps"] == 0
@@ -336,7 +334,7 @@ def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
 
 
 def test_division_that_finds_everything_leaves_one_in_a_hundred(tmp_path, monkeypatch):
-    monkeypatch.setattr(FixedStartBetas, "predict_proba", lambda _, x: np.stack([1 - x / 100, x / 100], 1))
+    monkeypatch.setattr(BetaMixture, "predict_proba", lambda _, x: np.stack([1 - x / 100, x / 100], 1))
     record = run(tmp_path, epochs=1)
     kept = epoch_arrays(record.folder)[2]
     assert np.isfinite(kept["label_noisy"]).sum() == 3
@@ -348,7 +346,7 @@ def test_fewer_clean_pairs_than_a_batch_still_train(tmp_path, monkeypatch):
         p[np.argsort(np.asarray(x))[:7]] = 1
         return np.stack([p, 1 - p], 1)
 
-    monkeypatch.setattr(FixedStartBetas, "predict_proba", few)
+    monkeypatch.setattr(BetaMixture, "predict_proba", few)
     record = run(tmp_path, epochs=1)
     assert record.curves[-1]["steps"] == 2  # one batch of seven for each network
     assert np.isfinite(epoch_arrays(record.folder)[2]["label_clean"]).sum() == 7

@@ -209,7 +209,7 @@ def test_kept_arrays_are_what_the_record_reports(tmp_path):
     trainer = nclib.open_run(record).trainer
     kept = epoch_arrays(record.folder)[2]
     truth = trainer.pairs.truth().matched
-    found = [nclib.noise.auc(kept[name], truth) for name in ("p_matched", "p_matched_b")]
+    found = [nclib.noise.auc(kept[name], truth) for name in ("p_clean", "p_clean_b")]
     assert record.diagnostics["auc"] == pytest.approx(np.mean(found))
     assert kept["loss"].min() == 0
     assert kept["loss"].max() == 1

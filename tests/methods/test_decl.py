@@ -58,8 +58,8 @@ def test_evidence_uncertainty_and_prediction():
     close(E[1], [7.19764, 44.6784, 0.369103])
     close(E[2], [0.00984126, 18.4143, 421.44])
     close(3 / (E + 1).sum(1), [0.0023139, 0.0543034, 0.00677408])
-    p_matched, share, uncertainty = correspondence(R, 0.1)
-    assert (p_matched > 0.5).tolist() == [True, True, True]
+    p_clean, share, uncertainty = correspondence(R, 0.1)
+    assert (p_clean > 0.5).tolist() == [True, True, True]
     close(share, [0.996152, 0.756959, 0.978128])
     close(uncertainty, (3 / (E + 1).sum(1) + 3 / (E + 1).sum(0)).tolist())
 
@@ -153,17 +153,17 @@ def test_probability_is_above_one_half_exactly_for_predicted_matches():
     g = torch.Generator().manual_seed(3)
     for scale in (0.3, 1.0, 30.0):  # the last one saturates tanh in float32 and makes ties
         logits = torch.randn(40, 40, generator=g) * scale
-        p_matched, share, uncertainty = correspondence(logits)
+        p_clean, share, uncertainty = correspondence(logits)
         E = evidence(logits)
         first = (E + E.T).argmax(1) == torch.arange(40)
-        assert torch.equal(p_matched > 0.5, first)
-        assert ((p_matched >= 0) & (p_matched <= 1) & (share >= 0) & (share <= 1)).all()
+        assert torch.equal(p_clean > 0.5, first)
+        assert ((p_clean >= 0) & (p_clean <= 1) & (share >= 0) & (share <= 1)).all()
         assert ((uncertainty > 0) & (uncertainty <= 2)).all()
 
 
 def test_first_one_wins_a_tie():
-    p_matched, _, _ = correspondence(torch.zeros(4, 4))
-    assert (p_matched > 0.5).tolist() == [True, False, False, False]
+    p_clean, _, _ = correspondence(torch.zeros(4, 4))
+    assert (p_clean > 0.5).tolist() == [True, False, False, False]
 
 
 def test_evidence_of_both_directions_is_added():
@@ -364,7 +364,7 @@ def test_stopped_after_every_epoch_and_resumed_equals_never_stopped(tmp_path):
 def test_report_calls_matched_what_the_method_predicts():
     method = methods.build("decl")
     assert isinstance(method, DECL)
-    method.p_matched = torch.tensor([0.9, 0.6, 0.5, 0.1])
+    method.p_clean = torch.tensor([0.9, 0.6, 0.5, 0.1])
     method.share = torch.tensor([0.9, 0.1, 0.4, 0.2])
     method.uncertainty = torch.tensor([0.1, 0.2, 0.3, 0.4])
     found = method.diagnostics(Truth(np.array([True, False, True, False])))

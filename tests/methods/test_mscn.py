@@ -9,11 +9,10 @@ import torch
 
 import nclib
 from nclib import losses, methods, models
-from nclib.methods.mscn import MSCN, inside, purify, score_margins
-from nclib.methods.parts.beta import Betas, beta_moments
-from nclib.methods.parts.margins import SOFT_TRIPLET
-from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join, sgd_step
+from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
+from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join_batches, sgd_step
 from nclib.models import similarity_matrix
+from nclib.noise import BetaMixture, beta_moments
 from nclib.runs import epoch_arrays, experiment_of, resolve
 
 S = torch.tensor(
@@ -32,8 +31,8 @@ def test_margins_and_losses():
     assert (score_margins(s, 1.0)).tolist() == pytest.approx([0.95403, 0.224771, 0.90932, 0.579491], abs=1e-6)
     margins = score_margins(s)
     assert margins.tolist() == pytest.approx([0.190806, 0.0449541, 0.181864, 0.115898], abs=1e-6)
-    assert SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.269908, abs=1e-6)
-    assert SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.406818, abs=1e-6)
+    assert losses.SOFT_TRIPLET["pair"](S, margins).sum().item() == pytest.approx(0.269908, abs=1e-6)
+    assert losses.SOFT_TRIPLET["released"](S, margins).sum().item() == pytest.approx(0.406818, abs=1e-6)
     assert losses.triplet(S, 0.2, "mean").sum().item() == pytest.approx(0.2525)
     ends = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
     assert score_margins(ends).tolist() == pytest.approx([0, 0.1, 0.2])
@@ -45,26 +44,26 @@ def test_beta_mixture_started_at_the_meta_set():
     assert beta_moments(POSITIVE) == pytest.approx((9.52143, 2.76429), rel=1e-5)
     mixture, p = purify(SCORES, torch.from_numpy(NEGATIVE), torch.from_numpy(POSITIVE))
     path = [-0.160801, 0.756542, 0.790769, 0.802135, 0.812707, 0.823784, 0.834685, 0.844861, 0.854082]
-    assert mixture.log_likelihood == pytest.approx(path, abs=1e-6)
-    assert mixture.a == pytest.approx([2.24123, 3.6672], abs=1e-5)
-    assert mixture.b == pytest.approx([10.3796, 1.44939], abs=1e-4)
-    assert mixture.weights == pytest.approx([0.459946, 0.540054], abs=1e-6)
+    assert mixture.log_likelihood_ == pytest.approx(path, abs=1e-6)
+    assert mixture.a_ == pytest.approx([2.24123, 3.6672], abs=1e-5)
+    assert mixture.b_ == pytest.approx([10.3796, 1.44939], abs=1e-4)
+    assert mixture.weights_ == pytest.approx([0.459946, 0.540054], abs=1e-6)
     expected = [0.00283991, 0.00749502, 0.0353512, 0.342049, 0.963533, 0.999282, 0.999984, 1]
     assert p == pytest.approx(expected, rel=1e-4)
 
 
 def test_fit_stops_after_ten_steps_and_agrees_with_the_library_density():
     x = np.random.default_rng(0).beta(1.2, 1.1, 5000)
-    fitted = Betas.start((1, 9), (9, 1)).fit(x, rounds=10, gain=1e-2)
-    assert len(fitted.log_likelihood) == 11
+    fitted = BetaMixture(None, shapes=((1, 9), (9, 1)), stages=((10, 1e-2),), floor=1e-300).fit(x)
+    assert len(fitted.log_likelihood_) == 11
     from scipy.stats import beta
 
-    total = sum(w * beta.pdf(x, a, b) for w, a, b in zip(fitted.weights, fitted.a, fitted.b, strict=True))
-    assert fitted.log_likelihood[-1] == pytest.approx(np.log(total).sum())
+    total = sum(w * beta.pdf(x, a, b) for w, a, b in zip(fitted.weights_, fitted.a_, fitted.b_, strict=True))
+    assert fitted.log_likelihood_[-1] == pytest.approx(np.log(total).sum())
 
 
 def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
-    x = inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
+    x = clipped_inside(torch.tensor([0.0, 0.25, 1.0, -0.1, 1.1]))
     assert x.tolist() == [0.001, 0.25, 0.999, 0.001, 0.999]
     _, p = purify(torch.tensor([0.0, 1.0, 0.4, 0.6]), torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     assert np.isfinite(p).all()
@@ -76,7 +75,7 @@ def test_scores_at_the_ends_stay_inside_and_nothing_is_scaled():
 def test_the_components_keep_their_places_when_they_cross():
     high, low = torch.from_numpy(POSITIVE), torch.from_numpy(NEGATIVE)
     mixture, p = purify(SCORES, high, low)  # known mismatches score higher
-    assert mixture.means[0] > mixture.means[1]
+    assert mixture.means_[0] > mixture.means_[1]
     assert p[0] > 0.5 > p[-1]
 
 
@@ -273,7 +272,7 @@ def test_meta_pairs_are_known_matches_and_mismatches(trainer):
 
 def test_joined_batches_are_padded_to_the_longer(trainer):
     a, b = trainer.batch(torch.tensor([0, 1])), trainer.batch(torch.tensor([2]))
-    both = join(a, b)
+    both = join_batches(a, b)
     assert both.captions.lengths == (*a.captions.lengths, *b.captions.lengths)
     assert len(both) == 3
     width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])
@@ -351,7 +350,7 @@ def test_record_says_what_the_detector_sees(tmp_path):
     for name in ("auc", "meta_auc", "components_crossed"):
         assert 0 <= last[name] <= 1
     kept = epoch_arrays(record.folder)[2]
-    assert kept["loss"].shape == kept["p_matched_b"].shape == (200,)
+    assert kept["loss"].shape == kept["p_clean_b"].shape == (200,)
     assert kept["density"].shape == (200, 3)
     assert len(kept["meta_matched"]) == len(kept["meta_mismatched_b"]) == 5
     assert kept["meta_means"].shape == (2,)
@@ -450,6 +449,12 @@ def test_too_little_validation_is_told_before_training(trainer):
     for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):
         with pytest.raises(ValueError, match="needs pairs that are known to be matched; 1 could be taken"):
             start(trainer)
+
+
+def test_fewer_known_matches_than_asked_for_are_told(trainer):
+    trainer.n_held_out = 2  # the validation split could not give the 4 that clean_share asks for
+    with pytest.warns(UserWarning, match=r"learns from 2 pairs known to be matched instead of 4 \(2% of"):
+        trainer.method.begin_training(trainer)
 
 
 def test_wrong_options_are_named():

@@ -399,7 +399,7 @@ def test_a_run_from_pictures(tmp_path):
         out=str(tmp_path / "runs"),
         progress=False,
     )
-    trainer, _ = nclib.open_run(record)
+    trainer = nclib.open_run(record).trainer
     name = "embedder.embedder.convolution.weight"
     assert not torch.equal(trainer.networks[0].pixels.tower.state_dict()[name].cpu(), state[name])
 

@@ -6,10 +6,13 @@ import re
 
 import ncbook
 import pytest
-from ncbook import claims, printed
+from ncbook import claims, comparisons, printed
 from ncbook.compare import Difference
-from ncbook.evidence import FAILS, HOLDS, PARTLY, UNTESTED, not_above, verdict_of
+from ncbook.evidence import FAILS, HOLDS, PARTLY, RULES, UNTESTED, not_above, verdict_of
+from ncbook.match import RunSpec, run_of
 from records_made import save, save_category
+
+import nclib
 
 LIVE = {"O10", "O22", "O23", "O24"}
 UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (5.0, -5.0, 1.0)))
@@ -79,10 +82,10 @@ def test_every_claim_is_decided_in_one_place_or_has_a_reason(found):
     ids = set(printed("claims")["id"])
     assert len(ids) == 107
     assert set(found.index) == ids
-    sources = [set(claims.FUNCTIONS), set(claims.compared()), set(claims.untested())]
+    sources = [set(claims.FUNCTIONS), set(comparisons.compared()), set(comparisons.untested())]
     assert set.union(*sources) == ids
     assert sum(map(len, sources)) == len(ids)  # each is decided in one place
-    listed = [name for one in claims.content()["untested"] for name in one["claims"]]
+    listed = [name for one in comparisons.content()["untested"] for name in one["claims"]]
     assert len(listed) == len(set(listed))
 
 
@@ -177,8 +180,6 @@ def test_live_claims():
 def test_unknown_claims_are_refused(nothing):
     with pytest.raises(ValueError, match="unknown claim 'X1'"):
         ncbook.decide("X1", nothing)
-    with pytest.raises(ValueError, match="claim L01 is decided twice"):
-        claims.claim("L01")(lambda runs: None)
 
 
 def test_counts_and_sheets(found, made):
@@ -196,3 +197,70 @@ def test_counts_and_sheets(found, made):
     assert len(ncbook.best_other_differences(made)) == 7
     assert len(ncbook.errata_table().rows) == 106
     assert 20 < len(ncbook.errata_table("OMIT").rows) < 60
+
+
+def test_comparisons_are_read_as_written(tmp_path):
+    where = {"model": "vse", "mrate": 0.2, "protocol": "images"}
+    for seed in (0, 1):
+        save(tmp_path, "l2rm", 300 + seed, seed=seed, **where)
+        save(tmp_path, "l2rm", 320 + 3 * seed, seed=seed, rho=0.05, **where)
+        save(tmp_path, "l2rm", 240 + seed, seed=seed, rho=0.5, **where)
+        save(tmp_path, "l2rm", 100, seed=seed, rho=0.5, mask=False, **where)  # two options: no value of rho
+        save(tmp_path, "plain", 200 + 2 * seed, seed=seed, **where)
+    runs = ncbook.load_runs(tmp_path)
+
+    def found(**keys):
+        return {
+            d.name: d.values for d in comparisons.differences("L2RM", comparisons.Comparison(**keys), runs)
+        }
+
+    assert found(ours="rho=*", theirs="", name="{ours} against usual,") == {
+        "rho=0.05 against usual, rate 0.2": (20.0, 22.0),
+        "rho=0.5 against usual, rate 0.2": (-60.0, -60.0),
+    }
+    assert found(ours="rho=*", theirs="", values="value < 0.1", turn=True) == {
+        "rho=0.05 − full, rate 0.2": (-20.0, -22.0)
+    }
+    assert found(ours="", theirs=["rho=0.5", "mask=False"], metric=["rsum", "none"]) == {
+        "full − rho=0.5, rate 0.2": (60.0, 60.0)
+    }
+    both = {"ours": {"method": "l2rm"}, "theirs": {"method": "plain"}, "where": {"variant": ""}}
+    assert found(**both) == {"l2rm − plain, rate 0.2": (100.0, 99.0)}
+    assert found(**both, query="mrate > 0.5") == {}
+    name = "rate 0.2, best of 1 others (plain)"
+    assert found(best="method", ours="l2rm", where={"variant": ""}) == {name: (100.0, 99.0)}
+    assert found(best="method", ours="l2rm", where={"variant": ""}, least=2) == {}
+    assert found(column="rsum", minus=200.0, where={"method": "plain"}) == {"rate 0.2": (0.0, 2.0)}
+
+
+def test_the_file_of_claims_names_rules_and_options_that_exist():
+    assert len(comparisons.compared()) > 50
+    for one in comparisons.compared().values():
+        assert one.rule in RULES
+        assert (one.limit is not None) == (one.rule == "small")
+        assert one.missing
+    with pytest.raises(TypeError, match="unexpected keyword argument 'metrics'"):
+        comparisons.Comparison(ours="", theirs="rho=1", metrics="rsum")
+
+
+def test_a_registered_method_is_compared_and_drawn_without_another_edit(tmp_path):
+    class Newcomer(type(nclib.methods.build("plain"))):
+        """For a test."""
+
+    nclib.methods.register("newcomer", summary="for a test")(Newcomer)
+    try:
+        for seed in (0, 1, 2):
+            for place, method in enumerate(("plain", "ncr", "rcl", "l2rm", "newcomer")):
+                save(
+                    tmp_path, method, 300 + 10 * place + seed * place % 3,
+                    model="vse", mrate=0.4, seed=seed, protocol="images",
+                )  # fmt: skip
+        runs = ncbook.load_runs(tmp_path)
+        assert "(newcomer): -" in ncbook.decide("L18", runs).evidence
+        assert "newcomer, rate 0.4" in [d.name for d in ncbook.gains_over(runs)]
+        figure = ncbook.rates_figure("L2RM", "6", runs, dataset="Flickr30K", model="vse")
+        assert "newcomer" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        row = {"method": "newcomer-SGR", "backbone": ""}
+        assert run_of(ncbook.LAYOUTS["L2RM", "6"], row) == RunSpec("newcomer", "sgr")
+    finally:
+        nclib.methods.METHODS.remove("newcomer")

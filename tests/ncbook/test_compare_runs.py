@@ -197,7 +197,7 @@ def test_marks():
 
 
 def test_printed_names_lead_to_runs_that_exist():
-    """Every run that a printed row stands for can be resolved: method, model and options are known."""
+    """Every run behind a printed row can be resolved: method, model and options are known."""
     from ncbook.layouts import LAYOUTS
     from ncbook.papers import rows_of
 

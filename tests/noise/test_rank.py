@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.stats import rankdata, spearmanr
 
-from nclib import noise
 from nclib.noise import (
     bank_distances,
     max_ranks,
@@ -189,16 +188,6 @@ def test_given_anchors_are_used():
     found = rank_correspondence(*data, mu=0.0, gamma=0.5)
     assert torch.allclose(found.label, (found.correlation / 0.5).clamp(0, 1))
     assert (found.mu.item(), found.gamma.item()) == (0.0, 0.5)
-
-
-def test_estimator_has_the_common_interface():
-    r = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.7, 0.75, 0.8, 0.9])
-    p = noise.build("rank").fit(r).predict_proba(r)
-    assert p.shape == (12, 2)
-    assert p[:, 0] == pytest.approx(rank_labels(torch.from_numpy(r), 0.1, 0.85).numpy())
-    assert p.sum(1) == pytest.approx(np.ones(12))
-    with pytest.raises(RuntimeError, match="call fit"):
-        noise.build("rank").predict_proba(r)
 
 
 # --------------------------------------------------------------------------------------------- corner cases

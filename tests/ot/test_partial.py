@@ -84,7 +84,7 @@ def test_two_numeric_paths_agree(shape, reg):
 def test_feasible_and_close_to_the_linear_program(seed, n, m, share, holes):
     cost, p, q, mask = random_problem(seed, n, m, holes=holes)
     mask[0, 0] = True
-    feasible = nclib.ot._feasible.max_flow(mask, p, q).item()
+    feasible = nclib.ot.max_flow(mask, p, q).item()
     mass = share * feasible * (1 - 1e-6)
     exact = nclib.ot.partial_exact(cost, mass, p, q, mask=mask)
     gaps = []
@@ -185,7 +185,8 @@ def test_published_paths_agree_and_freeze_per_problem():
 
 def test_unfinished_is_not_called_converged():
     cost, p, q, mask = random_problem(7, 30, 30)
-    t = nclib.ot.partial_sinkhorn(cost, 0.8, p, q, reg=0.002, mask=mask, method="log", max_iter=2)
+    with pytest.warns(UserWarning, match=r"1e-09 of the mass at reg=0\.002 within max_iter=2"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.8, p, q, reg=0.002, mask=mask, method="log", max_iter=2)
     assert not t.converged
     assert t.col_error > 1e-9
 
@@ -212,6 +213,13 @@ def test_unfinished_is_not_called_converged():
         ({"method": "fast"}, ValueError, "method"),
         ({"formulation": "extendid"}, ValueError, "formulation"),
         ({"stop": "early"}, ValueError, "stop"),
+        ({"stop": "published", "formulation": "capped"}, ValueError, "formulation='extended' alone"),
+        ({"start": (1, 2)}, TypeError, "start must be the potentials"),
+        (
+            {"start": nclib.ot.sinkhorn(COST[:3, :3], reg=0.1).potentials},
+            ValueError,
+            "3 x 3, but the cost is 4",
+        ),
         ({"tol": 0.0}, ValueError, "tol"),
         ({"max_iter": 0}, ValueError, "max_iter"),
     ],

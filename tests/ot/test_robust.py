@@ -25,7 +25,7 @@ def any_problem(rng):
     mask = rng.random((n, m)) < rng.choice([0.3, 0.7, 1.0])
     mask[-1, -1] = True
     cost, p, q, mask = (torch.from_numpy(np.asarray(x)) for x in (cost, p, q, mask))
-    most = nclib.ot._feasible.max_flow(mask, p, q).item()
+    most = nclib.ot.max_flow(mask, p, q).item()
     mass = most * rng.choice([0.0, 0.01, 0.1, 0.5, 0.9, rng.random()])
     reg = max((cost.max() - cost.min()).item(), 1e-6) * 10 ** rng.uniform(-4, 0)
     return cost, mass, p, q, mask, reg
@@ -112,7 +112,7 @@ def test_the_solver_leaves_its_arguments_alone():
 
 
 def test_large_batches_are_cut_into_chunks(monkeypatch):
-    monkeypatch.setitem(nclib.ot._dense.CHUNK_ENTRIES, True, 700)
+    monkeypatch.setitem(nclib.ot.backends.solve.CHUNK_ENTRIES, True, 700)
     g = torch.Generator().manual_seed(0)
     cost = torch.rand(30, 10, 10, generator=g, dtype=torch.float64)
     t = nclib.ot.sinkhorn(cost, reg=0.2)

@@ -126,7 +126,7 @@ def test_record_holds_what_a_table_needs(finished):
 
     trainer = nclib.open_run(finished).trainer
     kept = epoch_arrays(finished.folder)[3]
-    auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_matched"])
+    auc = roc_auc_score(trainer.pairs.noise.matched, kept["p_clean"])
     assert stored["diagnostics"]["auc"] == pytest.approx(auc, abs=1e-12)
     assert stored["cost"]["parameters"] > 100
     assert {"rsum", "i2t_map_at_r", "relevant_rsum"} <= set(stored["metrics"]["test"])

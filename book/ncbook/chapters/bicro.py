@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from ncbook import show
 from ncbook.chapters.common import Finished
 from nclib import plots
-from nclib.methods.bicro import by_reliability, consistency, global_vectors, n_anchors, noisy_labels
+from nclib.methods.bicro import by_reliability, closeness_ratios, global_vectors, n_anchors, noisy_labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +68,7 @@ class Anchors:
             for q, k in ((images, self.images), (captions, self.captions))
         ]
         options = self.run.options
-        ratios = consistency(images, captions, self.images, self.captions, options["metric"])
+        ratios = closeness_ratios(images, captions, self.images, self.captions, options["metric"])
         return near[0], near[1], noisy_labels(*ratios, options["label_threshold"]).numpy()
 
 
@@ -90,7 +90,7 @@ def anchors(run: Finished, seed: int) -> Anchors:
         Of the choice of the batch.
     """
     rng, options, n = np.random.default_rng(seed), run.options, len(run.matched)
-    p_clean = run.last.get("p_matched", np.ones(n))  # without a fitted division every pair counts as clean
+    p_clean = run.last.get("p_clean", np.ones(n))  # without a fitted division every pair counts as clean
     ranked = np.argsort(-p_clean, kind="stable")
     size = run.trainer.batch_size
     clean = rng.permutation(ranked[: max(size, int((p_clean > options["threshold"]).sum()))])

@@ -87,14 +87,14 @@ def labels(run: Finished) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         Name to (chosen, label): bool (N,) and float (N,); empty where the last epoch kept no division.
     """
     last, options = run.last, run.options
-    if "p_matched" not in last:
+    if "p_clean" not in last:
         return {}
     predicted = run.trainer.each_pair(
         lambda batch: torch.stack(
             [predicted_correspondence(run.trainer.similarity(batch, k), options["margin"]) for k in (0, 1)], 1
         )
     )
-    w = np.stack([last["p_matched"], last["p_matched_b"]], axis=1)
+    w = np.stack([last["p_clean"], last["p_clean_b"]], axis=1)
     clean = rectified_label(torch.from_numpy(w[:, 1]), predicted[:, 0])
     return {
         "called clean": ((w > options["threshold"]).all(1), clean.numpy()),

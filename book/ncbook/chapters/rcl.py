@@ -98,7 +98,7 @@ def belief(run: Finished) -> Figure | None:
     """Draw the probability of the given pair by truth; a dotted line marks one half."""
     label = "probability of the given pair"
     figure = plots.pairs_by_epoch(
-        run.kept, "p_matched", run.matched, xlabel=label, unit="% of all", title="after epoch {}"
+        run.kept, "p_clean", run.matched, xlabel=label, unit="% of all", title="after epoch {}"
     )
     for axis in figure.axes if figure else ():
         axis.axvline(0.5, color="#444444", ls=":", lw=1.5)

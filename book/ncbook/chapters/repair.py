@@ -116,7 +116,7 @@ def ranks(run: Finished, seed: int) -> Figure:
         Of the pairs in the bank and of those among which the examples are chosen.
     """
     rng, matched, size = np.random.default_rng(seed), run.matched, run.options["bank_size"]
-    p_peer = run.last.get("p_matched_b", np.ones(len(matched)))
+    p_peer = run.last.get("p_clean_b", np.ones(len(matched)))
     believed = np.flatnonzero(p_peer > run.options["threshold"])
     believed = rng.permutation(believed if len(believed) > 1 else np.arange(len(matched)))[:size]
     bank = FeatureBank(size)
@@ -155,9 +155,9 @@ def soft_labels(run: Finished) -> Figure | None:
 def thresholds(run: Finished) -> Figure | None:
     """Draw accuracy, precision and recall of finding mismatched pairs over the threshold eta."""
     last, matched = run.last, run.matched
-    if "p_matched" not in last or matched.all():
+    if "p_clean" not in last or matched.all():
         return None
-    worst = np.maximum(last["p_matched"], last["p_matched_b"])
+    worst = np.maximum(last["p_clean"], last["p_clean_b"])
     etas = np.linspace(0, 0.5, 51)[1:]
     chosen = worst < etas[:, None]  # (etas, N)
     right, found = (chosen & ~matched).sum(1), chosen.sum(1)

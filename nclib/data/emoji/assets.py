@@ -12,6 +12,10 @@ import numpy as np
 from nclib.common.files import digest
 
 FOLDER = Path(__file__).parent
+LICENCE = (
+    "drawings: Noto Emoji (OFL-1.1, Apache-2.0), Twemoji (CC-BY-4.0), Fluent Emoji (MIT); "
+    "words: Unicode licence; see nclib/data/emoji/ATTRIBUTION.md"
+)
 SHEET, TABLE, SUMS = "drawings.png", "concepts.csv", "SHA256SUMS.txt"
 TILE = 48  # pixels
 TILES_PER_ROW = 30  # ten concepts by three designers
@@ -81,7 +85,7 @@ def asset_bytes() -> dict[str, bytes]:
     if wrong:
         raise ValueError(
             f"not as shipped: {', '.join(wrong)}; install nclib again, or rebuild them with "
-            "python -m nclib.data.emoji.build"
+            "tools/build_emoji.py of the source repository"
         )
     return data
 

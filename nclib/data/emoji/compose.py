@@ -1,4 +1,4 @@
-"""What is in every picture: objects, places, background and fragment boxes, drawn by seed in blocks.
+"""Content of the pictures: objects, places, background and fragment boxes, drawn by seed in blocks.
 
 Pictures are made in blocks of 1,000, each block from its own random stream, so that a smaller set is a
 prefix of a larger one and the test pictures do not depend on the number of training pictures.

@@ -1,122 +1,124 @@
-"""Writes the arrays of the bundled set into a folder."""
+"""The generator of the bundled data: pictures, fragment features and captions, block by block."""
 
 from __future__ import annotations
 
 import functools
 import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data.emoji import assets, compose, fragments, grammar, render
+from nclib.data.emoji import assets, compose, features, grammar, render
 
+#: Version of everything that decides the arrays: this module and those that it imports. Raise it when an
+#: array changes (a test with stored checksums tells), so that the cache makes the data again.
+RECIPE = 1
 CHUNK = 50  # pictures per matrix product: small enough for the processor's cache
-RECIPE = (assets, compose, fragments, grammar, render)
+SPLITS = ("train", "val", "test")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the arrays depend on, apart from the shipped files and the code."""
-
-    n_train: int
-    n_val: int
-    n_test: int
-    regions: int
-    variant: str
-    seed: int
-
-    def pictures(self) -> dict[str, int]:
-        """Return the pictures per split."""
-        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}
-
-
-def cache_key(options: Options) -> str:
-    """Return the checksum of options, shipped files and the modules that make the arrays."""
-    code = [Path(str(module.__file__)).read_bytes() for module in RECIPE] + [Path(__file__).read_bytes()]
-    shipped = [*assets.asset_bytes().values(), fragments.CODEBOOK.read_bytes()]
-    return digest([json.dumps(asdict(options), sort_keys=True), *code, *shipped])
-
-
-def generate(folder: Path, options: Options, *, progress: bool | None = None) -> dict[str, Any]:
-    """Make all splits and write them as ``.npy`` files.
+class Block(NamedTuple):
+    """Pictures of one block, n of them, with R fragments each.
 
     Parameters
     ----------
-    folder : Path
-        Empty folder; gets ``{split}_{images,boxes,scenes,tokens,offsets,facts}.npy``.
-    options : Options
-    progress : bool, optional
-        Show a progress bar; default: when standard error is a terminal.
+    scenes : ndarray of dtype ``compose.SCENE``, (n,)
+    boxes : ndarray, int32, (n, R, 3)
+        x, y, side in sixteenths of a pixel.
+    features : ndarray, float32, (n, R, 196)
+    tokens : ndarray, int32, (n_tokens,)
+    lengths : ndarray, int64, (5 n,)
+        Tokens per caption.
+    facts : ndarray of dtype ``grammar.FACTS``, (5 n,)
+    """
+
+    scenes: np.ndarray
+    boxes: np.ndarray
+    features: np.ndarray
+    tokens: np.ndarray
+    lengths: np.ndarray
+    facts: np.ndarray
+
+
+def cache_key(options: Mapping[str, Any], *parts: Any) -> str:
+    """Return the digest of options, recipe version and shipped files (and further ``parts``)."""
+    shipped = [*assets.asset_bytes().values(), features.CODEBOOK.read_bytes()]
+    return digest([json.dumps(dict(options), sort_keys=True), f"recipe {RECIPE}", *shipped, *parts])
+
+
+@functools.cache
+def words() -> tuple[assets.Names, grammar.Lexicon]:
+    """Return the names of the concepts and the lexicon of the captions."""
+    names = assets.read_names()
+    return names, grammar.make_lexicon(names.names, names.keywords)
+
+
+def blocks(
+    split: str,
+    n: int,
+    *,
+    seed: int,
+    regions: int,
+    variant: str = "standard",
+    change: Callable[[np.ndarray, int], None] | None = None,
+) -> Iterator[Block]:
+    """Make the pictures of one split.
+
+    Parameters
+    ----------
+    split : {"train", "val", "test"}
+    n : int
+        Pictures. A smaller number gives a prefix of a larger one.
+    seed : int
+        Seed of all random streams.
+    regions : int
+        R, at most 36.
+    variant : {"standard", "holdout"}
+        As for :func:`nclib.data.emoji.compose.compose`.
+    change : callable, optional
+        Changes the scenes of a whole block in place, given its number, before anything is drawn.
+
+    Yields
+    ------
+    Block
+        Up to 1,000 pictures.
+    """
+    names, lexicon = words()
+    painter = render.Painter(assets.read_drawings())
+    for block, start in enumerate(range(0, n, compose.BLOCK)):
+        size = min(compose.BLOCK, n - start)
+        whole = compose.compose(len(names.names), seed=seed, split=split, block=block, variant=variant)
+        if change is not None:
+            change(whole, block)
+        scenes = whole[:size]
+        boxes = compose.draw_boxes(whole, seed=seed, split=split, block=block)[:size, :regions]
+        found = [
+            features.features(render.crop(painter.paint(scenes[rows]), boxes[rows]), boxes[rows])
+            for rows in (slice(first, first + CHUNK) for first in range(0, size, CHUNK))
+        ]
+        tokens, lengths, facts = grammar.write_captions(whole, lexicon, seed=seed, split=split, block=block)
+        lengths = lengths[: size * grammar.CAPTIONS_PER_IMAGE]
+        tokens = tokens[: lengths.sum()]
+        yield Block(scenes, boxes, np.concatenate(found), tokens, lengths, facts[: len(lengths)])
+
+
+def picture(scene: np.ndarray) -> np.ndarray:
+    """Draw one scene again.
+
+    Parameters
+    ----------
+    scene : ndarray, (1,)
+        A row of ``split.details["scenes"]``.
 
     Returns
     -------
-    dict
-        ``{"checksum": sha256 over features, boxes and captions}``.
+    ndarray, uint8, (96, 96, 3)
     """
-    from tqdm import tqdm
-
-    data = assets.read_names()
-    lexicon = grammar.make_lexicon(data.names, data.keywords)
-    painter = render.Painter(assets.read_drawings())
-    make = functools.partial(_block, options, len(data.names), painter)
-    content = ""
-    total = sum(options.pictures().values())
-    hide = None if progress is None else not progress
-    with tqdm(total=total, desc="emoji scenes", unit="picture", disable=hide, leave=False) as bar:
-        for split, n in options.pictures().items():
-            images = _create(
-                folder, f"{split}_images", np.float32, (n, options.regions, fragments.FEATURE_DIM)
-            )
-            corners = _create(folder, f"{split}_boxes", np.float32, (n, options.regions, 4))
-            scenes = np.empty(n, compose.SCENE)
-            written = []
-            for block, start in enumerate(range(0, n, compose.BLOCK)):
-                size = min(compose.BLOCK, n - start)
-                place = slice(start, start + size)
-                whole, boxes, crops = make(split, block, size)
-                scenes[place] = whole[:size]
-                images[place] = fragments.features(crops[:size], boxes[:size])
-                corners[place] = compose.box_corners(boxes[:size])
-                tokens, lengths, facts = grammar.write_captions(
-                    whole, lexicon, seed=options.seed, split=split, block=block
-                )
-                lengths = lengths[: size * grammar.CAPTIONS_PER_IMAGE]
-                written.append((tokens[: lengths.sum()], lengths, facts[: len(lengths)]))
-                bar.update(size)
-            tokens, lengths, facts = (np.concatenate(parts) for parts in zip(*written, strict=True))
-            arrays = {
-                "scenes": scenes,
-                "tokens": tokens,
-                "offsets": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-                "facts": facts,
-            }
-            for key, array in arrays.items():
-                np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
-            content += digest([images, corners, arrays["tokens"], arrays["offsets"]])
-            images.flush()
-            corners.flush()
-    return {"checksum": digest(content), "options": asdict(options)}
+    return np.ascontiguousarray(_painter().paint(scene)[0].transpose(1, 2, 0))
 
 
-def _name(options: Options, split: str, block: int) -> dict[str, Any]:
-    return {"seed": options.seed, "split": split, "block": block, "variant": options.variant}
-
-
-def _block(
-    options: Options, n_concepts: int, painter: render.Painter, split: str, block: int, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the scenes of a whole block, and the boxes and crops of its first ``size`` pictures."""
-    whole = compose.compose(n_concepts, **_name(options, split, block))
-    boxes = compose.draw_boxes(whole, seed=options.seed, split=split, block=block)[:, : options.regions]
-    crops = np.empty((size, options.regions, 3, render.CROP, render.CROP), np.float32)
-    for start in range(0, size, CHUNK):
-        part = slice(start, min(start + CHUNK, size))
-        crops[part] = render.crop(painter.paint(whole[part]), boxes[part])
-    return whole, boxes[:size], crops
-
-
-def _create(folder: Path, name: str, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
-    return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+@functools.cache
+def _painter() -> render.Painter:
+    return render.Painter(assets.read_drawings())

@@ -18,7 +18,7 @@ P_RELATION = 0.25  # neighbours in the caption are joined by where they are
 P_TINT = 0.3  # the background is named
 JOINS = ("and", "with")
 RELATIONS = ("left", "right", "above", "below", "beside")
-# Wordings of the relation along the longer axis; "beside" says less than left or right, and is kept as such.
+# Wordings of the relation along the longer axis; "beside" says less than left or right.
 WORDINGS = (
     (("left", "of"), ("beside",)),
     (("right", "of"), ("beside",)),
@@ -110,14 +110,14 @@ def write_captions(
     scene = np.repeat(scenes, CAPTIONS_PER_IMAGE)
     there = np.arange(MOST) < scene["count"][:, None]  # (n, 4)
 
-    # which objects, in which order
+    # 1. objects to name, and their order
     luck = np.where(there, rng.random((n, MOST)), np.inf)
     told = luck < P_MENTION
     told |= (luck.argsort(1).argsort(1) < LEAST) & (told.sum(1, keepdims=True) < LEAST)
     order = np.where(told, rng.random((n, MOST)), np.inf).argsort(1)
     told = np.take_along_axis(told, order, 1)  # now the first ones of each row
 
-    # by which words
+    # 2. words for them
     concept = np.take_along_axis(scene["concept"], order, 1)  # (n, 4)
     keywords = lexicon.phrase_count[concept] - 1
     by_keyword = (rng.random((n, MOST)) < P_KEYWORD) & (keywords > 0)
@@ -125,7 +125,7 @@ def write_captions(
     phrase = lexicon.phrases_of[concept, which]
     naming = np.where(told[..., None], lexicon.spelling[phrase], 0)  # (n, 4, 3)
 
-    # joined how
+    # 3. joins or relations between neighbours
     centre = np.take_along_axis(centres(scene), order[..., None], 1)  # (n, 4, 2)
     gap = centre[:, :-1] - centre[:, 1:]  # earlier minus later object, (n, 3, 2)
     sideways = np.abs(gap[..., 0]) > np.abs(gap[..., 1])
@@ -140,7 +140,7 @@ def write_captions(
     joining = np.where(stated[..., None], wording[axis, form], joins[rng.integers(2, size=axis.shape)])
     joining = np.where(told[:, 1:, None], joining, 0)  # (n, 3, 2)
 
-    # on which background
+    # 4. the background
     tint = np.where(rng.random(n) < P_TINT, scene["tint"], -1)
     on = np.array(
         [[lexicon.vocabulary.id("on"), lexicon.vocabulary.id(t)] for t in TINTS] + [[0, 0]], np.int32

@@ -1,4 +1,4 @@
-"""Ground truth: which share of a caption's statements holds in a picture."""
+"""Ground-truth relevance: the share of a caption's statements that hold in a picture."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from nclib.data.emoji.compose import MOST, TINTS
 from nclib.data.emoji.grammar import RELATIONS, Lexicon, centres
 
 
-class Truth:
-    """Compares captions with pictures statement by statement.
+class Relevance:
+    """Comparison of captions with pictures, statement by statement.
 
     A caption states that some things are there (by name or keyword), for some neighbours how they lie to
     each other, and perhaps the colour of the background. A thing is there when any object of the picture

@@ -43,7 +43,7 @@ def _windows(ink: np.ndarray, size: int) -> np.ndarray:
 
 
 class Painter:
-    """Draws scenes from a set of drawings.
+    """Painter of scenes from a set of drawings.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""What DCCA and DCCAE share: the correlation loss, and networks that end in a linear CCA."""
+"""Correlation loss of DCCA and DCCAE, and networks that end in a linear CCA."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nclib.label_noise.base import Shape
 from nclib.label_noise.parts.networks import Heads
@@ -45,8 +45,8 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
 
     Notes
     -----
-    Cholesky factors stand for the roots: they whiten as well, the singular values are the same, and their
-    gradient has no poles where eigenvalues coincide.
+    Cholesky factors replace the inverse roots: the singular values are the same, and the gradient is finite
+    where eigenvalues coincide.
     """
     s11, s12, s22 = _covariances(h1, h2, r1, r2)
     half = torch.linalg.solve_triangular(torch.linalg.cholesky(s11), s12, upper=False)
@@ -55,13 +55,24 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
 
 
 LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
-    "trace": lambda rho: -rho.sum(),  # the trace norm of T, as published
-    "squared": lambda rho: -(rho * rho).sum(),  # the usual library's
+    "trace": lambda rho: -rho.sum(),  # the trace norm of T, as in the paper
+    "squared": lambda rho: -(rho * rho).sum(),  # as in a common library
 }
 
 
 def linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor]:
-    """Return the maps (o1, d) and (o2, d) to canonical variates, strongest correlation first."""
+    """Return the maps (o1, d) and (o2, d) to canonical variates, strongest correlation first.
+
+    Parameters
+    ----------
+    h1, h2 : Tensor, (n, o1) and (n, o2)
+    r1, r2 : float > 0
+        Ridges.
+
+    Returns
+    -------
+    (Tensor, Tensor), float64, (o1, d) and (o2, d)
+    """
     s11, s12, s22 = _covariances(h1, h2, r1, r2)
     roots = []
     for s in (s11, s22):
@@ -111,8 +122,3 @@ class CorrelatedHeads(Heads):
         for name, h, w in (("image", h1, maps[0]), ("text", h2, maps[1])):
             getattr(self, f"{name}_mean").copy_(h.mean(0))
             getattr(self, f"{name}_map").copy_(w)
-
-
-def networks(shape: Shape, outputs: int) -> nn.Module:
-    """Return :class:`CorrelatedHeads`, with no more outputs than the common space is wide."""
-    return CorrelatedHeads(shape, min(outputs, shape.dim))

@@ -1,6 +1,6 @@
-"""The numbers behind UOT-RCL: who is confident, what the neighbours vote, and how relations differ.
+"""Confident pairs, neighbour votes and relation costs of UOT-RCL (Eqs. 4 to 8 and 16).
 
-Functions of embeddings and class probabilities, without networks or state (Eqs. 4 to 8 and 16 of the paper).
+Functions of embeddings and class probabilities, without networks or state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LOG_FLOOR = 1e-8  # of a vote, so that a class without any costs -log(1e-8) = 18.42 and not infinity
+LOG_FLOOR = 1e-8  # of a vote, so that a class without votes costs -log(1e-8) = 18.42 and not infinity
 SIMILARITY_FLOOR = 1e-3  # keeps the ratio of Eq. 7 defined for similarities of zero and below
 DISTANCE_FLOOR = 1e-6
 ROWS = 2048  # rows of a similarity matrix at a time
@@ -19,12 +19,31 @@ ENTRIES = 2**24  # entries of the (rows, B, |G|) mixtures at a time
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Return the entropy of distributions along the last axis, natural logarithm, 0 log 0 = 0."""
+    """Return the entropy of distributions along the last axis, natural logarithm, 0 log 0 = 0.
+
+    Parameters
+    ----------
+    p : Tensor, (..., K)
+
+    Returns
+    -------
+    Tensor, (...)
+    """
     return torch.special.entr(p).sum(-1)
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence of rows, (..., K) and (..., K) -> (...), Eq. 4; 0 to log 2."""
+    """Return the Jensen-Shannon divergence of rows, (..., K) and (..., K) -> (...), Eq. 4; 0 to log 2.
+
+    Parameters
+    ----------
+    p, q : Tensor, (..., K)
+        Rows sum to 1.
+
+    Returns
+    -------
+    Tensor, (...), in [0, log 2]
+    """
     return (entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2).clamp_min(0)
 
 
@@ -52,32 +71,32 @@ def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor
     return order[place < per_class].sort().values
 
 
-def folded(own: Tensor, other: Tensor) -> Tensor:
+def folded_ratio(own: Tensor, other: Tensor) -> Tensor:
     """Similarity ratio folded into (0, 1]: 1 when both modalities agree."""
     a, b = own.clamp_min(SIMILARITY_FLOOR), other.clamp_min(SIMILARITY_FLOOR)
     return torch.minimum(a / b, b / a)
 
 
-def literal(own: Tensor, other: Tensor) -> Tensor:
+def printed_ratio(own: Tensor, other: Tensor) -> Tensor:
     """Eq. 7 as printed: grows when the other modality disagrees."""
     return own.clamp_min(SIMILARITY_FLOOR) / other.clamp_min(SIMILARITY_FLOOR)
 
 
-def distance(own: Tensor, other: Tensor) -> Tensor:
+def distance_ratio(own: Tensor, other: Tensor) -> Tensor:
     """Ratio of cosine distances, in [0, 1]."""
     return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
 
 
-def off(own: Tensor, other: Tensor) -> Tensor:
+def equal_ratio(own: Tensor, other: Tensor) -> Tensor:
     """Every pair counts fully."""
     return torch.ones_like(own)
 
 
 CONSISTENCY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "folded": folded,
-    "literal": literal,
-    "distance": distance,
-    "off": off,
+    "folded": folded_ratio,
+    "literal": printed_ratio,
+    "distance": distance_ratio,
+    "off": equal_ratio,
 }
 
 
@@ -159,6 +178,15 @@ def semantic_cost(vote: Tensor) -> Tensor:
     """Return the cost of giving every sample every class (Eq. 8), (N, K); the smallest entry is 0.
 
     A shift of the whole cost changes no plan of fixed mass, and keeps the printed values at or above zero.
+
+    Parameters
+    ----------
+    vote : Tensor, (N, K), >= 0
+        From :func:`neighbour_vote`, weighted and summed over the modalities.
+
+    Returns
+    -------
+    Tensor, float64, (N, K)
     """
     cost = -vote.double().clamp_min(LOG_FLOOR).log()
     return cost - cost.min()
@@ -183,7 +211,17 @@ def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1)
 
 
 def relation_cost(r_images: Tensor, r_texts: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B)."""
+    """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B).
+
+    Parameters
+    ----------
+    r_images, r_texts : Tensor, (B, |G|)
+        From :func:`relation_scores`.
+
+    Returns
+    -------
+    Tensor, (B, B)
+    """
     rows = max(1, ENTRIES // max(1, r_texts.numel()))
     h_images, h_texts = entropy(r_images), entropy(r_texts)
     mixed = [_mixture_entropy(part, r_texts) for part in r_images.split(rows)]  # (rows, B)

@@ -1,11 +1,11 @@
-"""What UOT-RCL's record says about corrected labels, confident pairs and relations, given the truth."""
+"""Diagnostics of UOT-RCL: accuracy of corrected labels, and class purity of relation plans."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-LOGGED = 2**24  # entries of relation plans kept per epoch: the first batches of a large set
+LOGGED = 2**24  # entries of relation plans kept per epoch; later batches of a large set are not kept
 
 
 def label_report(corrected: Tensor, labels: Tensor) -> dict[str, float]:
@@ -36,12 +36,21 @@ def label_report(corrected: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def accuracy(named: Tensor, labels: Tensor) -> float:
-    """Return the share of equal classes."""
+    """Return the share of equal classes.
+
+    Parameters
+    ----------
+    named, labels : Tensor, int64, (N,)
+
+    Returns
+    -------
+    float in [0, 1]
+    """
     return float((named == labels).double().mean())
 
 
 class RelationLog:
-    """Keeps relation plans of an epoch, to tell later how much of them links pairs of one class."""
+    """Collects the relation plans of an epoch for :meth:`report`."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[Tensor, Tensor]] = []
@@ -54,7 +63,7 @@ class RelationLog:
             self._entries += plan.numel()
 
     def report(self, labels: Tensor) -> dict[str, float]:
-        """Return what the plans link, as shares of their mass, each with the value of a uniform plan.
+        """Return shares of the plans' mass, each with the value of a uniform plan.
 
         ``relation_same_class`` lies between pairs of one true class, ``relation_own_pair`` between an image
         and its own text; ``relation_chance`` and ``relation_own_chance`` are the uniform plan's.

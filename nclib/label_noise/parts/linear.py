@@ -1,7 +1,7 @@
-"""What the linear baselines share: principal axes, scatter, one eigenproblem, a choice on validation.
+"""Linear projections: principal axes, class scatter, generalised eigenproblem, choice on validation.
 
 A linear method maps features by :math:`(x - m) W`, one mean and one matrix per modality. Everything is fitted
-in float64 on the host; a view is brought over in blocks of rows, so that large sets need no float64 copy.
+in float64 on the host; a view is converted in blocks of rows, so that large sets need no float64 copy.
 """
 
 from __future__ import annotations
@@ -92,14 +92,38 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
 
 
 def class_means(x: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Return the mean of every class, (K, d), zero for a class without samples, and its count, (K,)."""
+    """Return the mean of every class, (K, d), zero for a class without samples, and its count, (K,).
+
+    Parameters
+    ----------
+    x : Tensor, (n, d)
+    y : Tensor, int64, (n,)
+        Classes.
+    n_classes : int
+        K.
+
+    Returns
+    -------
+    means : Tensor, (K, d)
+    count : Tensor, (K,)
+    """
     count = torch.bincount(y, minlength=n_classes).to(x.dtype)
     total = torch.zeros(n_classes, x.shape[1], dtype=x.dtype).index_add_(0, y, x)
     return total / count.clamp_min(1)[:, None], count
 
 
-def blocks(parts: list[list[Tensor]]) -> Tensor:
-    """Put a matrix together from its blocks."""
+def block_matrix(parts: list[list[Tensor]]) -> Tensor:
+    """Put a matrix together from its blocks.
+
+    Parameters
+    ----------
+    parts : list of list of Tensor
+        Rows of blocks.
+
+    Returns
+    -------
+    Tensor
+    """
     return torch.cat([torch.cat(row, dim=1) for row in parts])
 
 
@@ -124,23 +148,58 @@ def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
 
 
 def ridged(b: Tensor, ridge: float) -> Tensor:
-    """Return ``b + ridge I`` with the ridge raised, where need be, above rounding errors."""
+    """Return ``b + ridge I`` with a ridge that is at least above rounding errors.
+
+    Parameters
+    ----------
+    b : Tensor, (d, d)
+    ridge : float
+
+    Returns
+    -------
+    Tensor, (d, d)
+    """
     least = FLOOR * float(b.trace()) / len(b)
     return b + max(ridge, least, 1e-300) * torch.eye(len(b), dtype=b.dtype)
 
 
 def dimensions(given: int, limit: int, n_classes: int, most: int = 64) -> list[int]:
-    """Return the dimensions to try: the one given, or K - 1 and powers of two, none above ``limit``."""
+    """Return the dimensions to try: the one given, or K - 1 and powers of two, none above ``limit``.
+
+    Parameters
+    ----------
+    given : int
+        0: none.
+    limit, n_classes : int
+    most : int
+        Largest power of two.
+
+    Returns
+    -------
+    list of int, ascending
+    """
     if given:
         return [min(given, limit)]
     tried = {2**i for i in range(1, most.bit_length()) if 2**i <= most} | {n_classes - 1}
     return sorted({min(max(d, 1), limit) for d in tried})
 
 
-def choose(candidates: Iterable[T], use: Callable[[T], None], validate: Callable[[], float]) -> T:
+def choose_best(candidates: Iterable[T], use: Callable[[T], None], validate: Callable[[], float]) -> T:
     """Keep the candidate with the largest validation value, the first of equals; it is in use at the end.
 
     A single candidate is used without looking at validation.
+
+    Parameters
+    ----------
+    candidates : iterable
+    use : callable
+        ``use(candidate)`` puts a candidate in use.
+    validate : callable
+        Returns the validation value of what is in use.
+
+    Returns
+    -------
+    The chosen candidate.
     """
     tried = list(candidates)
     best, value = tried[0], float("-inf")
@@ -203,12 +262,34 @@ class LinearProjector(Projector):
 
 
 def views(train: Training, energy: float) -> tuple[View, View]:
-    """Return both modalities in their principal axes."""
+    """Return both modalities in their principal axes.
+
+    Parameters
+    ----------
+    train : Training
+    energy : float in (0, 1]
+        Share of the variance that the axes keep.
+
+    Returns
+    -------
+    (View, View)
+        Images, texts.
+    """
     return principal(train.images, energy, "image features"), principal(train.texts, energy, "text features")
 
 
-def split(vectors: Tensor, pair: tuple[View, View]) -> Maps:
-    """Cut stacked coefficients (r_v + r_t, L) by view and turn them back from principal axes."""
+def split_maps(vectors: Tensor, pair: tuple[View, View]) -> Maps:
+    """Cut stacked coefficients (r_v + r_t, L) by view and turn them back from principal axes.
+
+    Parameters
+    ----------
+    vectors : Tensor, (r_v + r_t, L)
+    pair : (View, View)
+
+    Returns
+    -------
+    (Tensor, Tensor), (d_v, L) and (d_t, L)
+    """
     v, t = pair
     r = v.axes.shape[1]
     return v.axes @ vectors[:r], t.axes @ vectors[r:]

@@ -1,4 +1,4 @@
-"""The networks that MRL introduced and its successors share: two perceptrons and class prototypes."""
+"""Networks of two modalities and class prototypes, as in MRL and its successors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,57 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def perceptron(*widths: int) -> nn.Sequential:
-    """Return Linear layers of the given widths with ReLU between them, PyTorch's default start."""
+def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return Linear layers of the given widths with an activation between them, PyTorch's default start.
+
+    Parameters
+    ----------
+    *widths : int
+        Of the input, the hidden layers and the output.
+    activation : type
+        Module between two layers.
+
+    Returns
+    -------
+    Sequential
+    """
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+        layers += [nn.Linear(a, b), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+class Branches(nn.Module):
+    """A network per modality; both outputs pass :meth:`finish`.
+
+    Parameters
+    ----------
+    image_net, text_net : Module
+        Map features (n, d_v) and (n, d_t) to rows of one width.
+    """
+
+    def __init__(self, image_net: nn.Module, text_net: nn.Module) -> None:
+        super().__init__()
+        self.image_net, self.text_net = image_net, text_net
+
+    def finish(self, z: Tensor) -> Tensor:
+        """Map outputs of either network to embeddings, (n, L)."""
+        return z
+
+    def images(self, x: Tensor) -> Tensor:
+        """Embed image features, (n, d_v) -> (n, L)."""
+        return self.finish(self.image_net(x))
+
+    def texts(self, x: Tensor) -> Tensor:
+        """Embed text features, (n, d_t) -> (n, L)."""
+        return self.finish(self.text_net(x))
 
 
 class Prototypes(nn.Module):
     r"""Class prototypes :math:`\mu`, (L, K): orthonormal columns at first, trained, shared by the modalities.
 
-    :meth:`normalise` divides the stored columns by their norms; as published it is called before a batch is
-    passed, outside the graph, and the forward pass then takes the values as they are.
+    :meth:`normalise` divides the stored columns by their norms. As in the official code it is called before
+    every batch, outside the graph; the forward pass does not normalise.
     """
 
     def __init__(self, dim: int, n_classes: int) -> None:
@@ -41,7 +79,7 @@ class Prototypes(nn.Module):
         return z @ self.weight
 
 
-class Heads(nn.Module):
+class Heads(Branches):
     """An image and a text perceptron with two hidden layers and ReLU; outputs of unit length.
 
     Parameters
@@ -59,18 +97,10 @@ class Heads(nn.Module):
     def __init__(
         self, image_dim: int, text_dim: int, *, hidden: int = 4096, dim: int = 512, unit: bool = True
     ) -> None:
-        super().__init__()
-        self.image_net = perceptron(image_dim, hidden, hidden, dim)
-        self.text_net = perceptron(text_dim, hidden, hidden, dim)
+        images, texts = (perceptron(d, hidden, hidden, dim) for d in (image_dim, text_dim))
+        super().__init__(images, texts)
         self.unit = unit
 
-    def _finish(self, z: Tensor) -> Tensor:
+    def finish(self, z: Tensor) -> Tensor:
+        """Give every row unit length, if asked for."""
         return F.normalize(z, dim=-1) if self.unit else z
-
-    def images(self, x: Tensor) -> Tensor:
-        """Embed image features, (n, d_v) -> (n, L)."""
-        return self._finish(self.image_net(x))
-
-    def texts(self, x: Tensor) -> Tensor:
-        """Embed text features, (n, d_t) -> (n, L)."""
-        return self._finish(self.text_net(x))

@@ -1,4 +1,4 @@
-"""Soft labels from closeness to anchors in both modalities: the heart of BiCro, and its log."""
+"""Soft labels from closeness to anchors in both modalities (BiCro), and their log."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.nn.functional import normalize
 from nclib import losses
 from nclib.methods.base import Truth
 from nclib.models.ensemble import JointEncoding
-from nclib.noise.division import auc
+from nclib.noise import auc
 
-ANCHOR_SHARE = 10  # one pair in so many of a clean batch, and one more, is an anchor
+ANCHOR_SHARE = 10  # a clean batch of B pairs has B // ANCHOR_SHARE + 1 anchors
 
 
 def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
@@ -60,7 +60,17 @@ def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
 
 
 def n_anchors(batch_size: int) -> int:
-    """Return the number of anchors of a clean batch, ``floor(B / 10) + 1``."""
+    """Return the number of anchors of a clean batch, ``floor(B / 10) + 1``.
+
+    Parameters
+    ----------
+    batch_size : int
+        B.
+
+    Returns
+    -------
+    int
+    """
     return batch_size // ANCHOR_SHARE + 1
 
 
@@ -72,7 +82,7 @@ def _ratio(x: Tensor, y: Tensor, if_both_zero: float) -> Tensor:
     return torch.where(whole, smaller, torch.where((x == 0) & (y == 0), if_both_zero, 0.0))
 
 
-def consistency(
+def closeness_ratios(
     u: Tensor, t: Tensor, anchor_u: Tensor, anchor_t: Tensor, metric: str = "cosine"
 ) -> tuple[Tensor, Tensor]:
     r"""Compare how close pairs are to the anchors in the two modalities.
@@ -87,7 +97,7 @@ def consistency(
     anchor_u, anchor_t : Tensor, (a, D) and (a, E)
         Those of the anchors.
     metric : {"cosine", "euclidean"}
-        Cosine similarities, as the released code, or distances, as the paper says.
+        Cosine similarities, as in the official code, or distances, as the paper says.
 
     Returns
     -------
@@ -113,7 +123,19 @@ def _cut(y: Tensor, threshold: float) -> Tensor:
 
 
 def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Tensor:
-    r"""Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold."""
+    r"""Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold.
+
+    Parameters
+    ----------
+    r_image, r_text : Tensor, (B,)
+        From :func:`closeness_ratios`.
+    threshold : float
+        Labels up to it become 0.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, 1]
+    """
     return _cut((r_image + r_text) / 2, threshold)
 
 
@@ -125,13 +147,13 @@ def clean_labels(
     Parameters
     ----------
     r_image, r_text : Tensor, (B,)
-        From :func:`consistency`.
+        From :func:`closeness_ratios`.
     order : Tensor of int, (B,)
         From :func:`by_reliability`; the last ``floor(B / 10) + 1`` are the anchors.
     threshold : float
         Labels up to it become 0.
     compat_scatter : bool
-        The released code writes the labels of the first pairs of the batch to the non-anchors in order of
+        The official code writes the labels of the first pairs of the batch to the non-anchors in order of
         their reliability: nearly every label lands on another pair.
 
     Returns
@@ -149,6 +171,15 @@ def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
     """Return the mean of the regions and the mean of the words of encodings, (B, D) each.
 
     Models without fragments give their global vectors; the members of an ensemble stand side by side.
+
+    Parameters
+    ----------
+    images, captions
+        What ``encode_images`` and ``encode_captions`` of a model return, B rows each.
+
+    Returns
+    -------
+    images, captions : Tensor, (B, D)
     """
     if isinstance(images, JointEncoding):
         members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]

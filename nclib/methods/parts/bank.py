@@ -1,4 +1,4 @@
-"""A first-in-first-out memory of encoded pairs (REPAIR): what the network last saw of pairs it believes."""
+"""FIFO memory bank with encodings of pairs predicted clean (REPAIR)."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def _widen(x: Tensor, width: int) -> Tensor:
 
 
 class Rows:
-    """A fixed number of slots for the rows of one kind of encoding, whatever tensors it is made of.
+    """A fixed number of slots for rows of one kind of encoding, for encodings of any model.
 
     Parameters
     ----------
     size : int
         Number of slots.
     dtype : torch.dtype
-        Number type in which the slots are kept.
+        Number type of the slots.
     """
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
@@ -103,7 +103,7 @@ class Rows:
 
     def write(self, slots: list[int], encoding: Any) -> None:
         """Put the rows of ``encoding`` into ``slots``, without gradient."""
-        if self.template is None:  # one row shows all there is to know
+        if self.template is None:  # one row shows how an encoding is built
             self.template = encoding.select(slice(0, 1)).detach()
         for name, value in _flatten(encoding).items():
             if isinstance(value, Tensor):
@@ -149,8 +149,8 @@ class Rows:
 class FeatureBank:
     """Memory of the last ``size`` encoded pairs of one network; the oldest leave first.
 
-    It keeps what the network's similarity needs (regions and words, or global vectors), for models with
-    fragments also the pooled unit vectors for distances, and which training pair each entry came from.
+    An entry holds the input of the network's similarity (regions and words, or global vectors), for models
+    with fragments also pooled unit vectors for distances, and the number of its training pair.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ class FeatureBank:
         self._pairs[place] = index
         for name, encoding in (("images", images), ("captions", captions)):
             if not _ensemble(encoding) and _fragments(encoding) is None:
-                continue  # the kept vectors are all there is to compare
+                continue  # the vectors of the encoding are compared
             rows = pooled(encoding)
             store = self._pooled.setdefault(name, rows.new_zeros(self.size, rows.shape[1]))
             store.index_copy_(0, place.to(rows.device, non_blocking=True), rows)

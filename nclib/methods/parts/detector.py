@@ -1,4 +1,4 @@
-"""How well a method finds the mismatched pairs, in the same words for every method."""
+"""Noise-detection metrics, identical for all methods."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from nclib.noise import division
 
 
 def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float) -> dict[str, float]:
-    """Return how well P(clean) tells matched from mismatched pairs.
+    """Score P(clean) as a detector of matched pairs.
 
     Parameters
     ----------
     p_clean : array, (N,)
         Probability of every training pair to be matched, in [0, 1].
     truth : Truth
-        What is really so.
+        Ground truth, from :meth:`Method.diagnostics <nclib.methods.Method.diagnostics>`.
     threshold : float
         A pair is called matched above it.
 

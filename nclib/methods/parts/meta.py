@@ -22,7 +22,7 @@ from nclib.models import Matcher
 
 NARROWING = 4  # a similarity vector of 256 numbers has a hidden layer of 64
 LEAST_HIDDEN = 8  # some models describe a pair by a single number
-EVALUATION_BYTES = 1 << 28  # of similarity vectors at a time when nothing need be kept
+EVALUATION_BYTES = 1 << 28  # largest chunk of similarity vectors without gradient
 
 Tensors = dict[str, Tensor]
 
@@ -141,10 +141,18 @@ class MetaMatcher(Matcher):
         return compare(*encoded, logits=logits)
 
 
-def parts(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
+def named_tensors(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
     """Return the weights of model and meta-network and copies of the buffers, by name.
 
     The meta-network's are new leaves, so that gradients reach them even while training holds them fixed.
+
+    Parameters
+    ----------
+    network : MetaMatcher
+
+    Returns
+    -------
+    phi, theta, buffers : dict of str to Tensor
     """
     phi: Tensors = {}
     theta: Tensors = {}
@@ -158,14 +166,33 @@ def parts(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
 
 @contextmanager
 def same_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw dropout from ``seed`` inside, and leave the generators as they were."""
+    """Draw dropout from ``seed`` inside, and leave the generators as they were.
+
+    Parameters
+    ----------
+    seed : int
+    device : torch.device
+        Where dropout is drawn.
+    """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def sgd_step(phi: Tensors, gradients: tuple[Tensor | None, ...], lr: float) -> Tensors:
-    """Return ``phi - lr * gradient``, weight by weight; a weight without a gradient stays."""
+    """Return ``phi - lr * gradient``, weight by weight; a weight without a gradient stays.
+
+    Parameters
+    ----------
+    phi : dict of str to Tensor
+    gradients : tuple of Tensor or None
+        In the order of ``phi``.
+    lr : float
+
+    Returns
+    -------
+    dict of str to Tensor
+    """
     return {
         name: value if g is None else value - lr * g
         for (name, value), g in zip(phi.items(), gradients, strict=True)
@@ -214,7 +241,7 @@ def exact_gradient(
     loss : Tensor
         The meta loss, detached.
     """
-    phi, theta, buffers = parts(network)
+    phi, theta, buffers = named_tensors(network)
     device = network.device
     # The fused recurrent kernels of CUDA have no second derivative.
     with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
@@ -247,7 +274,7 @@ def difference_gradient(
     of two evaluations with the same dropout; the derivative in :math:`\Theta` goes through the meta-network
     alone. Parameters and returns are those of :func:`exact_gradient`.
     """
-    phi, theta, buffers = parts(network)
+    phi, theta, buffers = named_tensors(network)
     device = network.device
 
     def vectors(weights: Tensors) -> Tensor:
@@ -268,8 +295,8 @@ def difference_gradient(
     with torch.no_grad():
         norms = [value.norm() for value in v.values() if value is not None]
         length = torch.stack(norms).norm().clamp_min(torch.finfo(z.dtype).tiny)
-        # Between the errors of curvature and of rounding; shorter than for a smooth function, since batch
-        # norms of nearly constant values bend sharply.
+        # A balance of the errors of curvature and of rounding; shorter than for a smooth function, because
+        # batch normalisation of nearly constant values has a large curvature.
         h = torch.finfo(z.dtype).eps ** (1 / 3) / 20
         move = {name: value if value is None else value * (h / length) for name, value in v.items()}
         ahead, behind = (
@@ -295,11 +322,11 @@ LOOK_AHEAD = {"exact": exact_gradient, "difference": difference_gradient}
 
 
 class MetaPairs:
-    """Known matches and as many random mismatches, drawn anew for every pass.
+    """Known matches and an equal number of random mismatches, drawn again for every pass.
 
-    A mismatch is a training caption with the picture of another training pair. Captions are distinct. A draw
-    that hits the caption's own picture gets the weight 0; comparing pictures, not numbers of captions, cannot
-    take the wrong unit (the released code does).
+    A mismatch is a training caption with the image of another training pair. Captions are distinct. A draw
+    of the caption's own image gets the weight 0; images are compared themselves (the official code compares
+    numbers of captions with numbers of images).
 
     Parameters
     ----------
@@ -334,11 +361,11 @@ class MetaPairs:
         wrong = Batch(own.index, other.images, own.captions)
         if not len(matches):
             return wrong, label, differs
-        pairs = join(loop.held_out(matches), wrong)
+        pairs = join_batches(loop.held_out(matches), wrong)
         return pairs, label, torch.cat([label.new_ones(len(matches)), differs])
 
     def batches(self, size: int) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-        """Return shuffled meta batches without end; every turn is shuffled anew."""
+        """Return shuffled meta batches without end; every pass is shuffled again."""
         return self.loop.ahead(self.load, self._rows(size))
 
     def _rows(self, size: int) -> Iterator[Tensor]:
@@ -356,8 +383,17 @@ class MetaPairs:
         return score[label == 1], score[wrong if bool(wrong.any()) else label == 0]
 
 
-def join(a: Batch, b: Batch) -> Batch:
-    """Return the pairs of two batches one after the other."""
+def join_batches(a: Batch, b: Batch) -> Batch:
+    """Return the pairs of two batches one after the other.
+
+    Parameters
+    ----------
+    a, b : Batch, of n and m pairs
+
+    Returns
+    -------
+    Batch, of n + m pairs
+    """
     width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])
     ids = [F.pad(part.captions.ids, (0, width - part.captions.ids.shape[1])) for part in (a, b)]
     captions = Tokens(torch.cat(ids), (*a.captions.lengths, *b.captions.lengths))

@@ -1,4 +1,4 @@
-"""What rematching did in an epoch: who was matched with whom, how sharply, and whether it was right."""
+"""Per-epoch diagnostics of rematching (L2RM): partners, transported mass, precision."""
 
 from __future__ import annotations
 

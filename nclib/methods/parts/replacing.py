@@ -1,4 +1,4 @@
-"""What half-replacing did in an epoch: whose half was replaced by which entry, and whether it helped."""
+"""Per-epoch diagnostics of half-replacing (REPAIR): replaced halves, their sources, relevance."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ class ReplaceLog:
         }
 
     def report(self, truth: Truth) -> dict[str, float]:
-        """Score the new pairs against what is really so.
+        """Score the new pairs against the ground truth.
 
         Returns
         -------
         dict
-            ``replaced``: number of new pairs of the epoch (both networks; a pair counts as often as it came).
-            ``replaced_precision``: share of them whose pair was mismatched indeed.
+            ``replaced``: number of new pairs of the epoch (both networks; a pair counts each time).
+            ``replaced_precision``: share of them whose pair was truly mismatched.
             ``replaced_label``: their mean soft label.
             ``old_relevance``, ``new_relevance``: mean share of the caption's facts that hold for the image,
-            before and after replacing; only where the data can tell.
+            before and after replacing; only where the data know relevance.
         """
         arrays = self.arrays()
         if not arrays:

@@ -1,0 +1,394 @@
+"""Feature files of category retrieval: Wikipedia, NUS-WIDE (ten classes), XMediaNet, and files of one's own.
+
+A folder (or one file) is searched for, in this order: the exchange format ``.npz`` of this package; the HDF5
+files of MRL and SDML; the MATLAB files of ELRCMR, one per array; a MATLAB file with ``tr_*`` and ``te_*``
+arrays; and, for Wikipedia, the original raw features with their lists. Classes of all arrays are shifted by
+one common minimum, so that they start at 0, and image and text classes of a pair must agree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from nclib.common.files import digest
+from nclib.data.categories import CategoryData, CategorySplit
+from nclib.data.registry import check_choice, register
+
+PathLike = str | os.PathLike[str]
+Arrays = dict[str, np.ndarray]
+Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # image features, text features, classes
+SPLITS = ("train", "val", "test")
+LICENCE = "as given by the publishers of the features"
+SOURCE = "feature files of the official codes"
+WIKIPEDIA = (
+    "art", "biology", "geography", "history", "literature", "media", "music", "royalty", "sport", "warfare",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """A feature set of the papers.
+
+    Parameters
+    ----------
+    name : str
+        Name in the catalogue.
+    hdf5 : str
+        Folder and file of the official codes.
+    sizes : tuple of int
+        Training, validation and test pairs, as printed in the papers.
+    n_classes : int
+    label_names : tuple of str
+        Empty where the files do not tell them.
+    """
+
+    name: str
+    hdf5: str
+    sizes: tuple[int, int, int]
+    n_classes: int
+    label_names: tuple[str, ...] = ()
+
+
+SETS = {
+    known.name: known
+    for known in (
+        FeatureSet("wikipedia", "wiki/wiki_deep_doc2vec_data_corr_ae.h5py", (2173, 231, 462), 10, WIKIPEDIA),
+        FeatureSet("nuswide", "NUS-WIDE/nus_wide_deep_doc2vec_data_42941.h5py", (42941, 5000, 23661), 10),
+        FeatureSet("xmedianet", "XMediaNet/xmedianet_deep_doc2vec_data.h5py", (32000, 4000, 4000), 200),
+    )
+}
+
+
+# -- one reader per layout: from a path to arrays called {split}_{image,text,label,text_label} ---------
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in every error: damaged files make parsers raise errors of any kind."""
+    try:
+        yield
+    except (ImportError, FileNotFoundError):
+        raise
+    except Exception as error:
+        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"{path} cannot be read ({said}); get it again, or let your user read it (chmod u+r)"
+        ) from error
+
+
+def _renamed(found: Arrays, splits: Mapping[str, str], parts: Mapping[str, tuple[str, ...]]) -> Arrays:
+    """Give arrays our names; of several names for one array the first wins."""
+    arrays: Arrays = {}
+    for split, theirs in splits.items():
+        for part, names in parts.items():
+            there = [f"{theirs}_{name}" for name in names if f"{theirs}_{name}" in found]
+            if there:
+                arrays[f"{split}_{part}"] = found[there[0]]
+    return arrays
+
+
+def _from_npz(path: Path) -> Arrays:
+    # Opened here, since NumPy leaves a damaged archive open.
+    with _reading(path), open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+        return {key.replace("valid_", "val_"): file[key] for key in file.files}
+
+
+def _from_hdf5(path: Path) -> Arrays:
+    with _reading(path):
+        found = _hdf5_arrays(path)
+    parts = {
+        "image": ("imgs_deep",),
+        "text": ("text", "texts"),
+        "label": ("imgs_labels",),
+        "text_label": ("texts_labels",),
+    }
+    return _renamed(found, {"train": "train", "val": "valid", "test": "test"}, parts)
+
+
+def _from_mat(path: Path) -> Arrays:
+    """Read one file with ``tr_``, ``val_`` and ``te_`` arrays."""
+    parts = {
+        "image": ("fc7", "img"),
+        "text": ("txt", "text"),
+        "label": ("img_lab", "label"),
+        "text_label": ("txt_lab",),
+    }
+    return _renamed(_mat_arrays(path), {"train": "tr", "val": "val", "test": "te"}, parts)
+
+
+def _from_folder_of_mat(path: Path) -> Arrays:
+    """Read nine files of one variable each."""
+    arrays = {}
+    for theirs, split in (("train", "train"), ("valid", "val"), ("test", "test")):
+        for their_part, part in (("img", "image"), ("text", "text"), ("label", "label")):
+            one = path.with_name(f"{theirs}_{their_part}.mat")
+            values = list(_mat_arrays(one).values())
+            if len(values) != 1:
+                raise ValueError(f"{one}: must hold one variable, found {len(values)}")
+            arrays[f"{split}_{part}"] = values[0]
+    return arrays
+
+
+def _from_raw_wikipedia(path: Path) -> Arrays:
+    """Read ``raw_features.mat`` (SIFT words and topics) with the lists beside it."""
+    found = _mat_arrays(path)
+    arrays: Arrays = {}
+    for theirs, split, list_name in (("tr", "train", "trainset"), ("te", "test", "testset")):
+        lacks = [key for key in (f"I_{theirs}", f"T_{theirs}") if key not in found]
+        if lacks:
+            raise ValueError(f"{path}: there is no array {' and no '.join(lacks)}; found {', '.join(found)}")
+        arrays[f"{split}_image"], arrays[f"{split}_text"] = found[f"I_{theirs}"], found[f"T_{theirs}"]
+        listing = path.with_name(f"{list_name}_txt_img_cat.list")
+        with _reading(listing):
+            lines = listing.read_text("utf8").split("\n")
+            arrays[f"{split}_label"] = np.array([int(line.split()[-1]) for line in lines if line.strip()])
+    return arrays
+
+
+def _mat_arrays(path: Path) -> Arrays:
+    """Read every numeric array of a MATLAB file, of either format."""
+    from scipy.io import loadmat
+
+    with _reading(path):
+        try:
+            content = loadmat(path)
+        except NotImplementedError:  # version 7.3 is HDF5, with its axes reversed
+            return {key: array.T for key, array in _hdf5_arrays(path).items()}
+    return {key: value for key, value in content.items() if isinstance(value, np.ndarray)}
+
+
+def _hdf5_arrays(path: Path) -> Arrays:
+    try:
+        import h5py
+    except ImportError as error:
+        raise ImportError("files in HDF5 need the package h5py; install it, or convert to .npz") from error
+    with h5py.File(path, "r") as file:
+        return {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
+
+
+# -- finding the files ------------------------------------------------------------------------------------
+
+Reader = Callable[[Path], Arrays]
+BY_SUFFIX: dict[str, Reader] = {
+    ".npz": _from_npz, ".h5py": _from_hdf5, ".h5": _from_hdf5, ".hdf5": _from_hdf5, ".mat": _from_mat,
+}  # fmt: skip
+
+
+def _candidates(root: Path, known: FeatureSet) -> Iterator[tuple[Path, Reader]]:
+    """Yield the files that may hold the data below ``root``, in order of preference, with their readers."""
+    folder, file = known.hdf5.split("/")
+    yield root / f"{known.name}.npz", _from_npz
+    for place in (root / file, root / folder / file, root / "data" / folder / file):
+        yield place, _from_hdf5
+    for place in (root, root / known.name, root / folder):
+        yield place / "train_img.mat", _from_folder_of_mat
+    yield root / f"{known.name}.mat", _from_mat
+    if known.name == "wikipedia":
+        yield root / "raw_features.mat", _from_raw_wikipedia
+
+
+def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
+    if root.is_file():
+        if root.name == "raw_features.mat":
+            return _from_raw_wikipedia(root), root
+        if root.suffix not in BY_SUFFIX:
+            raise ValueError(f"{root}: must end in one of {', '.join(BY_SUFFIX)}")
+        return BY_SUFFIX[root.suffix](root), root
+    candidates = dict(_candidates(root, known)) if known else {}
+    for path, reader in candidates.items():
+        if path.is_file():
+            return reader(path), path
+    looked = ", ".join(str(path.relative_to(root)) for path in candidates)
+    wanted = f"a folder with one of: {looked}" if looked else "a file"
+    raise FileNotFoundError(f"root={str(root)!r}: must be {wanted}, or the file itself")
+
+
+# -- from arrays to splits --------------------------------------------------------------------------------
+
+
+def _features(arrays: Arrays, key: str, path: Path) -> np.ndarray:
+    if key not in arrays:
+        raise ValueError(f"{path}: there is no array for {key}; found {', '.join(sorted(arrays)) or 'none'}")
+    return np.ascontiguousarray(arrays[key], np.float32)
+
+
+def _whole(values: np.ndarray, what: str) -> np.ndarray:
+    flat = np.asarray(values).reshape(-1)
+    whole = flat.astype(np.int64)
+    if not np.array_equal(whole, flat):
+        raise ValueError(f"{what}: classes must be whole numbers")
+    return whole
+
+
+def _labels(arrays: Arrays, path: Path) -> Arrays:
+    """Return one class per pair for every split, shifted by the common minimum."""
+    found = {key: _whole(values, f"{path}: {key}") for key, values in arrays.items() if key.endswith("label")}
+    if not found:
+        raise ValueError(f"{path}: there are no labels; found {', '.join(sorted(arrays)) or 'nothing'}")
+    low = min(int(values.min()) for values in found.values() if values.size)
+    labels = {}
+    for split in SPLITS:
+        own = found.get(f"{split}_label", found.get(f"{split}_text_label"))
+        if own is None:
+            continue
+        other = found.get(f"{split}_text_label", own)
+        if not np.array_equal(own, other):
+            raise ValueError(f"{path}: image and text labels of split {split!r} differ; a pair has one class")
+        labels[split] = own - low
+    return labels
+
+
+def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
+    """Return the pairs of each split; a file may lack validation arrays, but no others."""
+    labels = _labels(arrays, path)
+    found: dict[str, Pairs] = {}
+    for split in SPLITS:
+        if split == "val" and "val_image" not in arrays:
+            continue
+        if split not in labels:
+            raise ValueError(f"{path}: there are no labels of split {split!r}")
+        images, texts = (_features(arrays, f"{split}_{part}", path) for part in ("image", "text"))
+        found[split] = images, texts, labels[split]
+    return found
+
+
+def _cut_validation(test: Pairs, n: int, path: Path) -> tuple[Pairs, Pairs]:
+    """Split test pairs as the official codes do: the first ``n`` rows validate, the others test."""
+    if not 0 < n < len(test[2]):
+        raise ValueError(
+            f"{path}: there are no validation arrays, so n_val must be in "
+            f"1..{len(test[2]) - 1} to split the test arrays, got {n}"
+        )
+    images, texts, labels = test
+    return (images[:n], texts[:n], labels[:n]), (images[n:], texts[n:], labels[n:])
+
+
+def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> CategoryData:
+    # 1. find the file and read its arrays, whatever its layout; 2. join them to pairs per split;
+    # 3. cut validation pairs off the test pairs where the file has none; 4. compare with the papers.
+    check_choice("sizes", sizes, ("published", "any"))
+    known = SETS.get(name)
+    arrays, path = _read(Path(root).expanduser(), known)
+    pairs = _pairs(arrays, path)
+    if "val" not in pairs:
+        n = n_val if n_val is not None else (known.sizes[1] if known else 0)
+        pairs["val"], pairs["test"] = _cut_validation(pairs["test"], n, path)
+    found = tuple(len(pairs[split][2]) for split in SPLITS)
+    if known and sizes == "published" and found != known.sizes:
+        raise ValueError(
+            f"{path}: holds {found} training, validation and test pairs, published are {known.sizes}; "
+            "sizes='any' accepts other numbers"
+        )
+    most = 1 + max(int(labels.max()) for _, _, labels in pairs.values())
+    n_classes = max(most, known.n_classes if known else 0)
+    names = known.label_names if known and len(known.label_names) == n_classes else ()
+    splits = {split: CategorySplit(split, *pairs[split]) for split in SPLITS}
+    return CategoryData(
+        name=name,
+        **splits,
+        label_names=names or tuple(f"class {k}" for k in range(n_classes)),
+        checksum=digest(part for split in SPLITS for part in (split, *pairs[split])),
+        licence=LICENCE,
+        details={"file": path.name},
+    )
+
+
+@register("wikipedia", task="categories", summary="Wikipedia, 10 classes; needs root=", paper=SOURCE)
+def wikipedia(*, root: PathLike, n_val: int | None = None, sizes: str = "published") -> CategoryData:
+    """Load Wikipedia features (2,173 / 231 / 462 pairs, 10 classes).
+
+    Parameters
+    ----------
+    root : path
+        The file, or a folder that holds it; see this module's documentation for the layouts. The original raw
+        features (128 visual words, 10 topics) are read too, and are far weaker than VGG-19 and Doc2Vec.
+    n_val : int, optional
+        Without validation arrays, the first ``n_val`` test pairs validate and the others test; default 231.
+    sizes : {"published", "any"}
+        Whether other numbers of pairs than those of the papers are refused.
+
+    Returns
+    -------
+    CategoryData
+
+    Raises
+    ------
+    FileNotFoundError
+        When no known file is found; the message lists all places.
+    ValueError
+        When arrays are missing or do not fit together.
+    """
+    return _load("wikipedia", root, n_val, sizes)
+
+
+@register("nuswide", task="categories", summary="NUS-WIDE, 10 classes; needs root=", paper=SOURCE)
+def nuswide(*, root: PathLike, n_val: int | None = None, sizes: str = "published") -> CategoryData:
+    """Load NUS-WIDE features (42,941 / 5,000 / 23,661 pairs, 10 classes).
+
+    Parameters
+    ----------
+    root, n_val, sizes
+        As for :func:`wikipedia`; default 5,000 validation pairs.
+
+    Returns
+    -------
+    CategoryData
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As :func:`wikipedia`.
+    """
+    return _load("nuswide", root, n_val, sizes)
+
+
+@register("xmedianet", task="categories", summary="XMediaNet, 200 classes; needs root=", paper=SOURCE)
+def xmedianet(*, root: PathLike, n_val: int | None = None, sizes: str = "published") -> CategoryData:
+    """Load XMediaNet features (32,000 / 4,000 / 4,000 pairs, 200 classes).
+
+    Parameters
+    ----------
+    root, n_val, sizes
+        As for :func:`wikipedia`; default 4,000 validation pairs. The features of ELRCMR's official code
+        differ from those of MRL: results on the two cannot be compared.
+
+    Returns
+    -------
+    CategoryData
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As :func:`wikipedia`.
+    """
+    return _load("xmedianet", root, n_val, sizes)
+
+
+@register("category_file", task="categories", summary="features of your own, in one .npz file; needs root=")
+def category_file(*, root: PathLike, n_val: int | None = None) -> CategoryData:
+    """Load features from one file, for instance CLIP features or data of one's own.
+
+    Parameters
+    ----------
+    root : path
+        ``.npz`` with ``train_image, train_text, train_label``, likewise ``valid_*`` and ``test_*`` (float32
+        features with a row per pair, whole numbers as classes); the HDF5 and MATLAB layouts work too.
+    n_val : int, optional
+        Without ``valid_*`` arrays, the first ``n_val`` test pairs validate.
+
+    Returns
+    -------
+    CategoryData
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As :func:`wikipedia`.
+    """
+    return _load("category_file", root, n_val)

@@ -1,0 +1,195 @@
+"""The data set ``emoji``: generated pictures with five captions each, as fragments or as pixels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from nclib.common.files import digest
+from nclib.data.cache import cached
+from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.emoji.assets import LICENCE, read_drawings
+from nclib.data.emoji.compose import MOST_REGIONS, SIDE, TINTS, VARIANTS, box_corners
+from nclib.data.emoji.features import FEATURE_DIM
+from nclib.data.emoji.generate import CHUNK, SPLITS, blocks, cache_key, picture, words
+from nclib.data.emoji.grammar import CAPTIONS_PER_IMAGE, RELATIONS
+from nclib.data.emoji.relevance import Relevance
+from nclib.data.emoji.render import Painter
+from nclib.data.registry import check_choice, check_count, register
+
+SIZES = {"small": 4000, "medium": 10000, "default": 16000}
+N_VAL, N_TEST = 500, 1000
+
+
+@register("emoji", summary="bundled scenes of emoji drawings with captions of known truth")
+def emoji(
+    *,
+    size: str = "default",
+    regions: int = 12,
+    features: str = "regions",
+    variant: str = "standard",
+    seed: int = 0,
+    n_train: int | None = None,
+    n_val: int = N_VAL,
+    n_test: int = N_TEST,
+    progress: bool | None = None,
+) -> Dataset:
+    """Load the bundled set, generating it the first time.
+
+    A picture is 96 x 96 pixels in one of eight tints and shows two to four of 200 concepts, each by one of
+    three designers. A fragment is a box: responses of its quarters to a codebook of 48 patches (192 numbers,
+    learned without labels, fixed) and its place (4 numbers).
+    Five captions per picture name objects, sometimes how they lie, sometimes the background.
+
+    Parameters
+    ----------
+    size : {"default", "medium", "small"}
+        16,000, 10,000 or 4,000 training pictures; the smaller sets are prefixes of the larger, validation
+        and test pictures are the same.
+    regions : int
+        Boxes per picture, 4 to 36; 12 is the usual choice, the papers use 36. Fewer boxes are a prefix.
+    features : {"regions", "pixels"}
+        What an image is: its boxes' numbers, or the picture itself as 96 rows of 288 numbers in [0, 1] (red,
+        green, blue of each pixel in turn) for models that read pixels, which ignore ``regions``.
+    variant : {"standard", "holdout"}
+        With ``holdout`` the test pictures draw every concept by a designer that training and validation
+        never use for it.
+    seed : int
+        Another seed gives other scenes of the same concepts.
+    n_train, n_val, n_test : int, optional
+        Other numbers of pictures, for tests and trials.
+    progress : bool, optional
+        Show a progress bar while generating; default: when standard error is a terminal.
+
+    Returns
+    -------
+    Dataset
+        With pictures, boxes, relevance, and the classifications ``group`` (5 classes, the default labels),
+        ``class`` (10) and ``subgroup`` of the main, that is the largest, object. ``split.details`` holds
+        ``scenes`` (what is where) and ``facts`` (what each caption states); ``details`` of the dataset
+        the names of concepts and phrases.
+
+    Raises
+    ------
+    ValueError, TypeError
+        When an option is out of range; nothing is generated then.
+    OSError
+        When the cache folder cannot be written.
+    """
+    check_choice("size", size, tuple(SIZES))
+    check_choice("features", features, ("regions", "pixels"))
+    check_choice("variant", variant, VARIANTS)
+    options = {
+        "n_train": check_count("n_train", SIZES[size] if n_train is None else n_train, low=1),
+        "n_val": check_count("n_val", n_val, low=1),
+        "n_test": check_count("n_test", n_test, low=1),
+        "regions": check_count("regions", regions, low=4, high=MOST_REGIONS),
+        "variant": variant,
+        "seed": check_count("seed", seed, low=0),
+    }
+    build = functools.partial(_build, options=options, progress=progress)
+    folder, facts = cached("emoji", cache_key(options), build)
+    if features == "regions":
+        return _open(folder, facts)
+    paint = functools.partial(_paint, scenes_of=folder)
+    painted, content = cached("emoji_pixels", cache_key(options, "pixels"), paint)
+    return _open(folder, {**facts, "checksum": digest([facts["checksum"], content["checksum"]])}, painted)
+
+
+def _build(folder: Path, *, options: dict[str, Any], progress: bool | None) -> dict[str, Any]:
+    """Write ``{split}_{images,boxes,scenes,tokens,offsets,facts}.npy``; return checksum and options."""
+    content = ""
+    total = sum(options[f"n_{split}"] for split in SPLITS)
+    hide = None if progress is None else not progress
+    own = {key: options[key] for key in ("seed", "regions", "variant")}
+    with tqdm(total=total, desc="emoji scenes", unit="picture", disable=hide, leave=False) as bar:
+        for split in SPLITS:
+            n, done = options[f"n_{split}"], 0
+            images = _create(folder / f"{split}_images.npy", np.float32, (n, own["regions"], FEATURE_DIM))
+            boxes = _create(folder / f"{split}_boxes.npy", np.float32, (n, own["regions"], 4))
+            small = []
+            for block in blocks(split, n, **own):
+                place = slice(done, done + len(block.scenes))
+                images[place], boxes[place] = block.features, box_corners(block.boxes)
+                small.append((block.scenes, block.tokens, block.lengths, block.facts))
+                bar.update(len(block.scenes))
+                done = place.stop
+            scenes, tokens, lengths, facts = map(np.concatenate, zip(*small, strict=True))
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            for key, array in (
+                ("scenes", scenes),
+                ("tokens", tokens),
+                ("offsets", offsets),
+                ("facts", facts),
+            ):
+                np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
+            content += digest([images, boxes, tokens, offsets])
+            images.flush()
+            boxes.flush()
+    return {"checksum": digest(content), "options": options}
+
+
+def _paint(folder: Path, *, scenes_of: Path) -> dict[str, Any]:
+    """Paint the scenes into ``{split}_pixels.npy``, uint8 (n, 96, 288); return their checksum."""
+    painter, arrays = Painter(read_drawings()), []
+    for split in SPLITS:
+        scenes = np.load(scenes_of / f"{split}_scenes.npy")
+        pixels = _create(folder / f"{split}_pixels.npy", np.uint8, (len(scenes), SIDE, 3 * SIDE))
+        for start in range(0, len(scenes), CHUNK):
+            part = slice(start, start + CHUNK)
+            pixels[part] = painter.paint(scenes[part]).transpose(0, 2, 3, 1).reshape(-1, SIDE, 3 * SIDE)
+        pixels.flush()
+        arrays.append(pixels)
+    return {"checksum": digest(arrays)}
+
+
+def _create(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
+    return np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -> Dataset:
+    names, lexicon = words()
+
+    def split(name: str) -> Split:
+        images, boxes = (np.load(folder / f"{name}_{key}.npy", mmap_mode="r") for key in ("images", "boxes"))
+        if painted is not None:
+            images, boxes = np.load(painted / f"{name}_pixels.npy", mmap_mode="r"), None
+        rest = ("scenes", "tokens", "offsets", "facts")
+        scenes, tokens, offsets, stated = (np.load(folder / f"{name}_{key}.npy") for key in rest)
+        main = scenes["concept"][:, 0]
+        return Split(
+            name=name,
+            images=images,
+            captions=Captions(tokens, offsets, lexicon.vocabulary),
+            image_of=np.arange(len(offsets) - 1) // CAPTIONS_PER_IMAGE,
+            captions_per_image=CAPTIONS_PER_IMAGE,
+            boxes=boxes,
+            label_sets={key: labels[main] for key, labels in names.labels.items()},
+            picture_source=lambda row: picture(scenes[row : row + 1]),
+            relevance_source=Relevance(scenes, stated, lexicon),
+            details={"scenes": scenes, "facts": stated},
+        )
+
+    return Dataset(
+        name="emoji",
+        train=split("train"),
+        val=split("val"),
+        test=split("test"),
+        vocabulary=lexicon.vocabulary,
+        checksum=facts["checksum"],
+        licence=LICENCE,
+        label_names=names.label_names,
+        details={
+            "options": facts["options"],
+            "concepts": names.names,
+            "emoji": names.emoji,
+            "phrases": lexicon.phrases,
+            "relations": RELATIONS,
+            "tints": tuple(TINTS),
+        },
+    )

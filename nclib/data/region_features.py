@@ -1,0 +1,558 @@
+"""Precomputed region features: Flickr30K, MS-COCO, Conceptual Captions 152K, and files of one's own.
+
+Files in one folder, per split: ``{split}_ims.npy`` (or ``{split}_feat.npy``), float32 (rows, regions, 2048),
+and ``{split}_caps.txt`` with one caption per line (``{split}_caps.tsv`` for CC152K: image id, tab, caption).
+A feature file has **either one row per image or one row per caption**, and the public files mix both: the
+training file of Flickr30K has a row per image, its validation file a row per caption. The counts of every
+split tell its layout; a split holds every image once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nclib.common.files import digest
+from nclib.data import tokeniser
+from nclib.data.cache import cached
+from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.registry import check_choice, check_count, register
+from nclib.data.rows import RowFile
+from nclib.data.vocabulary import Vocabulary
+
+MIN_COUNT = 4  # a word is known when it occurs this often in training and validation captions
+VALIDATION_IMAGES = 1000
+FOLD = 1000  # images per fold of the COCO test set
+SAMPLED_ROWS = 64  # feature rows per split that enter the checksum; the files have up to 44 GB
+HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
+PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
+DEV_PROTOCOLS = ("full1000", "ncr200")
+PathLike = str | os.PathLike[str]
+SOURCE = "file layout of the official codes"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and counts of a package of region features.
+
+    Parameters
+    ----------
+    name : str
+        Name in the catalogue.
+    title : str
+        Name in messages.
+    stem : str
+        Folder of the package, and beginning of its vocabulary's name.
+    captions_per_image : int
+    captions_file : str
+        Name of a captions file behind ``{split}_``.
+    benchmark : bool
+        Whether papers report results on it, with its validation protocols.
+    """
+
+    name: str
+    title: str
+    stem: str
+    captions_per_image: int
+    captions_file: str
+    benchmark: bool = True
+
+    @property
+    def vocabulary_file(self) -> str:
+        """Name of the file with the words."""
+        return f"{self.stem}_vocab.json"
+
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt"),
+        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt"),
+        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv"),
+    )
+}
+
+
+class Problem(NamedTuple):
+    """A problem of a file: its name, and the message."""
+
+    file: str
+    text: str
+
+
+@dataclass
+class Part:
+    """One split as found on disk.
+
+    Parameters
+    ----------
+    split : str
+        As in the names of the files.
+    features : RowFile or None
+        A row per image; None when the file is missing or wrong.
+    texts : list of str
+        All captions.
+    layout : str
+        ``PER_IMAGE`` or ``PER_CAPTION``; empty when unknown.
+    problems : list of Problem
+    """
+
+    split: str
+    features: RowFile | None
+    texts: list[str]
+    layout: str
+    problems: list[Problem]
+
+
+@register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper=SOURCE)
+def f30k(
+    *,
+    root: PathLike,
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+    half: bool = False,
+) -> Dataset:
+    """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
+
+    Parameters
+    ----------
+    root : path
+        The folder with the files, or a folder that holds it as ``f30k_precomp`` or ``f30k/precomp``.
+    dev_protocol : {"full1000", "ncr200"}
+        Part of the validation split that selects a model: its first 1,000 images; or the 200 images that
+        remain when loaders cut a row-per-caption file to 1,000 captions, as NCR and its successors do.
+        Recalls on 200 images are far higher and must not be compared with others.
+    vocabulary : path, optional
+        The ``*_vocab.json`` file; by default looked for in and beside the folder, also under ``vocab``.
+    build_vocabulary : bool
+        When there is no vocabulary file, build one from training and validation captions (words that occur
+        at least 4 times) and write it into the folder.
+    half : bool
+        Read the float16 copies ``{split}_ims.f16.npy`` of the features, which take half the disk and half
+        the reading; ``nclib data convert half`` makes them. The numbers differ from the float32
+        ones in the fourth digit, and so does the checksum of the data.
+
+    Returns
+    -------
+    Dataset
+        Images stay on disk. ``details["layouts"]`` tells the row layout of each split.
+
+    Raises
+    ------
+    FileNotFoundError
+        When files are missing; all of them are listed, with what to do.
+    ValueError
+        When files do not fit together; all of them are listed.
+    """
+    return _load(LAYOUTS["f30k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+
+
+@register("coco", summary="MS-COCO, precomputed regions; needs root=", paper=SOURCE)
+def coco(
+    *,
+    root: PathLike,
+    test_split: str = "testall",
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+    half: bool = False,
+) -> Dataset:
+    """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
+
+    Parameters
+    ----------
+    root, dev_protocol, vocabulary, build_vocabulary, half
+        As for :func:`f30k`; the folder is ``coco_precomp`` or ``coco/precomp``.
+    test_split : {"testall", "test"}
+        All 5,000 test images, or the first 1,000. With all, ``test.details["folds"]`` holds the five
+        ``(first, last + 1)`` ranges of images over which the "1K" results of papers are averaged.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As for :func:`f30k`.
+    """
+    check_choice("test_split", test_split, ("testall", "test"))
+    return _load(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
+
+
+@register("cc152k", summary="CC152K, precomputed regions; needs root=", paper=SOURCE)
+def cc152k(
+    *,
+    root: PathLike,
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+    half: bool = False,
+) -> Dataset:
+    """Load Conceptual Captions 152K (150,000 / 1,000 / 1,000 images, one caption each, noisy by nature).
+
+    Parameters
+    ----------
+    root, dev_protocol, vocabulary, build_vocabulary, half
+        As for :func:`f30k`; the folder is ``cc152k_precomp`` or ``cc152k/precomp``, captions are
+        ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As for :func:`f30k`.
+    """
+    return _load(LAYOUTS["cc152k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+
+
+@register("region_files", summary="region features and captions of your own; needs root=")
+def region_files(
+    *,
+    root: PathLike,
+    captions_per_image: int = 5,
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = True,
+    half: bool = False,
+) -> Dataset:
+    """Load region features and captions of one's own, in the layout of the benchmarks.
+
+    ``nclib data convert`` writes this layout from other files. All validation images are used, and runs
+    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
+
+    Parameters
+    ----------
+    root : path
+        Folder with ``{train,dev,test}_ims.npy``, float32 (rows, regions, features), and
+        ``{train,dev,test}_caps.txt`` (or ``.tsv``: image id, tab, caption).
+    captions_per_image : int
+        At least 1.
+    vocabulary, build_vocabulary, half
+        As for :func:`f30k`; the vocabulary is built unless a file is given or found.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As for :func:`f30k`.
+    """
+    each = check_count("captions_per_image", captions_per_image, low=1)
+    cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
+    captions = "caps.tsv" if cells else "caps.txt"
+    layout = Layout("region_files", "Region files", "region_files", each, captions, benchmark=False)
+    return _load(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
+
+
+def _load(
+    layout: Layout,
+    root: PathLike,
+    test_split: str,
+    dev_protocol: str,
+    vocabulary: PathLike | None,
+    build_vocabulary: bool,
+    half: bool,
+) -> Dataset:
+    # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
+    # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
+    check_choice("dev_protocol", dev_protocol, DEV_PROTOCOLS)
+    names = {"train": "train", "val": "dev", "test": test_split}
+    folder = find_folder(layout, Path(root).expanduser(), tuple(names.values()))
+    vocabulary_file = find_vocabulary(layout, folder, vocabulary)
+    missing = missing_files(layout, folder, tuple(names.values()), half)
+    if vocabulary_file is None and not build_vocabulary:
+        missing.append(
+            f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
+            "to make one from the training and validation captions)"
+        )
+    if missing:
+        raise FileNotFoundError(
+            f"{layout.title}: {folder} lacks\n  "
+            + "\n  ".join(missing)
+            + "\nPut the published precomputed features there, or give their folder as root=."
+        )
+    parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
+    problems = [f"{part.split}: {problem.text}" for part in parts.values() for problem in part.problems]
+    shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
+    if len(set(shapes.values())) > 1:
+        problems.append(f"splits differ in (regions, features): {shapes}")
+    if problems:
+        raise ValueError(
+            f"{layout.title}: the files in {folder} do not fit together\n  "
+            + "\n  ".join(problems)
+            + "\nGet the named files again, complete and from one package; where permission was denied, "
+            "let your user read them (chmod u+r)."
+        )
+    if vocabulary_file is not None:
+        words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
+    else:
+        words = build_words([*parts["train"].texts, *parts["val"].texts])
+        _keep(words, folder / layout.vocabulary_file)
+    splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
+    return Dataset(
+        name=layout.name,
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
+        vocabulary=words,
+        checksum=digest(_content(splits.values())),
+        licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
+        details={
+            "layouts": {role: part.layout for role, part in parts.items()},
+            "dev_protocol": dev_protocol,
+            "test_split": test_split,
+            # of pairs from the web and from users some are wrong, and no list says which
+            "pairs_as_found": layout.name == "cc152k" or not layout.benchmark,
+        },
+    )
+
+
+def _keep(words: Vocabulary, path: Path) -> None:
+    try:
+        words.to_json(path)
+    except OSError as error:
+        raise ValueError(
+            f"build_vocabulary=True: {path} cannot be written ({error.strerror}); write it elsewhere with "
+            "nclib data convert vocabulary NAME ROOT --out PATH, and give vocabulary=PATH"
+        ) from error
+
+
+def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
+    """Return the folder below ``root`` that holds a split's captions, or where they would be."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"root={str(root)!r} is not a folder; give the one that holds {layout.stem}")
+    places = [root, root / layout.stem, root / layout.name / "precomp"]
+    files = [f"{split}_{layout.captions_file}" for split in splits]
+    found = [place for place in places if any((place / name).is_file() for name in files)]
+    return found[0] if found else next((place for place in places[1:] if place.is_dir()), root)
+
+
+def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None) -> Path | None:
+    """Return the vocabulary file: the given one, or one in, below or beside the folder; None without any.
+
+    Raises
+    ------
+    FileNotFoundError
+        When the given one is missing.
+    """
+    if given is not None:
+        if not Path(given).is_file():
+            raise FileNotFoundError(f"vocabulary={str(given)!r} is not a file")
+        return Path(given)
+    name = layout.vocabulary_file
+    near = [folder, folder / "vocab", folder.parent, folder.parent / "vocab", folder.parent.parent / "vocab"]
+    return next((place / name for place in near if (place / name).is_file()), None)
+
+
+def build_words(texts: Iterable[str]) -> Vocabulary:
+    """Return the field's vocabulary of training and validation captions: words that occur 4 times."""
+    return Vocabulary.from_texts(texts, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
+
+
+def features_file(folder: Path, split: str, half: bool = False) -> Path | None:
+    """Return the features file of a split, or its float16 copy; None when missing."""
+    names = [f"{split}_{kind}{HALF if half else '.npy'}" for kind in ("ims", "feat")]
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def missing_files(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
+    """List the files that are missing, each with a hint behind its name where one helps."""
+    missing = []
+    for split in splits:
+        if features_file(folder, split, half) is None:
+            original = features_file(folder, split)
+            missing.append(
+                f"{split}_ims.npy"
+                if not half
+                else f"{split}_ims{HALF} (half=True; make it with: nclib data convert half "
+                f"{original or folder / f'{split}_ims.npy'})"
+            )
+        if not (folder / f"{split}_{layout.captions_file}").is_file():
+            missing.append(f"{split}_{layout.captions_file}")
+    return missing
+
+
+def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
+    """Open one split whose files exist, and tell its row layout.
+
+    Parameters
+    ----------
+    layout : Layout
+    folder : Path
+    split : str
+        As in the names of the files.
+    half : bool
+        Read the float16 copy.
+
+    Returns
+    -------
+    Part
+        With its problems listed; a bad file raises nothing.
+    """
+    part = Part(split, None, [], "", [])
+    captions = f"{split}_{layout.captions_file}"
+    try:
+        part.texts = [text for _, text in read_named_captions(folder / captions)]
+    except (OSError, ValueError) as error:
+        part.problems.append(Problem(captions, f"{layout.captions_file} {error}"))
+        return part
+    path = features_file(folder, split, half)
+    assert path is not None  # the caller has looked
+    array = open_features(path, np.float16 if half else np.float32)
+    if isinstance(array, str):
+        part.problems.append(Problem(path.name, f"{path.name} {array}"))
+        return part
+    n, each = len(part.texts), layout.captions_per_image
+    if len(array) == n and n % each == 0:
+        part.layout = PER_CAPTION if each > 1 else PER_IMAGE
+        part.features = array[::each]  # a view: still on disk
+        if not _copies(array, each):
+            problem = f"has a row per caption, but the {each} rows of one image differ"
+            part.problems.append(Problem(path.name, f"{path.name} {problem}"))
+    elif len(array) * each == n:
+        part.layout, part.features = PER_IMAGE, array
+    else:
+        problem = (
+            f"{len(array)} feature rows and {n} captions; expected {each} captions per image, with a feature "
+            f"row per image ({n // each}) or per caption ({n})"
+        )
+        part.problems.append(Problem(path.name, problem))
+    original = features_file(folder, split) if half else None
+    if original is not None and part.features is not None:
+        different = not_its_copy(array, original)
+        if different:
+            part.problems.append(Problem(path.name, f"{path.name} {different}"))
+    return part
+
+
+def read_named_captions(path: Path) -> list[tuple[str, str]]:
+    """Read captions, one per line, with their image ids.
+
+    Parameters
+    ----------
+    path : Path
+        ``.tsv``: image id, tab, caption. Any other: the caption.
+
+    Returns
+    -------
+    list of (str, str)
+        Image id ('' when not in a ``.tsv`` file) and caption.
+
+    Raises
+    ------
+    ValueError
+        When the text is not UTF-8 or a line of a ``.tsv`` file has no caption; the message completes a
+        sentence that begins with the file's name.
+    OSError
+        When the file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OSError(f"cannot be read ({error.strerror})") from error
+    try:
+        # Not splitlines, which cuts at rare separators inside captions as well.
+        lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8 (byte {error.start})") from None
+    if path.suffix.lower() == ".tsv":
+        cells = [line.rstrip("\r").split("\t") for line in lines]
+        bad = [number for number, cell in enumerate(cells, 1) if len(cell) < 2]
+        if bad:
+            raise ValueError(f"has {len(bad)} lines without a tab-separated caption, first line {bad[0]}")
+        return [(name.strip(), text.strip()) for name, text, *_ in cells]
+    return [("", line.strip()) for line in lines]
+
+
+def open_features(path: Path, dtype: Any) -> RowFile | str:
+    """Open a features file; return a message when it is damaged or not of type ``dtype``."""
+    try:
+        array = RowFile(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    if array.ndim != 3 or array.dtype != dtype or 0 in array.shape:
+        return (
+            f"must be {np.dtype(dtype)} (rows, regions, features), got {array.dtype.newbyteorder('=').name}"
+            f"{'' if array.dtype.isnative else ' in foreign byte order'} {array.shape}"
+        )
+    return array
+
+
+def not_its_copy(half: RowFile, original: Path) -> str:
+    """Return how sampled rows of a float16 copy differ from their original; '' when they do not."""
+    again = f"make it again with: nclib data convert half {original} --replace"
+    array = open_features(original, np.float32)
+    if isinstance(array, str):
+        return ""  # the original has its own line
+    if array.shape != half.shape:
+        return f"has shape {half.shape}, its original {original.name} {array.shape}; {again}"
+    rows = np.unique(np.linspace(0, len(half) - 1, SAMPLED_ROWS).astype(np.int64))
+    with np.errstate(over="ignore", invalid="ignore"):
+        same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
+    if same.all():
+        return ""
+    return f"is not a copy of {original.name}: row {rows[int(np.argmin(same))]} differs; {again}"
+
+
+def _copies(array: RowFile, each: int) -> bool:
+    """Whether rows come in groups of equal ones, judged by the first, middle and last group."""
+    last = len(array) // each - 1
+    groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
+    return all(bool((group == group[:1]).all()) for group in groups)
+
+
+def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protocol: str) -> Split:
+    assert part.features is not None
+    each, n = layout.captions_per_image, len(part.features)
+    if role == "val" and layout.benchmark:
+        cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
+        n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
+    texts = part.texts[: n * each]
+    tokens, offsets = _encode(texts, words)
+    details: dict[str, Any] = {"layout": part.layout}
+    if part.split == "testall":
+        details["folds"] = tuple((start, min(start + FOLD, n)) for start in range(0, n, FOLD))
+    return Split(
+        name=role,
+        images=part.features[:n],
+        captions=Captions(tokens, offsets, words, texts),
+        image_of=np.arange(n * each) // each,
+        captions_per_image=each,
+        details=details,
+    )
+
+
+def _encode(texts: list[str], words: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Cut captions into word ids, and keep them in the cache: half a million captions take many seconds."""
+    key = digest([f"rules {tokeniser.RULES}", *words.words, "\n".join(texts)])
+
+    def build(folder: Path) -> dict[str, Any]:
+        tokens, offsets = words.encode_all(texts)
+        np.save(folder / "tokens.npy", tokens)
+        np.save(folder / "offsets.npy", offsets)
+        return {}
+
+    folder, _ = cached("captions", key, build)
+    return np.load(folder / "tokens.npy"), np.load(folder / "offsets.npy")
+
+
+def _content(splits: Iterable[Split]) -> list[Any]:
+    """Return what the checksum covers: shapes, all captions, and evenly spaced feature rows."""
+    content: list[Any] = []
+    for split in splits:
+        rows = np.unique(np.linspace(0, split.n_images - 1, SAMPLED_ROWS).astype(np.int64))
+        features = split.features(rows).numpy()
+        kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
+        content += [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]
+    return content

@@ -1,0 +1,258 @@
+"""Sources of feature rows: one file per image, bottom-up-attention TSV files, a float32 file to be halved."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nclib.common.files import digest
+from nclib.data.region_features import open_features
+from nclib.data.row_writer import ConvertError
+from nclib.data.rows import RowFileError, npy_header
+
+SHOWN = 5  # names in a message
+COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
+#: Errors of reading a damaged .npy or .npz file.
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+LARGEST = float(np.finfo(np.float16).max)
+
+
+def some(names: Iterable[Any]) -> str:
+    """Return the first few names and the number of the others."""
+    names = list(names)
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(map(str, names[:SHOWN])) + more
+
+
+def read_ids(path: Path) -> list[str]:
+    """Read image ids, one per line.
+
+    Raises
+    ------
+    ConvertError
+        When the list is empty, an id occurs twice, or an id cannot be a file name.
+    """
+    try:
+        ids = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConvertError(f"{path} cannot be read ({error})") from error
+    bad = [f"line {i}: {name!r}" for i, name in enumerate(ids, 1) if not name or set(name) & set("/\\\t\0")]
+    twice = _twice(ids)
+    if bad or not ids:
+        raise ConvertError(f"{path} must hold an image id per line; {some(bad) or 'it is empty'}")
+    if twice:
+        raise ConvertError(f"{path} names these ids more than once: {some(twice)}")
+    return ids
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _check_finite(rows: np.ndarray, names: Sequence[Any], what: str) -> None:
+    good = np.isfinite(rows).reshape(len(rows), -1).all(1)
+    if not good.all():
+        bad = [names[i] for i in np.flatnonzero(~good).tolist()]
+        raise ConvertError(f"{what} of these holds NaN or infinite values: {some(bad)}")
+
+
+class FolderSource:
+    """Rows from one file per image, ``<id>.npy`` or ``<id>.npz``, float32 (regions, features)."""
+
+    dtype = np.float32
+
+    def __init__(self, folder: Path, ids: Sequence[str], key: str = "features") -> None:
+        self.ids, self.key = ids, key
+        try:
+            there = set(os.listdir(folder))
+        except OSError as error:
+            raise ConvertError(f"{folder} cannot be read ({error.strerror})") from error
+        missing = [name for name in ids if f"{name}.npy" not in there and f"{name}.npz" not in there]
+        if missing:
+            raise ConvertError(f"{folder} has no .npy or .npz file for {some(missing)}")
+        self.paths = [folder / f"{name}{'.npy' if f'{name}.npy' in there else '.npz'}" for name in ids]
+        problems: list[str] = []
+        shapes: dict[tuple[int, ...], str] = {}
+        for path in self.paths:
+            try:
+                shape, dtype = self._kind(path)
+            except UNREADABLE as error:
+                problems.append(f"{path.name} ({error})")
+                continue
+            if dtype != np.float32 or len(shape) != 2 or 0 in shape:
+                problems.append(f"{path.name} ({dtype} {shape})")
+            shapes.setdefault(shape, path.name)
+        if problems:
+            raise ConvertError(f"these are not float32 (regions, features): {some(problems)}")
+        if len(shapes) > 1:
+            raise ConvertError(f"images differ in shape: {some(f'{v} {k}' for k, v in shapes.items())}")
+        self.shape = (len(ids), *next(iter(shapes)))
+
+    def _kind(self, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        if path.suffix == ".npy":
+            return npy_header(path)[:2]
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if self.key not in arrays.files:
+                raise KeyError(f"has {some(arrays.files)}; choose one with --key")
+            found = arrays[self.key]
+            return found.shape, found.dtype
+
+    def _read(self, path: Path) -> np.ndarray:
+        try:
+            with open(path, "rb") as file:  # NumPy leaves a damaged archive open
+                found = np.load(file, allow_pickle=False)
+                if path.suffix == ".npz":
+                    found = found[self.key]
+        except UNREADABLE as error:
+            raise ConvertError(f"{path} cannot be read ({error})") from error
+        if found.shape != self.shape[1:] or found.dtype != self.dtype:
+            raise ConvertError(f"{path} was changed meanwhile: now {found.dtype} {found.shape}")
+        return found
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        rows = np.stack([self._read(path) for path in self.paths[first:last]])
+        _check_finite(rows, self.paths[first:last], "the features file")
+        return rows
+
+    def stamp(self) -> str:
+        return digest(repr([(path.name, _state(path)) for path in self.paths]))
+
+
+class BottomUpSource:
+    """Rows from TSV files of bottom-up attention: one line per image, numbers as base64 of float32.
+
+    Every image must have ``regions`` boxes. Files with 10 to 100 boxes per image are refused: no rule says
+    which boxes to keep, and the papers use files made with 36.
+    """
+
+    dtype = np.float32
+
+    def __init__(
+        self, paths: Sequence[Path], ids: Sequence[str], *, regions: int = 36, take_first: bool = False
+    ) -> None:
+        if regions < 1:
+            raise ConvertError(f"regions must be 1 or more, got {regions}")
+        self.paths, self.ids, self.regions = paths, ids, regions
+        wanted = {name: i for i, name in enumerate(ids)}
+        self.places: list[tuple[int, int]] = [(-1, -1)] * len(ids)  # file, byte
+        found: list[str] = []
+        counts, broken = [], []
+        widths: dict[float, str] = {}
+        for k, path in enumerate(paths):
+            for at, line in _lines(path):
+                cells = line.rstrip(b"\r\n").split(b"\t")
+                name = cells[0].decode("utf8", "replace").strip()
+                if name not in wanted:
+                    continue
+                if len(cells) != len(COLUMNS) or not cells[3].strip().isdigit():
+                    broken.append(f"{name} ({path.name}, byte {at:,})")
+                    continue
+                if int(cells[3]) != regions:
+                    counts.append(f"{name}: {int(cells[3])}")
+                    continue
+                found.append(name)
+                if self.places[wanted[name]][0] < 0:
+                    self.places[wanted[name]] = (k, at)
+                size = len(cells[5]) * 3 / 4 - cells[5][-2:].count(b"=")
+                widths.setdefault(size / 4 / regions, name)
+        if broken:
+            raise ConvertError(f"these lines lack columns ({', '.join(COLUMNS)}): {some(broken)}")
+        if counts:
+            raise ConvertError(
+                f"every image must have {regions} boxes; other counts: {some(counts)}. Take the features "
+                f"that were made with {regions} boxes, or say --regions if all have another number"
+            )
+        missing = [name for name, place in zip(ids, self.places, strict=True) if place[0] < 0]
+        if missing:
+            raise ConvertError(f"{some(p.name for p in paths)}: no line for {some(missing)}")
+        twice = _twice(found)
+        if twice and not take_first:
+            raise ConvertError(f"several lines for {some(twice)}; --take-first takes the first of each")
+        if len(widths) > 1 or not next(iter(widths)).is_integer() or next(iter(widths)) == 0:
+            said = some(f"{name}: {width:g}" for width, name in widths.items())
+            raise ConvertError(f"numbers per box must be whole and equal in all lines; found {said}")
+        self.shape: tuple[int, ...] = (len(ids), regions, int(next(iter(widths))))
+        self.states = [_state(path) for path in paths]
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        rows = np.empty((last - first, *self.shape[1:]), np.float32)
+        files = {k: _open(self.paths[k]) for k in {k for k, _ in self.places[first:last]}}
+        try:
+            for i, (k, at) in enumerate(self.places[first:last], first):
+                files[k].seek(at)
+                cells = files[k].readline().rstrip(b"\r\n").split(b"\t")
+                try:
+                    numbers = np.frombuffer(base64.b64decode(cells[5], validate=True), "<f4")
+                    rows[i - first] = numbers.reshape(self.shape[1:])
+                except (ValueError, IndexError, binascii.Error) as error:
+                    where = f"{self.paths[k].name}, byte {at:,}"
+                    raise ConvertError(f"image {self.ids[i]} cannot be decoded ({where}: {error})") from error
+        finally:
+            for file in files.values():
+                file.close()
+        _check_finite(rows, self.ids[first:last], "the line")
+        return rows
+
+    def stamp(self) -> str:
+        return digest(repr([[p.name for p in self.paths], self.states, self.places, self.ids]))
+
+
+def _open(path: Path) -> Any:
+    try:
+        return open(path, "rb")  # the caller closes it
+    except OSError as error:
+        raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _lines(path: Path) -> Iterable[tuple[int, bytes]]:
+    """Yield the first byte and the content of every line that is not empty."""
+    at = 0
+    with _open(path) as file:
+        for line in file:
+            if line.strip():
+                yield at, line
+            at += len(line)
+
+
+class HalfSource:
+    """The float16 numbers of a float32 features file."""
+
+    dtype = np.float16
+
+    def __init__(self, path: Path) -> None:
+        array = open_features(path, np.float32)
+        if isinstance(array, str):
+            raise ConvertError(f"{path} {array}")
+        self.array, self.shape, self.state = array, array.shape, _state(path)
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        names = [f"row {i:,}" for i in range(first, last)]
+        try:
+            rows = np.asarray(self.array[first:last])
+        except RowFileError as error:
+            raise ConvertError(str(error)) from error
+        _check_finite(rows, names, self.array.path.name)
+        large = np.abs(rows).max(axis=(1, 2)) > LARGEST
+        if large.any():
+            bad = [names[i] for i in np.flatnonzero(large)]
+            raise ConvertError(
+                f"{self.array.path} has numbers beyond {LARGEST:,.0f}, the largest of float16, in {some(bad)}"
+            )
+        return rows.astype(np.float16)
+
+    def stamp(self) -> str:
+        return digest(repr([self.array.path.name, self.state]))

@@ -1,0 +1,176 @@
+"""Resumable writing of a large ``.npy`` file.
+
+The rows grow in ``NAME.part``, and ``NAME.progress`` counts the finished ones. A conversion that was stopped,
+in whatever way, goes on behind them; the file gets its name when the last row is on disk.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import numpy as np
+from tqdm import tqdm
+
+from nclib.common.files import digest, write_atomically
+from nclib.common.lock import open_kept, take
+
+BLOCK = 64  # rows that are written together: 19 MB at the papers' sizes
+
+
+class ConvertError(RuntimeError):
+    """A conversion that cannot go on; the rows written so far are kept for the next attempt."""
+
+
+class RowSource(Protocol):
+    """Rows to be written: their shape and type, and a function that reads some of them."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        """Return rows ``first`` to ``last - 1``, checked; raises ConvertError for bad ones."""
+
+    def stamp(self) -> str:
+        """Return a digest that changes when the origin of the rows changes."""
+
+
+def counter_of(path: Path) -> Path:
+    """Return the file that counts the finished rows of ``path``."""
+    return path.with_name(path.name + ".progress")
+
+
+def write_rows(
+    path: Path, source: RowSource, *, beside: Mapping[Path, str] | None = None, replace: bool = False
+) -> None:
+    """Write all rows of ``source`` into ``path``, or those that an earlier attempt did not reach.
+
+    Parameters
+    ----------
+    path : Path
+        Ends in ``.npy``; appears when all rows are on disk.
+    source : RowSource
+    beside : mapping of Path to str, optional
+        Text files that belong to the rows. They are written when all rows are on disk; where they change, an
+        older ``path`` is removed first, so that it never stands beside files that are not its own.
+    replace : bool
+        Allow a file of that name to be replaced, at the end.
+
+    Raises
+    ------
+    ConvertError
+        When the file is there already, another process writes it, the disk has too little space or refuses
+        to be written, or the source finds bad rows.
+    """
+    # 1. lock the counter; 2. cut the growing file to the rows that the counter names; 3. append blocks, each
+    # on disk before it is counted; 4. write the files beside, and give the file its name.
+    part, counter = path.with_name(path.name + ".part"), counter_of(path)
+    header = _header(source)
+    row = int(np.prod(source.shape[1:])) * np.dtype(source.dtype).itemsize
+    n, stamp = source.shape[0], digest([source.stamp(), header])
+    if path.exists() and not replace:
+        if counter.exists() and not part.exists() and _counted(counter.read_text("utf8"), stamp) == n:
+            counter.unlink()  # stopped between the last two steps: the file is whole
+            return
+        raise ConvertError(f"{path} is there already; remove it, or give --replace")
+    with _locked(counter, path) as notes:
+        done = min(_counted(notes.read(), stamp), _whole_rows(part, len(header), row))
+        if done:
+            print(f"{path.name}: {done:,} of {n:,} rows are there from an earlier attempt", file=sys.stderr)
+        _check_space(path, (n - done) * row)
+        try:
+            with open(part, "r+b" if done else "wb") as file:
+                if not done:
+                    file.write(header)
+                file.truncate(len(header) + done * row)
+                file.seek(0, os.SEEK_END)
+                # A bar in a terminal, a line every half minute elsewhere.
+                wait = 0.1 if sys.stderr.isatty() else 30.0
+                with tqdm(total=n, initial=done, desc=path.name, unit="row", mininterval=wait) as bar:
+                    for first in range(done, n, BLOCK):
+                        rows = source.read(first, min(first + BLOCK, n))
+                        file.write(np.ascontiguousarray(rows, source.dtype).data)
+                        file.flush()
+                        os.fsync(file.fileno())
+                        done = first + len(rows)
+                        _count(notes, done, stamp)
+                        bar.update(len(rows))
+            changed = {p: text for p, text in (beside or {}).items() if not _holds(p, text)}
+            if changed:
+                path.unlink(missing_ok=True)
+            for other, text in changed.items():
+                write_atomically(other, text)
+            os.replace(part, path)
+        except OSError as error:
+            raise ConvertError(
+                f"{path}: writing stopped after {done:,} of {n:,} rows ({error.strerror or error}; "
+                f"{shutil.disk_usage(path.parent).free / 1e9:.1f} GB are free). They are kept in "
+                f"{part.name}; when the cause is gone, the same command continues there"
+            ) from error
+    counter.unlink(missing_ok=True)
+
+
+def _header(source: RowSource) -> bytes:
+    stream = io.BytesIO()
+    descr = np.dtype(source.dtype).newbyteorder("<").str
+    header = {"descr": descr, "fortran_order": False, "shape": tuple(source.shape)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue()
+
+
+@contextmanager
+def _locked(counter: Path, path: Path) -> Iterator[IO[str]]:
+    """Open the counter so that no other process writes the rows meanwhile."""
+    try:
+        counter.parent.mkdir(parents=True, exist_ok=True)
+        file = open_kept(counter)
+    except OSError as error:
+        raise ConvertError(f"{counter} cannot be written ({error.strerror})") from error
+    with file:
+        try:
+            alone = take(file) and os.path.samestat(os.fstat(file.fileno()), counter.stat())
+        except FileNotFoundError:
+            alone = False  # removed by the process that has just finished
+        if not alone:
+            raise ConvertError(f"another process is writing {path}; wait for it, or end it")
+        yield file
+
+
+def _counted(text: str, stamp: str) -> int:
+    """Return the finished rows of an earlier attempt from the same source."""
+    try:
+        note = json.loads(text)
+        return int(note["rows"]) if note["source"] == stamp else 0
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _count(notes: IO[str], done: int, stamp: str) -> None:
+    notes.seek(0)
+    notes.write(json.dumps({"rows": done, "source": stamp}))
+    notes.truncate()
+    notes.flush()
+
+
+def _whole_rows(part: Path, offset: int, row: int) -> int:
+    return max(0, part.stat().st_size - offset) // row if part.exists() else 0
+
+
+def _check_space(path: Path, needed: int) -> None:
+    free = shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise ConvertError(
+            f"{path} needs {needed / 1e9:.2f} GB more, {path.parent} has {free / 1e9:.2f} GB free; "
+            "make room, or choose another folder"
+        )
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_bytes() == text.encode("utf8")

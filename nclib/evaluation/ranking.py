@@ -1,0 +1,184 @@
+"""Recall and ranks of the given pairs, by counting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nclib.evaluation.scores import Counts, as_matrix, blocks, count, host
+
+KS = (1, 5, 10)
+Tie = Callable[[Counts, Counts, Counts], NDArray[np.float64]]
+
+
+def _stable(above: Counts, equal: Counts, later: Counts) -> NDArray[np.float64]:
+    return (above + later).astype(np.float64)
+
+
+def _pessimistic(above: Counts, equal: Counts, later: Counts) -> NDArray[np.float64]:
+    return (above + equal).astype(np.float64)
+
+
+def _shared(above: Counts, equal: Counts, later: Counts) -> NDArray[np.float64]:
+    return above + equal / 2
+
+
+TIES: dict[str, Tie] = {"stable": _stable, "pessimistic": _pessimistic, "shared": _shared}
+"""Rank from the number of scores above, of equal scores of wrong items, and of those at a later position."""
+
+
+def _tie_rule(ties: str) -> Tie:
+    if ties not in TIES:
+        raise ValueError(f"ties must be one of {tuple(TIES)}, got {ties!r}")
+    return TIES[ties]
+
+
+def _sizes(matrix: Any, captions_per_image: int) -> tuple[int, int, int]:
+    p = captions_per_image
+    if isinstance(p, bool) or not isinstance(p, (int, np.integer)) or p < 1:
+        raise ValueError(f"captions_per_image must be an integer >= 1, got {p!r}")
+    n, m = matrix.shape
+    if m != n * p:
+        raise ValueError(
+            f"similarity is {n} x {m}, but {n} images with {p} caption(s) each need {n * p} columns; "
+            "are rows images, one row per image and not one per caption?"
+        )
+    return n, m, int(p)
+
+
+def ranks(
+    similarity: Any, captions_per_image: int, ties: str = "stable"
+) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """Return the 0-based rank of the best true item of every query, in both directions.
+
+    Parameters
+    ----------
+    similarity : Tensor or ndarray, (n_images, n_captions), any device
+        Finite scores, larger is better, ``n_captions = n_images * captions_per_image``.
+    captions_per_image : int >= 1
+        Caption j belongs to image ``j // captions_per_image``.
+    ties : {"stable", "pessimistic", "shared"}
+        How equal scores of wrong items count: those at a later position stand above (equals a reversed
+        stable sort, what the field's code meant), all stand above, or half of them do.
+
+    Returns
+    -------
+    i2t : ndarray, (n_images,)
+        Image to text; the best of the image's captions counts.
+    t2i : ndarray, (n_captions,)
+        Text to image.
+    n_ties : int
+        Queries whose best true item ties with a wrong one.
+
+    Raises
+    ------
+    ValueError
+        If the shape does not fit, a score is NaN or infinite, or the tie rule is unknown.
+    """
+    matrix, rule = as_matrix(similarity), _tie_rule(ties)
+    n, m, p = _sizes(matrix, captions_per_image)
+    own = np.arange(m).reshape(n, p)
+    if isinstance(matrix, torch.Tensor):
+        rows = torch.arange(n, device=matrix.device)[:, None]
+        true = host(matrix[rows, torch.from_numpy(own).to(matrix.device)])
+    else:
+        true = host(matrix[np.arange(n)[:, None], own])  # (n, p)
+    best = true.max(1)
+    of_caption = np.ascontiguousarray(true.reshape(-1))  # (m,)
+    kept = true == best[:, None]
+    own_best = kept.sum(1)
+    row_above, row_from = np.empty(n, np.int64), np.empty(n, np.int64)
+    column_above, column_from = np.zeros(m, np.int64), np.zeros(m, np.int64)
+    for i, block in blocks(matrix):
+        part = slice(i, i + len(block))
+        threshold = best[part, None]
+        row_above[part] = count(block > threshold, 1)
+        row_from[part] = count(block >= threshold, 1)
+        column_above += count(block > of_caption, 0)
+        column_from += count(block >= of_caption, 0)
+
+    row_equal, column_equal = row_from - row_above - own_best, column_from - column_above - 1
+    row_later, column_later = np.zeros(n, np.int64), np.zeros(m, np.int64)
+    tied_rows, tied_columns = row_equal > 0, column_equal > 0
+    if tied_rows.any() or tied_columns.any():  # positions matter for tied queries alone: rare if all is well
+        last = own[:, -1] - kept[:, ::-1].argmax(1)  # the latest of an image's best captions
+        columns = np.flatnonzero(tied_columns)
+        for i, block in blocks(matrix):
+            tied = i + np.flatnonzero(tied_rows[i : i + len(block)])
+            later = np.arange(m) > last[tied, None]
+            row_later[tied] = count((block[tied - i] == best[tied, None]) & later, 1)
+            later = np.arange(i, i + len(block))[:, None] > columns // p
+            column_later[columns] += count((block[:, columns] == of_caption[columns]) & later, 0)
+    i2t = rule(row_above, row_equal, row_later)
+    t2i = rule(column_above, column_equal, column_later)
+    return i2t, t2i, int(tied_rows.sum() + tied_columns.sum())
+
+
+def metrics(rank: NDArray[np.float64], direction: str) -> dict[str, float]:
+    """Return recalls in percent, median and mean rank of 0-based ranks, named by direction."""
+    values = {f"{direction}_r{k}": 100.0 * float((rank < k).mean()) for k in KS}
+    values[f"{direction}_medr"] = float(np.floor(np.median(rank)) + 1)
+    values[f"{direction}_meanr"] = float(rank.mean() + 1)
+    return values
+
+
+def rsum(values: dict[str, float]) -> float:
+    """Return the sum of the six recalls."""
+    return sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in KS)
+
+
+def recall(
+    similarity: Any, captions_per_image: int, *, ties: str = "stable", folds: int = 1
+) -> dict[str, float]:
+    """Recall at 1, 5 and 10 in both directions, median and mean rank, and their sum.
+
+    Parameters
+    ----------
+    similarity : Tensor or ndarray, (n_images, n_captions), any device
+        Finite scores, larger is better, ``n_captions = n_images * captions_per_image``.
+    captions_per_image : int >= 1
+        5 for Flickr30K and MS-COCO, 1 for CC152K; caption j belongs to image ``j // captions_per_image``.
+    ties : {"stable", "pessimistic", "shared"}
+        See :func:`ranks`.
+    folds : int >= 1
+        Consecutive equal blocks of images (with their captions) evaluated apart; every metric is the mean
+        over the folds, ``n_ties`` the sum. MS-COCO "1K" is ``folds=5`` on 5,000 images.
+
+    Returns
+    -------
+    dict
+        ``i2t_r1, i2t_r5, i2t_r10`` and ``t2i_*`` in percent; ``*_medr`` (floor of the median, plus 1) and
+        ``*_meanr``, 1-based; ``rsum``, the sum of the six recalls (at most 600), before any rounding;
+        ``n_ties``, queries whose best true item ties with a wrong one.
+
+    Raises
+    ------
+    ValueError
+        If the shape does not fit, a score is NaN or infinite, or an option is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nclib.evaluation import recall
+    >>> found = recall(np.array([[0.9, 0.2], [0.8, 0.7]]), 1)
+    >>> found["i2t_r1"], found["t2i_r1"], found["rsum"]
+    (50.0, 100.0, 550.0)
+    """
+    matrix = as_matrix(similarity)
+    n, _, p = _sizes(matrix, captions_per_image)
+    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 1 or n % folds:
+        raise ValueError(f"folds must be an integer >= 1 that divides the {n} images, got {folds!r}")
+    size = n // folds
+    parts = []
+    for f in range(folds):
+        block = matrix[f * size : (f + 1) * size, f * size * p : (f + 1) * size * p]
+        i2t, t2i, n_ties = ranks(block, p, ties)
+        values = metrics(i2t, "i2t") | metrics(t2i, "t2i")
+        parts.append(values | {"rsum": rsum(values), "n_ties": float(n_ties)})
+    result = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
+    result["n_ties"] = float(sum(part["n_ties"] for part in parts))
+    return result

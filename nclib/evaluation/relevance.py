@@ -1,0 +1,130 @@
+"""Measures for data with known relevance, where every fitting item counts, not the given pair alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nclib.evaluation.ranking import metrics, rsum
+from nclib.evaluation.scores import Float, as_matrix, ascending, blocks, count, host
+
+
+def _relevant(similarity: Any, relevance: Any, threshold: float) -> tuple[Float, NDArray[np.bool_]]:
+    matrix, truth = as_matrix(similarity), as_matrix(relevance, "relevance")
+    if tuple(matrix.shape) != tuple(truth.shape):
+        raise ValueError(
+            f"relevance must have the shape of similarity, {tuple(matrix.shape)}, got {tuple(truth.shape)}"
+        )
+    scores = np.concatenate([block for _, block in blocks(matrix)])
+    relevant = host(truth) >= threshold
+    if not relevant.any():
+        raise ValueError(f"no pair has a relevance of {threshold} or more; lower the threshold")
+    return scores, relevant
+
+
+def _both(
+    measure: Callable[[Float, NDArray[np.bool_]], NDArray[np.float64]],
+    scores: Float,
+    relevant: NDArray[np.bool_],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Apply a per-query measure in both directions, to the queries that have a true item."""
+    both = []
+    for s, r in ((scores, relevant), (scores.T, relevant.T)):
+        asked = np.flatnonzero(r.any(1))
+        chunks = (asked[i : i + 256] for i in range(0, asked.size, 256))
+        both.append(np.concatenate([measure(s[rows], r[rows]) for rows in chunks]))
+    return both[0], both[1]
+
+
+def _sorted_relevance(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return relevance by descending score; equal scores as a reversed stable sort leaves them."""
+    return np.take_along_axis(relevant, ascending(scores)[:, ::-1], 1)
+
+
+def _precision_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
+    size = relevant.sum(1, keepdims=True)
+    within = np.arange(relevant.shape[1]) < size
+    return (_sorted_relevance(scores, relevant) & within).sum(1) / size[:, 0]
+
+
+def _map_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
+    size = relevant.sum(1, keepdims=True)
+    position = np.arange(1, relevant.shape[1] + 1)
+    hits = _sorted_relevance(scores, relevant) & (position <= size)
+    return (hits * (hits.cumsum(1) / position)).sum(1) / size[:, 0]
+
+
+def _best_rank(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
+    best = np.where(relevant, scores, -np.inf).max(1, keepdims=True)
+    equal = scores == best
+    latest = relevant.shape[1] - 1 - (equal & relevant)[:, ::-1].argmax(1)
+    later = equal & (np.arange(relevant.shape[1]) > latest[:, None])
+    return (count(scores > best, 1) + count(later, 1)).astype(np.float64)
+
+
+def precision_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
+    """R-precision with known relevance: the share of true items among the first R, R = number of true items.
+
+    Parameters
+    ----------
+    similarity : Tensor or ndarray, (n_images, n_captions)
+        Finite scores.
+    relevance : Tensor or ndarray, (n_images, n_captions), in [0, 1]
+        Share of the caption's facts that hold for the image.
+    threshold : float
+        An item is true from this relevance on.
+
+    Returns
+    -------
+    dict
+        ``i2t_precision_at_r`` and ``t2i_precision_at_r`` in percent: means over the queries that have a
+        true item.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a score is not finite, or no pair reaches the threshold.
+    """
+    i2t, t2i = _both(_precision_at_r, *_relevant(similarity, relevance, threshold))
+    return {"i2t_precision_at_r": 100 * float(i2t.mean()), "t2i_precision_at_r": 100 * float(t2i.mean())}
+
+
+def map_at_r(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
+    """Mean average precision at R with known relevance, R = number of true items of the query.
+
+    Per query ``1/R sum_{k <= R} precision(k) [item k is true]``. A true item that the data do not list as
+    the given pair is not counted as an error, which plain recall does (false negatives).
+
+    Parameters
+    ----------
+    similarity, relevance, threshold
+        As for :func:`precision_at_r`, with the same errors.
+
+    Returns
+    -------
+    dict
+        ``i2t_map_at_r`` and ``t2i_map_at_r`` in percent.
+    """
+    i2t, t2i = _both(_map_at_r, *_relevant(similarity, relevance, threshold))
+    return {"i2t_map_at_r": 100 * float(i2t.mean()), "t2i_map_at_r": 100 * float(t2i.mean())}
+
+
+def relevant_recall(similarity: Any, relevance: Any, threshold: float = 1.0) -> dict[str, float]:
+    """Recall when every truly relevant item counts as a hit, not the given pair alone.
+
+    Parameters
+    ----------
+    similarity, relevance, threshold
+        As for :func:`precision_at_r`, with the same errors; ties follow the stable rule of :func:`ranks`.
+
+    Returns
+    -------
+    dict
+        Recalls, ranks and ``rsum`` under the names of :func:`recall`, over the queries that have a true item.
+    """
+    i2t, t2i = _both(_best_rank, *_relevant(similarity, relevance, threshold))
+    values = metrics(i2t, "i2t") | metrics(t2i, "t2i")
+    return values | {"rsum": rsum(values)}

@@ -1,0 +1,184 @@
+"""Triplet ranking losses, with one margin for all pairs or one for each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from nclib.losses.checks import Family, scores
+
+
+def _hardest(cost: Tensor, axis: int) -> Tensor:
+    return cost.amax(axis)
+
+
+def _mean(cost: Tensor, axis: int) -> Tensor:
+    return cost.sum(axis) / cost.shape[axis]
+
+
+def _sum(cost: Tensor, axis: int) -> Tensor:
+    return cost.sum(axis)
+
+
+_NEGATIVES = Family("negatives", {"hardest": _hardest, "mean": _mean, "sum": _sum})
+
+
+def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tensor:
+    """Hinge triplet ranking loss in both directions (L2RM Eq. 2; Faghri et al. 2018).
+
+    For pair i and negatives j != i:
+    ``[margin + S_ij - S_ii]_+`` over captions, plus ``[margin + S_ji - S_ii]_+`` over images.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    margin : float, >= 0
+        alpha, in units of the similarity.
+    negatives : {"hardest", "mean", "sum"}
+        The largest term, the sum of all terms divided by the batch size B (not by B - 1; this is the loss
+        that L2RM divides the data with), or the sum.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Loss of each pair; zero when B is 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix, or an argument is out of range.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nclib import losses
+    >>> losses.triplet(torch.tensor([[0.5, 0.4], [0.1, 0.7]]), margin=0.2)
+    tensor([0.1000, 0.0000])
+    """
+    S = scores(S)
+    if not (margin >= 0 and math.isfinite(margin)):
+        raise ValueError(f"margin must be finite and not negative, got {margin}")
+    reduce = _NEGATIVES[negatives]
+    to_captions, to_images = hinges(S, margin)
+    return reduce(to_captions, 1) + reduce(to_images, 0)
+
+
+def hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the hinge of every negative caption and of every negative image, before any reduction.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows, the given pairs on the diagonal.
+    margin : float or Tensor, (B,)
+        Margin, in units of the similarity; one for all pairs or one for each.
+    ignore : Tensor of bool, (B, B), optional
+        Entries that do not count as negatives.
+
+    Returns
+    -------
+    to_captions, to_images : Tensor, (B, B)
+        ``[a_i + S_ij - S_ii]_+`` and ``[a_j + S_ij - S_jj]_+``, zero on the diagonal.
+    """
+    out = torch.eye(S.shape[0], dtype=torch.bool, device=S.device)
+    if ignore is not None:
+        out = out | ignore
+    gap = margin - S.diagonal()  # (B,)
+    to_captions = (S + gap[:, None]).masked_fill(out, 0.0).clamp_min(0)  # (B, B)
+    to_images = (S + gap[None]).masked_fill(out, 0.0).clamp_min(0)  # (B, B)
+    return to_captions, to_images
+
+
+def _exponential(y: Tensor, base: float) -> Tensor:
+    return (base**y - 1) / (base - 1)
+
+
+def _linear(y: Tensor, base: float) -> Tensor:
+    return y
+
+
+def _sine(y: Tensor, base: float) -> Tensor:
+    return torch.sin(math.pi * y - math.pi / 2) / 2 + 0.5
+
+
+SOFT_MARGIN = Family("soft margin", {"exponential": _exponential, "linear": _linear, "sine": _sine})
+
+
+def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str = "exponential") -> Tensor:
+    """Turn soft correspondence labels into margins (NCR Eq. 10).
+
+    Parameters
+    ----------
+    y : Tensor, (B,), in [0, 1]
+        Soft label: 1 for a pair that surely corresponds.
+    margin : float, >= 0
+        alpha, the margin at ``y = 1``.
+    base : float, > 1
+        m of the exponential form ``alpha (m^y - 1) / (m - 1)``.
+    kind : {"exponential", "linear", "sine"}
+        Form of the margin; all give 0 at 0 and alpha at 1.
+
+    Returns
+    -------
+    Tensor, (B,), in [0, margin]
+
+    Raises
+    ------
+    ValueError
+        For a base that is not above 1 or an unknown kind.
+    """
+    if not base > 1:
+        raise ValueError(f"base must be above 1, got {base}")
+    return margin * SOFT_MARGIN[kind](y, base)
+
+
+def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None) -> Tensor:
+    """Hardest-negative triplet loss with a margin for every pair (NCR Eq. 9).
+
+    The margin is that of the positive pair in both directions:
+    ``[a_i + max_j S_ij - S_ii]_+ + [a_i + max_j S_ji - S_ii]_+``.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    margins : Tensor, (B,)
+        Margin of each pair, in units of the similarity.
+    ignore : Tensor of bool, (B, B), optional
+        Entries that do not count as negatives.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Loss of each pair; zero when B is 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix or ``margins`` has another length.
+    """
+    S = scores(S)
+    if margins.shape != S.shape[:1]:
+        raise ValueError(f"margins must be ({S.shape[0]},), one per pair, got {tuple(margins.shape)}")
+    to_captions, to_images = hinges(S, margins.to(S.dtype), ignore)
+    return to_captions.amax(1) + to_images.amax(0)
+
+
+def _margin_of_the_negative(S: Tensor, margins: Tensor) -> Tensor:
+    """Hardest-negative triplet of the official code of BiCro and MSCN.
+
+    ``max_j [a_j + S_ij - S_ii]_+ + max_j [a_i + S_ji - S_ii]_+``: from image to text it takes the margin of
+    the negative caption, because transposing one-dimensional margins does not change them.
+    """
+    d = S.diagonal()
+    own = torch.eye(len(S), dtype=torch.bool, device=S.device)
+    to_captions = (S + margins[None] - d[:, None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
+    to_images = (S + margins[None] - d[None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
+    return to_captions.amax(1) + to_images.amax(0)
+
+
+SOFT_TRIPLET = Family("margin_of", {"pair": soft_margin_triplet, "released": _margin_of_the_negative})
+"""Whose margin counts against a negative caption: that of the pair, or of the negative (official code)."""

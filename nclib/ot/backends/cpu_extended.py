@@ -1,0 +1,349 @@
+"""Extended partial problem on the CPU: one problem at a time with NumPy and LAPACK.
+
+At a few hundred rows the number of calls decides the time of a solver, and a call of NumPy costs a third to
+a fifth of one of torch. The iteration is that of :mod:`nclib.ot.backends.device_extended`: rows with the
+dummy column, then columns with the dummy row, each solved jointly with its scalar; Newton on the column
+potentials when these blocks contract slowly. It works on the kernel itself; a solution that the range of the
+numbers may have spoilt is marked as not ``ok``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Added to every kernel entry: subnormal numbers would make the products below many times slower.
+SMALLEST: dict[np.dtype[Any], Any] = {
+    np.dtype(np.float32): np.float32(1e-37),
+    np.dtype(np.float64): np.float64(1e-304),
+}
+#: Limits of blocks, of Newton steps and of vain Newton steps; past one, a problem goes to the log domain.
+MAX_BLOCKS, MAX_NEWTON, MAX_FAILURES = 400, 25, 3
+#: Largest error of the mass, relative to it, whatever the tolerance.
+MASS_TOL = 1e-6
+#: A scalar is solved well enough for the mass once a Newton step changes it by less than this share.
+SOLVED = 1e-5
+
+
+@dataclass
+class Solution:
+    """Scalings of one problem, ``plan = a[:, None] * kernel * b``; ``ok`` is False if they are not safe."""
+
+    a: Array
+    b: Array
+    alpha: float
+    beta: float
+    kernel: Array
+    lowest: float  # cost at which the kernel is 1
+    error: float
+    iterations: int
+    ok: bool
+
+    def plan(self) -> Array:
+        """Turn the kernel into the plan, in place."""
+        plan = self.kernel
+        plan *= self.a[:, None].astype(plan.dtype, copy=False)
+        plan *= self.b.astype(plan.dtype, copy=False)
+        return plan
+
+    def potentials(self, reg: float) -> tuple[Array, Array, float, float]:
+        """Potentials f and g, and those of the dummy row and column, in the unit of the cost."""
+        f, g = reg * np.log(self.a) + self.lowest, reg * np.log(self.b)
+        f_slack = reg * math.log(self.alpha) if self.alpha > 0 else -math.inf
+        g_slack = reg * math.log(self.beta) - self.lowest if self.beta > 0 else -math.inf
+        return f, g, f_slack, g_slack
+
+
+@cache
+def _lapack() -> tuple[Any, Any, Any, Any]:
+    from scipy.linalg import blas, lapack
+
+    return blas.ssyrk, blas.ssyr, lapack.spotrf, lapack.spotrs
+
+
+def _scalar(t: Array, weight: Array, mass: float, z: float, steps: int = 1, enough: float = 0.1) -> float:
+    """Newton in log z on ``sum(x * t) = mass`` with the scalings ``x = weight / (t + z)``; 0 stays 0.
+
+    Stops after a step shorter than ``enough``; the error is then about its square.
+    """
+    if z <= 0.0:
+        return 0.0
+    for _ in range(steps):
+        level = t + z
+        x = weight / level
+        moved = float(x.dot(t))
+        x /= level
+        slope = z * float(x.dot(t))
+        if not slope > 0.0:
+            return z
+        step = (moved - mass) / slope
+        z *= math.exp(min(3.0, max(-3.0, step)))
+        if -enough < step < enough:
+            break
+    return z
+
+
+class Verdict(Enum):
+    """What to do after a block of updates."""
+
+    DONE = "the goal is reached"
+    GIVE_UP = "the problem is left to a slower method"
+    HALF = "half a block more reaches the goal"
+    NEWTON = "a Newton step pays"
+    BLOCK = "another block"
+
+
+class _Pace:
+    """Progress of the blocks: how fast the error falls, how far the goal is, whether Newton pays.
+
+    Attributes
+    ----------
+    previous : float
+        Error of the block before; 0 if it does not compare (at the start, after a Newton step).
+    spread : float
+        Distance to the optimum over the residual, from the contraction rate.
+    wait : int
+        Blocks before the next Newton step may be tried.
+    helped : bool
+        Whether the block before began with a Newton step that helped.
+    """
+
+    def __init__(self, goal: float, price: float, wait: int) -> None:
+        self.goal, self.price, self.wait = goal, price, wait
+        self.previous, self.spread, self.helped = 0.0, 1.0, False
+        self.newtons = self.failures = 0
+
+    def judge(self, error: float, newton: bool, exhausted: bool) -> Verdict:
+        """Decide from the error after a block; ``newton`` says whether Newton steps are wanted."""
+        rate = error / self.previous if self.previous else 0.0
+        if 0.0 < rate < 1.0:
+            self.spread = min(1e3, 1.0 / (1.0 - rate))
+        away = error * self.spread
+        if away <= self.goal:
+            return Verdict.DONE
+        slow = self.helped or rate >= 0.98
+        slow = slow or (rate > 0 and math.log(self.goal / away) / math.log(rate) > self.price)
+        self.previous, self.helped = error, False
+        self.wait -= 1
+        pays = slow and self.wait < 0
+        if (pays and not newton) or exhausted or not error < math.inf:
+            return Verdict.GIVE_UP
+        if 0.0 < 1.5 * rate * away <= self.goal:
+            return Verdict.HALF
+        return Verdict.NEWTON if pays and self.newtons < MAX_NEWTON else Verdict.BLOCK
+
+    def stepped(self, helped: bool) -> None:
+        """Take note of a Newton step."""
+        self.newtons += 1
+        self.previous, self.wait, self.helped = 0.0, 0 if helped else 10, helped
+        self.failures += not helped
+
+
+@dataclass
+class _Iterate:
+    """Scalings of one problem with the kernel sums that belong to them."""
+
+    b: Array
+    t: Array  # kernel @ b
+    beta: float
+    a: Array
+    s: Array  # a @ kernel
+    alpha: float
+
+
+@dataclass
+class _Scaled:
+    """One problem in the precision of its kernel, and the two moves of the iteration."""
+
+    kernel: Array
+    p: Array
+    q: Array
+    mass: float
+    slack_p: float
+    slack_q: float
+
+    def start(self, b: Array) -> _Iterate:
+        """First iterate: dummies as if all rows (columns) had the weighted mean of their sums."""
+        mass, t = self.mass, self.kernel.dot(b)
+        guess = float(self.p.dot(t)) / (self.slack_p + mass) * self.slack_p / mass
+        beta = _scalar(t, self.p, mass, guess, 6, 0.3)
+        a = self.p / (t + beta)
+        s = a.dot(self.kernel)
+        guess = float(self.q.dot(s)) / (self.slack_q + mass) * self.slack_q / mass
+        return _Iterate(b, t, beta, a, s, _scalar(s, self.q, mass, guess, 6, 0.3))
+
+    def columns(self, x: _Iterate) -> None:
+        """Update the column scalings and the row sums."""
+        x.b = self.q / (x.s + x.alpha)
+        x.t = self.kernel.dot(x.b)
+
+    def rows(self, x: _Iterate) -> float:
+        """Update the row scalings; return a bound of the columns' L1 error at a quarter of its price."""
+        x.beta = _scalar(x.t, self.p, self.mass, x.beta)
+        x.a = self.p / (x.t + x.beta)
+        x.s = x.a.dot(self.kernel)
+        off = (x.s + x.alpha) * x.b - self.q
+        return math.sqrt(off.size * float(off.dot(off)))
+
+    def newton(self, x: _Iterate) -> tuple[_Iterate, float] | None:
+        """Take a Newton step; return where it leads and the error there, None where it does not help."""
+        x.alpha = float(self.slack_q / x.b.sum())
+        before = float(np.abs(self.q - x.b * (x.s + x.alpha)).sum())
+        direction = self._direction(x)
+        if direction is None:
+            return None
+        b = x.b * np.exp(direction)
+        t = self.kernel.dot(b)
+        beta = _scalar(t, self.p, self.mass, x.beta, 4)
+        a = self.p / (t + beta)
+        s = a.dot(self.kernel)
+        alpha = float(self.slack_q / b.sum())
+        error = float(np.abs(self.q - b * (s + alpha)).sum())
+        return (_Iterate(b, t, beta, a, s, alpha), error) if error < before else None
+
+    def _direction(self, x: _Iterate) -> Array | None:
+        """Direction in log(b) with the rows and both dummies eliminated; None without a definite system.
+
+        The matrix is formed and factorised in float32: the direction needs no more, and the residual that it
+        corrects is kept in the precision of the kernel.
+        """
+        syrk, syr, potrf, potrs = _lapack()
+        m = len(x.b)
+        root = (x.a / np.sqrt(self.p))[:, None] * self.kernel  # plan over the root of the row weights
+        root *= x.b
+        c = x.b * (x.s + x.alpha)  # column sums including the dummy row
+        system = syrk(
+            -1.0, root.astype(np.float32, copy=False).T, lower=True
+        )  # lower triangle, Fortran order
+        if x.beta > 0.0:
+            slack = x.a * x.beta
+            share = slack / self.p
+            w = ((share * x.a) @ self.kernel) * x.b
+            delta = float(share @ (self.p - slack))
+            if delta <= 0.0:
+                return None
+            w32 = (w / math.sqrt(delta)).astype(np.float32)
+            system = syr(-1.0, w32, lower=True, a=system, overwrite_a=True)
+        if x.alpha > 0.0:
+            v = (x.b * (x.alpha / math.sqrt(self.slack_q))).astype(np.float32)
+            system = syr(-1.0, v, lower=True, a=system, overwrite_a=True)
+        diagonal = np.asarray(c, np.float32)
+        system += np.float32(float(diagonal.mean()) / m)  # fixes the gauge (a, alpha) -> k, (b, beta) -> 1/k
+        system.ravel("K")[:: m + 1] += diagonal * np.float32(1 + 1e-6)
+        factor, info = potrf(system, lower=True, overwrite_a=True, clean=False)
+        if info:
+            return None
+        direction: Array = potrs(factor, (self.q - c).astype(np.float32), lower=True)[0].astype(x.b.dtype)
+        largest = float(np.abs(direction).max())
+        if not math.isfinite(largest):
+            return None
+        return direction * (4.0 / largest) if largest > 4.0 else direction
+
+
+def exp_kernel(cost: Array, lowest: float, reg: float, allowed: Array | None = None) -> Array:
+    """``exp((lowest - cost) / reg)``, zero where ``allowed`` is 0, elsewhere never subnormal."""
+    kernel = np.subtract(cost.dtype.type(lowest), cost)
+    kernel *= cost.dtype.type(1.0 / reg)
+    np.exp(kernel, out=kernel)
+    kernel += SMALLEST[cost.dtype]
+    if allowed is not None:
+        kernel *= allowed
+    return kernel
+
+
+def solve(
+    cost: Array,
+    p: Array,
+    q: Array,
+    mass: float,
+    slack: tuple[float, float],
+    reg: float,
+    tol: float,
+    *,
+    allowed: Array | None = None,
+    newton: bool = True,
+    start: Array | None = None,
+    max_blocks: int = MAX_BLOCKS,
+) -> Solution:
+    """Solve one problem whose rows and columns all have weight (quicker if n >= m).
+
+    A row or column without an allowed entry, or a mass that cannot flow, makes the solution not ``ok``.
+
+    Parameters
+    ----------
+    cost : array, shape (n, m)
+        float32 or float64: the precision of the kernel. Not NaN.
+    p, q : float64 arrays, shape (n,) and (m,)
+    mass, reg, tol : float
+        The tolerance is relative to the mass.
+    slack : (float, float)
+        What is not moved of the rows and of the columns: weight of the dummy column and row.
+    allowed : array of numbers or bool, shape (n, m), or None
+        0 where forbidden, else 1.
+    newton : bool
+        False: give up where Newton steps would pay, so that the caller can raise the precision first.
+    start : array, shape (m,), or None
+        First column scaling.
+    max_blocks : int
+        Passes over rows and columns before giving up.
+    """
+    # Plan: 1. blocks, columns then rows, each with its dummy; 2. after every block the pace decides: done,
+    # half a block more, a Newton step on log(b), or give up; 3. at the end the mass is made exact in float64,
+    # and the solution is judged by what is left of its error and by what the range of the numbers may hide.
+    dtype = cost.dtype
+    lowest = float(cost.min())
+    kernel = exp_kernel(cost, lowest, reg, allowed)
+    problem = _Scaled(kernel, p.astype(dtype, copy=False), q.astype(dtype, copy=False), mass, *slack)
+    goal = 0.8 * tol * mass
+    price = max(5.0, cost.shape[1] / 10)  # a Newton step costs about as much as this many blocks
+    pace = _Pace(goal, price, 2 if start is None else 0)
+    x = problem.start(problem.q if start is None else start.astype(dtype))
+    blocks, verdict = 1, Verdict.BLOCK
+    while True:
+        problem.columns(x)
+        if verdict is Verdict.HALF:  # the rows follow below
+            break
+        error = problem.rows(x)
+        blocks += 1
+        verdict = pace.judge(error, newton, blocks >= max_blocks)
+        if verdict is Verdict.DONE or verdict is Verdict.GIVE_UP:
+            break
+        if verdict is Verdict.NEWTON:
+            found = problem.newton(x)
+            pace.stepped(found is not None)
+            if found is not None:
+                x, error = found
+                if error <= 0.2 * goal:
+                    break
+            if pace.failures > MAX_FAILURES:
+                break
+        x.alpha = _scalar(x.s, problem.q, mass, x.alpha)
+    return _finish(problem, x, p, q, lowest, tol, blocks + pace.newtons)
+
+
+def _finish(
+    problem: _Scaled, x: _Iterate, p: Array, q: Array, lowest: float, tol: float, iterations: int
+) -> Solution:
+    """Solve the scalar equation of the rows to the last digit, in float64, and judge the solution."""
+    kernel, mass, b = problem.kernel, problem.mass, x.b
+    t64 = x.t.astype(np.float64)
+    beta = _scalar(t64, p, mass, x.beta, 50, SOLVED)
+    a64 = p / (t64 + beta)
+    total_b = float(b.sum())
+    alpha = problem.slack_q / total_b
+    s = a64.astype(kernel.dtype).dot(kernel)
+    error = float(np.abs((s + alpha) * b - problem.q).sum()) / mass
+    added = (
+        float(SMALLEST[kernel.dtype]) * float(a64.sum()) * total_b
+    )  # the mass of what keeps numbers normal
+    missed = abs(float(a64.dot(t64)) - mass)
+    ok = error <= tol and added <= 0.1 * tol * mass and missed <= min(max(tol, 1e-9), MASS_TOL) * mass
+    ok = ok and float(x.t.min()) > 0.0 and float(s.min()) > 0.0
+    return Solution(a64, b.astype(np.float64), alpha, beta, kernel, lowest, error, iterations, ok)

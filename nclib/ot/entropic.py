@@ -1,0 +1,293 @@
+"""Entropic transport: partial (a given mass moves), balanced (everything moves), and of labels to samples."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from nclib.ot.backends import cpu, published
+from nclib.ot.backends.solve import solve
+from nclib.ot.gradients import differentiate
+from nclib.ot.problem import (
+    Potentials,
+    Problem,
+    balanced_problem,
+    check_limits,
+    check_reg,
+    partial_problem,
+)
+from nclib.ot.transport import Transport
+
+#: Default tolerance (errors relative to the mass) by the precision of the cost.
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
+FORMULATIONS = ("extended", "capped")
+STOPS = ("accurate", "published")
+
+
+def partial_sinkhorn(
+    cost: Tensor,
+    mass: float | Tensor,
+    p: Tensor | None = None,
+    q: Tensor | None = None,
+    *,
+    reg: float,
+    mask: Tensor | None = None,
+    formulation: str = "extended",
+    method: str = "auto",
+    stop: str = "accurate",
+    tol: float | None = None,
+    max_iter: int = 1000,
+    start: Potentials | None = None,
+    gradient: str = "none",
+) -> Transport:
+    """Entropic partial transport with forbidden entries: exactly ``mass`` moves, at every regularisation.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m), float32 or float64
+        Cost of moving one unit; any device. Must be finite where transport is allowed.
+    mass : float or Tensor, shape (...)
+        Mass to move, one number or one per problem; from 0 to the most that can flow.
+    p, q : Tensor, shape (n,) or (..., n), (m,) or (..., m), optional
+        Weights of rows and columns: upper bounds of the plan's sums, not necessarily of equal total.
+        Default uniform, 1/n and 1/m. A row or column that is padding gets weight 0.
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+    mask : Tensor of bool, broadcastable to the cost, optional
+        True where transport is allowed. A row without any allowed entry keeps its weight.
+    formulation : {"extended", "capped"}
+        ``"extended"``: entropy also on what is not moved (L2RM's dummy row and column, with a forbidden
+        corner; UOT-RCL). ``"capped"``: entropy on the moved mass only (POT's). Their optima differ.
+    method : {"auto", "scaling", "log"}
+        How sums over the kernel are taken: products with a stabilised kernel, log-sum-exp, or whichever is
+        faster and safe. On a CPU the first two start with NumPy and LAPACK on views of the tensors.
+    stop : {"accurate", "published"}
+        ``"accurate"``: until the errors are at most ``tol``. ``"published"``: the loop and stop rule of
+        L2RM's official code (corner cost = largest cost, stop when the row potential moves by less
+        than 1e-3 in the unit of the cost), which leaves 1 to 36 per cent too much mass.
+    tol : float, optional
+        Largest error relative to the mass; default 1e-9 (float64) or 1e-5 (float32). With
+        ``stop="published"`` the threshold of that rule, default 1e-3.
+    max_iter : int
+        Passes after which a problem is given up: ``converged`` is then False, and a warning tells the error.
+    start : Potentials, optional
+        Potentials of a similar problem, to start from.
+    gradient : {"none", "envelope", "implicit", "unrolled"}
+        How plan and value depend on the cost; see :mod:`nclib.ot.gradients`.
+
+    Returns
+    -------
+    Transport
+        Plan on the device and in the dtype of the cost. Its ``converged`` is judged on errors in every
+        mode, so a plan of the published rule usually has False there.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments of the wrong kind, non-finite costs, and a mass that cannot flow.
+
+    Notes
+    -----
+    L2RM (Han et al., CVPR 2024), supplement, partial masked Sinkhorn; see
+    :mod:`nclib.ot.backends.device_extended` for the equations. The plan and its potentials are related by
+    ``plan = exp((f_i + g_j - C_ij) / reg)``.
+
+    Examples
+    --------
+    >>> import torch, nclib.ot
+    >>> cost = torch.tensor([[0.1, 0.9], [0.8, 0.3]], dtype=torch.float64)
+    >>> t = nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.02)
+    >>> t.plan.round(decimals=4)
+    tensor([[0.4828, 0.0000],
+            [0.0000, 0.0172]], dtype=torch.float64)
+    >>> bool(t.converged), round(float(t.mass), 9)
+    (True, 0.5)
+    """
+    reg = check_reg(reg)
+    for name, value, allowed in (("formulation", formulation, FORMULATIONS), ("stop", stop, STOPS)):
+        if value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    early = stop == "published"
+    if early and formulation != "extended":
+        raise ValueError(f"stop='published' exists for formulation='extended' alone, got {formulation!r}")
+    if early and (start is not None or gradient != "none"):
+        raise ValueError("stop='published' starts from zero potentials and has gradient='none'; omit both")
+    dtype = cost.dtype if isinstance(cost, Tensor) else torch.float64  # anything else is refused below
+    tol = check_limits(tol, max_iter, published.THRESHOLD if early else TOLERANCE.get(dtype, 1e-9))
+    if method == "auto" and gradient == "none" and start is None and p is None and q is None:
+        if early:
+            quick = published.solve_plain(cost, mass, reg, mask, tol, max_iter)
+        else:
+            quick = cpu.solve_plain(cost, mass, reg, mask, formulation, tol, max_iter)
+        if quick is not None:
+            return quick
+    problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
+    if early:
+        return published.solve(problem.constant(), method=method, tol=tol, max_iter=max_iter)
+    return _accurate(problem, method, tol, max_iter, start, gradient)
+
+
+def sinkhorn(
+    cost: Tensor,
+    p: Tensor | None = None,
+    q: Tensor | None = None,
+    *,
+    reg: float,
+    mask: Tensor | None = None,
+    method: str = "auto",
+    tol: float | None = None,
+    max_iter: int = 1000,
+    start: Potentials | None = None,
+    gradient: str = "none",
+) -> Transport:
+    """Entropic transport of all of ``p`` to all of ``q``, with forbidden entries.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m), float32 or float64
+        Cost of moving one unit; any device. Must be finite where transport is allowed.
+    p, q : Tensor, shape (n,) or (..., n), (m,) or (..., m), optional
+        Weights, of equal total. Default uniform over the rows (columns) that have any allowed entry, so
+        that a padded problem needs nothing but its mask.
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+    mask : Tensor of bool, broadcastable to the cost, optional
+        True where transport is allowed.
+    method, max_iter, start, gradient
+        As for :func:`nclib.ot.partial_sinkhorn`.
+    tol : float, optional
+        Largest L1 error of the column sums relative to the total; default 1e-9 (float64), 1e-5 (float32).
+
+    Returns
+    -------
+    Transport
+
+    Raises
+    ------
+    TypeError, ValueError
+        For arguments of the wrong kind, unequal totals, and weights that the mask keeps from flowing.
+
+    Examples
+    --------
+    >>> import torch, nclib.ot
+    >>> t = nclib.ot.sinkhorn(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64), reg=0.1)
+    >>> t.plan.sum(1)
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    problem = balanced_problem(cost, p, q, check_reg(reg), mask)
+    tol = check_limits(tol, max_iter, TOLERANCE[cost.dtype])
+    return _accurate(problem, method, tol, max_iter, start, gradient)
+
+
+def _accurate(
+    problem: Problem, method: str, tol: float, max_iter: int, start: Potentials | None, gradient: str
+) -> Transport:
+    """Solve to the tolerance; a problem that does not get there leaves a warning."""
+    _check_start(start, problem)
+
+    def solver(ready: Problem) -> Transport:
+        return solve(ready, method=method, tol=tol, max_iter=max_iter, start=start)
+
+    found = differentiate(solver, problem, gradient, max_iter, tol)
+    if not bool(found.converged.all()):
+        warnings.warn(
+            f"transport did not converge to {tol:.0e} of the mass at reg={problem.reg:g} within "
+            f"max_iter={max_iter}; look at converged, row_error and col_error, and raise one of the three",
+            stacklevel=3,
+        )
+    return found
+
+
+def _check_start(start: Potentials | None, problem: Problem) -> None:
+    """Refuse potentials that do not fit the problem."""
+    if start is None:
+        return
+    if not isinstance(start, Potentials):
+        raise TypeError(f"start must be the potentials of a Transport, got {type(start).__name__}")
+    n, m = problem.cost.shape[-2:]
+    if (start.f.shape[-1], start.g.shape[-1]) != (n, m):
+        raise ValueError(
+            f"start is for a cost of {start.f.shape[-1]} x {start.g.shape[-1]}, but the cost is {n} x {m}"
+        )
+
+
+def label_transport(
+    cost: Tensor,
+    mass: float | Tensor,
+    class_marginal: Tensor | None = None,
+    *,
+    reg: float,
+    class_cap: str = "marginal",
+    method: str = "auto",
+    tol: float | None = None,
+    max_iter: int = 1000,
+) -> Transport:
+    """Spread labels over samples: move ``mass`` of the samples' weight to classes, cheapest first.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., N, K)
+        Cost of giving sample i the class k.
+    mass : float or Tensor, shape (...)
+        Share s of the samples' weight that gets a label, between 0 and 1.
+    class_marginal : Tensor, shape (K,) or (..., K), optional
+        Share r of every class, sums to 1; default uniform.
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+    class_cap : {"marginal", "scaled"}
+        Largest mass of class k: ``r_k`` (Eqs. 10-14 as printed), or ``mass * r_k``, which fixes the class
+        shares of what is moved.
+    method, tol, max_iter
+        As for :func:`nclib.ot.partial_sinkhorn`.
+
+    Returns
+    -------
+    Transport
+        Plan of total mass s with row sums of at most 1/N; ``N * plan`` are the soft labels.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As for :func:`nclib.ot.partial_sinkhorn`, and for a marginal that does not sum to 1.
+
+    Notes
+    -----
+    UOT-RCL (Han et al., arXiv 2403.13480), Eqs. 10-14: the extended formulation, with the slack-slack cell
+    forbidden, so that the mass is s whatever the regularisation.
+
+    Examples
+    --------
+    >>> import torch, nclib.ot
+    >>> cost = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.5, 0.5]], dtype=torch.float64)
+    >>> labels = 3 * nclib.ot.label_transport(cost, 0.5, reg=0.02).plan
+    >>> labels.sum(1).round(decimals=3)  # the third sample fits no class well
+    tensor([0.9880, 0.5120, 0.0000], dtype=torch.float64)
+    """
+    if class_cap not in CLASS_CAPS:
+        raise ValueError(f"class_cap must be one of {', '.join(CLASS_CAPS)}, got {class_cap!r}")
+    if not isinstance(cost, Tensor) or cost.ndim < 2:
+        raise TypeError("cost must be a torch tensor of shape (..., N, K)")
+    k = cost.shape[-1]
+    share = torch.full((k,), 1 / k, dtype=torch.float64, device=cost.device)
+    if class_marginal is not None:
+        share = torch.as_tensor(class_marginal, dtype=torch.float64, device=cost.device)
+        if not bool(((share.sum(-1) - 1).abs() < 1e-5).all()):
+            raise ValueError("class_marginal must sum to 1 over the classes")
+        share = share / share.sum(-1, keepdim=True)
+    if not isinstance(mass, int | float | Tensor):
+        raise TypeError(f"mass must be a number or a tensor, got {type(mass).__name__}")
+    moved = torch.as_tensor(mass, dtype=torch.float64, device=cost.device)
+    if not bool(((moved >= 0) & (moved <= 1)).all()):
+        raise ValueError(
+            f"mass must be between 0 and 1 (share of the samples that get a label), got {mass!r}"
+        )
+    q = CLASS_CAPS[class_cap](share, moved)
+    return partial_sinkhorn(cost, moved, None, q, reg=reg, method=method, tol=tol, max_iter=max_iter)
+
+
+CLASS_CAPS = {
+    "marginal": lambda share, mass: share,
+    "scaled": lambda share, mass: share * mass.unsqueeze(-1),
+}

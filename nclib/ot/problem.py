@@ -1,0 +1,231 @@
+"""The transport problem: its data, defaults and checks, all before any work starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nclib.ot.feasible import crowded_flow, max_flow, proportional_flow, reachable
+
+#: Relative rounding allowed between masses that ought to be equal, by precision.
+ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
+
+
+@dataclass(frozen=True)
+class Potentials:
+    """Dual potentials in the unit of the cost: ``plan = exp((f_i + g_j - C_ij) / reg)``.
+
+    A row or column without weight, or without any allowed entry, has potential minus infinity. The same
+    value in ``f_slack`` or ``g_slack`` means that the side has no slack: everything on it is moved.
+
+    Parameters
+    ----------
+    f : Tensor, shape (..., n)
+        Potentials of the rows.
+    g : Tensor, shape (..., m)
+        Potentials of the columns.
+    f_slack, g_slack : Tensor, shape (...)
+        Potentials of the dummy row and of the dummy column of the extended problem.
+    """
+
+    f: Tensor
+    g: Tensor
+    f_slack: Tensor
+    g_slack: Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A transport problem with all defaults filled in; weights are float64.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m)
+        As given (device and dtype of the caller); not read where ``mask`` is False.
+    mask : Tensor of bool, broadcastable to (..., n, m), or None
+        True where transport is allowed.
+    p, q : Tensor, shape (..., n) and (..., m)
+        Row and column weights (upper bounds of the plan's sums).
+    mass : Tensor, shape (...)
+        Mass to move.
+    reg : float
+        Weight of the entropy, in the unit of the cost; 0 for a linear program.
+    formulation : str
+        ``"extended"`` (entropy also on what is not moved), ``"capped"`` (entropy on the moved mass only),
+        ``"balanced"`` (everything is moved) or ``"linear"`` (no entropy).
+    """
+
+    cost: Tensor
+    mask: Tensor | None
+    p: Tensor
+    q: Tensor
+    mass: Tensor
+    reg: float
+    formulation: str
+
+    def constant(self) -> Problem:
+        """Return the same problem with a cost that carries no gradient."""
+        return replace(self, cost=self.cost.detach())
+
+
+def check_cost(cost: Tensor, mask: Tensor | None) -> None:
+    """Refuse a cost or a mask of the wrong kind; costs must be finite where transport is allowed."""
+    if not isinstance(cost, Tensor):
+        raise TypeError(f"cost must be a torch tensor, got {type(cost).__name__}; use torch.as_tensor(cost)")
+    if cost.dtype not in ROUNDING:
+        raise TypeError(f"cost must be float32 or float64, got {cost.dtype}; use cost.float()")
+    if cost.ndim < 2 or 0 in cost.shape:
+        raise ValueError(f"cost must have shape (..., n, m) without a size of 0, got {tuple(cost.shape)}")
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(f"mask must be a bool tensor (True = allowed), got {kind}")
+        if mask.device != cost.device:
+            raise ValueError(f"mask is on {mask.device} but cost on {cost.device}; move it there")
+        pairs = zip(reversed(mask.shape), reversed(cost.shape), strict=False)
+        if not 2 <= mask.ndim <= cost.ndim or any(have not in (1, want) for have, want in pairs):
+            raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit cost of {tuple(cost.shape)}")
+    if not _finite(cost.detach(), mask):
+        raise ValueError(
+            "cost has NaN or infinite values where transport is allowed; "
+            "forbid an entry with mask=False instead"
+        )
+
+
+def _finite(cost: Tensor, mask: Tensor | None) -> bool:
+    """Return whether every allowed cost is finite; NumPy is several times quicker on a CPU."""
+    if cost.device.type == "cpu":
+        finite = np.isfinite(cost.numpy())
+        return bool(finite.all()) or (mask is not None and bool((finite | ~mask.numpy()).all()))
+    finite = torch.isfinite(cost)
+    return bool((finite if mask is None else finite | ~mask).all())
+
+
+def check_reg(reg: float) -> float:
+    """Return ``reg`` as a float; it must be finite and positive."""
+    if isinstance(reg, bool) or not isinstance(reg, Real) or not (0 < float(reg) < math.inf):
+        raise ValueError(f"reg must be a positive finite number (unit of the cost), got {reg!r}")
+    return float(reg)
+
+
+def check_limits(tol: float | None, max_iter: int, default: float) -> float:
+    """Return the tolerance to use; ``max_iter`` must be a positive integer."""
+    if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
+        raise ValueError(f"max_iter must be a positive integer, got {max_iter!r}")
+    if tol is None:
+        return default
+    if isinstance(tol, bool) or not isinstance(tol, Real) or not (0 < float(tol) < 1):
+        raise ValueError(f"tol must be a number between 0 and 1 (relative to the mass), got {tol!r}")
+    return float(tol)
+
+
+def _numbers(value: Any, name: str, cost: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return ``value`` as float64 of ``shape`` on the device of ``cost``; finite and not negative."""
+    if not isinstance(value, Tensor | Real | np.ndarray | list | tuple) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number or a tensor, got {type(value).__name__}")
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ValueError(
+            f"{name} requires a gradient, but gradients flow to the cost alone; use {name}.detach()"
+        )
+    x = torch.as_tensor(value, dtype=torch.float64, device=cost.device)
+    try:
+        x = x.expand(shape)
+    except RuntimeError:
+        raise ValueError(f"{name} of shape {tuple(x.shape)} does not fit the expected {shape}") from None
+    if not bool((x >= 0).all() & (x < math.inf).all()):
+        raise ValueError(f"{name} must be finite and not negative")
+    return x
+
+
+def weights(
+    p: Any, q: Any, cost: Tensor, mask: Tensor | None, *, valid_only: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return row and column weights (..., n), (..., m) in float64.
+
+    The default is uniform: 1/n and 1/m, or with ``valid_only`` over the rows (columns) that have any
+    allowed entry, which is what padded problems want.
+    """
+    batch = tuple(cost.shape[:-2])
+    out = []
+    for name, value, size, dim in (("p", p, cost.shape[-2], -1), ("q", q, cost.shape[-1], -2)):
+        shape = (*batch, size)
+        if value is not None:
+            out.append(_numbers(value, name, cost, shape))
+        elif mask is None or not valid_only:
+            out.append(torch.full((), 1 / size, dtype=torch.float64, device=cost.device).expand(shape))
+        else:
+            valid = mask.expand(cost.shape).any(dim).double()
+            out.append(valid / valid.sum(-1, keepdim=True).clamp_min(1))
+    return out[0], out[1]
+
+
+def partial_problem(
+    cost: Tensor, mass: Any, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str
+) -> Problem:
+    """Fill in and check a partial problem; the mass must be feasible.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was given and what is allowed.
+    """
+    check_cost(cost, mask)
+    rows, cols = weights(p, q, cost, mask)
+    target = _numbers(mass, "mass", cost, tuple(cost.shape[:-2]))
+    return _refuse_infeasible(Problem(cost, mask, rows, cols, target, reg, formulation))
+
+
+def balanced_problem(
+    cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str = "balanced"
+) -> Problem:
+    """Fill in and check a problem that moves everything; the totals must agree and be able to flow."""
+    check_cost(cost, mask)
+    rows, cols = weights(p, q, cost, mask, valid_only=True)
+    total, other = rows.sum(-1), cols.sum(-1)
+    kinds = [cost.dtype, *(x.dtype for x in (p, q) if isinstance(x, Tensor))]
+    rounding = max(ROUNDING.get(kind, 0.0) for kind in kinds)  # of the least precise of them
+    off = (total - other).abs() > rounding * torch.maximum(total, other)
+    if bool(off.any()):
+        worst = int((total - other).abs().reshape(-1).argmax())
+        raise ValueError(
+            f"p sums to {float(total.reshape(-1)[worst]):.8g} but q to {float(other.reshape(-1)[worst]):.8g}"
+            "; make the totals equal or use partial_sinkhorn"
+        )
+    cols = cols * torch.where(other > 0, total / other, 1.0).unsqueeze(-1)
+    return _refuse_infeasible(Problem(cost, mask, rows, cols, total, reg, formulation))
+
+
+def _refuse_infeasible(problem: Problem) -> Problem:
+    """Raise ``ValueError`` if some problem asks for more mass than can flow; snap rounding differences."""
+    # Plan: a bound from counts decides dense masks; a feasible flow most others; only what is still open
+    # costs a maximum flow on the CPU.
+    slack = ROUNDING[problem.cost.dtype]
+    rows, cols, target, mask = problem.p, problem.q, problem.mass, problem.mask
+    if mask is None:
+        limit = cap = torch.minimum(rows.sum(-1), cols.sum(-1))
+    else:
+        limit = crowded_flow(mask, rows, cols)
+        if bool((target <= limit).all()):
+            return problem
+        cap = reachable(mask, rows, cols)
+        limit = torch.maximum(limit, proportional_flow(mask, rows, cols))
+        short = target > limit * (1 + slack)
+        if bool(short.any()):
+            flow = max_flow(mask.expand(problem.cost.shape), rows, cols)
+            limit = torch.where(short, flow, limit)
+            slack = max(slack, 1e-6)  # the flow is computed with integer capacities
+    over = target > limit * (1 + slack)
+    if bool(over.any()):
+        worst = int((target - limit).reshape(-1).argmax())
+        asked, most = float(target.reshape(-1)[worst]), float(limit.reshape(-1)[worst])
+        raise ValueError(
+            f"mass {asked:.6g} is infeasible: at most {most:.6g} can be moved under p, q and mask "
+            "(rows and columns without an allowed entry move nothing); ask for less or allow more entries"
+        )
+    return replace(problem, mass=torch.minimum(target, cap))

@@ -1,0 +1,61 @@
+"""Generated data stay bit for bit what recorded runs were trained on."""
+
+import numpy as np
+import pytest
+
+from nclib.common.files import digest
+from nclib.data import load
+from nclib.data.emoji import generate
+
+FEW = {"n_train": 60, "n_val": 10, "n_test": 30}
+#: Checksum in records, and digest of labels, scenes and stated facts. Where one changes on purpose, raise
+#: ``generate.RECIPE``, so that the caches of users are made again, and say so in the changelog.
+PAIRS = {
+    "emoji": ("emoji", {}, "e296e24ad3052299", "29421402b0b8daa6"),
+    "holdout": ("emoji", {"variant": "holdout", "regions": 36}, "b14452dd0b7db64e", "f04ef149b17b08c6"),
+    "pixels": ("emoji", {"features": "pixels", "seed": 1}, "1c0606d6a830d398", "15ea0f9f53cf586f"),
+    "planted": ("planted", {}, "5b1cb3484f2fca6e", "a0ecb2f0cd5f800a"),
+}
+#: Checksum in records, which leaves out the features; sums of their absolute values.
+CATEGORIES = {
+    "class": ("emoji_category", {}, "8836068772956a41", (11731.319, 1509.915)),
+    "subgroup": (
+        "emoji_category",
+        {"labels": "subgroup", "topic": 1.0, "seed": 1},
+        "22aec2892001e500",
+        (12204.16, 1394.1432),
+    ),
+    "planted": ("planted_category", {}, "1a2baff2507ba479", (4985.1185, 2547.1923)),
+}
+
+
+def beside(data):
+    """Digest of what the checksum of a data set leaves out."""
+    return digest(
+        part
+        for split in data.splits.values()
+        for part in (*split.label_sets.values(), *(split.details[key] for key in sorted(split.details)))
+    )
+
+
+def sums(data):
+    return tuple(float(np.abs(x).sum(dtype=np.float64)) for x in (data.test.images, data.test.texts))
+
+
+def test_the_recipe_is_the_one_of_the_stored_sums():
+    assert generate.RECIPE == 1
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_pairs(case):
+    name, options, checksum, others = PAIRS[case]
+    data = load(name, **FEW, **options)
+    assert (data.checksum[:16], beside(data)[:16]) == (checksum, others)
+
+
+@pytest.mark.parametrize("case", CATEGORIES)
+def test_categories(case):
+    name, options, checksum, features = CATEGORIES[case]
+    data = load(name, **FEW, **options)
+    assert data.checksum[:16] == checksum
+    assert sums(data) == pytest.approx(features, rel=1e-5)

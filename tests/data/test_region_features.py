@@ -1,0 +1,254 @@
+"""The field's file layout, with small files in the true shapes."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nclib.data import load
+from nclib.data.rows import RowFile
+from nclib.data.vocabulary import SPECIAL, Vocabulary
+
+REGIONS, DIM = 3, 4
+
+
+def features(n, seed=0):
+    return np.random.default_rng(seed).normal(size=(n, REGIONS, DIM)).astype(np.float32)
+
+
+def captions(n, each):
+    return [f"Image {i // each}, told {i % each}: a dog isn't here." for i in range(n * each)]
+
+
+def write(folder, split, n, each=5, per_caption=False, tsv=False, seed=0):
+    images = features(n, seed)
+    np.save(folder / f"{split}_ims.npy", np.repeat(images, each, 0) if per_caption else images)
+    lines = captions(n, each)
+    if tsv:
+        lines = [f"{i}_77\t{line} " for i, line in enumerate(lines)]
+    (folder / f"{split}_caps.{'tsv' if tsv else 'txt'}").write_text("\n".join(lines) + "\n", encoding="utf8")
+    return images
+
+
+def write_vocabulary(folder, name):
+    Vocabulary.from_texts([["a", "dog", "is", "n't", ".", "image"]]).to_json(
+        folder / f"{name}_precomp_vocab.json"
+    )
+
+
+@pytest.fixture
+def f30k(tmp_path):
+    """Row per image in train and test, row per caption in dev, as in the published package."""
+    folder = tmp_path / "f30k_precomp"
+    folder.mkdir()
+    (tmp_path / "vocab").mkdir()
+    write_vocabulary(tmp_path / "vocab", "f30k")
+    for k, (split, n) in enumerate({"train": 12, "dev": 7, "test": 4}.items()):
+        write(folder, split, n, per_caption=split == "dev", seed=k)
+    return tmp_path
+
+
+def test_both_row_layouts_give_one_row_per_image(f30k):
+    data = load("f30k", root=f30k)
+    assert data.details["layouts"] == {
+        "train": "row per image", "val": "row per caption", "test": "row per image",
+    }  # fmt: skip
+    for k, (split, n) in enumerate(zip(data.splits.values(), (12, 7, 4), strict=True)):
+        assert split.images.shape == (n, REGIONS, DIM)
+        assert np.array_equal(split.images, features(n, seed=k))
+        assert np.array_equal(split.image_of, np.arange(5 * n) // 5)
+        assert len(split.captions) == 5 * n
+        assert np.array_equal(split.features([n - 1, 0]).numpy(), features(n, seed=k)[[n - 1, 0]])
+
+
+def test_images_stay_on_disk(f30k):
+    data = load("f30k", root=f30k)
+    assert all(isinstance(split.images, RowFile) and split.on_disk for split in data.splits.values())
+
+
+def test_captions_are_cut_and_looked_up(f30k):
+    train = load("f30k", root=f30k).train
+    assert train.captions.text(6) == "Image 1, told 1: a dog isn't here."
+    words = [train.captions.vocabulary.words[i] for i in train.captions.ids(6)]
+    assert " ".join(words) == "<start> image <unk> <unk> <unk> <unk> <unk> a dog is n't <unk> . <end>"
+
+
+def test_the_folder_itself_and_the_other_naming_are_found(f30k):
+    by_root = load("f30k", root=f30k)
+    assert load("f30k", root=f30k / "f30k_precomp").checksum == by_root.checksum
+    (f30k / "f30k").mkdir()
+    (f30k / "f30k_precomp").rename(f30k / "f30k" / "precomp")
+    for path in (f30k / "f30k" / "precomp").glob("*_ims.npy"):
+        path.rename(path.with_name(path.name.replace("_ims", "_feat")))
+    assert load("f30k", root=f30k).checksum == by_root.checksum
+
+
+def test_validation_protocols_differ_only_where_the_trap_is(tmp_path):
+    folder = tmp_path / "f30k_precomp"
+    folder.mkdir()
+    write_vocabulary(folder, "f30k")
+    for split, n in (("train", 3), ("test", 2)):
+        write(folder, split, n)
+    write(folder, "dev", 1014, per_caption=True)  # as published
+    assert load("f30k", root=tmp_path).val.n_images == 1000
+    short = load("f30k", root=tmp_path, dev_protocol="ncr200")
+    assert (short.val.n_images, short.val.n_captions) == (200, 1000)
+    write(folder, "dev", 1014)
+    assert load("f30k", root=tmp_path, dev_protocol="ncr200").val.n_images == 1000
+
+
+def test_coco_has_folds_on_the_whole_test_set(tmp_path):
+    write_vocabulary(tmp_path, "coco")
+    write(tmp_path, "train", 4)
+    write(tmp_path, "dev", 3, per_caption=True)
+    write(tmp_path, "testall", 2500)
+    write(tmp_path, "test", 10, per_caption=True)
+    data = load("coco", root=tmp_path)
+    assert data.test.details["folds"] == ((0, 1000), (1000, 2000), (2000, 2500))
+    assert data.test.n_captions == 12500
+    small = load("coco", root=tmp_path, test_split="test")
+    assert small.test.n_images == 10
+    assert "folds" not in small.test.details
+
+
+def test_cc152k_is_one_to_one(tmp_path):
+    write_vocabulary(tmp_path, "cc152k")
+    for split, n in (("train", 9), ("dev", 4), ("test", 5)):
+        write(tmp_path, split, n, each=1, tsv=True)
+    data = load("cc152k", root=tmp_path)
+    assert data.train.captions_per_image == 1
+    assert np.array_equal(data.train.image_of, np.arange(9))
+    assert data.train.captions.text(3) == "Image 3, told 0: a dog isn't here."
+    assert data.val.n_images == 4
+
+
+def test_everything_missing_is_listed_at_once(tmp_path):
+    (tmp_path / "f30k_precomp").mkdir()
+    (tmp_path / "f30k_precomp" / "dev_caps.txt").write_text("one\n")
+    with pytest.raises(FileNotFoundError) as error:
+        load("f30k", root=tmp_path)
+    text = str(error.value)
+    for name in ("train_ims.npy", "train_caps.txt", "dev_ims.npy", "test_ims.npy", "test_caps.txt"):
+        assert name in text
+    assert "\n  dev_caps.txt" not in text
+    assert "f30k_precomp_vocab.json" in text
+    assert "build_vocabulary=True" in text
+
+
+def test_everything_misshapen_is_listed_at_once(f30k):
+    folder = f30k / "f30k_precomp"
+    np.save(folder / "train_ims.npy", features(11))
+    whole = (folder / "dev_ims.npy").read_bytes()
+    (folder / "dev_ims.npy").write_bytes(whole[:-8])
+    np.save(folder / "test_ims.npy", features(4).astype(np.float64))
+    with pytest.raises(ValueError, match="do not fit together") as error:
+        load("f30k", root=f30k)
+    text = str(error.value)
+    assert "train: 11 feature rows and 60 captions" in text
+    assert "(12)" in text
+    assert "(60)" in text
+    assert "dev: dev_ims.npy cannot be read: it is cut short" in text
+    assert "test: test_ims.npy must be float32" in text
+
+
+def test_row_per_caption_must_hold_copies(f30k):
+    np.save(f30k / "f30k_precomp" / "dev_ims.npy", features(35))
+    with pytest.raises(ValueError, match="the 5 rows of one image differ"):
+        load("f30k", root=f30k)
+
+
+def test_splits_of_different_packages_are_refused(f30k):
+    np.save(f30k / "f30k_precomp" / "test_ims.npy", np.zeros((4, REGIONS, DIM + 1), np.float32))
+    with pytest.raises(ValueError, match="splits differ in"):
+        load("f30k", root=f30k)
+
+
+def test_pickled_features_are_refused(f30k):
+    np.save(f30k / "f30k_precomp" / "test_ims.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"test_ims\.npy cannot be read"):
+        load("f30k", root=f30k)
+
+
+def test_bad_text_is_refused(f30k, tmp_path):
+    path = f30k / "f30k_precomp" / "test_caps.txt"
+    path.write_bytes(b"caf\xe9\n" * 20)
+    with pytest.raises(ValueError, match="not UTF-8"):
+        load("f30k", root=f30k)
+
+
+def test_lines_without_caption_are_refused(tmp_path):
+    write_vocabulary(tmp_path, "cc152k")
+    for split in ("train", "dev", "test"):
+        write(tmp_path, split, 3, each=1, tsv=True)
+    (tmp_path / "dev_caps.tsv").write_text("1\ta\n2 b\n3\tc\n")
+    with pytest.raises(ValueError, match="1 lines without a tab-separated caption, first line 2"):
+        load("cc152k", root=tmp_path)
+
+
+def test_a_vocabulary_is_built_only_on_request(f30k):
+    (f30k / "vocab" / "f30k_precomp_vocab.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"f30k_precomp_vocab\.json"):
+        load("f30k", root=f30k)
+    train, dev, test = (["plain"] * n for n in (60, 35, 20))
+    train[:3], dev[:1], test[:4] = ["cat owl"] * 3, ["cat"], ["owl"] * 4
+    for split, lines in (("train", train), ("dev", dev), ("test", test)):
+        (f30k / "f30k_precomp" / f"{split}_caps.txt").write_text("\n".join(lines))
+    data = load("f30k", root=f30k, build_vocabulary=True)
+    # four times in train and dev is enough, three times is not, and test captions do not count
+    assert data.vocabulary.words == (*SPECIAL, "cat", "plain")
+    stored = json.loads((f30k / "f30k_precomp" / "f30k_precomp_vocab.json").read_text())
+    assert stored["idx"] == data.vocabulary.size
+    assert load("f30k", root=f30k).vocabulary == data.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"dev_protocol": "ncr"}, ValueError, "dev_protocol must be one of 'full1000', 'ncr200'"),
+        ({"vocabulary": "nowhere.json"}, FileNotFoundError, "nowhere.json"),
+    ],
+)
+def test_bad_options_of_precomputed_sets(f30k, options, error, words):
+    with pytest.raises(error, match=words):
+        load("f30k", root=f30k, **options)
+
+
+def test_root_must_be_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not a folder"):
+        load("coco", root=tmp_path / "nothing")
+    with pytest.raises(ValueError, match="test_split"):
+        load("coco", root=tmp_path, test_split="dev")
+
+
+lines = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), n=st.integers(2, 6), per_caption=st.booleans())
+def test_any_captions_keep_their_count_and_order(tmp_path, data, n, per_caption):
+    Vocabulary((*SPECIAL, "a")).to_json(tmp_path / "f30k_precomp_vocab.json")
+    for split in ("train", "dev", "test"):
+        write(tmp_path, split, n, per_caption=per_caption)
+    strings = data.draw(st.lists(lines, min_size=5 * n, max_size=5 * n))
+    (tmp_path / "train_caps.txt").write_bytes("".join(s + "\n" for s in strings).encode())
+    train = load("f30k", root=tmp_path).train
+    assert [train.captions.text(i) for i in range(5 * n)] == [s.strip() for s in strings]
+    assert np.array_equal(train.images, features(n))
+
+
+@pytest.mark.parametrize("tsv", [False, True])
+def test_own_files_have_a_name_of_their_own(tmp_path, tsv):
+    for k, (split, n) in enumerate({"train": 12, "dev": 1100, "test": 4}.items()):
+        write(tmp_path, split, n, each=2, tsv=tsv, seed=k)
+    data = load("region_files", root=tmp_path, captions_per_image=2)
+    assert data.name == "region_files"
+    assert [split.n_images for split in data.splits.values()] == [12, 1100, 4]  # all validation images
+    assert data.train.captions.text(3) == "Image 1, told 1: a dog isn't here."
+    assert data.details["pairs_as_found"]
+    assert (tmp_path / "region_files_vocab.json").exists()
+    again = load("region_files", root=tmp_path, captions_per_image=2, build_vocabulary=False)
+    assert again.checksum == data.checksum
+    with pytest.raises(ValueError, match="24 captions; expected 5 captions per image"):
+        load("region_files", root=tmp_path)

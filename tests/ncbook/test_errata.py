@@ -1,0 +1,26 @@
+"""Checks of the printed numbers, on counts known from reading the papers."""
+
+import ncbook
+
+
+def test_printed_sums_are_the_sums_of_their_recalls():
+    found = ncbook.printed_sums()
+    assert found.loc["L2RM"].tolist() == [256, 256, 0, 0]
+    assert found.loc["OMIT"].tolist() == [111, 82, 29, 0]
+    assert found.loc["REPAIR"].tolist() == [70, 70, 0, 0]
+
+
+def test_two_printed_recalls_are_impossible():
+    figure = ncbook.impossible_recalls_figure()
+    counts = [axis.get_legend_handles_labels()[1][1] for axis in figure.axes]
+    assert counts == ["impossible (2)", "impossible (0)"]
+    for axis in figure.axes:
+        wrong = axis.lines[1]
+        assert (wrong.get_ydata() < wrong.get_xdata()).all()
+
+
+def test_methods_of_two_papers_at_the_same_nominal_rates():
+    figure = ncbook.two_papers_figure()
+    assert [axis.get_title("left") or axis.get_title() for axis in figure.axes] == ["BiCro", "NCR", "SGR"]
+    for axis in figure.axes:
+        assert [len(line.get_xdata()) for line in axis.lines] == [3, 3]

@@ -1,0 +1,191 @@
+"""Many small problems: the released loop and exact scaling, forward and backward."""
+
+import pytest
+import torch
+
+import nclib.ot
+
+IMAGES = torch.tensor(
+    [[[1, 2, 0, 1], [0, 1, -1, 2], [3, 0, 1, 0]], [[-1, 1, 2, 0], [2, 2, 1, 1], [0, -1, 1, 3]]],
+    dtype=torch.float64,
+)
+CAPTIONS = [[[1, 1, 0, 1], [0, 2, 1, -1]], [[2, 0, 1, 0], [-1, 1, 1, 1], [1, -1, 0, 2]]]
+
+
+def pairs(globals_: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines of every image with every caption, padded to three words, and the mask."""
+    v = torch.nn.functional.normalize(IMAGES, dim=-1)
+    t = torch.zeros(2, 3, 4, dtype=torch.float64)
+    words = torch.zeros(2, 3, dtype=torch.bool)
+    for k, caption in enumerate(CAPTIONS):
+        t[k, : len(caption)] = torch.nn.functional.normalize(torch.tensor(caption).double(), dim=-1)
+        words[k, : len(caption)] = True
+    if globals_:
+        centre = torch.nn.functional.normalize(v.mean(1, keepdim=True), dim=-1)
+        v = torch.cat([centre, v], 1)
+        mean = t.sum(1, keepdim=True) / words.sum(1)[:, None, None]
+        t = torch.cat([torch.nn.functional.normalize(mean, dim=-1), t], 1)
+        words = torch.cat([torch.ones(2, 1, dtype=torch.bool), words], 1)
+    s = torch.einsum("bkd,cwd->bckw", v, t)
+    return s, words[None, :, None, :].expand(s.shape)
+
+
+def score(reg, passes, loop, globals_=False):
+    s, mask = pairs(globals_)
+    plan = nclib.ot.scaling_plan(s, reg=reg, passes=passes, mask=mask, loop=loop)
+    inner = (plan * s)[..., 1:, 1:] if globals_ else plan * s
+    return inner.sum((-2, -1))
+
+
+@pytest.mark.parametrize(
+    ("loop", "reg", "passes", "globals_", "want"),
+    [
+        ("released", 0.05, 3, False, [[0.517430, 0.602079], [0.648387, 0.794953]]),
+        ("released", 0.02, 3, False, [[0.510605, 0.632730], [0.648589, 0.795079]]),
+        ("released", 0.1, 3, False, [[0.513679, 0.585260], [0.638742, 0.788185]]),
+        ("released", 0.02, 1, False, [[0.415930, 0.495723], [0.789766, 0.795079]]),
+        ("released", 0.02, 100, False, [[0.518054, 0.632729], [0.576484, 0.795079]]),
+        ("log", 0.05, 3, False, [[0.517434, 0.601498], [0.648381, 0.794955]]),
+        ("log", 0.02, 3, False, [[0.515919, 0.618230], [0.648590, 0.795081]]),
+        ("released", 0.05, 3, True, [[0.211461, 0.437005], [0.348567, 0.564989]]),
+        ("released", 0.02, 3, True, [[0.184574, 0.459163], [0.350085, 0.592689]]),
+    ],
+)
+def test_published_scores(loop, reg, passes, globals_, want):
+    got = score(reg, passes, loop, globals_)
+    torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), atol=1.5e-6, rtol=0)
+
+
+def naive(s, mask, reg, passes, loop, p=None, q=None):
+    """The loops as they are described, with autograd."""
+    rows, cols = mask.any(-1).double(), mask.any(-2).double()
+    p = rows / rows.sum(-1, keepdim=True) if p is None else p
+    q = cols / cols.sum(-1, keepdim=True) if q is None else q
+    if loop == "released":
+        plan = torch.exp(-(1 - s) / reg) * mask
+        plan = plan / (plan.sum((-2, -1), keepdim=True) + 1e-6)
+        for _ in range(passes):
+            plan = plan * (p / (plan.sum(-1) + 1e-6)).unsqueeze(-1)
+            plan = plan * (q / (plan.sum(-2) + 1e-6)).unsqueeze(-2)
+        return plan
+    logk = torch.where(mask, s / reg, -1e30)
+    g = torch.zeros_like(q)
+    for _ in range(passes):
+        f = torch.where(p > 0, p.clamp_min(1e-300).log(), -1e30) - torch.logsumexp(logk + g.unsqueeze(-2), -1)
+        f = f.clamp_min(-1e30)
+        g = torch.where(q > 0, q.clamp_min(1e-300).log(), -1e30) - torch.logsumexp(logk + f.unsqueeze(-1), -2)
+        g = g.clamp_min(-1e30)
+    return torch.where(mask, (logk + f.unsqueeze(-1) + g.unsqueeze(-2)).exp(), 0.0)
+
+
+def ragged(seed, count=7, n=6, m=5):
+    g = torch.Generator().manual_seed(seed)
+    s = 0.4 * torch.randn(count, n, m, generator=g, dtype=torch.float64).tanh()
+    rows = torch.arange(n) < torch.randint(2, n + 1, (count, 1), generator=g)
+    cols = torch.arange(m) < torch.randint(2, m + 1, (count, 1), generator=g)
+    return s, rows.unsqueeze(-1) & cols.unsqueeze(-2), torch.randn(s.shape, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("loop", ["log", "released"])
+@pytest.mark.parametrize("passes", [1, 3, 12])
+def test_values_and_gradients_equal_the_plain_loop(loop, passes):
+    s, mask, weight = ragged(0)
+    a, b = s.clone().requires_grad_(), s.clone().requires_grad_()
+    got = nclib.ot.scaling_plan(a, reg=0.1, passes=passes, mask=mask, loop=loop)
+    want = naive(b, mask, 0.1, passes, loop)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-13)
+    (got * weight).sum().backward()
+    (want * weight).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("loop", ["log", "released"])
+def test_gradients_reach_the_weights_and_agree_with_differences(loop):
+    s, _, _ = ragged(1, 2, 4, 3)
+    g = torch.Generator().manual_seed(1)
+    p = torch.softmax(torch.randn(2, 4, generator=g, dtype=torch.float64), -1).requires_grad_()
+    q = torch.softmax(torch.randn(2, 3, generator=g, dtype=torch.float64), -1).requires_grad_()
+
+    def plan(s, p, q):
+        return nclib.ot.scaling_plan(s, reg=0.2, passes=4, p=p, q=q, loop=loop)
+
+    assert torch.autograd.gradcheck(plan, (s.requires_grad_(), p, q))
+
+
+def test_padding_by_weights_equals_padding_by_mask():
+    s, mask, _ = ragged(2)
+    rows, cols = mask.any(-1).double(), mask.any(-2).double()
+    p, q = rows / rows.sum(-1, keepdim=True), cols / cols.sum(-1, keepdim=True)
+    for loop in ("log", "released"):
+        a = nclib.ot.scaling_plan(s, reg=0.05, mask=mask, loop=loop)
+        b = nclib.ot.scaling_plan(s, reg=0.05, p=p, q=q, loop=loop)
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-15)
+        assert (a[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0])
+def test_float32_stays_close_at_small_regularisation(scale):
+    s, mask, weight = ragged(3, 50, 36, 32)
+    s = scale * s  # at 0.4 the range fits float32, at 1 it does not
+    fine, rough = s.clone().requires_grad_(), s.float().requires_grad_()
+    a = nclib.ot.scaling_plan(fine, reg=0.005, mask=mask)
+    b = nclib.ot.scaling_plan(rough, reg=0.005, mask=mask)
+    assert b.dtype == torch.float32
+    assert ((a * s).sum((-2, -1)) - (b.double() * s).sum((-2, -1))).abs().max() < 2e-6
+    (a * weight).sum().backward()
+    (b * weight.float()).sum().backward()
+    assert rough.grad.isfinite().all()
+    assert (fine.grad - rough.grad.double()).abs().max() < 1e-4 * fine.grad.abs().max()
+
+
+def test_many_passes_reach_the_converged_plan():
+    s, mask, _ = ragged(4)
+    t = nclib.ot.sinkhorn(1 - s, reg=0.1, mask=mask)
+    plan = nclib.ot.scaling_plan(s, reg=0.1, passes=500, mask=mask)
+    torch.testing.assert_close(plan, t.plan, rtol=1e-6, atol=1e-8)
+
+
+def test_bad_arguments_are_refused_by_name():
+    s = torch.rand(2, 3, 4)
+    for options, text in (
+        ({"passes": 0}, "passes"),
+        ({"loop": "fast"}, "loop"),
+        ({"p": torch.ones(4) / 4}, "p of shape"),
+        ({"p": torch.tensor([-1.0, 1.0, 1.0])}, "p must be finite and not negative"),
+        ({"q": torch.tensor([1.0, float("nan"), 0.0, 0.0])}, "q must be finite"),
+        ({"p": torch.ones(3, dtype=torch.float64), "q": torch.ones(4, dtype=torch.float64)}, "sums to 3"),
+        ({"reg": -1.0}, "reg"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            nclib.ot.scaling_plan(s, **({"reg": 0.1} | options))
+    with pytest.raises(TypeError, match="p must be a floating tensor, got list"):
+        nclib.ot.scaling_plan(s, reg=0.1, p=[1 / 3] * 3)
+
+
+@pytest.mark.parametrize("loop", ["log", "released"])
+@pytest.mark.parametrize(("reg", "scale"), [(0.02, 0.4), (0.02, 2.0), (0.005, 0.4), (0.005, 2.0)])
+def test_released_constant_keeps_its_weight_in_float32(loop, reg, scale):
+    s, mask, weight = ragged(5, 40, 20, 12)
+    s = scale * s / 0.8
+    fine, rough = s.clone().requires_grad_(), s.float().requires_grad_()
+    a = nclib.ot.scaling_plan(fine, reg=reg, mask=mask, loop=loop)
+    b = nclib.ot.scaling_plan(rough, reg=reg, mask=mask, loop=loop)
+    torch.testing.assert_close(a, naive(s, mask, reg, 3, loop), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(b.double(), a, rtol=0, atol=2e-6)
+    (a * weight).sum().backward()
+    (b * weight.float()).sum().backward()
+    assert rough.grad.isfinite().all()
+    assert (fine.grad - rough.grad.double()).abs().max() <= 2e-4 * fine.grad.abs().max() + 1e-6
+
+
+def test_stored_tensors_do_not_grow_with_the_plans():
+    sizes = []
+    for passes in (3, 30):
+        s = torch.rand(4, 6, 5, requires_grad=True)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, kept=kept: kept.append(x.numel()) or x, lambda x: x
+        ):
+            nclib.ot.scaling_plan(s, reg=0.1, passes=passes)
+        sizes.append(sum(kept))
+    assert sizes[1] - sizes[0] == 27 * 4 * (6 + 5)

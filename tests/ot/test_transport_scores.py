@@ -1,0 +1,98 @@
+"""The autograd node behind OMIT: against ordinary operations and the general solver, in blocks."""
+
+import pytest
+import torch
+
+import nclib.ot
+from nclib.ot import batched
+from nclib.ot.batched import LOOPS, transport_plans, transport_scores
+
+
+def problem(seed=0, shape=(5, 4, 6, 7), dtype=torch.float64, scale=0.7):
+    """Cosines, weights that differ from pair to pair, and captions of different length."""
+    g = torch.Generator().manual_seed(seed)
+    b, n, m, c = shape
+    mask = torch.arange(m)[:, None] < torch.randint(1, m + 1, (c,), generator=g)
+    s = scale * (2 * torch.rand(shape, generator=g, dtype=torch.float64) - 1) * mask
+    p = torch.randn(b, n, c, generator=g, dtype=torch.float64).softmax(1)
+    q = torch.randn(b, m, c, generator=g, dtype=torch.float64).masked_fill(~mask, -torch.inf).softmax(1)
+    return s.to(dtype), p.to(dtype), q.to(dtype), mask
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("skip", [0, 1])
+@pytest.mark.parametrize(("lam", "iterations"), [(0.1, 1), (0.1, 4), (0.01, 3), (0.001, 3)])
+def test_node_equals_ordinary_operations_and_the_general_solver(loop, skip, lam, iterations, monkeypatch):
+    monkeypatch.setattr(batched, "BLOCK_ENTRIES", 2 * 4 * 6 * 7)  # three blocks of images
+    s, p, q, mask = problem()
+    sides = [x.requires_grad_() for x in (s, p, q)]
+    options = {"lam": lam, "iterations": iterations, "loop": loop, "skip": skip}
+    found = transport_scores(*sides, **options)
+    plain = transport_scores(*sides, **options, plain=True)
+    turned = s.permute(0, 3, 1, 2)
+    plan = nclib.ot.scaling_plan(
+        turned, reg=lam, passes=iterations, p=p.permute(0, 2, 1), q=q.permute(0, 2, 1), loop=loop
+    )
+    general = (plan * turned)[..., skip:, skip:].sum((-2, -1))
+    torch.testing.assert_close(found, plain, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(found, general, rtol=1e-8, atol=1e-12)
+    pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad((x * pull).sum(), sides) for x in (found, plain))
+    valid = (mask.expand_as(s), torch.ones_like(p), mask.expand_as(q))  # padding has no say
+    for a, b, counts in zip(ours, theirs, valid, strict=True):
+        scale = float(b.abs().max()) + 1e-12
+        torch.testing.assert_close(a * counts / scale, b * counts / scale, rtol=0, atol=1e-8)
+        assert a.isfinite().all()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_float32_keeps_its_digits_at_small_lambda(loop):
+    for lam, scale in ((0.02, 0.9), (0.005, 0.3)):
+        s, p, q, _ = problem(2, (6, 36, 20, 9), scale=scale)
+        rough = s.float().requires_grad_()
+        fine = s.clone().requires_grad_()
+        options = {"lam": lam, "iterations": 3, "loop": loop, "skip": 1}
+        a = transport_scores(fine, p, q, **options)
+        b = transport_scores(rough, p.float(), q.float(), **options)
+        torch.testing.assert_close(b.double(), a, atol=2e-6, rtol=0)
+        a.sum().backward()
+        b.sum().backward()
+        assert rough.grad.isfinite().all()
+        assert (rough.grad.double() - fine.grad).abs().max() < 2e-4 * fine.grad.abs().max()
+
+
+def test_weights_shared_by_all_images_and_captions():
+    s, _, _, mask = problem(3)
+    p = torch.full((1, 4, 1), 0.25, dtype=torch.float64, requires_grad=True)
+    q = (mask / mask.sum(0)).double()[None].requires_grad_()
+    options = {"lam": 0.1, "iterations": 3, "loop": "released", "skip": 0}
+    found = transport_scores(s, p, q, **options)
+    shared = transport_scores(s, p.expand(5, 4, 7), q.expand(5, 6, 7), **options)
+    torch.testing.assert_close(found, shared)
+    ours, theirs = (torch.autograd.grad(x.sum(), (p, q)) for x in (found, shared))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_columns_are_met_and_rows_nearly():
+    s, p, q, _ = problem(4)
+    plan = transport_plans(s, p, q, 0.1, 3, "log")
+    torch.testing.assert_close(plan.sum(1), q)
+    assert 1e-6 < (plan.sum(2) - p).abs().max() < 0.5
+    plan = transport_plans(s, p, q, 0.1, 500, "log")
+    torch.testing.assert_close(plan.sum(2), p, atol=1e-8, rtol=0)
+
+
+def test_what_the_node_keeps_does_not_grow_with_the_plans():
+    s, p, q, _ = problem(5, (6, 20, 12, 8))
+    s.requires_grad_()
+    sizes = []
+    for iterations in (3, 30):
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, kept=kept: kept.append(x.numel()) or x, lambda x: x
+        ):
+            transport_scores(s, p, q, lam=0.1, iterations=iterations, loop="log", skip=0)
+        sizes.append(sum(kept))
+    vectors = p.numel() + q.numel()
+    assert sizes[0] == s.numel() + 4 * vectors
+    assert sizes[1] - sizes[0] == 27 * vectors
