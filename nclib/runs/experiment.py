@@ -92,10 +92,6 @@ class Experiment(ABC, Generic[T, D, N]):
         """Assemble data, noise, networks, method and trainer of a run. Writes nothing."""
 
     @abstractmethod
-    def parts(self, settings: Settings) -> list[Any]:
-        """Return the classes and functions that compute a run; the code that they reach names it."""
-
-    @abstractmethod
     def noise_facts(self, noise: N) -> dict[str, Any]:
         """Return ``of``, the number of pairs or labels under the noise, and what else a record keeps."""
 
@@ -240,7 +236,11 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""
-        return fingerprint(settings.flat(), self.parts(settings))
+        cls = type(self)
+        parts: list[Any] = [cls.load, cls.train, cls.evaluate, cls.diagnostics]
+        parts.append(self.methods[self.method].factory)
+        parts += [entries[getattr(settings.run, kind)].factory for kind, entries in self.catalogues.items()]
+        return fingerprint(settings.flat(), parts)
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read.

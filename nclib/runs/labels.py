@@ -84,12 +84,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         )
         return LoadedRun(trainer, dataset, noise)
 
-    def parts(self, settings: LabelSettings) -> list[Any]:
-        cls = type(self)
-        chosen = ((METHODS, self.method), (datasets, settings.run.dataset))
-        entries = [registry[name].factory for registry, name in chosen]
-        return [cls.load, cls.train, cls.evaluate, cls.diagnostics, *entries]
-
     def noise_facts(self, noise: LabelNoise) -> dict[str, Any]:
         """Return the number of labels, of images and texts together, and the scope of the noise."""
         return {"of": 2 * len(noise.truth), "scope": noise.scope}

@@ -76,12 +76,6 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         )
         return LoadedRun(trainer, dataset, noise)
 
-    def parts(self, settings: PairSettings) -> list[Any]:
-        cls, run = type(self), settings.run
-        chosen = ((METHODS, self.method), (MODELS, run.model), (datasets, run.dataset))
-        entries = [registry[name].factory for registry, name in chosen]
-        return [cls.load, cls.evaluate, cls.diagnostics, *entries]
-
     def noise_facts(self, noise: Mismatch) -> dict[str, Any]:
         return {"of": len(noise)}
 
