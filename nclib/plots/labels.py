@@ -61,7 +61,7 @@ def sweep(
     Parameters
     ----------
     table : DataFrame
-        From :func:`nclib.label_noise.collect`.
+        From :func:`nclib.runs.collect`.
     x, group : str
         Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
     """

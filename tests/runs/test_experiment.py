@@ -4,7 +4,6 @@ import inspect
 from dataclasses import FrozenInstanceError
 
 import pytest
-import torch
 
 import nclib
 from nclib.common.options import Rule, rules
@@ -145,24 +144,3 @@ def test_older_records_find_their_settings(tmp_path):
     found = nclib.runs.find(tmp_path / "old", settings)
     assert found is not None
     assert found.settings["protocol"] == "symmetric"
-
-
-def test_a_record_says_where_its_epochs_were_computed(tmp_path):
-    values = {**TINY, "epochs": 2, "out": tmp_path}
-    settings = nclib.resolve("plain", **values)
-    experiment = experiment_of("plain")
-    trainer = experiment.load(settings, tmp_path / experiment.name(settings), torch.device("cpu")).trainer
-    save = trainer._save
-
-    def save_and_stop():
-        trainer.computed_on[0]["threads"] = 7  # as if another machine had made the first epoch
-        save()
-        raise KeyboardInterrupt
-
-    trainer._save = save_and_stop
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(progress=False)
-    with pytest.warns(UserWarning, match=r"continued on cpu, threads=1 from epoch 2; before that on .*=7"):
-        record = nclib.run("plain", **values, progress=False)
-    found = [(part["from_epoch"], part["threads"]) for part in record.environment["computed_on"]]
-    assert found == [(1, 7), (2, 1)]

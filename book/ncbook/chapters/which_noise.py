@@ -332,8 +332,8 @@ def ranking_table(found: BothProtocols) -> Styler | None:
                 rows[label][f"one network, {protocol}"] = text(alone)
     caption = (
         f"Measured, {found.words}, rate {found.rate:g}: rSum on test, mean ± standard deviation (seeds); "
-        "best epoch on validation; noise drawn with the run's seed. Methods with two networks are tested as their "
-        "mean; beside it the mean of the single networks."
+        "best epoch on validation; noise drawn with the run's seed. Methods with two networks are tested as "
+        "their mean; beside it the mean of the single networks."
     )
     return show(pd.DataFrame(rows).T.fillna(""), "ranking", caption)
 
