@@ -16,7 +16,7 @@ from nclib.models import FragmentMatcher, Matcher
 PAGE = Path(__file__).resolve().parents[2] / "book" / "howto" / "model.md"
 BLOCKS = blocks(PAGE)
 ROOT = Path(nclib.__file__).parents[1]
-IMPORT = "import best_region  # not needed for a file in nclib/models/, nor for a cell of a notebook\n"
+IMPORT = "import best_region  # not needed in a cell, nor for a file in nclib/models/\n"
 
 CHECK = """
 import torch
