@@ -264,6 +264,25 @@ def recorded_rates(
     return runs[runs["label"].isin([method, method + ONE, *others])]
 
 
+def recorded_labels(protocol: str = "symmetric") -> pd.DataFrame:
+    """Return the recorded quick runs of category retrieval on the bundled data, one row per run.
+
+    Parameters
+    ----------
+    protocol : {"symmetric", "asymmetric"}
+        Of the label noise, drawn for images and texts apart.
+
+    Returns
+    -------
+    DataFrame
+        As :func:`ncbook.recorded`; where nothing is recorded, without rows but with the usual columns.
+    """
+    where = {"preset": "quick", "dataset": "emoji_category", "scope": "modality", "protocol": protocol}
+    runs = recorded("labels", **where)
+    usual = ("method", "variant", "noise_rate", "seed", "map_avg", "device", "path")
+    return runs if len(runs) else pd.DataFrame(columns=list(usual))
+
+
 def rates(runs: pd.DataFrame) -> Figure | None:
     """Draw recorded runs over the mismatch rate: of several models, VSE, or the first by name."""
     if runs.empty:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ncbook import means, printed, recorded, show
+from ncbook import means, printed, show
 from ncbook.chapters.common import gains, recorded_or_run, stored_benchmark
 from ncbook.runs import select
 from nclib import Record, data, plots
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 METHODS = ("uot_rcl", "mrl", "elrcmr", "dscmr", "sdml")  # compared in the tables
 RATES = (0.2, 0.4, 0.6, 0.8)
-NEEDED = ("method", "variant", "noise_rate", "seed", "map_avg", "method_gamma", "method_lam", "path")
 ACCURACIES = {
     "given_accuracy": "given labels right",
     "corrected_accuracy": "corrected labels right",
@@ -125,12 +124,6 @@ def validation(compared: Mapping[str, Record]) -> Figure:
     return labels.validation_curves({title: {name: r.curves for name, r in compared.items()}})
 
 
-def stored(protocol: str = "symmetric") -> pd.DataFrame:
-    """Return the recorded quick runs on the bundled data, one row per run."""
-    runs = recorded("labels", preset="quick", dataset="emoji_category", protocol=protocol, scope="modality")
-    return runs if len(runs) else pd.DataFrame(columns=[*NEEDED, *ACCURACIES])
-
-
 def _compared(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the compared methods with the options of the preset."""
     return select(runs, variant="default", method=list(METHODS))
@@ -173,7 +166,7 @@ def rate_table(runs: pd.DataFrame, name: str) -> Styler | None:
     Parameters
     ----------
     runs : DataFrame
-        From :func:`stored`.
+        From :func:`ncbook.chapters.recorded_labels`.
     name : str
         Of the table in the page.
     """
@@ -319,7 +312,7 @@ def control(record: Record, given: Mapping[str, Any]) -> Styler | None:
 def momentum(runs: pd.DataFrame) -> Figure | None:
     """Draw the validation mAP for several momenta of the targets, at a low and a high noise rate (Fig. 4)."""
     drawn = {}
-    for rate in (0.2, 0.8):
+    for rate in (0.2, 0.8) if len(runs) else ():
         here = select(runs, method="uot_rcl", noise_rate=rate, seed=0)
         here = here[here["variant"].str.fullmatch(r"default|gamma=\S+")]
         here = here.sort_values("method_gamma").drop_duplicates("method_gamma")
@@ -332,6 +325,8 @@ def momentum(runs: pd.DataFrame) -> Figure | None:
 def weight(runs: pd.DataFrame) -> Figure | None:
     """Draw the test mAP over the weight of the relation loss, with the seeds of the sweep (Fig. 6)."""
     here = select(runs, method="uot_rcl", noise_rate=0.4)
+    if here.empty:
+        return None
     here = here[here["variant"].str.fullmatch(r"default|lam=\S+") & (here["method_lam"] > 0)]
     here = here[here["seed"].isin(here.loc[here["variant"] != "default", "seed"])]
     if here["method_lam"].nunique() < 2:
