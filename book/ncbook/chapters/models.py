@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -98,7 +98,7 @@ def timings(record: Record, run: LoadedRun) -> pd.DataFrame:
         for name in models.available():
             torch.manual_seed(settings["seed"])
             network = models.build(name, **sizes).to(trainer.device)
-            calls = {
+            calls: dict[str, Callable[[], object]] = {
                 "step, ms": partial(step, network),
                 "scoring, ms": partial(models.similarity_matrix, network, test),
             }
@@ -224,12 +224,9 @@ def _boxes(axis: Axes, split: Split, image: int, share: np.ndarray) -> None:
     for k in np.argsort(share):
         x0, y0, x1, y1 = corners[k]
         strength = float(share[k] / share.max())
-        look: dict[str, Any] = {
-            "lw": 0.5 + 2.5 * strength,
-            "ec": plots.MISMATCHED,
-            "alpha": max(0.08, strength),
-        }
-        axis.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, **look))
+        box = Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, ec=plots.MISMATCHED)
+        box.set(lw=0.5 + 2.5 * strength, alpha=max(0.08, strength))
+        axis.add_patch(box)
     x0, y0 = corners[share.argmax(), :2]
     ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
     axis.text(x0 + 1, y0 + 1, f"{share.max():.2f}", fontsize=7, va="top", color="#222222", bbox=ground)
