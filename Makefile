@@ -74,7 +74,7 @@ html: env ## build and check the pages from the stored outputs; runs no notebook
 
 # Processes of the tests: one per core.
 TEST_CORES ?= $(shell "$(PYTHON)" -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
-pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist worksteal
+pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist loadgroup
 
 test: env ## run the tests of the package and of the book's tools
 	@echo "All tests but those that run a notebook; make test-all has these too, pytest -m 'not slow' is the quick part."

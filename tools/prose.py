@@ -30,12 +30,14 @@ PHRASES = {  # a space matches any white space
     r"\bthe word of\b": "name the thing: 'the name', 'the statement'",
     r"\bwhose reader went away\b": "'after the reader closed the pipe'",
     r"\bin the (?:same )?words\b": "'with the same names'",
-    r"\bsays so\b": "say what is said",
+    r"\bsays? so\b(?! that\b)": "say what is said",
     r"\b(?:no|any)body\b": "'no caller', 'nothing', 'any process': name who",
     r"\bthe ones? of\b": "repeat the noun",
     r"\btakes? no notice of\b": "'ignores'",
-    r"\b(?:published|released) (?:code|implementation|repository|program|loop)\b": "'official code'",
-    r"\bp_matched\b": "'p_clean'",
+    r"\b(?:published|released) (?:code|implementation|repository|program)\b": "'official code'",
+    # Without an article it is the name of a benchmark's candidate, which stored results contain.
+    r"\b(?:an?|the|this|that|its|\w+'s) (?:published|released) loop\b": "'loop of the official code'",
+    r"\bp_matched\b(?!` \| `p_clean`)": "'p_clean'",  # but the changelog's table of names has both
 }
 PATTERN = {re.compile(k.replace(" ", r"\s+"), re.IGNORECASE): v for k, v in PHRASES.items()}
 

@@ -32,14 +32,11 @@ from nbstamp import CHOSEN, INJECTED, ROOT, STAMP, Book, failures, packed, probl
 from nclib.common.files import write_atomically
 
 LIVE_PARAMETERS = {"preset": "quick"}
-PAPERS_DATA = {
-    "emoji": "f30k",
-    "emoji_category": "wikipedia",
-}  # what stands for the bundled data in the papers
+PAPERS_DATA = {"emoji": "f30k", "emoji_category": "wikipedia"}  # counterparts of the bundled data sets
 
 
 def machine(seconds: float, title: str) -> dict[str, Any]:
-    """Return where, when and how long: what a reader asks about a run."""
+    """Return title, date, duration and environment of a notebook's run."""
     from nclib.runs.machine import choose_device, environment
 
     return {

@@ -3,10 +3,11 @@
     python book/bench/estimators.py --out estimators.json            # about a minute
     python book/bench/estimators.py --out estimators.json --full     # and 5,000 x 25,000 scores, 23,661 items
 
-Candidates of a case take turns in one process; times are medians of the process's CPU time (what takes longer
-than a second runs once). The literal ones are short programs in the form the field's code has: a sort per
-query, densities evaluated anew in every pass. scikit-learn stands for the Gaussian mixture. ``agreement`` is
-the largest difference from the reference, the first of a case.
+The candidates of a case take turns in one process; times are medians of the process's CPU time (a candidate
+that needs more than a second runs once). Literal candidates are short programs in the usual form of the
+field's code: a sort per query, densities evaluated again in every pass. scikit-learn provides the reference
+of the Gaussian mixture. ``agreement`` is the largest difference from the reference, the first candidate of a
+case.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def beta_start(x: np.ndarray) -> np.ndarray:
 
 
 def beta_scipy(x: np.ndarray) -> np.ndarray:
-    """The same two-stage fit with the densities of scipy.stats evaluated anew in every pass."""
+    """The same two-stage fit with the densities of scipy.stats evaluated again in every pass."""
     r = beta_start(x).astype(float)
     r = np.stack([r, 1 - r])
 

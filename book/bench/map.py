@@ -133,7 +133,7 @@ def whole(several: bool, n: int, dim: int) -> dict[str, float]:
     call(*(part[:300] for part in data))  # libraries warm up outside the measurement
     forget = Path("/proc/self/clear_refs")
     if forget.exists():
-        forget.write_text("5")  # making the data took more than it leaves: start the peak anew
+        forget.write_text("5")  # the peak so far is that of making the data: reset it
     before, start = resident(), time.process_time()
     value = call(*data)
     return {

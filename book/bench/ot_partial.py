@@ -6,9 +6,9 @@ Run from the repository root with one thread::
 
 Every candidate solves the same problems: four kinds of cost, a forbidden diagonal, batches of 64 to 512,
 three masses, two regularisations. They take turns, and the table shows medians of process time. Ratios are to
-``published loop``: L2RM's solver written in the straightforward form that its description gives (NumPy, log
-domain, extended matrix, forbidden entries overwritten in every pass). ``lean loop`` is the same iteration
-with what can be saved saved. Accuracy is the L1 distance of a plan to the optimum of the problem that the
+``published loop``: L2RM's solver in the straightforward form of its description (NumPy, log domain, extended
+matrix, forbidden entries overwritten in every pass). ``lean loop`` is the same iteration without avoidable
+work. Accuracy is the L1 distance of a plan to the optimum of the problem that the
 solver states, divided by the mass; the optimum comes from another code path, run to 1e-12.
 POT is a dependency; GeomLoss and OTT-JAX take part if they are installed.
 """
@@ -242,7 +242,7 @@ def compare(
 
 
 def goals(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Per size, what the default solver gains over the published loop and over the fastest library."""
+    """Gain of the default solver over ``published loop`` and over the fastest library, per size."""
     out: list[dict[str, Any]] = []
     for formulation, ours, theirs in (
         ("extended", ("nclib float32", "nclib float64"), ("published loop",)),

@@ -4,9 +4,9 @@ Run from the repository root with one thread::
 
     OMP_NUM_THREADS=1 python book/bench/ot_small.py --out ot_small.json
 
-The first candidate is the loop of OMIT's released code, written from its description: weights counted from a
+The first candidate is the loop of OMIT's official code, written from its description: weights counted from a
 mask of the size of the plans, plan-sized updates with 1e-6 in every sum, the mask once more in the score,
-autograd through all of it. Masks are numbers, not booleans, for every candidate. Ratios are to it; ``lean
+and autograd through all of it. Masks are numbers, not booleans, for every candidate. Ratios are to it; ``lean
 loop`` is the same with the weights given and no mask in the score. The error is that of the score
 ``<plan, similarity>`` against the exact passes in float64, and for the backward pass that of the gradient
 relative to its largest entry.
@@ -64,7 +64,7 @@ def batch(count: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def released(s: Tensor, mask: Tensor, reg: float, passes: int) -> Tensor:
-    """The released loop as described: uniform weights from the mask, 1e-6 added to every sum."""
+    """OMIT's official loop as described: uniform weights from the mask, 1e-6 added to every sum."""
     p, q = (mask.sum(-1) > 0).to(s.dtype), (mask.sum(-2) > 0).to(s.dtype)
     p, q = p * (1 / p.sum(-1, keepdim=True)), q * (1 / q.sum(-1, keepdim=True))
     plan = torch.exp(-1 / reg * (1 - s)) * mask
@@ -78,7 +78,7 @@ def released(s: Tensor, mask: Tensor, reg: float, passes: int) -> Tensor:
 
 
 def lean(s: Tensor, p: Tensor, q: Tensor, reg: float, passes: int) -> Tensor:
-    """The same updates with everything taken out that need not be there."""
+    """The same updates without superfluous operations."""
     mask = (p > 0).float().unsqueeze(-1) * (q > 0).float().unsqueeze(-2)
     plan = torch.exp(-(1 - s) / reg) * mask
     plan = plan / (plan.sum((-2, -1), keepdim=True) + 1e-6)
@@ -142,7 +142,7 @@ def main() -> None:
         for passes in PASSES:
             for what, mode in (("forward", forward), ("forward+backward", backward)):
                 if what != "forward" and count * passes > 4096 * 50:
-                    continue  # the released loop would keep many gigabytes
+                    continue  # the graph of ``released loop`` would take many gigabytes
                 solvers = candidates(s, p, q, options.reg, passes)
                 times, results = interleave({k: mode(f, s) for k, f in solvers.items()}, options.turns, 4.0)
                 plan = candidates(*exact, options.reg, passes)["nclib log"]

@@ -7,8 +7,8 @@
 A step is encoding, similarity and backward pass. The candidates take turns in one process; times are medians
 of the process's CPU time. Peak memory is the growth of the resident set of a fresh process during one step.
 The loops are the references of the tests (tests/models/sgraf_reference.py and cross_reference.py). Models
-whose published code has no loop over captions are timed alone. With ``--truth`` both candidates are also
-compared with the loop in float64: where their errors are alike, their difference is rounding.
+whose official code has no loop over captions are timed alone. With ``--truth`` both candidates are also
+compared with the loop in float64; errors of similar size mean that their difference is rounding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The book's figures: one visual language, colour-blind safe, vector, readable on light and dark pages.
+"""Figures in one style: safe for colour-blind readers, vector graphics, readable on light and dark pages.
 
-Every function draws from records, kept arrays or plain arrays, returns a matplotlib figure, and computes
-nothing that belongs into a record.
+Each function draws records, kept arrays or plain arrays and returns a matplotlib figure. Numbers of a record
+are not computed here.
 """
 
 from nclib.plots.pairs import (

@@ -35,6 +35,10 @@ METHOD_OF = {"l2rm": "l2rm", "uot_rcl": "uot_rcl"}
 WIDTH = 86  # characters that fit into a page without scrolling
 
 
+# The commands of a page come after its code, in one folder: all these tests run in one process.
+pytestmark = pytest.mark.xdist_group("howto")
+
+
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder per page, in which its code runs first and its commands after it."""

@@ -76,7 +76,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("methods/l2rm.py", "", "l2rm"),
         ("losses/ranking.py", "", "l2rm"),
         ("data/emoji/__init__.py", "", "l2rm uot_rcl"),  # the package around what both use
-        ("data/emoji/fragments.py", "", "l2rm uot_rcl"),
+        ("data/emoji/features.py", "", "l2rm uot_rcl"),
         ("runs/loop.py", "class SavedLoop(", "l2rm uot_rcl"),
         ("label_noise/uot_rcl.py", "", "uot_rcl"),
         ("ot/transport.py", "class Transport", "l2rm uot_rcl"),
