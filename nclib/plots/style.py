@@ -91,6 +91,7 @@ def panels(
     """
     import matplotlib.pyplot as plt
 
+    options.setdefault("layout", "constrained")
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **options)
     plt.close(figure)
     return figure, axes
