@@ -118,6 +118,7 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
     (warning,) = build(tree).stderr.splitlines()
     assert "WARNING: no stored output of nothing in a" in warning

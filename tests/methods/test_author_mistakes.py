@@ -210,6 +210,7 @@ def told(tmp_path, error, warmup_epochs=0, **members):
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_correct_method_trains(tmp_path):
     assert math.isfinite(fit(tmp_path, Good)["loss_loss"])
 
@@ -281,6 +282,7 @@ def test_an_epoch_without_steps(tmp_path, result):
     assert message.endswith("such as loop.batches(purpose='pairs')")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [lambda b: b, list, iter, lambda b: Steps(iter(b), len(b))])
 def test_any_iterable_is_an_epoch(tmp_path, wrap):
     def begin_epoch(self, loop):

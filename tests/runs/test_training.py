@@ -60,6 +60,7 @@ nclib.run("l2rm", **json.loads(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finished, tmp_path):
     arguments = json.dumps({**TINY, "out": str(tmp_path)})
     script = SCRIPT.format(threads=torch.get_num_threads())
@@ -84,6 +85,7 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finis
     assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
 
 
+@pytest.mark.slow
 def test_resume_at_every_epoch(finished, tmp_path):
     settings = resolve("l2rm", **TINY, out=str(tmp_path))
     folder = tmp_path / experiment_of(settings.method).name(settings)
@@ -104,6 +106,7 @@ def test_resume_at_every_epoch(finished, tmp_path):
     assert weights(resumed) == weights(finished)
 
 
+@pytest.mark.slow
 def test_same_seed_same_result_other_seed_other_result(finished, tmp_path):
     state = torch.get_rng_state()
     assert comparable(run(tmp_path / "a")) == comparable(finished)
@@ -205,12 +208,14 @@ def test_every_method_learns_from_noisy_pairs(method, tmp_path):
     assert rank_share(opened.trainer, opened.dataset.train) < 0.85 * untrained
 
 
+@pytest.mark.slow
 def test_bf16_trains_and_differs(finished, tmp_path):
     record = run(tmp_path, precision="bf16")
     assert record.metrics["test"]["rsum"] > 0
     assert comparable(record) != comparable(finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", models.available())
 def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
     settings = resolve("plain", **{**TINY, "model": model, "epochs": 0, "precision": "bf16"})
@@ -323,6 +328,7 @@ def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize("mrate", [0.0, 1.0])
 def test_one_sided_truth_runs_and_prints(mrate, tmp_path, capsys):
@@ -371,6 +377,7 @@ def test_looking_at_a_run_leaves_the_global_generator_alone(finished):
     assert not trainer.networks[0].training
 
 
+@pytest.mark.slow
 def test_web_pairs_are_not_judged(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "nclib.runs.noisy_pairs.NoisyPairs.truth", lambda _: pytest.fail("asked for an unknown truth")
