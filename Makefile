@@ -91,10 +91,11 @@ bench: env ## measure the speed of the central computations
 	@for file in $(filter-out %_common.py,$(wildcard book/bench/*.py)); do echo "$$file"; \
 	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
 
-lint: env ## ruff, mypy, and notebooks without outputs
+lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" -m ruff check .
 	@"$(PY)" -m ruff format --check .
 	@"$(PY)" -m mypy
+	@"$(PY)" tools/prose.py
 	@for nb in notebooks/*.ipynb; do \
 	[ ! -e "$$nb" ] || "$(PY)" -m nbstripout --keep-id --verify "$$nb" || exit 1; done
 
