@@ -72,9 +72,9 @@ html: env ## build and check the pages from the stored outputs; runs no notebook
 	@"$(PY)" book/_ext/check_html.py _build/html
 	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"
 
-# Processes of the tests: one per core.
+# Processes of the tests: one per core; the tests of a file share folders and finished runs.
 TEST_CORES ?= $(shell "$(PYTHON)" -c 'import os; print(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())')
-pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist worksteal
+pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist loadfile
 
 test: env ## run the tests of the package and of the book's tools
 	@echo "All tests but those that run a notebook; make test-all has these too, pytest -m 'not slow' is the quick part."
@@ -91,10 +91,11 @@ bench: env ## measure the speed of the central computations
 	@for file in $(filter-out %_common.py,$(wildcard book/bench/*.py)); do echo "$$file"; \
 	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
 
-lint: env ## ruff, mypy, and notebooks without outputs
+lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" -m ruff check .
 	@"$(PY)" -m ruff format --check .
 	@"$(PY)" -m mypy
+	@"$(PY)" tools/prose.py
 	@for nb in notebooks/*.ipynb; do \
 	[ ! -e "$$nb" ] || "$(PY)" -m nbstripout --keep-id --verify "$$nb" || exit 1; done
 

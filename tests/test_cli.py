@@ -148,6 +148,7 @@ def test_doctor_names_a_package_that_is_too_old(monkeypatch, capsys: pytest.Capt
     assert "ok  extra book            lacks nosuchthing>=1" in shown
 
 
+@pytest.mark.slow
 def test_it_is_a_module_too() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "nclib", "list"], capture_output=True, text=True, timeout=120
@@ -180,6 +181,7 @@ def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypat
     assert ("continues from the last finished epoch" in said) == goes_on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("buffered", [True, False])  # written when the command ends, or line by line
 def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
     read, write = os.pipe()

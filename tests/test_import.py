@@ -13,6 +13,7 @@ import nclib
 HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "seaborn", "PIL", "h5py", "ot", "IPython")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["nclib", "nclib.runs", "nclib.ot", "nclib.plots", "nclib.runs.record"])
 def test_heavy_libraries_are_imported_where_they_are_used(what):
     code = f"import sys, {what}; print(*sorted(m for m in {HEAVY} if m in sys.modules))"

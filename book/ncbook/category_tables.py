@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ncbook.compare import mean_text
 from ncbook.layouts import DIRECTION, LAYOUTS
@@ -70,17 +70,6 @@ def printed_map(table: str, dataset: str) -> pd.DataFrame:
     )
     wide.columns.names = ["", "noise"]
     return wide
-
-
-def with_options(runs: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the runs of ``uot_rcl`` with the options of the preset ``quick`` but for those given."""
-    from nclib import resolve
-
-    keep = runs["method"] == "uot_rcl"
-    for name, value in {**vars(resolve("uot_rcl").method_options), **options}.items():
-        column = f"method_{name}"
-        keep &= runs[column] == value if column in runs else False
-    return runs[keep]
 
 
 def measured_map(

@@ -62,8 +62,8 @@ def ranks(
     captions_per_image : int >= 1
         Caption j belongs to image ``j // captions_per_image``.
     ties : {"stable", "pessimistic", "shared"}
-        How equal scores of wrong items count: those at a later position stand above (equals a reversed
-        stable sort, what the field's code meant), all stand above, or half of them do.
+        How wrong items with an equal score count. ``"stable"``: those with a larger index rank above, as in a
+        reversed stable sort. ``"pessimistic"``: all rank above. ``"shared"``: half of them do.
 
     Returns
     -------

@@ -80,9 +80,9 @@ class UOTRCL(DeepMethod):
 
     Options = UOTRCLOptions
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        # A quarter of the paper's epochs: 0.95 moves the targets as far as 0.99 does there, and predictions
-        # need more than two short epochs before relations mean anything. With impure relation plans a large
-        # lambda does harm: the smallest one of the paper's sweep.
+        # quick has a quarter of the paper's epochs. gamma: 0.95 moves the targets about as far as 0.99 does
+        # there. warmup_epochs: two short epochs are too few for useful relations. lam: the smallest of the
+        # paper's sweep, because early relation plans are impure.
         "quick": {"warmup_epochs": 6, "gamma": 0.95, "lam": 0.1},
         "wikipedia": {"neighbours": 10, "batch_size": 100},
         "nuswide": {"neighbours": 200, "batch_size": 500},
@@ -164,7 +164,8 @@ class UOTRCL(DeepMethod):
         o = self.options
         k, pool = o.neighbours, None
         if 0 < o.pool < loop.n_pairs:
-            # Among M random pairs the k M/N nearest lie as near as the k nearest of all N.
+            # Of a random pool of M of the N pairs take k M/N neighbours: on average they are as close as
+            # the k nearest of all N.
             pool = torch.randperm(loop.n_pairs, generator=loop.generator("pool"))[: o.pool].to(uv.device)
             k = max(1, round(k * o.pool / loop.n_pairs))
         vote = torch.zeros_like(self.targets[0])

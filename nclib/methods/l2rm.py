@@ -55,7 +55,8 @@ class L2RMOptions:
 class CostNetwork(nn.Module):
     """Learned transport cost, Sec. 4.2: one linear layer on the similarity matrix, then ReLU.
 
-    It starts at :math:`C = \\mathrm{ReLU}(1 - S)`. A batch smaller than ``width`` uses the leading block.
+    It starts at :math:`C = \\mathrm{ReLU}(1 - S)`. For a batch of
+    b < ``width`` pairs only the first b rows and columns of the weight are used.
     """
 
     def __init__(self, width: int) -> None:
@@ -160,7 +161,7 @@ class L2RM(Method):
         return terms
 
     def _learn_cost(self, loop: Loop, clean: Batch) -> None:
-        """Self-supervised cost (Sec. 4.2): k known pairs among foreign images must be cheap."""
+        """Learn the cost from known pairs (Sec. 4.2): k of them among unrelated ones must be cheap."""
         B, g = len(clean), loop.generator(f"cost {int(clean.index[0])}")
         k = int(torch.randint(1, max(2, int(RECONSTRUCTED * B) + 1), (), generator=g))
         slots, known = (torch.randperm(B, generator=g)[:k] for _ in range(2))

@@ -22,7 +22,7 @@ from nclib import losses
 from nclib.methods.base import Batch, Loop, Steps, Terms, option, register
 from nclib.methods.coteaching import CoTeaching
 
-SURE = 10  # one pair in SURE of a batch sets the scale of the predictions
+SURE = 10  # the scale of the predictions is the mean of the top tenth of a batch
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
     r"""Predict the correspondence of the given pairs of a batch from their triplet losses (Sec. 3.2).
 
     :math:`\tilde p_i = \mathrm{clip}(\alpha - \ell_i / 2, 0, \alpha)` with the mean triplet loss
-    :math:`\ell`, divided by the mean of the :math:`\lfloor B/10 \rfloor + 1` largest of the batch and clipped
-    to [0, 1].
+    :math:`\ell`. Each is divided by a scale, the mean of the :math:`\lfloor B/10 \rfloor + 1` largest
+    :math:`\tilde p` of the batch, and clipped to [0, 1].
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
     Returns
     -------
     Tensor, (B,), in [0, 1]
-        P; all 0 where no pair of the batch is more similar than its negatives.
+        P; all 0 if the loss of every pair is at least twice the margin.
     """
     p = (margin - losses.triplet(S, margin, "mean") / 2).clamp(0, margin)  # (B,)
     scale = p.topk(len(p) // SURE + 1).values.mean()

@@ -63,8 +63,8 @@ def _exchange(rows: Index, images: Index, rng: np.random.Generator) -> Index:
         # One image has most of the chosen captions: no exchange among themselves can free them all.
         own = np.searchsorted(images, rows)
         return images[(own + rng.integers(1, images.size, rows.size)) % images.size]
-    # Sorted by image and turned by the largest group, every place meets another image; then random
-    # exchanges that keep it so make the arrangement random.
+    # 1. Sort by image and rotate by the size of the largest group: no caption keeps its own image.
+    # 2. Swap random pairs of places whenever both stay wrong, until the arrangement is random.
     order = np.lexsort((rng.random(rows.size), rng.permutation(names.size)[group]))
     drawn = np.empty_like(rows)
     drawn[order] = np.roll(rows[order], int(sizes.max()))

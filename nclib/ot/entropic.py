@@ -61,8 +61,8 @@ def partial_sinkhorn(
         ``"extended"``: entropy also on what is not moved (L2RM's dummy row and column, with a forbidden
         corner; UOT-RCL). ``"capped"``: entropy on the moved mass only (POT's). Their optima differ.
     method : {"auto", "scaling", "log"}
-        How sums over the kernel are taken: products with a stabilised kernel, log-sum-exp, or whichever is
-        faster and safe. On a CPU the first two start with NumPy and LAPACK on views of the tensors.
+        How sums over the kernel are taken. ``"scaling"``: products with a stabilised kernel. ``"log"``:
+        log-sum-exp. ``"auto"``: the faster one that is safe.
     stop : {"accurate", "published"}
         ``"accurate"``: until the errors are at most ``tol``. ``"published"``: the loop and stop rule of
         L2RM's official code (corner cost = largest cost, stop when the row potential moves by less

@@ -12,6 +12,7 @@ from nclib.plots.style import (
     MATCHED,
     MISMATCHED,
     NEUTRAL,
+    bars,
     by_truth,
     method_style,
     over_setting,
@@ -276,21 +277,14 @@ def captioned_pictures(
 
 def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
     """Draw the six recalls of several runs side by side."""
+    import pandas as pd
+
     figure, ((axis,),) = panels(1, 1, height=3.0)
-    keys = list(RECALL_NAMES)
-    width = 0.8 / len(records)
-    for k, (name, record) in enumerate(records.items()):
-        test = record if isinstance(record, Mapping) else record.metrics["test"]
-        x = np.arange(len(keys)) + (k - (len(records) - 1) / 2) * width
-        hatch = ("", "///", "...")[k % 3]
-        bars = axis.bar(
-            x, [test[m] for m in keys], width * 0.94, color=method_style(name)["color"], label=name,
-            hatch=hatch, edgecolor="white", linewidth=0,
-        )  # fmt: skip
-        axis.bar_label(bars, fmt="%.0f", fontsize=8, padding=1)
-    axis.set_xticks(range(len(keys)), [RECALL_NAMES[m].replace(" R", "\nR") for m in keys])
+    tests = {name: r if isinstance(r, Mapping) else r.metrics["test"] for name, r in records.items()}
+    table = pd.DataFrame(tests).loc[list(RECALL_NAMES)]
+    table.index = [name.replace(" R", "\nR") for name in RECALL_NAMES.values()]
+    bars(axis, table, [method_style(name)["color"] for name in records], digits=0)
     axis.set(ylabel="recall in %", ylim=(0, 108))
-    axis.grid(axis="x", visible=False)
     axis.legend(loc="upper left", ncols=len(records))
     return figure
 

@@ -91,6 +91,7 @@ def panels(
     """
     import matplotlib.pyplot as plt
 
+    options.setdefault("layout", "constrained")
     figure, axes = plt.subplots(rows, columns, figsize=(width, height), squeeze=False, **options)
     plt.close(figure)
     return figure, axes
@@ -186,6 +187,28 @@ def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
     usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
     sns.heatmap(np.asarray(matrix), ax=axis, **{**usual, **options})
     axis.set(xlabel="caption", ylabel="image", title=title)
+
+
+def bars(axis: Axes, table: Any, colours: Sequence[str], digits: int = 2) -> None:
+    """Draw a table as groups of bars on ``axis``, with the values above them.
+
+    Parameters
+    ----------
+    axis : Axes
+    table : DataFrame
+        One group per row, one bar per column.
+    colours : sequence of str
+        Of the columns.
+    digits : int
+        Decimals of the values.
+    """
+    table.plot.bar(ax=axis, width=0.8, color=list(colours), edgecolor="white", linewidth=1, rot=0)
+    for k, column in enumerate(axis.containers):
+        for bar in column:
+            bar.set_hatch(("", "///", "...")[k % 3])
+        axis.bar_label(column, fmt=f"%.{digits}f", fontsize=8, padding=1)  # type: ignore[arg-type]
+    axis.grid(axis="x", visible=False)
+    axis.set_xlabel("")
 
 
 def over_setting(

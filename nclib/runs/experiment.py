@@ -308,9 +308,7 @@ class Experiment(ABC, Generic[T, D, N]):
         facts = self.noise_facts(noise)
         moved = round(noise.true_rate * facts["of"])
         if progress:
-            print(
-                f"{moved:,} of {facts['of']:,} {self.items} moved{_reason(settings.run)}\n{noise.describe()}"
-            )
+            print(f"{moved:,} of {facts['of']:,} {self.items} moved{_reason(settings.run, noise.protocol)}")
             print(f"{trainer.folder.name}  [{settings.run.preset}, {trainer.device}]")
         last = self.train(loaded, progress)
         trainer.load_best()
@@ -366,11 +364,13 @@ class Experiment(ABC, Generic[T, D, N]):
         return loaded
 
 
-def _reason(run: RunOptions) -> str:
+def _reason(run: RunOptions, protocol: str) -> str:
     """Return where the noise of a run comes from."""
     if run.noise_file:
         return f" by the file {run.noise_file}"
-    return f" by the drawn noise, noise rate {run.noise_rate:g}" if run.noise_rate else ": none asked for"
+    if not run.noise_rate:
+        return ": none asked for"
+    return f" by {protocol} noise, rate {run.noise_rate:g}, seed {run.seed}"
 
 
 def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
@@ -17,7 +18,7 @@ PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(ABC):
     """Options of every run, whatever its task and method."""
 
     dataset: str = option("emoji", help="name of the data; see nclib.data.available()")
@@ -29,9 +30,9 @@ class RunOptions:
     out: str = option("runs", help="folder for records, checkpoints and arrays")
 
     @property
+    @abstractmethod
     def noise_rate(self) -> float | None:
         """Share of training pairs or labels that are made wrong; None where a file gives the noise."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

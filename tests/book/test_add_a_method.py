@@ -60,6 +60,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_one_new_file_is_a_method(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "nclib", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "nclib" / "methods" / "dropped.py").write_text(BLOCKS["dropped"].code, "utf8")
@@ -105,6 +106,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_a_method_and_a_model_outside_the_package_come_as_far_as_a_figure(tmp_path: Path) -> None:
     files = {"dropped": BLOCKS["dropped"].code, "trimmed": BLOCKS["trimmed"].code, "best_region": MODEL}
     for name, code in files.items():
@@ -123,6 +125,7 @@ def test_a_method_and_a_model_outside_the_package_come_as_far_as_a_figure(tmp_pa
     assert len(list((tmp_path / "runs").glob("*-best_region-planted-*/record.json"))) == 4
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_notebook_is_enough_and_may_run_again(tmp_path: Path) -> None:
     cell = f"exec(compile({BLOCKS['dropped'].code!r}, 'cell', 'exec'))\n"
     steps = [BLOCKS[name].code for name in ("run-dropped", "compare-dropped")]

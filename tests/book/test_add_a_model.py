@@ -16,7 +16,7 @@ from nclib.models import FragmentMatcher, Matcher
 PAGE = Path(__file__).resolve().parents[2] / "book" / "howto" / "model.md"
 BLOCKS = blocks(PAGE)
 ROOT = Path(nclib.__file__).parents[1]
-IMPORT = "import best_region  # not needed for a file in nclib/models/, nor for a cell of a notebook\n"
+IMPORT = "import best_region  # not needed in a cell, nor for a file in nclib/models/\n"
 
 CHECK = """
 import torch
@@ -48,6 +48,7 @@ def told(out: str) -> None:
     assert "'softness': 0.1" in out
 
 
+@pytest.mark.slow
 def test_a_file_in_the_package_is_a_model(tmp_path: Path) -> None:
     here = tmp_path / "nclib"
     shutil.copytree(ROOT / "nclib", here, ignore=shutil.ignore_patterns("__pycache__"))
@@ -58,6 +59,7 @@ def test_a_file_in_the_package_is_a_model(tmp_path: Path) -> None:
     told(run(used.replace(IMPORT, "") + place + CHECK, tmp_path, tmp_path))
 
 
+@pytest.mark.slow
 def test_a_file_anywhere_else_is_imported_first(tmp_path: Path) -> None:
     file = BLOCKS["best-region"]
     (tmp_path / file.caption).write_text(file.code, "utf8")
@@ -65,6 +67,7 @@ def test_a_file_anywhere_else_is_imported_first(tmp_path: Path) -> None:
     told(run(here + BLOCKS["run-best-region"].code + CHECK, tmp_path, ROOT))
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_notebook_is_enough(tmp_path: Path) -> None:
     cell = f"exec(compile({BLOCKS['best-region'].code!r}, 'cell', 'exec'))\n"
     told(run(2 * cell + BLOCKS["run-best-region"].code.replace(IMPORT, "") + CHECK, tmp_path, ROOT))

@@ -118,6 +118,7 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
     (warning,) = build(tree).stderr.splitlines()
     assert "WARNING: no stored output of nothing in a" in warning
@@ -146,7 +147,7 @@ def test_names_are_followed_through_imports() -> None:
 
 def test_the_book_leads_from_functions_to_pages() -> None:
     links = back_links(ROOT)
-    assert "notebooks/transport" in links["nclib.ot.partial", "partial_sinkhorn"]
+    assert "notebooks/transport" in links["nclib.ot.entropic", "partial_sinkhorn"]
     assert links["nclib.methods.l2rm", "L2RM"]["notebooks/l2rm"] == "L2RM"
     assert "book/howto/record" in links["nclib.runs.record", "collect"]
     assert page_of(ROOT, "notebooks/l2rm")[0] == "L2RM"

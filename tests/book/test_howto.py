@@ -62,6 +62,7 @@ def test_every_page_is_in_the_book_and_every_block_has_a_name() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in RUN_BY])
 def test_the_code_of_a_page_runs_in_its_order(
     name: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -130,6 +131,7 @@ def test_papermill_lines_name_parameters_that_exist(page: str, command: str) -> 
         assert not [k for k, v in values.items() if k in rules and not rules[k].accepts(v)]
 
 
+@pytest.mark.slow
 def test_lines_on_records_and_tables_run(
     folders: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -203,6 +205,7 @@ def test_the_table_on_full_size_is_what_was_measured() -> None:
     assert found["when"] in page
 
 
+@pytest.mark.slow
 def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
     """In a copy of the tree: the page's own grid, planned and listed."""
     shutil.copytree(ROOT / "book" / "_ext", tmp_path / "book" / "_ext", ignore=lambda *_: ["__pycache__"])
@@ -227,6 +230,7 @@ def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
         assert nclib.resolve(one.pop("method"), **one).schedule.epochs == 1
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_on_gpus_is_shared_by_two_processes(tmp_path: Path) -> None:
     program = blocks(PAGES["gpu"])["gpu-several"]
     line = next(c for c in commands(PAGES["gpu"]) if c.startswith("torchrun"))
@@ -250,6 +254,7 @@ def test_options_that_the_grid_page_names_exist() -> None:
         assert f'"--{name.lower().replace("_", "-")}"' in driver
 
 
+@pytest.mark.slow
 def test_numbers_of_runs_on_the_grid_page_are_those_of_the_files() -> None:
     said = dict(
         re.findall(r"^\| `(paper_\w+)` \| .*?(\d+) with three", PAGES["grid"].read_text("utf8"), re.MULTILINE)

@@ -115,6 +115,7 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_build_shows_stored_outputs_and_refuses_stale_ones(tree: Path) -> None:
     done = build(tree)
     assert (done.returncode, done.stderr) == (0, "")
@@ -143,6 +144,7 @@ def test_the_live_run_stands_beside_the_stored_one(tree: Path) -> None:
     assert printed(page) == ["live output 1\n", "live output 2\n"]
 
 
+@pytest.mark.slow
 def test_pictures_of_the_live_run_have_words(tree: Path) -> None:
     ran = executed(nbformat.read(tree / "notebooks/a.ipynb", 4), "live output")
     svg = '<svg xmlns="http://www.w3.org/2000/svg" width="4" height="4"/>'

@@ -129,6 +129,7 @@ def test_the_sheet_is_small_enough_for_the_repository():
     assert np.prod(assets.read_drawings().shape[:2]) == 600
 
 
+@pytest.mark.slow
 def test_learning_a_codebook_gives_whole_numbers_within_bounds():
     scenes = compose.compose(200, seed=0, split="test", block=0, variant="standard")
     painter = render.Painter(assets.read_drawings())

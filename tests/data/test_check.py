@@ -235,6 +235,7 @@ def test_wrong_arguments_end_with_what_is_allowed(arguments, capsys):
     assert "there is no such folder" in said or "name must be one of f30k, coco" in said
 
 
+@pytest.mark.slow
 def test_it_is_a_command(f30k):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "nclib", "data", "check", str(f30k), "f30k", "--any-size"],

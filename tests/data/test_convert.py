@@ -445,6 +445,7 @@ def finished(folder):
     return json.loads(text)["rows"] if text.endswith("}") else 0
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_continues_and_ends_with_the_same_bytes(large):
     copy, rng, reached = large / "train_ims.f16.npy", random.Random(0), [0]
     for _ in range(3):
@@ -537,6 +538,7 @@ def test_a_folder_of_which_some_copies_are_made_is_continued(large, capsys):
     assert np.array_equal(np.load(large / "dev_ims.f16.npy"), numbers(7).astype(np.float16))
 
 
+@pytest.mark.slow
 def test_a_full_disk_says_so_and_loses_nothing(large):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
@@ -559,6 +561,7 @@ def test_too_little_space_is_said_before_anything_is_written(large, monkeypatch,
     assert not (large / "train_ims.f16.npy.part").exists()
 
 
+@pytest.mark.slow
 def test_two_at_once_are_refused(large, capsys):
     process = start("half", large / "train_ims.npy")
     while finished(large) == 0 and process.poll() is None:
@@ -614,6 +617,7 @@ def test_a_bar_is_drawn_where_there_is_a_terminal(large, monkeypatch, capsys):
     assert "5120/5120" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_is_a_command(given):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "nclib", "data", "convert", *arguments(given)],

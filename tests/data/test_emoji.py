@@ -57,6 +57,7 @@ def test_another_seed_gives_other_scenes_of_the_same_words(data):
     assert not np.array_equal(other.test.details["scenes"], data.test.details["scenes"])
 
 
+@pytest.mark.slow
 def test_smaller_sets_are_prefixes_and_test_is_the_same(data):
     more = load("emoji", n_train=compose.BLOCK + 20, n_val=10, n_test=40)  # into the second block
     assert np.array_equal(more.train.images[:60], data.train.images)

@@ -225,6 +225,7 @@ def test_root_must_be_there(tmp_path):
 lines = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), n=st.integers(2, 6), per_caption=st.booleans())
 def test_any_captions_keep_their_count_and_order(tmp_path, data, n, per_caption):

@@ -289,6 +289,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.slow
 def test_random_rows_do_not_stay_in_memory(tmp_path):
     np.save(tmp_path / "x.npy", np.ones((160, 36, 2048), np.float32))  # 47 MB
     grown = {}

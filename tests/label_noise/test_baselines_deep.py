@@ -330,6 +330,7 @@ def run(out, method, **values):
     return nclib.run(method, **{**TOY, **values}, out=str(out), progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", DEEP)
 def test_learns_clean_data_and_is_the_same_twice(tmp_path, method):
     first, second = run(tmp_path / "a", method), run(tmp_path / "b", method)

@@ -174,6 +174,7 @@ def test_nothing_there_lists_what_was_looked_for(tmp_path):
 SMALL = {"n_train": 60, "n_val": 20, "n_test": 30}
 
 
+@pytest.mark.slow
 def test_bundled_set():
     data = load("emoji_category", **SMALL)
     assert data.n_classes == 10
@@ -188,6 +189,7 @@ def test_bundled_set():
     assert load("emoji_category", **SMALL | {"seed": 1}).checksum != data.checksum
 
 
+@pytest.mark.slow
 def test_bundled_topics_hold():
     from nclib.data.emoji.assets import read_names
 

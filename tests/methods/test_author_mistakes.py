@@ -223,6 +223,7 @@ def told(tmp_path, error, warmup_epochs=0, **members):
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_correct_method_trains(tmp_path):
     assert math.isfinite(fit(tmp_path, Good)["loss_loss"])
 
@@ -315,6 +316,7 @@ def test_an_epoch_may_train_nothing_when_others_do(tmp_path):
     assert (row["phase"], row["steps"]) == ("training", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [lambda b: b, list, iter, lambda b: Steps(iter(b), len(b))])
 def test_any_iterable_is_an_epoch(tmp_path, wrap):
     def begin_epoch(self, loop):

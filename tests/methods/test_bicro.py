@@ -360,6 +360,7 @@ def test_every_model_trains(model, tmp_path):
     assert record.metrics["test"]["rsum"] > 0
 
 
+@pytest.mark.slow
 def test_resumed_equals_never_stopped(tmp_path):
     whole = run(tmp_path / "whole", model="saf")
     values = resolve("bicro", **{**TINY, "model": "saf"}, out=str(tmp_path / "parts"))

@@ -329,6 +329,7 @@ def comparable(record):
     return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
 
 
+@pytest.mark.slow
 def test_stopped_after_every_epoch_and_resumed_equals_never_stopped(tmp_path):
     whole = nclib.run("decl", **TINY, out=str(tmp_path / "whole"))
     settings = resolve(

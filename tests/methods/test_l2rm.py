@@ -173,6 +173,7 @@ TINY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize(
     "options",
@@ -212,6 +213,7 @@ def test_kl_and_infonce_pull_alike():
     assert torch.allclose(grads[0], ratio * grads[1], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_no_warning_in_an_ordinary_run(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

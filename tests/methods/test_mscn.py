@@ -303,6 +303,7 @@ def test_meta_step_moves_the_meta_network_and_the_main_step_the_model(trainer):
     assert method._loss(S).item() == pytest.approx(expected.item())
 
 
+@pytest.mark.slow
 def test_the_meta_network_learns_from_the_meta_set(trainer):
     method, network = trainer.method, trainer.networks[0]
     method.meta_optimizers[0].param_groups[0]["lr"] = 1e-2
@@ -314,6 +315,7 @@ def test_the_meta_network_learns_from_the_meta_set(trainer):
     assert last < 0.8 * first
 
 
+@pytest.mark.slow
 def test_optimisers_start_anew_after_warm_up_with_a_second_one_for_the_meta_network(tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
     record = run(tmp_path, epochs=2, decay_every=1, meta_lr=1e-3)
@@ -376,6 +378,7 @@ def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
     assert record.curves[-1]["meta_loss"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "steps"), [(200, 50), (3, 2), (2, 2)])
 def test_division_that_finds_everything_or_fewer_than_a_batch(n, steps, tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < n).double()))
@@ -406,6 +409,7 @@ def test_every_option_trains(options, tmp_path):
     assert "auc" in record.curves[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize("model", models.available())
 def test_every_model_trains(model, tmp_path, monkeypatch):
@@ -415,6 +419,7 @@ def test_every_model_trains(model, tmp_path, monkeypatch):
     assert record.curves[-1]["meta_loss"] > 0
 
 
+@pytest.mark.slow
 def test_resumed_equals_never_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 60).double()))
     whole = run(tmp_path / "whole", model="saf", meta_lr=1e-3)

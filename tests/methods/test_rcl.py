@@ -247,6 +247,7 @@ def test_every_option_trains_without_warm_up(options, tmp_path):
     assert bool(epoch_arrays(record.folder)) == judged
 
 
+@pytest.mark.slow
 def test_it_learns_from_scratch_and_its_probability_finds_the_mismatched_pairs(tmp_path):
     record = nclib.run("rcl", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
     rsums = [row["val_rsum"] for row in record.curves]
@@ -262,6 +263,7 @@ def comparable(record):
     return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
 
 
+@pytest.mark.slow
 def test_stopped_after_an_epoch_and_resumed_equals_never_stopped(tmp_path):
     values = {**TINY, "ratio": 0.5}
     whole = nclib.run("rcl", **values, out=str(tmp_path / "whole"))

@@ -329,6 +329,7 @@ def test_one_selected_pair_is_too_few(tmp_path):
 # --------------------------------------------------------------------------------------------- in real runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -388,6 +389,7 @@ def comparable(record):
     return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["saf"])
 def test_resume_at_every_epoch_equals_never_having_stopped(model, tmp_path):
     given = {

@@ -21,6 +21,7 @@ def folder(tmp_path):
     return str(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gelu", ["gelu", "quick_gelu"])
 @pytest.mark.parametrize("finetune", ["head", "all"])
 def test_untrained_it_is_the_folder(tmp_path, gelu, finetune):

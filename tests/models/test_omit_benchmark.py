@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).resolve().parents[2] / "book" / "bench" / "omit.py"
 
 
+@pytest.mark.slow
 def test_record_of_a_tiny_run(tmp_path):
     out = tmp_path / "omit.json"
     command = [sys.executable, str(SCRIPT), "--sizes", "tiny", "--out", str(out)]

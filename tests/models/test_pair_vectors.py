@@ -142,6 +142,7 @@ def look_ahead(model, meta, images, tokens, rate=0.5):
     return (functional_call(caller, prefixed | moved, (True,)) @ meta).square().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", [4 << 30, 1])
 def test_a_gradient_step_can_be_differentiated(name, budget):

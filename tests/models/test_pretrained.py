@@ -86,6 +86,7 @@ def bert_states(config, state, ids):
     return x[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("kind", ["bert", "clip", "quick clip"])
 def test_a_word_is_the_mean_of_its_pieces(tmp_path, kind, unit):
@@ -385,6 +386,7 @@ def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
         model.encode_images(pictures[:, :32])
 
 
+@pytest.mark.slow
 def test_a_run_from_pictures(tmp_path):
     (tmp_path / "net").mkdir()
     state = resnet_folder(tmp_path / "net")

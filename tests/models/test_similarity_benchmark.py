@@ -5,10 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).resolve().parents[2] / "book" / "bench" / "similarity.py"
 MODELS = ["saf", "scan", "vse"]
 
 
+@pytest.mark.slow
 def test_record_of_a_tiny_run(tmp_path):
     out = tmp_path / "similarity.json"
     done = subprocess.run(

@@ -1,12 +1,10 @@
 """The paper's tables beside measured runs: every printed row is accounted for."""
 
-from dataclasses import asdict
-
 import pandas as pd
 import pytest
 from ncbook import category_tables as tables
+from ncbook.chapters import category_baselines as figures
 
-import nclib
 from nclib import label_noise
 
 
@@ -67,12 +65,13 @@ def test_rank_agreement():
     assert tables.rank_agreement(pd.DataFrame(), "Wikipedia", "II").empty
 
 
-def test_ablation_rows_differ_in_their_options_only():
-    usual = vars(nclib.resolve("uot_rcl").method_options)
-    assert usual != asdict(label_noise.options("uot_rcl")())  # the preset's values, not those of the class
-    base = {f"method_{k}": v for k, v in usual.items()} | {"method": "uot_rcl"}
-    table = pd.DataFrame([base, base | {"method_plc": "off"}, base | {"method_lam": 0.0}, {"method": "mrl"}])
-    for options, row in (({}, 0), ({"plc": "off"}, 1), ({"lam": 0.0}, 2)):
-        assert tables.with_options(table, options).index.tolist() == [row]
-    for options in tables.ABLATIONS.values():
-        label_noise.build("uot_rcl", **options)
+def test_ablation_rows_are_recorded_under_their_options():
+    runs = pd.DataFrame([
+        {"method": "uot_rcl", "variant": variant, "noise_rate": 0.2, "map_i2t": k / 10, "map_t2i": 0.0}
+        for k, variant in enumerate(["default", "plc=off", "lam=0.0", "confident=random", "gamma=0.1"])
+    ])  # fmt: skip
+    other = runs.assign(method="mrl")
+    html = figures.ablation(pd.concat([runs, other])).to_html()
+    assert [f"{k / 10:.3f} (1)" in html for k in range(5)] == [True, True, True, True, False]
+    for row in tables.ABLATIONS.values():
+        label_noise.build("uot_rcl", **row)

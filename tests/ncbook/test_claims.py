@@ -78,6 +78,7 @@ def found(made):
     return ncbook.ledger(made).set_index("id")
 
 
+@pytest.mark.slow
 def test_every_claim_is_decided_in_one_place_or_has_a_reason(found):
     ids = set(printed("claims")["id"])
     assert len(ids) == 107
@@ -89,6 +90,7 @@ def test_every_claim_is_decided_in_one_place_or_has_a_reason(found):
     assert len(listed) == len(set(listed))
 
 
+@pytest.mark.slow
 def test_every_verdict_is_recomputed_and_names_n_and_data(found, made, nothing):
     again = ncbook.ledger(made).set_index("id")
     assert again[["verdict", "evidence"]].equals(found[["verdict", "evidence"]])

@@ -74,6 +74,7 @@ def test_only_runs_go_on_after_ctrl_c(words, goes_on, monkeypatch, capsys):
     assert ("continues from the last finished epoch" in said) == goes_on
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path):
     read, write = os.pipe()
     os.close(read)

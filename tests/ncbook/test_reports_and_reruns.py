@@ -52,6 +52,7 @@ def found(sheet):
     return {line["question"]: line["found"] for line in lines(sheet)}
 
 
+@pytest.mark.slow
 def test_a_report_counts_claims_and_measured_values(runs):
     said = found(ncbook.report_table("L2RM", runs))
     total = sum(len(rows_of(*key)) for key in ncbook.LAYOUTS if key[0] == "L2RM")
@@ -184,6 +185,7 @@ def test_unknown_cells_are_refused_with_those_of_the_table(where, words):
         ncbook.reruns("L2RM", "6", **where)
 
 
+@pytest.mark.slow
 def test_command_lists_reruns_and_recomputes_claims(folder, runs, tmp_path, capsys):
     assert cli.main(["rerun", "L2RM", "6", "--rate", "0.6", "--data", "Flickr30K", "--seeds", "2"]) == 0
     out = capsys.readouterr().out

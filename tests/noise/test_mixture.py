@@ -166,6 +166,7 @@ def test_beta_refuses_to_guess_a_scale():
 # ---------------------------------------------------------------------------------------------- gaussian
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 20_000])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_gaussian_is_scikit_learns(n, overlap):

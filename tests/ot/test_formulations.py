@@ -88,6 +88,7 @@ def test_published_plan_is_certified_as_too_heavy():
     assert t.certify().mass_violation.item() > 0.01
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 9))
 def test_balanced_marginals_and_limit(seed, n, m):

@@ -112,6 +112,7 @@ def trainer(split, folder, method="plain"):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["plain", "ncr", "l2rm", "mscn", "repair"])
 def test_training_from_files_gives_the_bits_of_training_from_memory(sources, tmp_path, method):
     weights = {}

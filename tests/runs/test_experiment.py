@@ -97,12 +97,12 @@ def test_a_run_says_first_how_much_was_moved(tmp_path, capsys):
     pairs = nclib.run("plain", **TINY, mrate=0.4, out=tmp_path)
     moved = pairs.noise["moved"]
     assert 0 < moved == round(200 * pairs.noise["true_rate"])
-    said = f"{moved} of 200 pairs moved by the drawn noise, noise rate 0.4\n"
+    said = f"{moved} of 200 pairs moved by images noise, rate 0.4, seed 0\n"
     assert capsys.readouterr().out.startswith(said)
     labels = nclib.run("mrl", **TINY_LABELS, noise_rate=0.5, out=tmp_path)
     wrong = labels.noise["moved"]
     assert wrong / 120 == pytest.approx(labels.noise["true_rate"])  # of images and of texts
-    said = f"{wrong} of 120 labels moved by the drawn noise, noise rate 0.5\n"
+    said = f"{wrong} of 120 labels moved by symmetric noise, rate 0.5, seed 0\n"
     assert capsys.readouterr().out.startswith(said)
 
 

@@ -79,6 +79,7 @@ print(killed)
 """
 
 
+@pytest.mark.slow
 def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path, undisturbed: Record) -> None:
     done = python(KILLED, str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -92,6 +93,7 @@ nclib.run("l2rm", out=sys.argv[1], **RUN)
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path: Path, undisturbed: Record) -> None:
     done = python(KILLED_WRITING, str(tmp_path))
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -113,6 +115,7 @@ def cut(path: Path, where: float) -> None:
     path.write_bytes(data[: int(where * len(data))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "where"), [(flip, 0.02), (flip, 0.5), (cut, 0.9)])
 def test_a_damaged_checkpoint_is_set_aside(damage, where: float, tmp_path: Path, undisturbed: Record) -> None:
     folder = Path(nclib.run("l2rm", out=str(tmp_path), **RUN).folder)
@@ -158,6 +161,7 @@ nclib.run("l2rm", out=sys.argv[1], **RUN)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_is_kept_out_of_a_run(tmp_path: Path, undisturbed: Record) -> None:
     done = python(TWO, str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -176,6 +180,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 30_000])
 def test_a_full_disk_says_so_and_loses_nothing(room: int, tmp_path: Path, undisturbed: Record) -> None:
     """A limit on the size of files makes every larger write fail as a full disk does."""

@@ -67,6 +67,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "place", "renamed"),
     [
@@ -105,6 +106,7 @@ def test_only_code_that_a_run_reaches_renames_it(copied, file, place, renamed):
     assert [method for method in every if now[method] != before[method]] == renamed.split()
 
 
+@pytest.mark.slow
 def test_words_rename_no_run(copied):
     before = name("l2rm", model="saf", dataset="emoji")
     for path in copied.rglob("*.py"):
@@ -114,6 +116,7 @@ def test_words_rename_no_run(copied):
     assert name("l2rm", model="saf", dataset="emoji") == before
 
 
+@pytest.mark.slow
 def test_the_first_fingerprint_is_quick_and_the_next_ones_cost_nothing():
     code = (
         "from time import process_time as now; from nclib.runs import experiment_of;"
@@ -174,6 +177,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 def test_a_class_in_a_notebook_cell_counts_by_its_source(tmp_path):
     script = tmp_path / "session.py"
     script.write_text(

@@ -59,6 +59,7 @@ def trainer(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_networks_take_turns_and_a_step_may_have_parts(trainer):
     trainer.fit(progress=False)
     assert trainer.method.seen == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -115,6 +116,7 @@ def test_without_a_clean_share_nothing_is_held_out(trainer):
         trainer.held_out(torch.arange(2))
 
 
+@pytest.mark.slow
 def test_new_optimisers_have_no_moments(trainer):
     trainer.fit(progress=False)
     assert trainer.optimizers[0].state
@@ -134,6 +136,7 @@ def test_a_method_brings_its_own_settings():
         METHODS.remove("two")
 
 
+@pytest.mark.slow
 def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
     METHODS.register("two", summary="for this test")(Two)
     try:
@@ -184,6 +187,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         nclib.run("plain", dataset="planted", model="vse", out=str(tmp_path / "file"), progress=False)
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_global_vectors(tmp_path):
     record = nclib.run(
         "l2rm",

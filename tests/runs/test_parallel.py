@@ -78,12 +78,14 @@ def shared_runs(tmp_path_factory):
     return out, succeed(start(out, CASES, "gradients", "runs"))
 
 
+@pytest.mark.slow
 def test_gradients_of_a_shared_step_are_those_of_one_process(shared_runs):
     """The processes compared them, see parallel_worker."""
     _, (first, _) = shared_runs
     assert set(re.findall(r"gradients of (\w+)", first)) == set(models.available())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*(do not fill a batch|have the same value)")
 def test_runs_end_with_the_record_of_one_process(shared_runs, tmp_path):
     out, (first, second) = shared_runs
@@ -117,6 +119,7 @@ def test_one_process_returns_the_record_of_several_and_reads_its_weights(shared_
     assert test["rsum"] == pytest.approx(again.metrics["test"]["rsum"])
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_and_a_process_that_is_left_says_so(shared_runs, tmp_path):
     children = start(tmp_path, [["ncr", {}]], "runs")
     line = ""
@@ -142,6 +145,7 @@ def test_a_killed_run_continues_and_a_process_that_is_left_says_so(shared_runs, 
     assert checkpoint.digest(tensors[0]) == checkpoint.digest(tensors[1])
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_stops_the_other_even_if_it_lives_on(tmp_path):
     children = start(tmp_path, [["plain", {}]], "fails")
     try:

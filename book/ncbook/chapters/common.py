@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 import nclib
-from ncbook import means, printed, recorded, recorded_run, show
+from ncbook import RECORDED, means, printed, recorded, recorded_run, show
 from nclib import plots
 from nclib.runs import epoch_arrays, experiment_of
 from nclib.runs.record import RECALLS, Record
@@ -136,6 +137,23 @@ def beside(
     return compared
 
 
+def recorded_or_run(method: str, **values: Any) -> Record:
+    """Return the recorded run with exactly these parameters of :func:`nclib.run`, or make it now."""
+    return recorded_run(method, **values) or nclib.run(method, **values, progress=False)
+
+
+def stored_benchmark(name: str) -> dict[str, Any] | None:
+    """Return a stored result of the scripts in ``book/bench``; None where it is not stored.
+
+    Parameters
+    ----------
+    name : str
+        Name of its file in ``book/results``, such as ``bench/map.json``.
+    """
+    path = RECORDED / name
+    return json.loads(path.read_text("utf8")) if path.is_file() else None
+
+
 def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str, caption: str) -> Styler:
     """Show diagnostics of the training epochs, one column per epoch.
 
@@ -246,6 +264,25 @@ def recorded_rates(
     return runs[runs["label"].isin([method, method + ONE, *others])]
 
 
+def recorded_labels(protocol: str = "symmetric") -> pd.DataFrame:
+    """Return the recorded quick runs of category retrieval on the bundled data, one row per run.
+
+    Parameters
+    ----------
+    protocol : {"symmetric", "asymmetric"}
+        Of the label noise, drawn for images and texts apart.
+
+    Returns
+    -------
+    DataFrame
+        As :func:`ncbook.recorded`; where nothing is recorded, without rows but with the usual columns.
+    """
+    where = {"preset": "quick", "dataset": "emoji_category", "scope": "modality", "protocol": protocol}
+    runs = recorded("labels", **where)
+    usual = ("method", "variant", "noise_rate", "seed", "map_avg", "device", "path")
+    return runs if len(runs) else pd.DataFrame(columns=list(usual))
+
+
 def rates(runs: pd.DataFrame) -> Figure | None:
     """Draw recorded runs over the mismatch rate: of several models, VSE, or the first by name."""
     if runs.empty:
@@ -284,6 +321,36 @@ def rate_table(
     return show(table, name, caption or usual)
 
 
+def gains(
+    runs: pd.DataFrame, method: str, by: Sequence[str], among: str = "label", value: str = "rsum"
+) -> pd.DataFrame:
+    """Return what a method gains over the others with the same seed.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        One row per run, with a column ``seed``.
+    method : str
+        Value of ``among`` whose gains are taken.
+    by : sequence of str
+        Columns that the compared runs share.
+    among : str
+        Column that tells the methods apart.
+    value : str
+        The metric.
+
+    Returns
+    -------
+    DataFrame
+        One row per setting and other method: mean, standard deviation, smallest and largest gain, and seeds.
+    """
+    wide = runs.pivot_table(index=[*by, "seed"], columns=among, values=value)
+    gain = wide.drop(columns=method).rsub(wide[method], axis=0).stack().dropna()
+    table = gain.groupby([*by, among]).agg(["mean", "std", "min", "max", "count"])
+    table.columns = ["mean gain", "standard deviation", "smallest gain", "largest gain", "seeds"]
+    return table
+
+
 def paired(runs: pd.DataFrame, method: str) -> Styler | None:
     """Show what ``method`` gains over the others with the same model, rate and seed.
 
@@ -295,13 +362,10 @@ def paired(runs: pd.DataFrame, method: str) -> Styler | None:
     """
     if runs.empty:
         return None
-    wide = runs.pivot_table(index=["model", "mrate", "seed"], columns="label", values="rsum")
-    gain = wide.drop(columns=method).rsub(wide[method], axis=0).stack().dropna()
-    table = gain.groupby(["model", "mrate", "label"]).agg(["mean", "std", "min", "count"])
+    table = gains(runs, method, ["model", "mrate"]).drop(columns="largest gain")
     if table.empty:
         return None
     table.index.names = ["model", "mismatch rate", "against"]
-    table.columns = ["mean gain", "standard deviation", "smallest gain", "seeds"]
     caption = f"Measured: rSum of {method} minus that of the other method with the same seed"
     shown = show(table, "paired", caption, digits=1, missing="one seed")
     return shown.format_index("{:g}", level="mismatch rate")

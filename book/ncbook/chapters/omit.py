@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch import Tensor
 
 import nclib
 from ncbook import RECORDED, mean_text, printed, show
+from ncbook.chapters.common import stored_benchmark
 from nclib import Record, plots
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
@@ -186,10 +186,9 @@ def printed_time() -> Styler:
 
 def benchmark() -> Styler | None:
     """Show the recorded benchmark of training steps and scoring, relative to cross attention and VSE."""
-    file = RECORDED / "omit" / "bench.json"
-    if not file.is_file():
+    bench = stored_benchmark("omit/bench.json")
+    if bench is None:
         return None
-    bench = json.loads(file.read_text("utf8"))
     table = pd.DataFrame(bench["rows"]).set_index(["size", "candidate"])
     columns = ["step_s", "step_to_cam", "step_to_vse", "scoring_s", "scoring_to_cam", "scoring_to_vse"]
     machine = bench["machine"]
@@ -202,10 +201,9 @@ def benchmark() -> Styler | None:
 
 def small_problems() -> Styler | None:
     """Show the recorded speed of the transport on many small problems, relative to the official loop."""
-    file = RECORDED / "bench" / "ot_small.json"
-    if not file.is_file():
+    bench = stored_benchmark("bench/ot_small.json")
+    if bench is None:
         return None
-    bench = json.loads(file.read_text("utf8"))
     index = ["what", "problems", "passes"]
     rows = pd.DataFrame(bench["rows"])
     table = rows.pivot_table(index=index, columns="solver", values="ratio", sort=False)

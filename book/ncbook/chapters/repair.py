@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ import torch
 from torch import Tensor
 
 import nclib
-from ncbook import RECORDED, printed, recorded, show
-from ncbook.chapters.common import Finished
+from ncbook import printed, recorded, show
+from ncbook.chapters.common import Finished, stored_benchmark
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank, pooled
 from nclib.models import CaptionEncoding, ImageEncoding
@@ -348,14 +347,9 @@ def memory_table(record: Record) -> Styler:
     return show(table, "memory", caption, digits=3)
 
 
-def _benchmark() -> dict[str, Any] | None:
-    path = RECORDED / "bench" / "bank.json"
-    return json.loads(path.read_text("utf8")) if path.is_file() else None
-
-
 def step_time() -> Styler | None:
     """Show the recorded time of a step with the bank, relative to NCR's."""
-    measured = _benchmark()
+    measured = stored_benchmark("bench/bank.json")
     if measured is None:
         return None
     steps = pd.DataFrame(measured["step"])
@@ -370,7 +364,7 @@ def step_time() -> Styler | None:
 
 def correlation_time() -> Styler | None:
     """Show the recorded time of the rank correlation, beside a loop over the pairs."""
-    measured = _benchmark()
+    measured = stored_benchmark("bench/bank.json")
     if measured is None:
         return None
     table = pd.DataFrame(measured["rank_correlation"]).set_index(["ties", "candidate"])
