@@ -278,7 +278,7 @@ class Module:
 
 
 class Code:
-    """The source code of some packages.
+    """The source code of some packages, as it is when the object is made; data files are read when needed.
 
     Parameters
     ----------
@@ -295,6 +295,7 @@ class Code:
     """
 
     def __init__(self, packages: Mapping[str, Path]) -> None:
+        # All files are read now: what is imported later, or edited, does not change the answers.
         self.paths: dict[str, Path] = {}
         for package, folder in packages.items():
             for path in sorted(folder.rglob("*.py")):
@@ -302,13 +303,14 @@ class Code:
                 for n in range(1, len(parts)):  # a folder without a file of its own is a package too
                     self.paths.setdefault(".".join(parts[:n]), folder.joinpath(*parts[1:n], "__init__.py"))
                 self.paths[".".join(parts[:-1] if path.name == "__init__.py" else parts)] = path
+        self.sources = {name: p.read_bytes() if p.exists() else b"" for name, p in self.paths.items()}
         self.module = functools.cache(self._module)
         self.read = functools.cache(self._read)
 
     def _module(self, name: str) -> Module:
         path = self.paths[name]
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        return Module(path.read_bytes() if path.exists() else b"", package)
+        return Module(self.sources[name], package)
 
     def _read(self, module: str, name: str) -> tuple[str, frozenset[Definition], list[Path]]:
         """Return the digest of a definition, those that it leads to, and the data files that it names."""
@@ -328,8 +330,8 @@ class Code:
     def entries(self) -> dict[str, list[tuple[str, Definition]]]:
         """Where each registered name is defined, and under which registry, as the decorator calls that."""
         found: dict[str, list[tuple[str, Definition]]] = {}
-        for module, path in self.paths.items():
-            for entry in ENTRY.finditer(path.read_text("utf8") if path.exists() else ""):
+        for module, source in self.sources.items():
+            for entry in ENTRY.finditer(source.decode("utf8")):
                 registry, name, definition = entry.groups()
                 found.setdefault(name, []).append((registry or "", (module, definition)))
         return found

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from nclib.common.options import make
 from nclib.common.registry import Registry
+
+SUCH_BATCHES = "loop.batches(purpose='pairs')"
 
 Terms = dict[str, Tensor]
 """Named scalar loss terms, weights included; the loop minimises their sum in one optimiser step."""
@@ -153,13 +155,38 @@ def check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
 
 
 def check_steps(items: Any, begin_epoch: Callable[..., Any]) -> Iterable[Any]:
-    """Return what ``begin_epoch`` returned, or raise a TypeError where it is not iterable."""
-    if isinstance(items, Iterable):
-        return items
-    raise TypeError(
-        f"{begin_epoch.__qualname__} returned {_kind(items)}; it must return what step receives, "
-        "one item per step, such as loop.batches(purpose='pairs')"
-    )
+    """Return what ``begin_epoch`` returned, after a check.
+
+    Parameters
+    ----------
+    items : iterable
+        One item per step. A list may not be empty; a method that has nothing to train in an epoch returns
+        batches without pairs, and warns.
+    begin_epoch : callable
+        For the messages.
+
+    Raises
+    ------
+    TypeError
+        When ``items`` is not iterable, a dict, or a tensor of whole numbers, such as the indices of pairs.
+    ValueError
+        When ``items`` is an empty list or tuple.
+    """
+    what = f"{begin_epoch.__qualname__} returned"
+    if isinstance(items, Mapping):
+        raise TypeError(f"{what} {_kind(items)}; it must return batches, such as {SUCH_BATCHES}")
+    if isinstance(items, Tensor) and not (items.is_floating_point() or items.is_complex()):
+        raise TypeError(
+            f"{what} indices, a tensor of {items.dtype}; it must return loop.batches(index, purpose='pairs')"
+        )
+    if not isinstance(items, Iterable):
+        raise TypeError(
+            f"{what} {_kind(items)}; it must return what step receives, one item per step, "
+            f"such as {SUCH_BATCHES}"
+        )
+    if isinstance(items, (list, tuple)) and not items:
+        raise ValueError(f"{what} no steps, {items!r}; it must return batches, such as {SUCH_BATCHES}")
+    return items
 
 
 def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:
@@ -203,11 +230,11 @@ def check_terms(terms: Any, step: Callable[..., Any], verb: str = "returned") ->
     ValueError
         When there is no term, or a term is not a scalar or has no gradient.
     """
-    what = f"{step.__qualname__} {verb}"
+    what, must = f"{step.__qualname__} {verb}", f"it must {'yield' if verb == 'yielded' else 'return'}"
     if not isinstance(terms, dict):
-        raise TypeError(f"{what} {_kind(terms)}; due is a dict of loss terms, such as {{'loss': loss}}")
+        raise TypeError(f"{what} {_kind(terms)}; {must} a dict of loss terms, such as {{'loss': loss}}")
     if not terms:
-        raise ValueError(f"{what} an empty dict; due is at least one loss term")
+        raise ValueError(f"{what} an empty dict; {must} at least one loss term")
     for name, value in terms.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"{what} term {name!r} as {_kind(value)}; it must be a scalar tensor")

@@ -49,7 +49,8 @@ class Registry(Generic[T]):
     def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[T], T]:
         """Return a decorator that registers a factory under ``name``; a name can be taken once.
 
-        What a notebook or script defines replaces its earlier version, so that a cell can run again.
+        A factory of the same module and qualified name replaces its earlier version, so that a cell can run
+        again and a module can be reloaded.
         """
 
         def add(factory: T) -> T:
@@ -94,4 +95,4 @@ def _where(factory: Any) -> str:
 
 
 def _redefined(old: Any, new: Any) -> bool:
-    return bool(old.__module__ == "__main__" and _where(old) == _where(new))
+    return _where(old) == _where(new) and "<lambda>" not in _where(new)

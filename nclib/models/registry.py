@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
 
-from nclib.common.options import signature
+from nclib.common.options import misfits, signature
 from nclib.common.registry import Catalogue, Registry
 from nclib.common.tokens import Tokens
 from nclib.models.base import SIZES, Matcher
@@ -95,6 +95,36 @@ def parameters_of(model: type) -> dict[str, inspect.Parameter]:
         found |= {p.name: p for p in taken if p.kind is p.KEYWORD_ONLY and p.name not in found}
         if not any(p.kind is p.VAR_KEYWORD for p in taken):
             break
+    return found
+
+
+def misfits_of(model: type, given: Mapping[str, Any]) -> list[str]:
+    """List the options and sizes that are not of the type or in the range that a model declares.
+
+    Parameters
+    ----------
+    model : type
+        Class of a model.
+    given : mapping
+        Options by name.
+
+    Returns
+    -------
+    list of str
+        One message per option; empty when all fit.
+    """
+    declared: dict[str, Option] = {}
+    for cls in reversed((model, *inspect.getmro(getattr(model, "common_of", model)))):
+        declared |= vars(cls).get("declared", {})
+    found = misfits({k: v for k, v in given.items() if k not in declared}, parameters_of(model))
+    for name, value in given.items():
+        try:
+            if name in declared:
+                declared[name].checked(name, value)
+            elif name in SIZES and isinstance(value, int) and value < 1:
+                found.append(f"{name} must be a positive integer, got {value!r}")
+        except ValueError as error:
+            found.append(str(error))
     return found
 
 

@@ -368,6 +368,11 @@ class PairTrainer(SavedLoop):
         self.active = 0
         row: dict[str, Any] = {"phase": "warm-up" if warm else "training", "lr": self.lr, "steps": steps}
         row |= self._mean_losses(totals, steps, s.lr)
+        if self.epoch + 1 == self.n_planned and not any(r["steps"] for r in [*self.history, row]):
+            raise ValueError(
+                f"{self.method.begin_epoch.__qualname__} returned no steps in all {s.epochs} epochs: "
+                "nothing was trained"
+            )
         if not warm and self.pairs.truth_is_known:
             row |= self.method.diagnostics(self.pairs.truth())
         return row

@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from nclib import data, models
-from nclib.common.options import misfits
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.methods.base import METHODS
 from nclib.models import Matcher
-from nclib.models.registry import MODELS, SIZES, parameters_of
+from nclib.models.registry import MODELS, SIZES, misfits_of
 from nclib.noise import Mismatch
 from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, last_diagnostics
 from nclib.runs.noisy_pairs import NoisyPairs
@@ -178,8 +177,8 @@ def split_metrics(trainer: PairTrainer, split: Split) -> dict[str, dict[str, flo
 
 
 def _check_model_options(model: str, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError when a model lacks such an option, or it is of another type."""
+    """Raise a ValueError when a model lacks such an option, or its value is not allowed."""
     known = [*models.options(model), *(n for n in SIZES if n not in SIZES_OF_THE_DATA)]
     check_unknown("model_options", model, given, known)
-    if wrong := misfits(given, parameters_of(MODELS[model].factory)):
+    if wrong := misfits_of(MODELS[model].factory, given):
         raise ValueError("model_options: " + "; ".join(wrong))

@@ -241,8 +241,10 @@ def test_own_data_are_registered_for_a_task(own):
 
     assert len(load("own", n_train=3).train) == 3
     assert "own" in available("categories")
+    register("own", summary="again", task="categories")(own_data)  # the same function replaces itself
+    assert available("categories")["own"] == "again"
     with pytest.raises(ValueError, match="registered twice"):
-        register("own", summary="")(own_data)
+        register("own", summary="")(lambda: own_data())
     with pytest.raises(ValueError, match="registered twice"):
         register("emoji", summary="", task="categories")(own_data)
     assert datasets.task("emoji") == "pairs"

@@ -168,6 +168,19 @@ def test_a_cell_can_be_run_again():
         registry.register("a", summary="")(other)
 
 
+def test_a_reloaded_class_replaces_the_old_one_and_another_does_not():
+    registry = Registry("thing")
+    old, new, other = (type(name, (), {"__module__": "stalem"}) for name in ("A", "A", "B"))
+    registry.register("a", summary="old")(old)
+    registry.register("a", summary="new")(new)
+    assert registry["a"].factory is new
+    with pytest.raises(ValueError, match=r"registered twice: by stalem\.A and by stalem\.B"):
+        registry.register("a", summary="")(other)
+    registry.register("f", summary="")(lambda: 1)
+    with pytest.raises(ValueError, match="registered twice"):
+        registry.register("f", summary="")(lambda: 2)
+
+
 def test_a_method_for_labels_is_checked_likewise():
     class Half(label_noise.DeepMethod):
         Options = Tau
@@ -253,13 +266,17 @@ def yields_unreduced(self, loop, batch):
 
 
 FAULTS = [
-    (a_tensor, TypeError, "returned a Tensor; due is a dict of loss terms, such as {'loss': loss}"),
-    (nothing, TypeError, "returned None; due is a dict of loss terms, such as {'loss': loss}"),
-    (no_term, ValueError, "returned an empty dict; due is at least one loss term"),
+    (a_tensor, TypeError, "returned a Tensor; it must return a dict of loss terms, such as {'loss': loss}"),
+    (nothing, TypeError, "returned None; it must return a dict of loss terms, such as {'loss': loss}"),
+    (no_term, ValueError, "returned an empty dict; it must return at least one loss term"),
     (a_number, TypeError, "returned term 'loss' as a float; it must be a scalar tensor"),
     (unreduced, ValueError, "returned term 'loss' with shape (6,), reduce it: .mean()"),
     (detached, ValueError, "returned term 'shown' without gradient; is it detached or made under no_grad?"),
-    (yields_a_tensor, TypeError, "yielded a Tensor; due is a dict of loss terms, such as {'loss': loss}"),
+    (
+        yields_a_tensor,
+        TypeError,
+        "yielded a Tensor; it must yield a dict of loss terms, such as {'loss': loss}",
+    ),
     (yields_unreduced, ValueError, "yielded term 'loss' with shape (6,), reduce it: .mean()"),
 ]
 
@@ -270,16 +287,33 @@ def test_a_step_that_gives_something_else(tmp_path, step, error, message):
     assert told(tmp_path, error, warmup_epochs=1, warmup_step=step) == f"{step.__qualname__} {message}"
 
 
-@pytest.mark.parametrize("result", [None, 3])
-def test_an_epoch_without_steps(tmp_path, result):
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        (None, TypeError, "None; it must return what step receives, one item per step, such as "),
+        (3, TypeError, "an int; it must return what step receives, one item per step, such as "),
+        ({"pairs": 1}, TypeError, "a dict; it must return batches, such as "),
+        (torch.arange(6), TypeError, "indices, a tensor of torch.int64; it must return loop.batches(index, "),
+        ([], ValueError, "no steps, []; it must return batches, such as "),
+        (iter([]), ValueError, "no steps in all 1 epochs: nothing was trained"),
+    ],
+)
+def test_an_epoch_without_steps(tmp_path, result, error, message):
     def begin_epoch(self, loop):
         loop.batches(purpose="pairs")
         return result
 
-    message = told(tmp_path, TypeError, begin_epoch=begin_epoch)
-    kind = "None" if result is None else "an int"
-    assert f"begin_epoch returned {kind}; it must return what step receives" in message
-    assert message.endswith("such as loop.batches(purpose='pairs')")
+    found = told(tmp_path, error, begin_epoch=begin_epoch)
+    assert f"begin_epoch returned {message}" in found
+    assert found.endswith(("purpose='pairs')", "nothing was trained"))
+
+
+def test_an_epoch_may_train_nothing_when_others_do(tmp_path):
+    def begin_epoch(self, loop):
+        return loop.batches(torch.arange(0), purpose="none")
+
+    row = fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}), warmup_epochs=1)
+    assert (row["phase"], row["steps"]) == ("training", 0)
 
 
 @pytest.mark.slow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +15,8 @@ import pytest
 
 import nclib
 from nclib.common.code import Code
+from nclib.methods.base import METHODS
+from nclib.methods.l2rm import L2RM
 from nclib.runs import experiment_of, identity
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -223,6 +228,158 @@ def test_a_file_of_the_users_counts_with_the_files_beside_it(tmp_path, monkeypat
     assert code() == first
     helpers.write_text("def scale(x): return 0 * x\n", "utf8")
     assert code() != first
+
+
+HEAD = "from types import SimpleNamespace as Space\nfrom nclib.noise import unit_interval\n"
+OWN = {
+    "first": """
+        import torch
+        SCALE, SHIFT = 2.0, 3.0
+        cfg = Space(scale=4.0)
+        head = torch.nn.Linear(2, 1)
+        torch.nn.init.ones_(head.weight), torch.nn.init.zeros_(head.bias)
+        def loss(x):
+            return x * SCALE + SHIFT
+        class Mine:
+            scale = 5.0
+            loss = staticmethod(loss)
+            @property
+            def rate(self): return 0.1
+            @torch.no_grad()
+            def step(self, x, by=1.0):
+                try:
+                    return self.loss(unit_interval(x)) + head(x) + cfg.scale * by
+                except ValueError:
+                    return 0
+    """,
+    "a method put in place": "Mine.loss = lambda self, x: 0 * x",
+    "a function put in place": "def other(x): return x\nMine.loss = other",
+    "an attribute set later": "Mine.scale = 6.0",
+    "an attribute added": "Mine.further = 1",
+    "a property": "Mine.rate = property(lambda self: 0.2)",
+    "values exchanged": "SCALE, SHIFT = SHIFT, SCALE",
+    "an attribute of an object": "cfg.scale = 5.0",
+    "weights": "head.weight.data[0, 1] += 1e-6",
+    "a default": "Mine.step.__wrapped__.__defaults__ = (2.0,)",
+    "a function of nclib replaced": "unit_interval = lambda x: x",
+    "a function in a closure": "Mine.loss = (lambda f: lambda self, x: f(x))(lambda x: 2 * x)",
+    "another function in a closure": "Mine.loss = (lambda f: lambda self, x: f(x))(lambda x: 3 * x)",
+}
+
+
+@pytest.mark.slow
+def test_what_the_users_objects_hold_now_counts_without_any_source():
+    script = (
+        "import itertools, json, sys, textwrap\nfrom nclib.runs import identity\n"
+        "cells, head = json.load(sys.stdin), " + repr(HEAD) + "\n"
+        "for bare, (name, cell) in itertools.product((False, True), cells.items()):\n"
+        "    space = {} if bare else {'__name__': '__main__'}\n"
+        "    exec(head + textwrap.dedent(cells['first']), space)\n"
+        "    exec(textwrap.dedent(cell) if name != 'first' else '', space)\n"
+        "    code = identity.code_of([space['Mine']])\n"
+        "    print('code', identity.short_digest(json.dumps(code)), 'unit_interval' in str(code))\n"
+    )
+
+    def codes(seed: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            input=json.dumps(OWN),
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        return re.findall("^code (.*)", done.stdout, flags=re.M)
+
+    once = codes("1")
+    assert once == codes("2")  # in another process
+    for found in (once[: len(OWN)], once[len(OWN) :]):  # in a script, and in a space without a name
+        assert len(found) == len(set(found)) == len(OWN)
+        assert [code.endswith("True") for code in found] == ["nclib" not in name for name in OWN]
+
+
+def test_what_contains_itself_and_what_is_equal_but_not_the_same():
+    loop: list = [1]
+    loop.append(loop)
+    space = {"loop": loop, "one": (1, [2]), "two": {"a": {3, 4}}}
+    exec("def step(): return loop, one, two", space)
+    before = identity.code_of([space["step"]])
+    assert before == identity.code_of([space["step"]])
+    space["two"] = {"a": {4, 3}}
+    assert before == identity.code_of([space["step"]])
+    space["one"] = (1, [3])
+    assert before != identity.code_of([space["step"]])
+
+
+def test_an_import_within_a_function_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def code(scale: int) -> dict:
+        sys.modules.pop("inner_helpers", None)
+        (tmp_path / "inner_helpers.py").write_text(f"def scale(x): return {scale} * x\n", "utf8")
+        importlib.invalidate_caches()
+        space: dict = {}
+        source = "from inner_helpers import scale\n    from nclib.noise import unit_interval\n    import math"
+        exec(f"def step(x):\n    {source}\n    return math.pi * scale(unit_interval(x))", space)
+        return identity.code_of([space["step"]])
+
+    assert "unit_interval" in str(code(2))
+    assert code(2) == code(2)
+    assert code(10) != code(2)
+
+
+def test_a_file_that_is_edited_but_not_reloaded_counts_as_it_is_in_memory(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    old, new = (f"class Mine:\n    def step(self, x): return {n} * x\n" for n in (2, 10))
+    path = tmp_path / "stale_method.py"
+    path.write_text(old, "utf8")
+    stale = importlib.import_module("stale_method")
+    path.write_text("# Words.\n" + new, "utf8")  # before the first look
+    before = identity.code_of([stale.Mine])
+    path.write_text("# Words.\n\n" + new, "utf8")
+    assert identity.code_of([stale.Mine]) == before
+    fresh = importlib.reload(stale)
+    now = identity.code_of([fresh.Mine])
+    assert now != before
+    path.write_text("# More.\n" + old.replace("def", "'Words.'\n    def"), "utf8")
+    assert identity.code_of([importlib.reload(fresh).Mine]) == before
+
+
+def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path = tmp_path / "reloaded_method.py"
+    source = (
+        "from nclib import methods\nfrom nclib.methods.ncr import NCR\n"
+        "@methods.register('reloaded', summary='for a test')\n"
+        "class Mine(NCR):\n    scale = 2.0\n"
+    )
+    path.write_text(source, "utf8")
+    try:
+        module = importlib.import_module("reloaded_method")
+        before = name("reloaded", dataset="planted")
+        path.write_text(source.replace("2.0", "12.0"), "utf8")
+        assert name("reloaded", dataset="planted") == before
+        importlib.reload(module)
+        assert name("reloaded", dataset="planted") != before
+    finally:
+        METHODS.remove("reloaded")
+
+
+def test_files_of_the_package_count_as_they_were_when_it_was_imported(tmp_path):
+    (tmp_path / "a.py").write_text("def f(): return 1\n", "utf8")
+    code = Code({"p": tmp_path})
+    (tmp_path / "a.py").write_text("def f(): return 2\n", "utf8")
+    assert code.reach([("p.a", "f")]) != Code({"p": tmp_path}).reach([("p.a", "f")])
+    assert identity.nclib_code.cache_info().currsize == 1  # read at import
+
+
+def test_values_of_a_class_of_the_package_count(monkeypatch):
+    before = identity.code_of([L2RM])
+    monkeypatch.setattr(L2RM, "n_networks", 7)
+    assert identity.code_of([L2RM]) != before
 
 
 def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypatch):
