@@ -374,7 +374,23 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the reports; return 0 when everything asked for is complete."""
+    """Run ``nclib data check`` and print its reports.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Command line after ``check``; that of the process if not given.
+
+    Returns
+    -------
+    int
+        Exit status: 0 when everything asked for is complete, else 1.
+
+    Raises
+    ------
+    SystemExit
+        With status 2 after a wrong argument, 0 after ``--help``.
+    """
     parser = argparse.ArgumentParser(
         prog="nclib data check", description="Check a folder of the papers' data."
     )

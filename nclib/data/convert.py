@@ -367,7 +367,23 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert; return 0 when the files are written, 1 after an error, 130 after Ctrl-C."""
+    """Run ``nclib data convert``.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Command line after ``convert``; that of the process if not given.
+
+    Returns
+    -------
+    int
+        Exit status: 0 when the files are written, 1 after an error, 130 after Ctrl-C.
+
+    Raises
+    ------
+    SystemExit
+        With status 2 after a wrong argument, 0 after ``--help``.
+    """
     options = _parser().parse_args(arguments)
     try:
         options.command(options)

@@ -88,12 +88,44 @@ class Captions:
         return np.diff(self.offsets)
 
     def ids(self, i: int) -> np.ndarray:
-        """Return the ids of caption ``i``, int32 (length,)."""
+        """Return the token ids of one caption.
+
+        Parameters
+        ----------
+        i : int, in [0, n_captions)
+            Caption.
+
+        Returns
+        -------
+        ndarray, int32, (length,)
+            ``<start>`` and ``<end>`` included.
+
+        Raises
+        ------
+        TypeError, IndexError
+            When ``i`` is not one integer, or out of range.
+        """
         i = int(_rows(i, len(self), "i"))
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def text(self, i: int) -> str:
-        """Return caption ``i`` as a string."""
+        """Return one caption as a string.
+
+        Parameters
+        ----------
+        i : int, in [0, n_captions)
+            Caption.
+
+        Returns
+        -------
+        str
+            As written, or without ``texts`` the words of its ids.
+
+        Raises
+        ------
+        TypeError, IndexError
+            When ``i`` is not one integer, or out of range.
+        """
         ids = self.ids(i)
         return self.vocabulary.decode(ids) if self.texts is None else self.texts[int(i)]
 
@@ -109,6 +141,11 @@ class Captions:
         -------
         Tokens
             ``ids`` int64 (C, longest of these captions) padded with 0 on the right.
+
+        Raises
+        ------
+        TypeError, IndexError
+            When ``index`` has another type or shape, or is out of range.
         """
         index = _rows(index, len(self), "index", ndim=1)
         first = self.offsets[index]
@@ -121,7 +158,23 @@ class Captions:
         return Tokens(torch.from_numpy(ids), tuple(lengths.tolist()))
 
     def take(self, index: Any) -> Captions:
-        """Return the captions ``index`` (as in :meth:`batch`) as a new packed set."""
+        """Return some captions as a new packed set.
+
+        Parameters
+        ----------
+        index : array-like of int, (C,), or of bool, (n_captions,)
+            Which captions, in which order; repeats are allowed.
+
+        Returns
+        -------
+        Captions
+            C captions, copied.
+
+        Raises
+        ------
+        TypeError, IndexError
+            When ``index`` has another type or shape, or is out of range.
+        """
         index = _rows(index, len(self), "index", ndim=1)
         lengths = self.lengths[index]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -251,6 +304,11 @@ class Split:
         -------
         Tensor, float32, (B, R, F)
             A copy on the CPU; bytes are scaled to [0, 1].
+
+        Raises
+        ------
+        TypeError, IndexError
+            When ``rows`` has another type or shape, or is out of range.
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
         if isinstance(self.images, RowFile):
@@ -268,6 +326,16 @@ class Split:
         """Return images ``start`` to ``stop - 1`` with their captions as a split of their own.
 
         ``details`` stays that of the whole split.
+
+        Parameters
+        ----------
+        start, stop : int, 0 <= start < stop <= n_images
+            First image, and the image after the last.
+
+        Returns
+        -------
+        Split
+            Rows count from 0; images are a view.
 
         Raises
         ------
@@ -295,12 +363,24 @@ class Split:
         return self.picture_source is not None
 
     def picture(self, row: int) -> np.ndarray:
-        """Return image ``row`` as pixels, uint8 (H, W, 3).
+        """Return one image as pixels.
+
+        Parameters
+        ----------
+        row : int, in [0, n_images)
+            Image.
+
+        Returns
+        -------
+        ndarray, uint8, (H, W, 3)
+            Red, green, blue.
 
         Raises
         ------
         ValueError
             When the dataset has features only.
+        TypeError, IndexError
+            When ``row`` is not one integer, or out of range.
         """
         if self.picture_source is None:
             raise ValueError(f"split {self.name!r} has no pictures, only features; check has_pictures first")
@@ -328,6 +408,8 @@ class Split:
         ------
         ValueError
             When the content of the images is not known.
+        TypeError, IndexError
+            When rows have another type or shape, or are out of range.
         """
         if self.relevance_source is None:
             raise ValueError(
@@ -430,5 +512,16 @@ def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
 
 
 def describe(array: Any) -> str:
-    """Return type and shape of an array, for messages."""
+    """Return type and shape of an array, for messages.
+
+    Parameters
+    ----------
+    array : object
+        Array, or any other object.
+
+    Returns
+    -------
+    str
+        Such as ``float32 (3, 4)``; for other objects the name of their type.
+    """
     return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

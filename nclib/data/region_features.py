@@ -329,7 +329,27 @@ def _keep(words: Vocabulary, path: Path) -> None:
 
 
 def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
-    """Return the folder below ``root`` that holds a split's captions, or where they would be."""
+    """Return the folder that holds the captions of any of the splits.
+
+    Parameters
+    ----------
+    layout : Layout
+        Names of the files.
+    root : Path
+        The folder itself, or a folder above it.
+    splits : sequence of str
+        Splits to look for.
+
+    Returns
+    -------
+    Path
+        Where the files are; without any, where they would be.
+
+    Raises
+    ------
+    FileNotFoundError
+        When ``root`` is not a folder.
+    """
     if not root.is_dir():
         raise FileNotFoundError(f"root={str(root)!r} is not a folder; give the one that holds {layout.stem}")
     places = [root, root / layout.stem, root / layout.name / "precomp"]
@@ -339,7 +359,21 @@ def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
 
 
 def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None) -> Path | None:
-    """Return the vocabulary file: the given one, or one in, below or beside the folder; None without any.
+    """Return the vocabulary file: the given one, or one in, below or beside the folder.
+
+    Parameters
+    ----------
+    layout : Layout
+        Names of the files.
+    folder : Path
+        Folder of the data.
+    given : path, optional
+        The file to use.
+
+    Returns
+    -------
+    Path or None
+        None when there is none.
 
     Raises
     ------
@@ -356,18 +390,60 @@ def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None)
 
 
 def build_words(texts: Iterable[str]) -> Vocabulary:
-    """Return the field's vocabulary of training and validation captions: words that occur 4 times."""
+    """Build the field's vocabulary: words that occur at least 4 times.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Captions of the training and the validation split.
+
+    Returns
+    -------
+    Vocabulary
+    """
     return Vocabulary.from_texts(texts, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
 
 
 def features_file(folder: Path, split: str, half: bool = False) -> Path | None:
-    """Return the features file of a split, or its float16 copy; None when missing."""
+    """Return the features file of a split.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder of the data.
+    split : str
+        As in the names of the files.
+    half : bool
+        The float16 copy instead.
+
+    Returns
+    -------
+    Path or None
+        None when missing.
+    """
     names = [f"{split}_{kind}{HALF if half else '.npy'}" for kind in ("ims", "feat")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def missing_files(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
-    """List the files that are missing, each with a hint behind its name where one helps."""
+    """List the files that are missing.
+
+    Parameters
+    ----------
+    layout : Layout
+        Names of the files.
+    folder : Path
+        Folder of the data.
+    splits : sequence of str
+        Splits that are needed.
+    half : bool
+        Float16 copies instead of features.
+
+    Returns
+    -------
+    list of str
+        File names, a hint behind a name where one helps; empty when nothing is missing.
+    """
     missing = []
     for split in splits:
         if features_file(folder, split, half) is None:
@@ -476,7 +552,20 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
 
 
 def open_features(path: Path, dtype: Any) -> RowFile | str:
-    """Open a features file; return a message when it is damaged or not of type ``dtype``."""
+    """Open a features file.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.npy`` file.
+    dtype : dtype
+        Number type that it must have, native byte order.
+
+    Returns
+    -------
+    RowFile, (rows, regions, features), or str
+        A message when the file is damaged or of another type or shape.
+    """
     try:
         array = RowFile(path)
     except OSError as error:
@@ -490,7 +579,20 @@ def open_features(path: Path, dtype: Any) -> RowFile | str:
 
 
 def not_its_copy(half: RowFile, original: Path) -> str:
-    """Return how sampled rows of a float16 copy differ from their original; '' when they do not."""
+    """Compare sampled rows of a float16 copy with its original.
+
+    Parameters
+    ----------
+    half : RowFile, float16, (rows, regions, features)
+        The copy.
+    original : Path
+        The float32 file.
+
+    Returns
+    -------
+    str
+        How they differ; empty when they do not, or when the original is not a features file.
+    """
     again = f"make it again with: nclib data convert half {original} --replace"
     array = open_features(original, np.float32)
     if isinstance(array, str):

@@ -182,7 +182,22 @@ def available(task: str | None = None) -> Catalogue:
 
 
 def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:
-    """Return ``value`` as int.
+    """Check a whole number.
+
+    Parameters
+    ----------
+    name : str
+        The option, for messages.
+    value : object
+        Its value.
+    low : int
+        Smallest allowed value.
+    high : int, optional
+        Largest allowed value.
+
+    Returns
+    -------
+    int
 
     Raises
     ------
@@ -200,7 +215,20 @@ def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> 
 
 
 def check_number(name: str, value: Any, *, high: float | None = None) -> float:
-    """Return ``value`` as float.
+    """Check a number that is not negative.
+
+    Parameters
+    ----------
+    name : str
+        The option, for messages.
+    value : object
+        Its value.
+    high : float, optional
+        Largest allowed value.
+
+    Returns
+    -------
+    float
 
     Raises
     ------
@@ -215,7 +243,21 @@ def check_number(name: str, value: Any, *, high: float | None = None) -> float:
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """Return ``value``.
+    """Check that a value is an allowed one.
+
+    Parameters
+    ----------
+    name : str
+        The option, for messages.
+    value : object
+        Its value.
+    allowed : tuple
+        Allowed values.
+
+    Returns
+    -------
+    object
+        ``value``.
 
     Raises
     ------

@@ -26,7 +26,18 @@ LARGEST = float(np.finfo(np.float16).max)
 
 
 def some(names: Iterable[Any]) -> str:
-    """Return the first few names and the number of the others."""
+    """List the first few names and the number of the others, for messages.
+
+    Parameters
+    ----------
+    names : iterable
+        Names, or objects to be printed.
+
+    Returns
+    -------
+    str
+        The first five, separated by commas; empty without names.
+    """
     names = list(names)
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(str, names[:SHOWN])) + more
@@ -35,10 +46,20 @@ def some(names: Iterable[Any]) -> str:
 def read_ids(path: Path) -> list[str]:
     """Read image ids, one per line.
 
+    Parameters
+    ----------
+    path : Path
+        Text file, UTF-8.
+
+    Returns
+    -------
+    list of str
+        In the file's order.
+
     Raises
     ------
     ConvertError
-        When the list is empty, an id occurs twice, or an id cannot be a file name.
+        When the file cannot be read or is empty, an id occurs twice, or an id cannot be a file name.
     """
     try:
         ids = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]

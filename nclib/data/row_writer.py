@@ -43,7 +43,18 @@ class RowSource(Protocol):
 
 
 def counter_of(path: Path) -> Path:
-    """Return the file that counts the finished rows of ``path``."""
+    """Path of the file that counts the finished rows of a file.
+
+    Parameters
+    ----------
+    path : Path
+        The ``.npy`` file that is written.
+
+    Returns
+    -------
+    Path
+        ``NAME.progress`` beside it.
+    """
     return path.with_name(path.name + ".progress")
 
 

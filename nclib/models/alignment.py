@@ -82,7 +82,21 @@ def plain_nodes(
 ) -> Tensor:
     """Similarity nodes straight from the formulas: differentiable any number of times, in more memory.
 
-    Takes what :func:`pair_nodes` takes, with the same leading dimensions before each of the first four.
+    Parameters
+    ----------
+    vectors, regions : Tensor, (..., B, D) and (..., B, R, D)
+        Global vectors of the images and their unit regions.
+    captions, words : Tensor, (..., n, D) and (..., n, w, D)
+        Global vectors of the captions and their unit words, zero where padded.
+    weight_g, bias_g, weight_l, bias_l : Tensor, (S, D) and (S,)
+        Linear maps of the global and of the local squared differences.
+    temperature : float
+        Inverse temperature of the attention.
+
+    Returns
+    -------
+    Tensor, (..., B, n, w + 1, S)
+        As :func:`pair_nodes` gives.
     """
     raw = F.leaky_relu(torch.einsum("...brd,...nwd->...brnw", regions, words), LEAK)
     share = torch.softmax(temperature * l2(raw), dim=-3)
@@ -96,9 +110,25 @@ def plain_nodes(
 def differentiate(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
 ) -> list[Tensor | None]:
-    """Gradient of ``function`` at ``inputs`` that can itself be differentiated; None where not ``wanted``.
+    """Gradient of a function that can itself be differentiated.
 
     One input may be computed from another: views cut that path, which belongs to the graph around.
+
+    Parameters
+    ----------
+    function : callable
+        Takes the inputs as positional arguments and returns one Tensor.
+    inputs : sequence of Tensor
+        Where the gradient is taken.
+    wanted : sequence of bool, as long as ``inputs``
+        Inputs whose gradient is computed.
+    grad : Tensor
+        Gradient at the function's result, of its shape.
+
+    Returns
+    -------
+    list of Tensor or None, as long as ``inputs``
+        Gradients of the inputs' shapes; None where not ``wanted``.
     """
     views = [part.view_as(part) for part in inputs]
     asked = [view for view, want in zip(views, wanted, strict=True) if want]

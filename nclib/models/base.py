@@ -24,7 +24,20 @@ SIZES = ("feature_dim", "vocab_size", "n_regions", "embed_dim", "sim_dim", "word
 
 
 def host_rows(index: Index, n: int) -> list[int]:
-    """Return row numbers as a plain list; a boolean mask selects, a slice is resolved against ``n`` rows."""
+    """Return row numbers as a plain list.
+
+    Parameters
+    ----------
+    index : Tensor, ndarray or sequence of int, (m,), of bool, (n,), or slice
+        Selected rows.
+    n : int
+        Number of rows, against which a slice is resolved.
+
+    Returns
+    -------
+    list of int
+        Row numbers on the host, in the order of ``index``.
+    """
     if isinstance(index, slice):
         return list(range(n))[index]
     rows = torch.as_tensor(index)
@@ -34,12 +47,36 @@ def host_rows(index: Index, n: int) -> list[int]:
 
 
 def take(tensor: Tensor, rows: list[int]) -> Tensor:
-    """Return the given rows of a tensor."""
+    """Return the given rows of a tensor.
+
+    Parameters
+    ----------
+    tensor : Tensor, (n, ...)
+        On any device.
+    rows : list of int, length m
+        Row numbers; repeats are allowed.
+
+    Returns
+    -------
+    Tensor, (m, ...)
+        A copy, which can be differentiated.
+    """
     return tensor.index_select(0, torch.tensor(rows, dtype=torch.long).to(tensor.device, non_blocking=True))
 
 
 def join(parts: list[Tensor | None]) -> Tensor | None:
-    """Concatenate the tensors that are present; None without any."""
+    """Concatenate the tensors that are present.
+
+    Parameters
+    ----------
+    parts : list of Tensor, (n_i, ...), or None
+        Equal beyond the first dimension.
+
+    Returns
+    -------
+    Tensor, (sum of n_i, ...), or None
+        None without any tensor.
+    """
     present = [part for part in parts if part is not None]
     return torch.cat(present) if present else None
 
@@ -63,7 +100,18 @@ class ImageEncoding:
         return self.vectors.shape[0]
 
     def select(self, index: Index) -> ImageEncoding:
-        """Return the rows ``index`` (integers, a boolean mask or a slice)."""
+        """Return some rows.
+
+        Parameters
+        ----------
+        index : Tensor, ndarray or sequence of int, (m,), of bool, (B,), or slice
+            Selected images.
+
+        Returns
+        -------
+        ImageEncoding
+            The selected images, in the order of ``index``.
+        """
         rows = host_rows(index, len(self))
         regions = None if self.regions is None else take(self.regions, rows)
         return ImageEncoding(take(self.vectors, rows), regions)
@@ -74,7 +122,17 @@ class ImageEncoding:
 
     @staticmethod
     def concat(parts: Sequence[ImageEncoding]) -> ImageEncoding:
-        """Return all rows of ``parts``, in order."""
+        """Return all rows of ``parts``, in order.
+
+        Parameters
+        ----------
+        parts : sequence of ImageEncoding
+            At least one; all with regions or all without.
+
+        Returns
+        -------
+        ImageEncoding
+        """
         return ImageEncoding(torch.cat([p.vectors for p in parts]), join([p.regions for p in parts]))
 
 
@@ -100,7 +158,18 @@ class CaptionEncoding:
         return len(self.lengths)
 
     def select(self, index: Index) -> CaptionEncoding:
-        """Return the rows ``index`` (integers, a boolean mask or a slice), cut to their longest caption."""
+        """Return some rows, cut to their longest caption.
+
+        Parameters
+        ----------
+        index : Tensor, ndarray or sequence of int, (m,), of bool, (C,), or slice
+            Selected captions.
+
+        Returns
+        -------
+        CaptionEncoding
+            The selected captions, in the order of ``index``.
+        """
         rows = host_rows(index, len(self))
         lengths = tuple(self.lengths[row] for row in rows)
         words = None if self.words is None else take(self.words, rows)[:, : max(lengths, default=0)]
@@ -113,7 +182,17 @@ class CaptionEncoding:
 
     @staticmethod
     def concat(parts: Sequence[CaptionEncoding]) -> CaptionEncoding:
-        """Return all rows of ``parts``, in order, padded to the longest caption."""
+        """Return all rows of ``parts``, in order, padded to the longest caption.
+
+        Parameters
+        ----------
+        parts : sequence of CaptionEncoding
+            At least one; all with words or all without.
+
+        Returns
+        -------
+        CaptionEncoding
+        """
         width = max((p.words.shape[1] for p in parts if p.words is not None), default=0)
         words = [
             None if p.words is None else F.pad(p.words, (0, 0, 0, width - p.words.shape[1])) for p in parts
@@ -123,7 +202,18 @@ class CaptionEncoding:
 
 
 def same_count(images: Any, captions: Any) -> None:
-    """Raise a ValueError if two encodings cannot be taken pair by pair."""
+    """Require as many images as captions, so that they can be taken pair by pair.
+
+    Parameters
+    ----------
+    images, captions : sized
+        Encodings, or anything with a length.
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ.
+    """
     if len(images) != len(captions):
         raise ValueError(
             f"pairs need as many images as captions, got {len(images)} images and {len(captions)} captions"
@@ -131,7 +221,17 @@ def same_count(images: Any, captions: Any) -> None:
 
 
 def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
-    """Return regions and words.
+    """Return regions and words of two encodings.
+
+    Parameters
+    ----------
+    images, captions : ImageEncoding, CaptionEncoding
+        Encodings of one model.
+
+    Returns
+    -------
+    regions : Tensor, (B, R, D)
+    words : Tensor, (C, W, D)
 
     Raises
     ------
@@ -146,7 +246,24 @@ def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor,
 
 
 def cosine_pairs(images: ImageEncoding, captions: CaptionEncoding, paired: bool) -> Tensor:
-    """Elementwise products of global vectors: (B, C, D), or (B, D) of pairs; their sums are the cosines."""
+    """Elementwise products of global vectors, whose sums over D are the cosines.
+
+    Parameters
+    ----------
+    images, captions : ImageEncoding, CaptionEncoding
+        With unit vectors (B, D) and (C, D).
+    paired : bool
+        Only image i with caption i.
+
+    Returns
+    -------
+    Tensor, (B, C, D), or (B, D) if ``paired``
+
+    Raises
+    ------
+    ValueError
+        If ``paired`` and there are not as many images as captions.
+    """
     if paired:
         same_count(images, captions)
         return images.vectors * captions.vectors
@@ -286,7 +403,16 @@ class Matcher(nn.Module, ABC):
         return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
-        """Return ``images`` in the model's number type.
+        """Check images and return them in the model's number type.
+
+        Parameters
+        ----------
+        images : Tensor, (B, R, feature_dim)
+            Region features.
+
+        Returns
+        -------
+        Tensor, (B, R, feature_dim)
 
         Raises
         ------
@@ -309,7 +435,16 @@ class Matcher(nn.Module, ABC):
         return images.to(self.dtype)
 
     def check_tokens(self, tokens: Tokens) -> Tokens:
-        """Return ``tokens`` unchanged.
+        """Check tokens and return them unchanged.
+
+        Parameters
+        ----------
+        tokens : Tokens
+            Padded token ids with lengths.
+
+        Returns
+        -------
+        Tokens
 
         Raises
         ------
@@ -423,7 +558,7 @@ class Matcher(nn.Module, ABC):
         return self.similarity(images, captions, logits=True)[..., None]
 
     def paired_similarity(self, images: Any, captions: Any, *, logits: bool = False) -> Tensor:
-        """Compare image i with caption i only: the diagonal of :meth:`similarity`, (n,).
+        """Compare image i with caption i only: the diagonal of :meth:`similarity`.
 
         Parameters
         ----------
@@ -431,6 +566,11 @@ class Matcher(nn.Module, ABC):
             Encodings of this model, as many images as captions.
         logits : bool
             Return the unbounded score.
+
+        Returns
+        -------
+        Tensor, (n,)
+            Similarities within :attr:`score_range`, or their logits.
 
         Raises
         ------
@@ -458,5 +598,25 @@ class Matcher(nn.Module, ABC):
         return {}
 
     def forward(self, images: Tensor, tokens: Tokens, *, logits: bool = False) -> Tensor:
-        """Return the similarity of all images (rows) and all captions (columns)."""
+        """Encode and compare all images and all captions.
+
+        Parameters
+        ----------
+        images : Tensor, (B, R, feature_dim)
+            Region features.
+        tokens : Tokens
+            C captions.
+        logits : bool
+            Return the unbounded score behind the similarity.
+
+        Returns
+        -------
+        Tensor, (B, C)
+            Images are rows, captions are columns.
+
+        Raises
+        ------
+        ValueError
+            If images or tokens do not fit the model.
+        """
         return self.similarity(self.encode_images(images), self.encode_captions(tokens), logits=logits)

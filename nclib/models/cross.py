@@ -20,7 +20,17 @@ LEAK = 0.1
 
 
 def raw_scores(sources: Tensor, queries: Tensor) -> Tensor:
-    """Inner products (G, K, H, Q) of sources (G, K, D) and queries (H, Q, D)."""
+    """Inner products of all sources and all queries.
+
+    Parameters
+    ----------
+    sources, queries : Tensor, (G, K, D) and (H, Q, D)
+        Source sets and query sets.
+
+    Returns
+    -------
+    Tensor, (G, K, H, Q)
+    """
     flat = sources.reshape(-1, sources.shape[-1]) @ queries.reshape(-1, queries.shape[-1]).t()
     return flat.view(*sources.shape[:2], *queries.shape[:2])
 
@@ -28,7 +38,7 @@ def raw_scores(sources: Tensor, queries: Tensor) -> Tensor:
 def attention(
     raw: Tensor, query_mask: Tensor | None, source_mask: Tensor | None, temperature: float
 ) -> Tensor:
-    """Shares (G, K, H, Q) of the sources for each query.
+    """Attention of each query to the sources.
 
     Scores are clipped by a LeakyReLU, scaled per source by their norm over the *queries* of a set, and turned
     into shares by a softmax over the sources.
@@ -43,6 +53,11 @@ def attention(
         1 at valid sources.
     temperature : float
         Factor before the softmax.
+
+    Returns
+    -------
+    Tensor, (G, K, H, Q)
+        Shares of the sources; they sum to one over dimension 1.
     """
     clipped = F.leaky_relu(raw, LEAK)
     if query_mask is not None:
@@ -81,12 +96,23 @@ def word_attention(images: ImageEncoding, captions: CaptionEncoding, temperature
 
 
 def gram(sources: Tensor) -> Tensor:
-    """Inner products (G, K, K) within each source set."""
+    """Gram matrix of each source set.
+
+    Parameters
+    ----------
+    sources : Tensor, (G, K, D)
+        Source sets.
+
+    Returns
+    -------
+    Tensor, (G, K, K)
+        Inner products.
+    """
     return sources @ sources.transpose(1, 2)
 
 
 def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: Tensor) -> Tensor:
-    """Cosine (G, H, Q) of every query with its attended context, without forming the contexts.
+    """Cosine of every query with its attended context, without forming the contexts.
 
     With c = sum_k a_k r_k, <q, c> is sum_k a_k <q, r_k> and |c|^2 is a^T G a with the Gram matrix G.
 
@@ -98,6 +124,10 @@ def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: 
         See :func:`gram`.
     query_norm : Tensor, (H, Q)
         Lengths of the queries.
+
+    Returns
+    -------
+    Tensor, (G, H, Q)
     """
     dot = (share * raw).sum(1)
     flat = share.flatten(2)
@@ -107,7 +137,21 @@ def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: 
 
 
 def lse(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
-    """(1 / sharpness) log sum exp(sharpness values) over the last axis."""
+    """LogSumExp pooling over the last axis: (1 / sharpness) log sum exp(sharpness values).
+
+    Parameters
+    ----------
+    values : Tensor, (..., Q)
+        Scores.
+    mask : Tensor, broadcast to ``values``, optional
+        1 at valid values; at least one per row.
+    sharpness : float
+        Positive; the larger, the closer to the maximum.
+
+    Returns
+    -------
+    Tensor, (...)
+    """
     logits = sharpness * values
     if mask is not None:
         logits = logits.masked_fill(mask == 0, -math.inf)
@@ -115,17 +159,59 @@ def lse(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
 
 
 def mean(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
-    """Mean of the valid values over the last axis."""
+    """Mean of the valid values over the last axis.
+
+    Parameters
+    ----------
+    values : Tensor, (..., Q)
+        Scores.
+    mask : Tensor, broadcast to ``values``, optional
+        1 at valid values; at least one per row.
+    sharpness : float
+        Ignored: all pools have the same arguments.
+
+    Returns
+    -------
+    Tensor, (...)
+    """
     return values.mean(-1) if mask is None else (values * mask).sum(-1) / mask.sum(-1)
 
 
 def maximum(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
-    """Largest valid value over the last axis."""
+    """Largest valid value over the last axis.
+
+    Parameters
+    ----------
+    values : Tensor, (..., Q)
+        Scores.
+    mask : Tensor, broadcast to ``values``, optional
+        1 at valid values; at least one per row.
+    sharpness : float
+        Ignored: all pools have the same arguments.
+
+    Returns
+    -------
+    Tensor, (...)
+    """
     return (values if mask is None else values.masked_fill(mask == 0, -math.inf)).amax(-1)
 
 
 def total(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
-    """Sum of the valid values over the last axis."""
+    """Sum of the valid values over the last axis.
+
+    Parameters
+    ----------
+    values : Tensor, (..., Q)
+        Scores.
+    mask : Tensor, broadcast to ``values``, optional
+        1 at valid values.
+    sharpness : float
+        Ignored: all pools have the same arguments.
+
+    Returns
+    -------
+    Tensor, (...)
+    """
     return (values if mask is None else values * mask).sum(-1)
 
 

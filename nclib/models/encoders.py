@@ -15,12 +15,33 @@ EPS = 1e-8
 
 
 def l2(x: Tensor) -> Tensor:
-    """Return ``x / (|x| + 1e-8)`` along the last axis."""
+    """Scale to unit length along the last axis: ``x / (|x| + 1e-8)``.
+
+    Parameters
+    ----------
+    x : Tensor, (..., D)
+        Vectors.
+
+    Returns
+    -------
+    Tensor, (..., D)
+        Zero vectors stay zero.
+    """
     return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + EPS)
 
 
 def xavier_linear(n_in: int, n_out: int) -> nn.Linear:
-    """Return a linear layer with Xavier-uniform weights and zero bias."""
+    """Build a linear layer with Xavier-uniform weights and zero bias.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Width of input and output.
+
+    Returns
+    -------
+    nn.Linear
+    """
     layer = nn.Linear(n_in, n_out)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -28,7 +49,22 @@ def xavier_linear(n_in: int, n_out: int) -> nn.Linear:
 
 
 def word_mask(lengths: tuple[int, ...], width: int, like: Tensor) -> Tensor:
-    """Return (C, width) with 1 at valid words and 0 beyond, in the type and on the device of ``like``."""
+    """Mask of the valid words of padded captions.
+
+    Parameters
+    ----------
+    lengths : tuple of int, length C
+        Valid words per caption.
+    width : int
+        Words W of the padded captions.
+    like : Tensor
+        Gives number type and device.
+
+    Returns
+    -------
+    Tensor, (C, W)
+        1 at valid words and 0 beyond.
+    """
     mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
     return mask.to(like.device, like.dtype, non_blocking=True)
 

@@ -47,7 +47,17 @@ class JointEncoding:
 
 
 def mean_probability_logit(logits: Sequence[Tensor]) -> Tensor:
-    """Return the logit of the mean of ``sigmoid(logits)``, exact where a sigmoid would round to 1."""
+    """Logit of the mean of ``sigmoid(logits)``, exact where a sigmoid would round to 1.
+
+    Parameters
+    ----------
+    logits : sequence of Tensor, (...)
+        One tensor per model, of equal shapes; at least one.
+
+    Returns
+    -------
+    Tensor, (...)
+    """
     stacked = torch.stack(list(logits))
     return torch.logsumexp(F.logsigmoid(stacked), 0) - torch.logsumexp(F.logsigmoid(-stacked), 0)
 

@@ -46,7 +46,7 @@ def branch_scores(
     temperature: float,
     normalise: bool,
 ) -> Tensor:
-    """Sum over the rounds of the mean cosine of the first queries with their attended contexts: (G, H).
+    """Sum over the rounds of the mean cosine of the first queries with their attended contexts.
 
     The contexts are never formed: their cosines need inner products only, and the maps are applied to the
     sources before mixing, W c = sum_k a_k W r_k.
@@ -65,6 +65,11 @@ def branch_scores(
         Attention temperature.
     normalise : bool
         Scale updated queries to unit length.
+
+    Returns
+    -------
+    Tensor, (G, H)
+        Scores of all source sets and query sets, within [-``steps``, ``steps``].
     """
     n_sets, n_sources, dim = sources.shape
     n_queries, size, _ = queries.shape

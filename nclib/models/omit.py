@@ -515,13 +515,43 @@ class OMIT(Matcher):
 
 
 def pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean (B, D) of fragments (B, n, D) under the weights of one head (PCME, arXiv 2101.05068, Sec. 3.2)."""
+    """Mean of fragments under the weights of one head (PCME, arXiv 2101.05068, Sec. 3.2).
+
+    Parameters
+    ----------
+    pool : FragmentAttention
+        With one head.
+    x : Tensor, (B, n, D)
+        Fragments.
+    mask : Tensor, (B, n), optional
+        1 at valid fragments; at least one per row.
+
+    Returns
+    -------
+    Tensor, (B, D)
+    """
     share = pool.logits(x, mask).squeeze(-1).softmax(1)  # (B, n)
     return (share[..., None] * x).sum(1)
 
 
 def mass_of_dustbin(value: float | str) -> float | None:
-    """Mass m of a dustbin beside local mass 1; None when it goes with the number of fragments."""
+    """Mass of a dustbin beside local mass 1.
+
+    Parameters
+    ----------
+    value : float or {"uniform", "half"}
+        Positive mass; ``"half"`` is 1.
+
+    Returns
+    -------
+    float or None
+        None for ``"uniform"``: the mass depends on the number of fragments.
+
+    Raises
+    ------
+    ValueError
+        If the value is neither a positive number nor one of these names.
+    """
     if value == "uniform":
         return None
     mass = 1.0 if value == "half" else value

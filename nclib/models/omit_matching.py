@@ -29,7 +29,17 @@ def _aligned(count: int) -> int:
 
 
 def cosines(regions: Tensor, words: Tensor) -> Tensor:
-    """Inner products (B, n, m, C) of regions (B, n, D) and words (C, m, D)."""
+    """Inner products of all regions and all words.
+
+    Parameters
+    ----------
+    regions, words : Tensor, (B, n, D) and (C, m, D)
+        Of unit length.
+
+    Returns
+    -------
+    Tensor, (B, n, m, C)
+    """
     flat = words.transpose(0, 1).reshape(-1, words.shape[-1])  # (m C, D)
     padded = F.pad(flat, (0, 0, 0, _aligned(len(flat)) - len(flat)))
     product = (regions.reshape(-1, regions.shape[-1]) @ padded.t())[:, : len(flat)]
@@ -37,10 +47,19 @@ def cosines(regions: Tensor, words: Tensor) -> Tensor:
 
 
 def compare(images: Side, captions: Side) -> Tensor:
-    """Cosines (B, n, m, C) of keys and queries, dustbins first if there are any.
+    """Cosines of keys and queries, dustbins first where they exist.
 
     With ``flat`` among the captions, without gradients. A dustbin that is the words' mean then costs no
     product: its inner products are the scaled sums of the words' inner products.
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides; see the module.
+
+    Returns
+    -------
+    Tensor, (B, n, m, C)
     """
     keys, flat, scale = images["keys"], captions.get("flat"), captions.get("mean_scale")
     if flat is None:
@@ -57,7 +76,20 @@ def compare(images: Side, captions: Side) -> Tensor:
 
 
 def mean_scale(words: Tensor, vectors: Tensor) -> Tensor | None:
-    """Factors (C,) that make the sums of the words (C, W, D) the global vectors (C, D); None if none do."""
+    """Factors that scale the sums of the words to the global vectors.
+
+    Parameters
+    ----------
+    words : Tensor, (C, W, D)
+        Words, zero where padded.
+    vectors : Tensor, (C, D)
+        Unit global vectors.
+
+    Returns
+    -------
+    Tensor, (C,), or None
+        None where the vectors are not the words' scaled means: a component differs by more than 5e-7.
+    """
     total = words.sum(1)
     scale = torch.linalg.vector_norm(total, dim=-1).clamp_min(1e-12).reciprocal()
     return scale if torch.allclose(total * scale[:, None], vectors, rtol=0, atol=5e-7) else None
@@ -73,14 +105,44 @@ def _share(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def uniform(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """All regions alike, all words alike."""
+    """Uniform marginals: all regions alike, all words alike.
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides; see the module.
+    tau : float
+        Ignored.
+
+    Returns
+    -------
+    p : Tensor, (1, K, 1)
+        Weights of the regions, 1 / K each.
+    q : Tensor, (1, W, C)
+        Weights of the words, zero at padding.
+    """
     n_regions, mask = images["regions"].shape[1], captions["mask"].t()[None]  # (1, W, C)
     p = mask.new_full((1, n_regions, 1), 1 / n_regions)
     return p, mask / mask.sum(1, keepdim=True)
 
 
 def intra(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """By the cosine with the global vector of the same side (Eq. 7)."""
+    """Marginals by the cosine with the global vector of the same side (Eq. 7).
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides; see the module.
+    tau : float
+        Positive temperature of the softmax.
+
+    Returns
+    -------
+    p : Tensor, (B, K, 1)
+        Weights of the regions; sums of 1.
+    q : Tensor, (1, W, C)
+        Weights of the words; sums of 1, zero at padding.
+    """
     own_p = (images["regions"] * images["vectors"][:, None]).sum(-1)  # (B, K)
     own_q = (captions["words"] * captions["vectors"][:, None]).sum(-1)  # (C, W)
     p = (own_p / tau).softmax(1)[..., None]
@@ -88,14 +150,49 @@ def intra(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
 
 
 def inter(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """By the cosine with the global vector of the other side; other weights for every pair."""
+    """Marginals by the cosine with the global vector of the other side; other weights for every pair.
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides; see the module.
+    tau : float
+        Positive temperature of the softmax.
+
+    Returns
+    -------
+    p : Tensor, (B, K, C)
+        Weights of the regions; sums of 1.
+    q : Tensor, (B, W, C)
+        Weights of the words; sums of 1, zero at padding.
+    """
     p = cosines(images["regions"], captions["vectors"][:, None]).squeeze(2)  # (B, K, C)
     q = cosines(images["vectors"][:, None], captions["words"]).squeeze(1)  # (B, W, C)
     return (p / tau).softmax(1), _share(q / tau, captions["mask"].t()[None])
 
 
 def norm(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """By the length of a fragment before its scaling to unit length."""
+    """Marginals by the length of a fragment before its scaling to unit length.
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides, with ``norms``; see the module.
+    tau : float
+        Ignored.
+
+    Returns
+    -------
+    p : Tensor, (B, K, 1)
+        Weights of the regions; sums of 1.
+    q : Tensor, (1, W, C)
+        Weights of the words; sums of 1, zero at padding.
+
+    Raises
+    ------
+    ValueError
+        If a side lacks ``norms``.
+    """
     if "norms" not in images or "norms" not in captions:
         raise ValueError("marginals='norm' needs the lengths of the fragments: encode with this model")
     p, q = images["norms"], captions["norms"] * captions["mask"]
@@ -116,12 +213,17 @@ def add_dustbins(p: Tensor, q: Tensor, mask: Tensor, mass: float | None) -> tupl
 
     Parameters
     ----------
-    p, q : Tensor
-        Marginals as above.
+    p, q : Tensor, (B or 1, K, C or 1) and (B or 1, W, C)
+        Marginals: sums of 1 over dimension 1.
     mask : Tensor, (C, W)
         1 at words.
     mass : float, optional
         m gives a dustbin m / (1 + m). None: as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1).
+
+    Returns
+    -------
+    p : Tensor, (B or 1, K + 1, C or 1)
+    q : Tensor, (B or 1, W + 1, C)
     """
     words = mask.sum(1)  # (C,)
     share_p = 1 / (p.shape[1] + 1) if mass is None else mass / (1 + mass)
@@ -171,17 +273,45 @@ MATCHINGS = {
 
 
 def attention(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """Shares and cosines (B, n, W, C) of an image's keys, its dustbin included, for every word (Eq. 11)."""
+    """Attention of every word to an image's keys, its dustbin included (Eq. 11).
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides; see the module.
+    tau : float
+        Positive temperature of the softmax.
+
+    Returns
+    -------
+    share : Tensor, (B, n, W, C)
+        Shares of the keys; they sum to one over dimension 1.
+    s : Tensor, (B, n, W, C)
+        Cosines of keys and words.
+    """
     s = compare(images, captions)
     return (s / tau).softmax(1), s
 
 
 def attention_scores(images: Side, captions: Side, tau: float, dustbin: bool) -> Tensor:
-    """Mean over words of the cosine of a word and the mean region it attends to (Eqs. 10 and 11), (B, C).
+    """Mean over words of the cosine of a word and the mean region it attends to (Eqs. 10 and 11).
 
     With a dustbin, its share is missing from the word's inner product and present in the length of the mean:
     if it were missing from both, the cosine, blind to scale, would not notice it. The means themselves are
     not formed: their lengths follow from the Gram matrix of the regions.
+
+    Parameters
+    ----------
+    images, captions : dict of str to Tensor
+        Both sides; see the module.
+    tau : float
+        Positive temperature of the attention.
+    dustbin : bool
+        Whether an image's first key is its dustbin.
+
+    Returns
+    -------
+    Tensor, (B, C)
     """
     keys = images["keys"]
     share, s = attention(images, captions, tau)

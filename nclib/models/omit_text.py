@@ -27,6 +27,25 @@ def gru_with_mask(vocab_size: int, embed_dim: int, word_dim: int, *, word_vector
 
     Embeddings start from a normal distribution, or from the rows of a ``.npy`` file; all of them train (the
     official code means to freeze them and does not).
+
+    Parameters
+    ----------
+    vocab_size : int
+        Token ids of the data.
+    embed_dim, word_dim : int
+        Width of an encoded word and of a word embedding.
+    word_vectors : str
+        ``.npy`` file of at most ``vocab_size + 1`` rows of ``word_dim`` numbers; empty for none.
+
+    Returns
+    -------
+    TextEncoder
+        With ``vocab_size + 1`` embeddings; its words do not have unit length.
+
+    Raises
+    ------
+    ValueError
+        If the word vectors do not fit; see :func:`fill_embedding`.
     """
     encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
     torch.nn.init.normal_(encoder.embedding.weight)
@@ -42,6 +61,30 @@ def pretrained_words(
 
     In BERT id ``vocab_size`` is the mask word: [MASK] of the folder's tokenizer or, where the data's ids are
     BERT's, id 3 (``<unk>``). CLIP has no mask word.
+
+    Parameters
+    ----------
+    kind : {"bert", "clip"}
+        Transformer.
+    vocab_size : int
+        Token ids of the data.
+    embed_dim : int
+        Width of an encoded word.
+    text_folder : str
+        Folder or name of the transformer.
+    text_words : str
+        The data's vocabulary file; empty if the data's ids are the transformer's.
+    finetune : bool
+        Train the transformer.
+
+    Returns
+    -------
+    PretrainedText
+
+    Raises
+    ------
+    ValueError
+        If a file is missing or does not fit, or BERT's tokenizer lacks [MASK].
     """
     encoder = PretrainedText(
         vocab_size,
@@ -166,7 +209,14 @@ def read_word_vectors(path: str | Path, words: Sequence[str], dim: int) -> np.nd
 
 
 def fill_embedding(embedding: torch.nn.Embedding, vectors: np.ndarray) -> None:
-    """Copy word vectors into the first rows of an embedding; rows that are NaN keep what they have.
+    """Copy word vectors into the first rows of an embedding; a row of NaN changes nothing.
+
+    Parameters
+    ----------
+    embedding : torch.nn.Embedding, (rows, dim)
+        Changed in place.
+    vectors : ndarray, (at most rows, dim)
+        One row per token id.
 
     Raises
     ------

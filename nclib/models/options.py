@@ -59,6 +59,11 @@ def option(
     help : str
         A few words for readers.
 
+    Returns
+    -------
+    Option
+        Replaced by ``default`` when the class is complete.
+
     Examples
     --------
     >>> from nclib.models import Matcher, option
@@ -74,6 +79,15 @@ def option(
 def required_path(name: str, path: str, option: str, chosen: str, *users: str) -> None:
     """Require ``path`` when ``option`` has one of the values ``users``, and forbid it otherwise.
 
+    Parameters
+    ----------
+    name, path : str
+        Option that holds the path, and its value; empty when not given.
+    option, chosen : str
+        Option that decides, and its value.
+    *users : str
+        Values of ``option`` that need the path.
+
     Raises
     ------
     ValueError
@@ -86,6 +100,17 @@ def required_path(name: str, path: str, option: str, chosen: str, *users: str) -
 
 def used_with(name: str, value: Any, usual: Any, option: str, chosen: str, *users: str) -> None:
     """Forbid a value other than the usual one unless ``option`` has one of the values ``users``.
+
+    Parameters
+    ----------
+    name : str
+        Option that may be without effect.
+    value, usual : object
+        Its value and its default.
+    option, chosen : str
+        Option that decides, and its value.
+    *users : str
+        Values of ``option`` with which ``name`` has an effect.
 
     Raises
     ------

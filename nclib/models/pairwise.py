@@ -16,9 +16,21 @@ from nclib.models.region_words import RegionWordMatcher
 
 
 def padded_with_ones(words: Tensor, mask: Tensor) -> Tensor:
-    """Fill the rows of ``words`` (n, w, D) where ``mask`` (n, w) is 0 with ones.
+    """Fill padded words with ones.
 
-    Nothing depends on these rows, but the length of a zero row has no second derivative.
+    No score depends on these rows, but the length of a zero row has no second derivative.
+
+    Parameters
+    ----------
+    words : Tensor, (n, w, D)
+        Encoded words.
+    mask : Tensor, (n, w)
+        1 at words, 0 at padding.
+
+    Returns
+    -------
+    Tensor, (n, w, D)
+        A copy.
     """
     return words.masked_fill(mask[..., None] == 0, 1.0)
 

@@ -32,12 +32,17 @@ CLASSES = {"bert": "BertModel", "clip": "CLIPModel", "resnet": "ResNetModel"}
 
 
 def transformers(option: str) -> Any:
-    """Import the library, or say what to install.
+    """Import the library, or tell what to install.
 
     Parameters
     ----------
     option : str
         The model's option that needs the library, for the message.
+
+    Returns
+    -------
+    module
+        The library ``transformers``.
 
     Raises
     ------
@@ -54,7 +59,17 @@ def transformers(option: str) -> Any:
 
 @contextlib.contextmanager
 def quietly(library: Any) -> Iterator[None]:
-    """Silence the library's progress bars and reports; what is wrong with a file is an error here."""
+    """Silence the library's progress bars and reports; problems of a file are errors here.
+
+    Parameters
+    ----------
+    library : module
+        The library ``transformers``.
+
+    Yields
+    ------
+    None
+    """
     log = library.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -126,6 +141,17 @@ def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
 def read_words(words_file: str, vocab_size: int) -> list[str]:
     """Read the data's words in the order of their ids from its vocabulary file.
 
+    Parameters
+    ----------
+    words_file : str
+        JSON file with a mapping of words to ids under ``word2idx``.
+    vocab_size : int
+        Words of the data, whose ids are 0 to ``vocab_size - 1``.
+
+    Returns
+    -------
+    list of str, length ``vocab_size``
+
     Raises
     ------
     ValueError
@@ -143,10 +169,22 @@ def read_words(words_file: str, vocab_size: int) -> list[str]:
 
 
 def piece_table(words: Iterable[str], tokenizer: Any) -> Tensor:
-    """Ids of the pieces (WordPieces, byte pairs) of each word, (V, M), -1 beyond the last.
+    """Ids of the pieces (WordPieces, byte pairs) of each word.
 
     ``<start>`` and ``<end>`` are the tokenizer's own. ``<unk>``, and a word without pieces, is BERT's [UNK];
     CLIP knows no unknown word, so that it has no piece there.
+
+    Parameters
+    ----------
+    words : iterable of str, V words
+        The data's words in the order of their ids.
+    tokenizer
+        The transformer's tokenizer.
+
+    Returns
+    -------
+    Tensor, int64, (V, M)
+        -1 beyond a word's last piece; M is the longest word's number of pieces, at least 1.
     """
     t = tokenizer
     clip = t.cls_token_id is None
@@ -190,7 +228,26 @@ def cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) -> tuple[Tensor, Tensor]:
-    """Mean state of the pieces of each word: (C, P, H) to (C, W, H), and the number of pieces (C, W, 1)."""
+    """Mean state of the pieces of each word.
+
+    Parameters
+    ----------
+    states : Tensor, (C, P, H)
+        States of the pieces.
+    owner : Tensor, int64, (C, P)
+        Position of the word that each piece belongs to, in 0 to ``n_words - 1``.
+    present : Tensor, bool, (C, P)
+        False at padding.
+    n_words : int
+        Words W of the longest caption.
+
+    Returns
+    -------
+    means : Tensor, (C, W, H)
+        Zero at words without pieces.
+    count : Tensor, (C, W, 1)
+        Pieces of each word.
+    """
     states = states * present[..., None]
     total = states.new_zeros(len(states), n_words, states.shape[-1])
     total = total.scatter_add(1, owner[..., None].expand_as(states), states)  # (C, W, H)
@@ -307,6 +364,11 @@ def table_of(source: str, option: str, n_known: int, *, words_file: str, vocab_s
     vocab_size : int
         Token ids of the data.
 
+    Returns
+    -------
+    Tensor, int64, (vocab_size, M)
+        Piece ids, -1 beyond the last; without a vocabulary file the ids themselves, M = 1.
+
     Raises
     ------
     ValueError
@@ -331,10 +393,22 @@ def table_of(source: str, option: str, n_known: int, *, words_file: str, vocab_s
 def load_tokenizer(source: str, option: str) -> Any:
     """Load the tokenizer that lies beside a network.
 
+    Parameters
+    ----------
+    source : str
+        Folder or name of the network.
+    option : str
+        The model's option that holds ``source``, for messages.
+
+    Returns
+    -------
+    PreTrainedTokenizerBase
+        The library's tokenizer.
+
     Raises
     ------
     ValueError
-        If its files are missing.
+        If its files or the library are missing.
     """
     library = transformers(option)
     with quietly(library):
@@ -463,7 +537,25 @@ class Pictures(nn.Module):
 def colours(
     source: str, usual: tuple[Sequence[float], Sequence[float]]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and deviation of the colours: those of ``preprocessor_config.json``, ``usual`` without it."""
+    """Mean and deviation of the colours in a network's ``preprocessor_config.json``.
+
+    Parameters
+    ----------
+    source : str
+        Folder or name of the network.
+    usual : pair of sequences of float, length 3
+        Mean and deviation where that file, or an entry of it, is missing.
+
+    Returns
+    -------
+    mean, deviation : sequence of float, length 3
+        Of red, green and blue in [0, 1].
+
+    Raises
+    ------
+    ValueError
+        If the library is missing.
+    """
     library = transformers("image_folder")
     file = library.utils.cached_file(
         source,

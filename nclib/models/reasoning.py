@@ -25,6 +25,16 @@ def softmax_(logits: Tensor) -> Tensor:
 
     On a CPU, torch's own softmax leaves the vector units idle when the axis is shorter than 16: five times
     slower than these four calls.
+
+    Parameters
+    ----------
+    logits : Tensor, (..., N)
+        Changed in place.
+
+    Returns
+    -------
+    Tensor, (..., N)
+        ``logits``.
     """
     if logits.device.type != "cpu" or logits.shape[-1] >= 16:
         return torch.softmax(logits, -1, out=logits)
@@ -56,7 +66,22 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
 
 
 def plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
-    """Node 0 after all steps, straight from the formulas: differentiable any number of times."""
+    """Node 0 after all steps, straight from the formulas: differentiable any number of times.
+
+    Parameters
+    ----------
+    nodes : Tensor, (P, N, S)
+        Similarity nodes of each pair.
+    absent : Tensor, (P, 1, N), optional
+        0 at nodes and -inf at padding.
+    *maps : Tensor
+        For each step M (S, S), r (S), A_u (S, S) as (in, out), b_u (S).
+
+    Returns
+    -------
+    Tensor, (P, S)
+        As :func:`reason_over_pairs` gives.
+    """
     last = len(maps) - 4
     for t in range(0, len(maps), 4):
         merged, shift, update, bias = maps[t : t + 4]

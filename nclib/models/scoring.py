@@ -18,7 +18,17 @@ PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 @contextlib.contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put ``model`` in evaluation mode without gradients; restore every submodule's mode afterwards."""
+    """Put ``model`` in evaluation mode without gradients; restore every submodule's mode afterwards.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Model; also restored after an error.
+
+    Yields
+    ------
+    None
+    """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

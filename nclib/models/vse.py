@@ -17,18 +17,50 @@ from nclib.models.registry import register
 
 
 def mean_of_words(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """Return the mean of the valid words: (C, W, D) to (C, D)."""
+    """Mean of the valid words.
+
+    Parameters
+    ----------
+    words : Tensor, (C, W, D)
+        Encoded words.
+    lengths : tuple of int, length C
+        Valid words per caption, at least 1.
+
+    Returns
+    -------
+    Tensor, (C, D)
+    """
     mask = word_mask(lengths, words.shape[1], words)
     return torch.bmm(mask[:, None], words).squeeze(1) / mask.sum(1, keepdim=True)
 
 
 def mean_of_regions(regions: Tensor) -> Tensor:
-    """Return the mean over regions: (B, R, D) to (B, D)."""
+    """Mean over regions.
+
+    Parameters
+    ----------
+    regions : Tensor, (B, R, D)
+        Encoded regions.
+
+    Returns
+    -------
+    Tensor, (B, D)
+    """
     return regions.mean(1)
 
 
 def max_of_regions(regions: Tensor) -> Tensor:
-    """Return the largest value over regions, per dimension: (B, R, D) to (B, D)."""
+    """Largest value over regions, per dimension.
+
+    Parameters
+    ----------
+    regions : Tensor, (B, R, D)
+        Encoded regions.
+
+    Returns
+    -------
+    Tensor, (B, D)
+    """
     return regions.amax(1)
 
 

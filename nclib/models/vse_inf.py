@@ -20,7 +20,20 @@ UNKNOWN = 3
 
 
 def position_codes(n: int, width: int) -> Tensor:
-    """Sine and cosine codes (n, width) of the ranks 0..n-1."""
+    """Sine and cosine codes of the ranks 0 to n - 1.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    width : int
+        Even number of columns.
+
+    Returns
+    -------
+    Tensor, float64, (n, width)
+        Sines in the even columns, cosines in the odd ones.
+    """
     rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(n, dtype=torch.float64)[:, None] * rate
     return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
@@ -89,7 +102,22 @@ class ResidualRegionEncoder(nn.Module):
 
 
 def keep_rows(keep: Tensor, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Move the rows of ``values`` (B, n, ...) that ``keep`` (B, n, host) marks to the front; count them."""
+    """Move the kept rows of each set to the front, in their order, and drop the rest.
+
+    Parameters
+    ----------
+    keep : Tensor, bool, (B, n)
+        Rows to keep, on the host.
+    values : Tensor, (B, n, ...)
+        On any device.
+
+    Returns
+    -------
+    values : Tensor, (B, largest number kept, ...)
+        Rows beyond a set's number are dropped ones: mask them.
+    sizes : tuple of int, length B
+        Number of kept rows.
+    """
     order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True).to(values.device)
     shape = (*order.shape, *([1] * (values.ndim - 2)))
     moved = values.gather(1, order.view(shape).expand_as(values))
@@ -98,7 +126,18 @@ def keep_rows(keep: Tensor, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
 
 
 def not_all_dropped(keep: Tensor) -> Tensor:
-    """Keep the first fragment of a set that would lose all."""
+    """Keep the first fragment of a set that would lose all.
+
+    Parameters
+    ----------
+    keep : Tensor, bool, (B, n)
+        Fragments to keep; changed in place.
+
+    Returns
+    -------
+    Tensor, bool, (B, n)
+        ``keep``.
+    """
     keep[:, 0] |= ~keep.any(1)
     return keep
 

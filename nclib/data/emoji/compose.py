@@ -46,12 +46,41 @@ SCENE = np.dtype(
 
 
 def stream(seed: int, split: str, block: int, purpose: int) -> np.random.Generator:
-    """Return the random stream of one block of one split for one purpose."""
+    """Return the random stream of one block of one split for one purpose.
+
+    Parameters
+    ----------
+    seed : int, at least 0
+        Seed of the data set.
+    split : {"train", "val", "test"}
+        Split.
+    block : int, at least 0
+        Block of 1,000 pictures.
+    purpose : int
+        0 content, 1 boxes, 2 captions, 3 topics of the categories.
+
+    Returns
+    -------
+    Generator
+    """
     return np.random.default_rng([seed, SPLIT_STREAM[split], block, purpose])
 
 
 def held_out(n_concepts: int, seed: int) -> np.ndarray:
-    """Return the designer of each concept that only test pictures of the variant ``holdout`` use, (K,)."""
+    """Draw the designer of each concept that only test pictures of the variant ``holdout`` use.
+
+    Parameters
+    ----------
+    n_concepts : int
+        Number of concepts K.
+    seed : int, at least 0
+        Seed of the data set.
+
+    Returns
+    -------
+    ndarray, int64, (K,)
+        Row numbers in ``DESIGNERS``.
+    """
     return np.random.default_rng([seed, len(SPLIT_STREAM)]).integers(len(DESIGNERS), size=n_concepts)
 
 
@@ -110,6 +139,13 @@ def draw_boxes(scenes: np.ndarray, *, seed: int, split: str, block: int) -> np.n
     The first boxes are the objects, jittered; each further box is a jittered object with probability 0.8,
     else a random square.
 
+    Parameters
+    ----------
+    scenes : ndarray of dtype ``SCENE``, (1000,)
+        Content of the block, from :func:`compose`.
+    seed, split, block
+        Name the random stream; see :func:`stream`.
+
     Returns
     -------
     ndarray, int32, (1000, 36, 3)
@@ -134,6 +170,17 @@ def draw_boxes(scenes: np.ndarray, *, seed: int, split: str, block: int) -> np.n
 
 
 def box_corners(boxes: np.ndarray) -> np.ndarray:
-    """Return x0, y0, x1, y1 in [0, 1], float32, (..., 4), of boxes in sixteenths of a pixel, (..., 3)."""
+    """Scale boxes to corners in [0, 1].
+
+    Parameters
+    ----------
+    boxes : ndarray of int, (..., 3)
+        x, y and side in sixteenths of a pixel.
+
+    Returns
+    -------
+    ndarray, float32, (..., 4)
+        x0, y0, x1, y1, origin at the upper left.
+    """
     left, top, side = np.moveaxis(boxes, -1, 0)
     return (np.stack([left, top, left + side, top + side], -1) / (SIDE * UNIT)).astype(np.float32)

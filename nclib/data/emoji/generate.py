@@ -43,7 +43,20 @@ class Block(NamedTuple):
 
 
 def cache_key(options: Mapping[str, Any], *parts: Any) -> str:
-    """Return the digest of options, recipe version and shipped files (and further ``parts``)."""
+    """Digest of options, recipe version, shipped files and further parts.
+
+    Parameters
+    ----------
+    options : mapping of str to object
+        Options of the data, in values that JSON can hold.
+    *parts : str, bytes or ndarray
+        Further contents that the generated files depend on.
+
+    Returns
+    -------
+    str
+        SHA-256, hexadecimal.
+    """
     shipped = [*assets.asset_bytes().values(), features.CODEBOOK.read_bytes()]
     return digest([json.dumps(dict(options), sort_keys=True), f"recipe {RECIPE}", *shipped, *parts])
 
