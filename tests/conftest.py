@@ -16,7 +16,7 @@ MARKS = {"notebooks": ("notebook", "slow"), "book/test_grid.py": ("grid", "slow"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of some folders and files."""
     for item in items:
-        place = item.path.relative_to(HERE).as_posix()
+        place = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
         for start, names in MARKS.items():
             if place.startswith(start):
                 for name in names:
