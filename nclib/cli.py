@@ -83,7 +83,18 @@ def _parameters(experiment: Experiment) -> str:
 
 
 def data(words: Words) -> int:
-    """Check a folder of the papers' data, or bring other files into its layout."""
+    """Check a folder of the papers' data, or bring other files into its layout.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words after ``nclib data``.
+
+    Returns
+    -------
+    int
+        Exit status.
+    """
     from nclib.data import check, convert
 
     commands = {

@@ -23,6 +23,11 @@ def examine(root: Path | None = None) -> int:
     ----------
     root : Path, optional
         Folder of the papers' data.
+
+    Returns
+    -------
+    int
+        Exit status: 0 or 1.
     """
     found = [*_environment(), *_packages(), *_places(), *_bundled(), *_papers_data(root)]
     for good, name, text in found:

@@ -16,7 +16,13 @@ Chunk = bytes | memoryview
 
 
 def cache_folder() -> Path:
-    """Return the folder for generated data: ``$NCLIB_CACHE``, or the user's cache folder."""
+    """Return the folder for generated data: ``$NCLIB_CACHE``, or the user's cache folder.
+
+    Returns
+    -------
+    Path
+        It need not exist.
+    """
     chosen = os.environ.get("NCLIB_CACHE")
     if chosen:
         return Path(chosen).expanduser()

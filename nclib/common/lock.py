@@ -17,7 +17,23 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 def open_kept(path: Path) -> IO[str]:
-    """Open a text file for reading and writing; make it when missing, but never empty it."""
+    """Open a text file for reading and writing; make it when missing, but never empty it.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder must exist.
+
+    Returns
+    -------
+    file object
+        Text in UTF-8, positioned at the start.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be opened or made.
+    """
     return open(path, "r+", encoding="utf8", opener=lambda p, flags: os.open(p, flags | os.O_CREAT, 0o666))
 
 
@@ -53,6 +69,11 @@ def take(file: IO[Any]) -> bool:
 def make_folder(folder: Path) -> None:
     """Make the folder of a run and its parents where they are missing.
 
+    Parameters
+    ----------
+    folder : Path
+        It may exist.
+
     Raises
     ------
     ValueError
@@ -66,6 +87,11 @@ def make_folder(folder: Path) -> None:
 
 def check_writable(folder: Path) -> None:
     """Check that the folder of a run can be made, without making it.
+
+    Parameters
+    ----------
+    folder : Path
+        The nearest existing parent is examined.
 
     Raises
     ------

@@ -89,6 +89,11 @@ def option(
     help : str
         Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
 
+    Returns
+    -------
+    dataclasses.Field
+        With the rule in its metadata.
+
     Examples
     --------
     >>> @dataclasses.dataclass(frozen=True)
@@ -116,6 +121,11 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
         The unknown name.
     known : iterable of str
 
+    Returns
+    -------
+    str
+        Empty without a similar name.
+
     Examples
     --------
     >>> did_you_mean("mrat", ["mrate", "seed"])
@@ -126,7 +136,20 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str]:
-    """List all unknown names, with the nearest known one, and all values that are not allowed."""
+    """List all unknown names, with the nearest known one, and all values that are not allowed.
+
+    Parameters
+    ----------
+    values : mapping of str to value
+        Options as given.
+    allowed : mapping of str to Rule
+        Rules of the known options, as :func:`rules` returns them.
+
+    Returns
+    -------
+    list of str
+        One sentence per problem; empty when all is well.
+    """
     found = []
     for name, value in values.items():
         if name not in allowed:
@@ -146,6 +169,10 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
     values : mapping
         Those that are missing keep their defaults.
 
+    Returns
+    -------
+    instance of ``cls``
+
     Raises
     ------
     ValueError
@@ -159,7 +186,18 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a factory by name, with type hints as types where they can be evaluated."""
+    """Return the parameters of a factory by name, with type hints as types where they can be evaluated.
+
+    Parameters
+    ----------
+    factory : callable
+        Function or class.
+
+    Returns
+    -------
+    mapping of str to inspect.Parameter
+        In order of declaration.
+    """
     try:
         return inspect.signature(factory, eval_str=True).parameters
     except Exception:  # of a hint that is imported for type checkers only, whatever evaluating it raises
@@ -170,6 +208,18 @@ def misfits(values: Mapping[str, Any], allowed: Mapping[str, inspect.Parameter])
     """List the values that do not fit the type hints of their parameters.
 
     Plain types, paths, literals, None and unions of them are checked; other hints allow everything.
+
+    Parameters
+    ----------
+    values : mapping of str to value
+        Arguments as given; names that are not in ``allowed`` are skipped.
+    allowed : mapping of str to inspect.Parameter
+        As :func:`signature` returns them.
+
+    Returns
+    -------
+    list of str
+        One sentence per value that does not fit.
     """
     return [
         f"{name}={value!r}: {said}"
@@ -206,7 +256,18 @@ def _is_path(hint: Any) -> bool:
 
 
 def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values in a notebook's namespace: in its first cell these are its parameters."""
+    """Return the plain values in a notebook's namespace: in its first cell these are its parameters.
+
+    Parameters
+    ----------
+    namespace : mapping of str to value
+        As ``globals()`` returns it.
+
+    Returns
+    -------
+    dict of str to value
+        Numbers, text, None and containers; without names that start with an underscore or that Jupyter sets.
+    """
     plain = (bool, int, float, str, list, dict, tuple, set, type(None))
     return {
         k: v

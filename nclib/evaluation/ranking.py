@@ -119,7 +119,20 @@ def ranks(
 
 
 def metrics(rank: NDArray[np.float64], direction: str) -> dict[str, float]:
-    """Return recalls in percent, median and mean rank of 0-based ranks, named by direction."""
+    """Return recalls in percent, median and mean rank of 0-based ranks, named by direction.
+
+    Parameters
+    ----------
+    rank : ndarray, float, (n,)
+        Ranks of n queries, 0 for the best; halves are allowed.
+    direction : {"i2t", "t2i"}
+        Prefix of the names.
+
+    Returns
+    -------
+    dict of str to float
+        ``_r1``, ``_r5``, ``_r10`` in percent, ``_medr`` and ``_meanr`` counted from 1.
+    """
     values = {f"{direction}_r{k}": 100.0 * float((rank < k).mean()) for k in KS}
     values[f"{direction}_medr"] = float(np.floor(np.median(rank)) + 1)
     values[f"{direction}_meanr"] = float(rank.mean() + 1)
@@ -127,7 +140,18 @@ def metrics(rank: NDArray[np.float64], direction: str) -> dict[str, float]:
 
 
 def rsum(values: dict[str, float]) -> float:
-    """Return the sum of the six recalls."""
+    """Return the sum of the six recalls.
+
+    Parameters
+    ----------
+    values : dict of str to float
+        Recalls at 1, 5 and 10 of both directions in percent, as :func:`metrics` names them.
+
+    Returns
+    -------
+    float
+        In [0, 600].
+    """
     return sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in KS)
 
 

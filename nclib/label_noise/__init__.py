@@ -74,6 +74,11 @@ def options(name: str) -> type:
     name : str
         One of :func:`available`.
 
+    Returns
+    -------
+    type
+        A frozen dataclass.
+
     Raises
     ------
     ValueError
@@ -91,6 +96,10 @@ def build(name: str, **values: Any) -> DeepMethod | Projector:
         One of :func:`available`.
     **values
         The method's options, by the paper's names; those not given keep their defaults.
+
+    Returns
+    -------
+    DeepMethod or Projector
 
     Raises
     ------

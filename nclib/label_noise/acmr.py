@@ -129,6 +129,15 @@ def batch_triplet(
     negatives : (Tensor, Tensor), int64, (n,)
         Of images among the texts, of texts among the images.
     found : Tensor, bool, (n,)
+        Samples that count.
+    margin : float
+        m.
+    positive : float
+        c, the weight of the positives.
+
+    Returns
+    -------
+    Tensor, scalar
     """
     close = (half_squared(v, t) * found).sum()
     terms = [

@@ -92,6 +92,10 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
         Cosines times the logit scale, images in rows.
     same : Tensor, bool, (n, n)
         Positives; the identity for InfoNCE. A row or column without any counts as its own pair only.
+
+    Returns
+    -------
+    Tensor, (n,)
     """
     eye = torch.eye(len(S), dtype=torch.bool, device=S.device)
     losses = []

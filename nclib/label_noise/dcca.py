@@ -46,6 +46,10 @@ def correlation_loss(
         Number of the largest correlations that count; 0: all.
     loss : {"trace", "squared"}
         Sum of the correlations, or of their squares.
+
+    Returns
+    -------
+    Tensor, float64, scalar
     """
     rho = cca.correlations(h1, h2, r1, r2)
     return cca.LOSSES[loss](rho[:top] if top else rho)

@@ -38,6 +38,10 @@ def label_error(prediction: Tensor, y: Tensor) -> Tensor:
         Outputs of the classifier, without a softmax.
     y : Tensor, int64, (n,)
         Given classes.
+
+    Returns
+    -------
+    Tensor, (n,)
     """
     return torch.linalg.vector_norm(prediction - F.one_hot(y, prediction.shape[1]).to(prediction), dim=1)
 
@@ -48,8 +52,13 @@ def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
     Parameters
     ----------
     a, b : Tensor, (n, L) and (m, L)
+        Embeddings of either modality.
     same : Tensor, bool, (n, m)
         S: whether the given classes agree.
+
+    Returns
+    -------
+    Tensor, (n, m)
     """
     theta = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / 2  # (n, m)
     return F.softplus(theta) - same * theta

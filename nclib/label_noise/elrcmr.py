@@ -100,6 +100,10 @@ def within_modality(z: Tensor, predicted: Tensor) -> Tensor:
         Unit embeddings.
     predicted : Tensor, int64, (n,)
         Predicted classes.
+
+    Returns
+    -------
+    Tensor, (n,)
     """
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     positive = (predicted[:, None] == predicted) & ~itself

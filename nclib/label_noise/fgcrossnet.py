@@ -58,10 +58,19 @@ def quadruplet(
     Parameters
     ----------
     logits : Tensor, (m, K)
+        Outputs of the classifier, images and texts together.
     y : Tensor, int64, (m,)
+        Given classes.
     picks : three Tensors, int64, (m,)
         Candidates for positive, negative and second negative of every anchor; quadruples whose classes do not
         fit (positive of the anchor's class, both negatives of two further ones) are left out.
+    margin1, margin2 : float
+        Margins of the two terms.
+
+    Returns
+    -------
+    Tensor, scalar
+        0 without a positive term.
     """
     p, n, o = picks
     fits = (y[p] == y) & (y[n] != y) & (y[o] != y) & (y[o] != y[n])

@@ -39,6 +39,11 @@ def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
     y : Tensor, int64, (n,)
         Given classes.
 
+    Returns
+    -------
+    Tensor, (n,)
+        At most 0.
+
     Notes
     -----
     Computed as the log-sum-exp over the other classes minus that over all, which keeps full precision where
@@ -79,6 +84,11 @@ def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
         Unit embeddings.
     tau : float
         Temperature.
+
+    Returns
+    -------
+    Tensor, (n,)
+        Sum of both anchors of a pair.
     """
     n = len(zv)
     z = torch.cat([zv, zt])

@@ -33,7 +33,25 @@ class Family(dict[str, Callable[..., Tensor]]):
 
 
 def scores(S: Tensor) -> Tensor:
-    """Return similarities of a batch, half precision raised to float32, or raise an error that names S."""
+    """Return similarities of a batch, half precision raised to float32, or raise an error that names S.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B), B >= 1
+        Similarities of a floating type, images in rows, the given pairs on the diagonal.
+
+    Returns
+    -------
+    Tensor, (B, B)
+        ``S`` itself unless it has half precision; gradients flow.
+
+    Raises
+    ------
+    TypeError
+        If ``S`` is not a floating tensor.
+    ValueError
+        If ``S`` is not square or is empty.
+    """
     if not isinstance(S, Tensor):
         raise TypeError(f"S must be a torch.Tensor of similarities, got {type(S).__name__}")
     if S.ndim != 2 or S.shape[0] != S.shape[1] or S.shape[0] == 0:
@@ -46,7 +64,25 @@ def scores(S: Tensor) -> Tensor:
 
 
 def positive(name: str, value: float) -> float:
-    """Return ``value`` if it is positive and finite, else raise a ValueError that names it."""
+    """Return ``value`` if it is positive and finite, else raise a ValueError that names it.
+
+    Parameters
+    ----------
+    name : str
+        Word for the error message.
+    value : float
+        Above 0 and finite.
+
+    Returns
+    -------
+    float
+        ``value`` unchanged.
+
+    Raises
+    ------
+    ValueError
+        If ``value`` is not positive or not finite.
+    """
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be positive and finite, got {value}")
     return value

@@ -62,7 +62,26 @@ def rematch_sym_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) ->
 def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Tensor:
     """One-sided rematching loss ``KL(r_i || p_v2t_i) + KL(c_i || p_t2v_i)`` (L2RM Table 3, "w KL").
 
-    Parameters, shapes and errors as :func:`rematch_sym_kl`.
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    tau : float, > 0
+        Temperature.
+    floor : float, > 0
+        Smallest plan entry, before scaling.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`rematch_sym_kl`.
     """
     v2t, t2v = log_probabilities(S, tau)
     r, c = _targets(plan, S, floor)
@@ -72,8 +91,29 @@ def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Ten
 def rematch_infonce(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Tensor:
     """InfoNCE with the plan as soft target: ``H(r_i, p_v2t_i) + H(c_i, p_t2v_i)`` (L2RM Table 3).
 
-    Parameters, shapes and errors as :func:`rematch_sym_kl`. The plan carries no gradient, so this differs
-    from :func:`rematch_kl` by the entropy of the targets alone and trains the same network.
+    The plan carries no gradient, so this differs from :func:`rematch_kl` by the entropy of the targets alone
+    and trains the same network.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    tau : float, > 0
+        Temperature.
+    floor : float, > 0
+        Smallest plan entry, before scaling.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`rematch_sym_kl`.
     """
     v2t, t2v = log_probabilities(S, tau)
     r, c = _targets(plan, S, floor)

@@ -74,6 +74,11 @@ def options(name: str) -> type:
     name : str
         One of :func:`available`.
 
+    Returns
+    -------
+    type
+        A frozen dataclass.
+
     Raises
     ------
     ValueError
@@ -119,6 +124,10 @@ def build(name: str, **values: Any) -> Method:
         One of :func:`available`.
     **values
         The method's options, by the paper's names; those not given keep their defaults.
+
+    Returns
+    -------
+    Method
 
     Raises
     ------

@@ -268,6 +268,11 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]],
     paper : str
         Authors, venue and year.
 
+    Returns
+    -------
+    callable
+        The decorator; it returns the class unchanged.
+
     Raises
     ------
     TypeError

@@ -57,6 +57,11 @@ def published_warmup(dataset: str, mrate: float) -> int:
     dataset : {"f30k", "coco", "cc152k"}
     mrate : float in [0, 1]
 
+    Returns
+    -------
+    int
+        Epochs.
+
     Raises
     ------
     ValueError
@@ -150,6 +155,15 @@ def hardness(step: int, start: int, eta: float = 0.025, mu: int = 5) -> int:
         Optimiser steps so far, this one included; warm-up counts.
     start : int
         The configured batch size.
+    eta : float
+        Negatives dropped per step.
+    mu : int
+        Smallest number.
+
+    Returns
+    -------
+    int
+        At least ``mu``.
     """
     return max(math.floor(start - eta * step), mu)
 

@@ -297,7 +297,17 @@ class Mismatch:
 
 
 def load_index(path: Path) -> NDArray[Any]:
-    """Return the array in a noise-index file, whatever its numbers.
+    """Return the array in a noise-index file; its numbers are not checked.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.npy`` file.
+
+    Returns
+    -------
+    ndarray
+        Shape and type of the file.
 
     Raises
     ------

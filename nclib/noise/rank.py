@@ -293,6 +293,11 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     correlation : Tensor, (N,), N >= 1
         Correlations, best those of a whole data set.
 
+    Returns
+    -------
+    mu, gamma : Tensor, scalar
+        On the device of the correlations.
+
     Raises
     ------
     ValueError, TypeError

@@ -59,7 +59,26 @@ def values_1d(x: Any, name: str = "x") -> Array:
 
 
 def sample(x: Any, name: str = "x") -> Array:
-    """Return ``x`` as :func:`values_1d` does, refusing what no two-component mixture can be fitted to."""
+    """Return ``x`` as :func:`values_1d` does, refusing what no two-component mixture can be fitted to.
+
+    Parameters
+    ----------
+    x : Tensor, ndarray or sequence of float, (n,)
+        At least 4 finite values, not all equal.
+    name : str
+        Word for the error message.
+
+    Returns
+    -------
+    ndarray, float64, (n,)
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than 4 values or all are equal, and as :func:`values_1d`.
+    TypeError
+        If ``x`` is not numeric.
+    """
     values = values_1d(x, name)
     if values.size < 4:
         raise ValueError(f"{name} has {values.size} value(s); a mixture of two components needs at least 4")
@@ -72,7 +91,17 @@ def sample(x: Any, name: str = "x") -> Array:
 
 
 def is_scaled(low: float, high: float) -> bool:
-    """Return whether data of this range fill the open interval (0, 1), as scaled data do."""
+    """Return whether data of this range fill the open interval (0, 1), as scaled data do.
+
+    Parameters
+    ----------
+    low, high : float
+        Smallest and largest value of the data.
+
+    Returns
+    -------
+    bool
+    """
     return 0 < low <= EDGE and 1 - EDGE <= high < 1
 
 

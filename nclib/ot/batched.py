@@ -180,7 +180,25 @@ def transport_scores(
 
 
 def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, loop: str) -> Tensor:
-    """Plans (B, n, m, C) by ordinary operations; the arguments are those of :func:`transport_scores`."""
+    """Plans of every pair by ordinary operations; the plans behind :func:`transport_scores`.
+
+    Parameters
+    ----------
+    s : Tensor, (B, n, m, C)
+        Cosines of regions and words, dustbins first if there are any.
+    p, q : Tensor, (B or 1, n, C or 1) and (B or 1, m, C)
+        Marginals of regions (above 0) and words (0 at padding).
+    lam : float
+        Weight of the entropy.
+    iterations : int
+        Row and column updates, rows first.
+    loop : {"released", "log"}
+        As for :func:`scaling_plan`.
+
+    Returns
+    -------
+    Tensor, (B, n, m, C)
+    """
     form = _precision(s.dtype, lam, loop)
     return _plain_plans(s.to(form), p.to(form), q.to(form), lam, iterations, LOOPS[loop]).to(s.dtype)
 

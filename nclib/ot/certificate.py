@@ -70,7 +70,24 @@ def _entropy(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def certify(plan: Tensor, potentials: Potentials, problem: Problem, *, exact: bool = False) -> Certificate:
-    """Check a plan with the dual potentials that came with it; see :meth:`nclib.ot.Transport.certify`."""
+    """Check a plan with the dual potentials that came with it; see :meth:`nclib.ot.Transport.certify`.
+
+    Parameters
+    ----------
+    plan : Tensor, shape (..., n, m)
+        The plan, not negative.
+    potentials : Potentials
+        Dual potentials in the unit of the cost.
+    problem : Problem
+        The problem that plan and potentials solve.
+    exact : bool
+        Also solve the linear program with the network simplex (small problems).
+
+    Returns
+    -------
+    Certificate
+        All fields float64, shape (...).
+    """
     # Plan: 1. drop rows and columns that take no part; 2. value and objective of the plan; 3. dual value of
     # the potentials, the same terms with the opposite sign; 4. a feasible dual of the linear program from
     # them; 5. violations of the sums.

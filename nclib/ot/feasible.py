@@ -43,7 +43,18 @@ def proportional_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     """Mass of one feasible flow: a lower bound of the largest mass.
 
     Every row spreads its weight over its allowed columns in proportion to their weights, then overfull
-    columns are scaled back. Parameters and result as for :func:`crowded_flow`.
+    columns are scaled back.
+
+    Parameters
+    ----------
+    mask : Tensor of bool, shape (..., n, m)
+        True where transport is allowed.
+    p, q : Tensor of float64, shape (..., n) and (..., m)
+        Weights of rows and columns, not negative.
+
+    Returns
+    -------
+    Tensor of float64, shape (...)
     """
     allowed = mask.to(p.dtype)
     reach = (allowed @ q.unsqueeze(-1)).squeeze(-1)  # (..., n)
@@ -53,13 +64,35 @@ def proportional_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
 
 
 def reachable(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """Upper bound of the largest mass: the weight of the rows (columns) with any useful entry."""
+    """Upper bound of the largest mass: the weight of the rows (columns) with any useful entry.
+
+    Parameters
+    ----------
+    mask : Tensor of bool, broadcastable to (..., n, m)
+        True where transport is allowed.
+    p, q : Tensor, shape (..., n) and (..., m)
+        Weights of rows and columns, not negative.
+
+    Returns
+    -------
+    Tensor, shape (...)
+    """
     used = mask & useful(p, q)
     return torch.minimum((p * used.any(-1)).sum(-1), (q * used.any(-2)).sum(-1))
 
 
 def useful(p: Tensor, q: Tensor) -> Tensor:
-    """Entries (..., n, m) whose row and column both have weight."""
+    """Entries (..., n, m) whose row and column both have weight.
+
+    Parameters
+    ----------
+    p, q : Tensor, shape (..., n) and (..., m)
+        Weights of rows and columns, not negative.
+
+    Returns
+    -------
+    Tensor of bool, shape (..., n, m)
+    """
     return (p > 0).unsqueeze(-1) & (q > 0).unsqueeze(-2)
 
 

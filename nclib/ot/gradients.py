@@ -31,7 +31,30 @@ GRADIENTS = ("none", "envelope", "implicit", "unrolled")
 def differentiate(
     solver: Callable[[Problem], Transport], problem: Problem, gradient: str, max_iter: int, tol: float
 ) -> Transport:
-    """Solve ``problem``; ``gradient`` names how plan and value depend on its cost."""
+    """Solve ``problem``; ``gradient`` names how plan and value depend on its cost.
+
+    Parameters
+    ----------
+    solver : callable
+        From a problem whose cost carries no gradient to a Transport; not called for ``"unrolled"``.
+    problem : Problem
+        Its cost may require a gradient.
+    gradient : {"none", "envelope", "implicit", "unrolled"}
+        As the header of this module explains.
+    max_iter : int >= 1
+        Limit of the passes of the unrolled loop.
+    tol : float
+        Tolerance of the unrolled loop, relative to the mass.
+
+    Returns
+    -------
+    Transport
+
+    Raises
+    ------
+    ValueError
+        If ``gradient`` is unknown.
+    """
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
     if gradient == "unrolled":

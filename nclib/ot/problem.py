@@ -75,7 +75,22 @@ class Problem:
 
 
 def check_cost(cost: Tensor, mask: Tensor | None) -> None:
-    """Refuse a cost or a mask of the wrong kind; costs must be finite where transport is allowed."""
+    """Refuse a cost or a mask of the wrong kind; costs must be finite where transport is allowed.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m)
+        float32 or float64.
+    mask : Tensor of bool, broadcastable to (..., n, m), or None
+        True where transport is allowed; on the device of ``cost``.
+
+    Raises
+    ------
+    TypeError
+        If ``cost`` is not a float32 or float64 tensor, or ``mask`` not a bool tensor.
+    ValueError
+        If a shape or the device does not fit, or an allowed cost is NaN or infinite.
+    """
     if not isinstance(cost, Tensor):
         raise TypeError(f"cost must be a torch tensor, got {type(cost).__name__}; use torch.as_tensor(cost)")
     if cost.dtype not in ROUNDING:
@@ -108,14 +123,48 @@ def _finite(cost: Tensor, mask: Tensor | None) -> bool:
 
 
 def check_reg(reg: float) -> float:
-    """Return ``reg`` as a float; it must be finite and positive."""
+    """Return ``reg`` as a float; it must be finite and positive.
+
+    Parameters
+    ----------
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If ``reg`` is not a positive finite number.
+    """
     if isinstance(reg, bool) or not isinstance(reg, Real) or not (0 < float(reg) < math.inf):
         raise ValueError(f"reg must be a positive finite number (unit of the cost), got {reg!r}")
     return float(reg)
 
 
 def check_limits(tol: float | None, max_iter: int, default: float) -> float:
-    """Return the tolerance to use; ``max_iter`` must be a positive integer."""
+    """Return the tolerance to use; ``max_iter`` must be a positive integer.
+
+    Parameters
+    ----------
+    tol : float or None
+        Tolerance relative to the mass, between 0 and 1 (both excluded); None for the default.
+    max_iter : int >= 1
+        Limit of the iterations.
+    default : float
+        Tolerance where ``tol`` is None.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        If ``tol`` or ``max_iter`` is out of range or of another type.
+    """
     if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
         raise ValueError(f"max_iter must be a positive integer, got {max_iter!r}")
     if tol is None:
@@ -150,6 +199,28 @@ def weights(
 
     The default is uniform: 1/n and 1/m, or with ``valid_only`` over the rows (columns) that have any
     allowed entry, which is what padded problems want.
+
+    Parameters
+    ----------
+    p, q : number or array-like, broadcastable to (..., n) and (..., m), or None
+        Weights, finite and not negative, without a gradient.
+    cost : Tensor, shape (..., n, m)
+        Gives shape and device.
+    mask : Tensor of bool, broadcastable to (..., n, m), or None
+        True where transport is allowed.
+    valid_only : bool
+        Leave rows and columns without an allowed entry out of the uniform default.
+
+    Returns
+    -------
+    p, q : Tensor of float64, shape (..., n) and (..., m)
+
+    Raises
+    ------
+    TypeError
+        If a weight is not a number, an array or a tensor.
+    ValueError
+        If a weight has the wrong shape, is negative or not finite, or requires a gradient.
     """
     batch = tuple(cost.shape[:-2])
     out = []
@@ -170,6 +241,25 @@ def partial_problem(
 ) -> Problem:
     """Fill in and check a partial problem; the mass must be feasible.
 
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m)
+        float32 or float64, finite where transport is allowed.
+    mass : number or array-like, broadcastable to (...)
+        Mass to move, at most the mass that can flow.
+    p, q : number or array-like, broadcastable to (..., n) and (..., m), or None
+        Row and column weights; uniform by default.
+    reg : float
+        Weight of the entropy, in the unit of the cost; 0 for a linear program.
+    mask : Tensor of bool, broadcastable to (..., n, m), or None
+        True where transport is allowed.
+    formulation : {"extended", "capped", "linear"}
+        As in :class:`Problem`.
+
+    Returns
+    -------
+    Problem
+
     Raises
     ------
     TypeError, ValueError
@@ -184,7 +274,31 @@ def partial_problem(
 def balanced_problem(
     cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str = "balanced"
 ) -> Problem:
-    """Fill in and check a problem that moves everything; the totals must agree and be able to flow."""
+    """Fill in and check a problem that moves everything; the totals must agree and be able to flow.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (..., n, m)
+        float32 or float64, finite where transport is allowed.
+    p, q : number or array-like, broadcastable to (..., n) and (..., m), or None
+        Row and column weights; uniform over rows (columns) with an allowed entry by default.
+    reg : float
+        Weight of the entropy, in the unit of the cost; 0 for a linear program.
+    mask : Tensor of bool, broadcastable to (..., n, m), or None
+        True where transport is allowed.
+    formulation : str
+        As in :class:`Problem`.
+
+    Returns
+    -------
+    Problem
+        The columns are scaled to the total of the rows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what was given and what is allowed.
+    """
     check_cost(cost, mask)
     rows, cols = weights(p, q, cost, mask, valid_only=True)
     total, other = rows.sum(-1), cols.sum(-1)

@@ -17,6 +17,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def linear_program(problem: Problem) -> tuple[Tensor, Potentials]:
     """Solve the least-cost problem exactly, one problem of the batch after the other.
 
+    Parameters
+    ----------
+    problem : Problem
+        Checked; its entropy is left out.
+
     Returns
     -------
     plan : Tensor of float64, shape (..., n, m), on the CPU

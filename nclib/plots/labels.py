@@ -28,6 +28,12 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
     ----------
     panels : mapping of str to mapping of str to rows
         Title of the panel, then label of the run and the ``curves`` of its record.
+    height : float
+        Height of the figure in inches for one panel; several panels in two rows take 1.6 times as much.
+
+    Returns
+    -------
+    Figure
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -64,6 +70,14 @@ def sweep(
         From :func:`nclib.runs.collect`.
     x, group : str
         Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
+    xlabel : str
+        Label of the x axis.
+    value : str
+        Column of the metric, mAP in [0, 1]; read only with a ``group``.
+
+    Returns
+    -------
+    Figure
     """
     figure, ((axis,),) = grid(1, 1, 6.8, 3.3)
     if group is None:
@@ -75,7 +89,19 @@ def sweep(
 
 
 def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
-    """Draw true classes against corrected ones, rows sum to 1, one heat map per title."""
+    """Draw true classes against corrected ones, rows sum to 1, one heat map per title.
+
+    Parameters
+    ----------
+    matrices : mapping of str to ndarray, (K, K)
+        Title, then shares in [0, 1]: true classes in rows, classes by label in columns.
+    names : sequence of str, K
+        Names of the classes.
+
+    Returns
+    -------
+    Figure
+    """
     figure, axes = grid(1, len(matrices), 1.2 + 2.35 * len(matrices), 3.4)
     image = None
     for axis, (title, matrix) in zip(axes[0], matrices.items(), strict=True):
@@ -100,6 +126,12 @@ def maps(panels: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], names:
     ----------
     panels : mapping of str to (xy, labels, is_text)
         ``xy`` (n, 2); ``labels`` int (n,); ``is_text`` bool (n,): texts are drawn as crosses.
+    names : sequence of str
+        Names of the classes.
+
+    Returns
+    -------
+    Figure
     """
     import matplotlib as mpl
 
@@ -140,6 +172,10 @@ def retrieved_texts(
         Rows of the texts, best first.
     names : sequence of str
         Names of the classes.
+
+    Returns
+    -------
+    Figure
     """
     figure, axes = grid(1, 1, 8.6, 1.75 * len(queries))
     figure.set_layout_engine("none")
@@ -166,7 +202,23 @@ def retrieved_texts(
 def retrieved_pictures(
     split: CategorySplit, queries: Sequence[int], found: np.ndarray, names: Sequence[str]
 ) -> Figure:
-    """Draw text queries with the pictures found for them; parameters as :func:`retrieved_texts`."""
+    """Draw text queries with the pictures found for them; right ones blue with a tick, wrong ones orange.
+
+    Parameters
+    ----------
+    split : CategorySplit
+        With pictures and texts.
+    queries : sequence of int
+        Rows of the split.
+    found : ndarray, int, (len(queries), k)
+        Rows of the pictures, best first.
+    names : sequence of str
+        Names of the classes.
+
+    Returns
+    -------
+    Figure
+    """
     rows_, columns = found.shape
     figure, axes = grid(1, 1, 2.0 * columns, 2.75 * rows_)
     figure.set_layout_engine("none")

@@ -43,6 +43,10 @@ def learning_curves(records: Mapping[str, Record]) -> Figure:
     ----------
     records : mapping of str to Record
         The first one's losses are drawn.
+
+    Returns
+    -------
+    Figure
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -243,6 +247,10 @@ def captioned_pictures(
         For every picture, lines of (text, colour).
     columns : int
         Pictures in a row.
+
+    Returns
+    -------
+    Figure
     """
     import textwrap
 
@@ -276,7 +284,17 @@ def captioned_pictures(
 
 
 def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
-    """Draw the six recalls of several runs side by side."""
+    """Draw the six recalls of several runs side by side.
+
+    Parameters
+    ----------
+    records : mapping of str to Record or mapping of str to float
+        Label of a run, then its record or its recalls in percent, ``i2t_r1`` to ``t2i_r10``.
+
+    Returns
+    -------
+    Figure
+    """
     import pandas as pd
 
     figure, ((axis,),) = panels(1, 1, height=3.0)
@@ -298,6 +316,10 @@ def rates(table: pd.DataFrame, group: str = "label", value: str = "rsum") -> Fig
         One row per run with columns ``mrate``, ``group`` and ``value``.
     group, value : str
         Columns: what gets a line of its own, and the metric.
+
+    Returns
+    -------
+    Figure
     """
     figure, ((axis,),) = panels(1, 1, height=3.6)
     over_setting(table, "mrate", group, value, axis, xlabel="mismatch rate", ylabel="rSum on test (max 600)")

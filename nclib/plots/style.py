@@ -88,6 +88,11 @@ def panels(
         Of the whole figure in inches.
     **options
         Passed to ``matplotlib.pyplot.subplots``.
+
+    Returns
+    -------
+    figure : Figure
+    axes : ndarray of Axes, (rows, columns)
     """
     import matplotlib.pyplot as plt
 

@@ -130,7 +130,25 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file to ``*.damaged`` and warn; the run makes its content again."""
+    """Rename a damaged file to ``*.damaged`` and warn; the run makes its content again.
+
+    Parameters
+    ----------
+    path : Path
+        The file; an older ``*.damaged`` file is replaced.
+    reason : str
+        Damage, as the warning states it first.
+
+    Warns
+    -----
+    UserWarning
+        With the reason and the new name.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be renamed.
+    """
     other = path.with_name(path.name + ".damaged")
     os.replace(path, other)
     warnings.warn(f"{reason}; it was renamed to {other.name} and is made again", UserWarning, stacklevel=2)

@@ -210,7 +210,12 @@ _current: ContextVar[Processes] = ContextVar("current", default=Processes())  # 
 
 
 def current() -> Processes:
-    """Return the processes that share the current run; outside of a run, a single one."""
+    """Return the processes that share the current run; outside of a run, a single one.
+
+    Returns
+    -------
+    Processes
+    """
     return _current.get()
 
 

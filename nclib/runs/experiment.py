@@ -374,13 +374,41 @@ def _reason(run: RunOptions, protocol: str) -> str:
 
 
 def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the diagnostics in the last of some rows of the curves; empty without rows."""
+    """Return the diagnostics in the last of some rows of the curves; empty without rows.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Rows of the curves, oldest first.
+
+    Returns
+    -------
+    dict of str to value
+        Without losses, validation metrics and what every row holds.
+    """
     last = rows[-1] if rows else {}
     return {k: v for k, v in last.items() if k not in IN_EVERY_ROW and not k.startswith(("val_", "loss_"))}
 
 
 def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
+    """Raise a ValueError that names the first unknown option, the nearest known one and all of them.
+
+    Parameters
+    ----------
+    kind : str
+        Parameter of the run that holds the options, such as ``"data_options"``.
+    owner : str
+        Name of the data set or model.
+    given : mapping
+        Options as given.
+    known : collection of str
+        Names of the existing options.
+
+    Raises
+    ------
+    ValueError
+        If a name in ``given`` is not known.
+    """
     for name in (n for n in given if n not in known):
         hint = did_you_mean(name, known) or ";"
         raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")

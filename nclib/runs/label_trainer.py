@@ -40,6 +40,10 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
         Embeddings.
     labels : ndarray, int64, (n,)
         True classes of the pairs.
+
+    Returns
+    -------
+    dict of str to float
     """
     i2t = mean_average_precision(images, texts, labels, labels)
     t2i = mean_average_precision(texts, images, labels, labels)

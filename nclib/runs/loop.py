@@ -27,13 +27,35 @@ IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoin
 
 
 def seed_of(*parts: object) -> int:
-    """Return a seed that some values determine, the same on every machine."""
+    """Return a seed that some values determine, the same on every machine.
+
+    Parameters
+    ----------
+    *parts : object
+        Values whose text is the same on every machine, such as names and numbers.
+
+    Returns
+    -------
+    int
+        In [0, 2**63).
+    """
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def private_copy(tree: Any) -> Any:
-    """Copy dicts, lists and tensors, so that later steps do not change them."""
+    """Copy dicts, lists and tensors, so that later steps do not change them.
+
+    Parameters
+    ----------
+    tree : dict, list, Tensor or any value
+        Nested to any depth; values of other types are shared, not copied.
+
+    Returns
+    -------
+    dict, list, Tensor or value
+        Tensors keep their device and lose their graph.
+    """
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):

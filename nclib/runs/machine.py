@@ -64,7 +64,16 @@ def cpu_threads(n: int) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a GPU, or of the CPU."""
+    """Return the name of a GPU, or of the CPU.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Returns
+    -------
+    str
+    """
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}"
 
 

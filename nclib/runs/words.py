@@ -17,6 +17,17 @@ def value_of(text: str, rule: Rule | None = None) -> Any:
 
     Where ``rule`` asks for text, the word is text. Elsewhere true, yes, false, no (in any case), null, None,
     numbers and JSON are parsed, and every other word is text.
+
+    Parameters
+    ----------
+    text : str
+        The word.
+    rule : Rule, optional
+        Allowed values of the option.
+
+    Returns
+    -------
+    bool, int, float, str, list, dict or None
     """
     if rule is not None and rule.kind is str:
         return text

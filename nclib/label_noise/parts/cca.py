@@ -43,6 +43,10 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
     r1, r2 : float > 0
         Ridges.
 
+    Returns
+    -------
+    Tensor, (min(o1, o2),)
+
     Notes
     -----
     Cholesky factors replace the inverse roots: the singular values are the same, and the gradient is finite

@@ -72,23 +72,64 @@ def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor
 
 
 def folded_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Similarity ratio folded into (0, 1]: 1 when both modalities agree."""
+    """Similarity ratio of Eq. 7 folded into (0, 1]: 1 when both modalities agree.
+
+    Parameters
+    ----------
+    own, other : Tensor, (N,)
+        Cosines in [-1, 1], in the modality that searches and in the other one; raised to at least 1e-3.
+
+    Returns
+    -------
+    Tensor, (N,)
+    """
     a, b = own.clamp_min(SIMILARITY_FLOOR), other.clamp_min(SIMILARITY_FLOOR)
     return torch.minimum(a / b, b / a)
 
 
 def printed_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Eq. 7 as printed: grows when the other modality disagrees."""
+    """Similarity ratio of Eq. 7 as printed: grows when the other modality disagrees.
+
+    Parameters
+    ----------
+    own, other : Tensor, (N,)
+        Cosines in [-1, 1], in the modality that searches and in the other one; raised to at least 1e-3.
+
+    Returns
+    -------
+    Tensor, (N,)
+        In [1e-3, 1000].
+    """
     return own.clamp_min(SIMILARITY_FLOOR) / other.clamp_min(SIMILARITY_FLOOR)
 
 
 def distance_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Ratio of cosine distances, in [0, 1]."""
+    """Ratio of cosine distances, in [0, 1].
+
+    Parameters
+    ----------
+    own, other : Tensor, (N,)
+        Cosines in [-1, 1], in the modality that searches and in the other one.
+
+    Returns
+    -------
+    Tensor, (N,)
+    """
     return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
 
 
 def equal_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Every pair counts fully."""
+    """Constant ratio of 1: every pair counts fully.
+
+    Parameters
+    ----------
+    own, other : Tensor, (N,)
+        Cosines; only the shape of ``own`` is read.
+
+    Returns
+    -------
+    Tensor, (N,)
+    """
     return torch.ones_like(own)
 
 
@@ -206,6 +247,10 @@ def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1)
     sign : {1, -1}
         1: a similar confident pair scores high. -1: as printed, with a similarity in the place
         of a distance.
+
+    Returns
+    -------
+    Tensor, (B, |G|)
     """
     return (sign * (z @ anchors.T) / tau).softmax(1)
 

@@ -59,6 +59,10 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
     name : str
         For error messages.
 
+    Returns
+    -------
+    View
+
     Raises
     ------
     ValueError
@@ -135,6 +139,11 @@ def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
         Symmetric; ``b`` positive definite.
     k : int
         Capped at d.
+
+    Returns
+    -------
+    Tensor, float64, (d, min(k, d))
+        Eigenvectors in columns.
     """
     from scipy.linalg import eigh
 

@@ -26,6 +26,11 @@ def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
         Loss of each pair.
     keep_ratio : float in (0, 1]
         Share that counts.
+
+    Returns
+    -------
+    Tensor, (max(1, floor(B keep_ratio)),)
+        Smallest losses in any order.
     """
     return ell.topk(max(1, int(len(ell) * keep_ratio + 1e-9)), largest=False).values
 

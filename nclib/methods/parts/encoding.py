@@ -17,6 +17,12 @@ def precision(loop: Loop) -> torch.autocast:
     Parameters
     ----------
     loop : Loop
+        Its schedule names the precision; float32 without one.
+
+    Returns
+    -------
+    torch.autocast
+        bfloat16 where the schedule asks for it, else without effect.
     """
     half = getattr(getattr(loop, "schedule", None), "precision", "fp32") == "bf16"
     return torch.autocast(loop.device.type, dtype=torch.bfloat16, enabled=half)

@@ -272,7 +272,27 @@ def difference_gradient(
     :math:`-\eta\,\partial_\Theta \langle \partial_z L_{tr}(V(z; \Theta)), J v\rangle`: of the model it needs
     only :math:`Jv`, how its similarity vectors :math:`z` change along :math:`v`. That is a central difference
     of two evaluations with the same dropout; the derivative in :math:`\Theta` goes through the meta-network
-    alone. Parameters and returns are those of :func:`exact_gradient`.
+    alone.
+
+    Parameters
+    ----------
+    network : MetaMatcher
+        Its weights and buffers stay as they are.
+    train_vectors, meta_vectors : callable
+        ``f(network, tensors)``: similarity vectors of the training batch and of the meta pairs.
+    train_loss, meta_loss : callable
+        Scalar loss of the logits that the meta-network gives to these vectors.
+    lr : float
+        :math:`\eta`.
+    seed : int
+        Seed of the dropout.
+
+    Returns
+    -------
+    gradients : list of Tensor
+        In the order of ``network.meta.parameters()``.
+    loss : Tensor
+        The meta loss, detached.
     """
     phi, theta, buffers = named_tensors(network)
     device = network.device

@@ -29,7 +29,26 @@ ROUGH_TOL = 1e-6
 
 
 def solve(problem: Problem, buffers: Buffers, tol: float, max_iter: int, start: Potentials | None) -> Tensor:
-    """Solve one problem after the other into the buffers; return the indices of those left over."""
+    """Solve one problem after the other into the buffers; return the indices of those left over.
+
+    Parameters
+    ----------
+    problem : Problem
+        k problems on the CPU, cost (..., n, m).
+    buffers : Buffers
+        Filled in place where a problem is solved.
+    tol : float
+        Tolerance relative to the mass.
+    max_iter : int >= 1
+        Limit of the passes per problem.
+    start : Potentials or None
+        Potentials of a similar problem; only ``g`` is used.
+
+    Returns
+    -------
+    Tensor, int64, (r,)
+        Indices in [0, k) of the problems that are not solved.
+    """
     cost, reg, dtype = problem.cost.detach(), problem.reg, problem.cost.dtype
     n, m = cost.shape[-2:]
     costs = cost.reshape(-1, n, m).numpy()
@@ -126,7 +145,17 @@ def _solve_one(
 
 @lru_cache(maxsize=64)
 def uniform(size: int) -> Array:
-    """Return uniform weights that cannot be written to."""
+    """Return uniform weights that cannot be written to.
+
+    Parameters
+    ----------
+    size : int >= 1
+
+    Returns
+    -------
+    array of float64, shape (size,)
+        The same array for every call with this size, as long as it is cached.
+    """
     weight = np.full(size, 1 / size)
     weight.setflags(write=False)
     return weight
@@ -143,7 +172,24 @@ def _uniform_tensor(size: int) -> Tensor:
 
 
 def plain_arrays(cost: Tensor, mass: Any, mask: Tensor | None) -> tuple[Array, Array | None] | None:
-    """Cost in NumPy (infinite where forbidden) and 1 where allowed; None if this is not the plain case."""
+    """Return the cost in NumPy and a 0-1 array of allowed entries; None if this is not the plain case.
+
+    Parameters
+    ----------
+    cost : Tensor
+        Plain: float32 or float64, shape (n, m), on the CPU.
+    mass : float
+        Plain: a Python float between 0 and 1 (both excluded).
+    mask : Tensor of bool or None
+        Plain: shape (n, m), on the CPU; True where transport is allowed.
+
+    Returns
+    -------
+    cost : array, shape (n, m)
+        Infinite where forbidden.
+    allowed : array, shape (n, m), or None
+        1 where allowed, else 0, in the type of the cost; None without a mask.
+    """
     if not isinstance(cost, Tensor) or cost.ndim != 2 or cost.device.type != "cpu":
         return None
     if cost.dtype not in (torch.float32, torch.float64) or type(mass) is not float or not 0.0 < mass < 1.0:
@@ -171,6 +217,26 @@ def solve_plain(
 
     The general path takes batches, weights, non-finite entries, empty rows and what does not converge. It
     also finds a mass that cannot flow: a plan that meets its conditions proves that its mass can.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (n, m)
+        float32 or float64; other shapes give None.
+    mass : float
+        Mass to move, between 0 and 1 (both excluded).
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+    mask : Tensor of bool, shape (n, m), or None
+        True where transport is allowed.
+    formulation : {"extended", "capped"}
+    tol : float
+        Tolerance relative to the mass.
+    max_iter : int >= 1
+        Limit of the passes.
+
+    Returns
+    -------
+    Transport or None
     """
     with np.errstate(all="ignore"):  # overflow shows afterwards, in the errors
         ready = plain_arrays(cost, mass, mask)
@@ -197,7 +263,25 @@ def pack(
     col_error: float = 0.0,
     converged: bool = True,
 ) -> Transport:
-    """Wrap the arrays of one solved problem (cost, mask, mass, reg, formulation) without copying them."""
+    """Wrap the arrays of one solved problem without copying them.
+
+    Parameters
+    ----------
+    given : (cost, mask, mass, reg, formulation)
+        The problem with uniform weights, cost (n, m).
+    plan : array, shape (n, m)
+    potentials : (f, g, f_slack, g_slack)
+        Arrays (n,) and (m,) and two floats, in the unit of the cost.
+    iterations : int
+    row_error, col_error : float
+        Errors relative to the mass.
+    converged : bool
+
+    Returns
+    -------
+    Transport
+        The plan has the dtype of the cost.
+    """
     cost, mask, mass, reg, formulation = given
     f, g, *slacks = potentials
     numbers = torch.from_numpy(np.array((row_error, col_error, *slacks, mass))).unbind()

@@ -111,8 +111,30 @@ def solve(
 ) -> Solution:
     """Solve one problem whose rows and columns all have weight.
 
-    Parameters and result as for :func:`nclib.ot.backends.cpu_extended.solve`; the level is part of the row
-    scalings, ``alpha`` is 1 and ``beta`` one over the level.
+    The level is part of the row scalings: ``alpha`` is 1 and ``beta`` one over the level.
+
+    Parameters
+    ----------
+    cost : array, shape (n, m)
+        Not NaN; worked on in float64.
+    p, q : float64 arrays, shape (n,) and (m,)
+        Caps of the rows and of the columns.
+    mass, reg, tol : float
+        Mass to move, weight of the entropy in the unit of the cost, tolerance relative to the mass.
+    slack : (float, float)
+        What is not moved of the rows and of the columns.
+    allowed : array of numbers or bool, shape (n, m), or None
+        0 where forbidden, else 1.
+    newton : bool
+        Ignored: accepted for the signature of :func:`nclib.ot.backends.cpu_extended.solve`.
+    start : array, shape (m,), or None
+        First column scaling.
+    max_blocks : int
+        Passes over rows and columns before giving up.
+
+    Returns
+    -------
+    Solution
     """
     # Plan: 1. blocks: fill the columns, then the rows, each to the level that moves the mass; 2. where a
     # block took less than nine tenths of the error away, a Newton step on the columns at their caps, as far

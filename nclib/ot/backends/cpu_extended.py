@@ -248,7 +248,24 @@ class _Scaled:
 
 
 def exp_kernel(cost: Array, lowest: float, reg: float, allowed: Array | None = None) -> Array:
-    """``exp((lowest - cost) / reg)``, zero where ``allowed`` is 0, elsewhere never subnormal."""
+    """Gibbs kernel ``exp((lowest - cost) / reg)``, zero where ``allowed`` is 0, elsewhere never subnormal.
+
+    Parameters
+    ----------
+    cost : array, shape (n, m)
+        float32 or float64; infinite entries are allowed.
+    lowest : float
+        Cost at which the kernel is 1.
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+    allowed : array of numbers or bool, shape (n, m), or None
+        0 where forbidden, else 1.
+
+    Returns
+    -------
+    array, shape (n, m)
+        Type of ``cost``.
+    """
     kernel = np.subtract(cost.dtype.type(lowest), cost)
     kernel *= cost.dtype.type(1.0 / reg)
     np.exp(kernel, out=kernel)
@@ -293,6 +310,10 @@ def solve(
         First column scaling.
     max_blocks : int
         Passes over rows and columns before giving up.
+
+    Returns
+    -------
+    Solution
     """
     # Plan: 1. blocks, columns then rows, each with its dummy; 2. after every block the pace decides: done,
     # half a block more, a Newton step on log(b), or give up; 3. at the end the mass is made exact in float64,

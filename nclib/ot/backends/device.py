@@ -24,7 +24,30 @@ def solve(
     max_iter: int,
     start: Potentials | None,
 ) -> Tensor:
-    """Solve the problems of ``index`` into the buffers; return the indices that did not converge."""
+    """Solve the problems of ``index`` into the buffers; return the indices that did not converge.
+
+    Parameters
+    ----------
+    problem : Problem
+        k problems on any device, cost (..., n, m).
+    buffers : Buffers
+        Filled in place, also where a problem did not converge.
+    index : Tensor, int64, (r,)
+        Problems to solve, in [0, k).
+    method : {"scaling", "log"}
+        Products of a stabilised kernel, or log-sum-exp.
+    tol : float
+        Tolerance relative to the mass.
+    max_iter : int >= 1
+        Limit of the iterations.
+    start : Potentials or None
+        Potentials of a similar problem, in the unit of the cost.
+
+    Returns
+    -------
+    Tensor, int64, (r',)
+        The part of ``index`` that did not converge.
+    """
     # Plan: 1. costs and weights in float64, unreachable rows and columns without weight, slack that is only
     # rounding removed; 2. the smaller side as columns, since the Newton system has their size; 3. the staged
     # loop; 4. plan and potentials for the cost as given.

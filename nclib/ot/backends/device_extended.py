@@ -30,7 +30,14 @@ def scalar(level: Tensor, weight: Tensor, mass: Tensor, slack: Tensor, guess: Te
     mass, slack : Tensor, shape (k,)
         ``mass + slack`` is the total weight; z is minus infinity where the slack is 0.
     guess : Tensor, shape (k,)
+        First value of z; replaced where it is not finite.
     steps : int
+        Newton steps.
+
+    Returns
+    -------
+    Tensor, shape (k,)
+        z, minus infinity where the slack is 0.
     """
     live = weight > 0
     top = torch.where(live, level, -torch.inf).amax(-1)

@@ -138,7 +138,20 @@ class Formulation(ABC):
 
 
 def newton_step(system: Tensor, right: Tensor) -> Tensor:
-    """Solve (k, m, m) systems by Cholesky; 0 where one is not definite, never longer than LONGEST."""
+    """Solve (k, m, m) systems by Cholesky; 0 where one is not definite, never longer than LONGEST.
+
+    Parameters
+    ----------
+    system : Tensor, shape (k, m, m)
+        Symmetric.
+    right : Tensor, shape (k, m)
+        Right-hand sides.
+
+    Returns
+    -------
+    Tensor, shape (k, m)
+        Steps, scaled so that no entry exceeds LONGEST in absolute value.
+    """
     factor, info = torch.linalg.cholesky_ex(system)
     step = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
     good = (info == 0) & step.isfinite().all(-1)

@@ -32,7 +32,29 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transport:
-    """Run the loop on every problem; the plan is stopped exactly where the official code stops."""
+    """Run the loop on every problem; the plan is stopped exactly where the official code stops.
+
+    Parameters
+    ----------
+    problem : Problem
+        Extended, with cost (..., n, m).
+    method : {"auto", "scaling", "log"}
+        ``"log"`` forbids products of the kernel.
+    tol : float
+        Movement of the row potential at which the loop stops, in the unit of the cost.
+    max_iter : int >= 1
+        Limit of the passes.
+
+    Returns
+    -------
+    Transport
+        ``converged`` is False where a relative error is above 1e-6.
+
+    Raises
+    ------
+    ValueError
+        If ``method`` is unknown.
+    """
     check_method(method)
     cost, reg = problem.cost.detach(), problem.reg
     n, m = cost.shape[-2:]
@@ -75,7 +97,27 @@ def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transp
 def solve_plain(
     cost: Tensor, mass: Any, reg: float, mask: Tensor | None, tol: float, max_iter: int
 ) -> Transport | None:
-    """Run the loop on one problem with uniform weights, or return None; see :func:`cpu.solve_plain`."""
+    """Run the loop on one problem with uniform weights, or return None; see :func:`cpu.solve_plain`.
+
+    Parameters
+    ----------
+    cost : Tensor, shape (n, m)
+        float32 or float64; other shapes give None.
+    mass : float
+        Mass to move, between 0 and 1 (both excluded).
+    reg : float
+        Weight of the entropy, in the unit of the cost.
+    mask : Tensor of bool, shape (n, m), or None
+        True where transport is allowed.
+    tol : float
+        Movement of the row potential at which the loop stops, in the unit of the cost.
+    max_iter : int >= 1
+        Limit of the passes.
+
+    Returns
+    -------
+    Transport or None
+    """
     with np.errstate(all="ignore"):
         ready = plain_arrays(cost, mass, mask)
         if ready is None:

@@ -18,7 +18,17 @@ METHODS = {"auto": ("scaling", "log"), "scaling": ("scaling",), "log": ("log",)}
 
 
 def check_method(method: str) -> None:
-    """Refuse an unknown way to sum over the kernel."""
+    """Refuse an unknown way to sum over the kernel.
+
+    Parameters
+    ----------
+    method : {"auto", "scaling", "log"}
+
+    Raises
+    ------
+    ValueError
+        If ``method`` is unknown.
+    """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
@@ -26,7 +36,31 @@ def check_method(method: str) -> None:
 def solve(
     problem: Problem, *, method: str, tol: float, max_iter: int, start: Potentials | None = None
 ) -> Transport:
-    """Solve an extended, capped or (without slack) balanced problem with the backend that fits it."""
+    """Solve an extended, capped or (without slack) balanced problem with the backend that fits it.
+
+    Parameters
+    ----------
+    problem : Problem
+        Checked, with cost (..., n, m).
+    method : {"auto", "scaling", "log"}
+        Products of a stabilised kernel, log-sum-exp, or both in this order.
+    tol : float
+        Tolerance relative to the mass.
+    max_iter : int >= 1
+        Limit of the iterations of every backend that tries.
+    start : Potentials, optional
+        Potentials of a similar problem, in the unit of the cost.
+
+    Returns
+    -------
+    Transport
+        ``converged`` is False where every backend gave up.
+
+    Raises
+    ------
+    ValueError
+        If ``method`` is unknown.
+    """
     # Plan: NumPy first, unless the problems are many and tiny; what it leaves goes to torch, with products
     # of a stabilised kernel first and log-sum-exp last.
     check_method(method)

@@ -18,6 +18,20 @@ def solve(problem: Problem, *, max_iter: int, tol: float) -> Transport:
 
     Works in float64 in the log domain, batched; a very low exponent leaves forbidden entries out, so that no
     gradient is undefined.
+
+    Parameters
+    ----------
+    problem : Problem
+        Extended, capped or balanced, with cost (..., n, m).
+    max_iter : int >= 1
+        Limit of the passes; memory grows with them.
+    tol : float
+        Tolerance relative to the mass, looked at every ten passes.
+
+    Returns
+    -------
+    Transport
+        The plan carries the graph; its potentials are detached.
     """
     reg, mask = problem.reg, problem.mask
     low = torch.tensor(-1e30, dtype=torch.float64, device=problem.cost.device)
