@@ -77,8 +77,8 @@ TEST_CORES ?= $(shell "$(PYTHON)" -c 'import os; print(len(os.sched_getaffinity(
 pytest = "$(PY)" -m pytest tests -n $(TEST_CORES) --dist loadfile
 
 test: env ## run the tests of the package and of the book's tools
-	@echo "All tests but those that run a notebook; make test-all has these too, pytest -m 'not slow' is the quick part."
-	@$(pytest) -m "not notebook"
+	@echo "All tests but the notebooks, every method on every model, twenty kills and small benchmarks: make test-all."
+	@$(pytest) -m "not notebook and not exhaustive"
 
 test-all: env ## run every test, the notebooks in a small size among them
 	@$(pytest)

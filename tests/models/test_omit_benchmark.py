@@ -10,6 +10,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[2] / "book" / "bench" / "omit.py"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_record_of_a_tiny_run(tmp_path):
     out = tmp_path / "omit.json"

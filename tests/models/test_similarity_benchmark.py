@@ -11,6 +11,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "book" / "bench" / "similarity.py
 MODELS = ["saf", "scan", "vse"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_record_of_a_tiny_run(tmp_path):
     out = tmp_path / "similarity.json"

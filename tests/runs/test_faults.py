@@ -79,6 +79,7 @@ print(killed)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_ends_as_if_nothing_had_been(tmp_path: Path, undisturbed: Record) -> None:
     done = python(KILLED, str(tmp_path))

@@ -153,6 +153,7 @@ def start_of(method, folder, **values):
     ).trainer
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize("method", methods.available())
