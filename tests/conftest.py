@@ -3,7 +3,10 @@
 One thread takes all sums in one order, and small products gain nothing from more.
 """
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before NumPy: its factorisations depend on the threads
 
 import pytest
 import torch

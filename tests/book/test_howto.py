@@ -165,6 +165,7 @@ def test_lines_on_records_and_tables_run(
     assert "107 claims, 4 recorded runs" in said["claims"]
 
 
+@pytest.mark.slow
 def test_the_commands_on_full_size_make_a_folder_that_loads(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
