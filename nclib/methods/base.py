@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -197,10 +197,15 @@ class Method(TrainingMethod):
     clean_share : float
         Pairs known to be matched that the method needs besides the training set, as a share of its size.
         They are taken from the validation split, whose remaining images select the epoch.
+    tested_epochs : {"all", "last warm-up", "training"}
+        Epochs among which validation selects the tested one: all; the last one of warm-up and those after it;
+        or only those after warm-up, so that a training that collapses is not hidden behind its warm-up. Runs
+        that consist of warm-up alone select among all.
     """
 
     n_networks: ClassVar[int] = 1
     clean_share: ClassVar[float] = 0.0
+    tested_epochs: ClassVar[Literal["all", "last warm-up", "training"]] = "all"
 
     def prepare(self, network: Matcher) -> Matcher:
         """Return the network to train, for methods that add a part of their own to every model."""

@@ -174,6 +174,7 @@ class CoTeaching(Method):
     """
 
     n_networks = 2
+    tested_epochs = "training"  # as in the official codes of NCR and BiCro
     divide_at: ClassVar[str] = "epoch"
     divisions: list[Division]
 

@@ -243,6 +243,7 @@ class DECL(Method):
     """Algorithm 1 of the paper's supplement; ``options`` is a :class:`DECLOptions`."""
 
     Options = DECLOptions
+    tested_epochs = "training"  # the official code starts its record at 0 after warm-up
     # For rates above 0.4 the paper warms up for 2 (Flickr30K) or 1 (MS-COCO) epochs: published_warmup.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 20, "lr": 2e-4},

@@ -180,7 +180,8 @@ class L2RM(Method):
     def _cost(self, loop: Loop, batch: Batch, S: Tensor) -> Tensor:
         if self.options.cost == "learned":
             return self.cost_network(S)
-        return 1 - loop.cosine(batch)  # Table 3, 'w/o cost function'
+        with loop.evaluating():  # a second encoding, which must not move the statistics of batch norm
+            return 1 - loop.cosine(batch)  # Table 3, 'w/o cost function'
 
     def refine(self, cost: Tensor) -> Tensor:
         """Refined alignment: partial, masked, entropic transport of the batch (Sec. 4.3, Alg. 2).

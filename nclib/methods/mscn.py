@@ -129,6 +129,7 @@ class MSCN(CoTeaching):
 
     Options = MSCNOptions
     clean_share = 0.02
+    tested_epochs = "last warm-up"  # the official code compares one checkpoint of warm-up
     divide_at = "network"
     settings: ClassVar = {
         # The model's rate is ten times the published one, so the meta-network's is as well. Looking ahead

@@ -1,7 +1,10 @@
 """Training without a defence: what noisy correspondence does to an ordinary retrieval loss.
 
-The baseline of every method. Two losses: the hardest-negative triplet of VSE++ (Faghri et al., BMVC 2018),
-which fits mismatched pairs first and collapses, and InfoNCE, which degrades gently.
+The baselines of every method: one loss on all pairs, nothing divided, dropped or rematched. The
+hardest-negative triplet of VSE++ (Faghri et al., BMVC 2018) fits mismatched pairs first and collapses;
+InfoNCE degrades gently; two losses are bounded for each pair, so that a wrong one cannot dominate: InfoNCE
+with reverse cross entropy, which L2RM warms up with, and generalised cross entropy (Zhang and Sabuncu,
+NeurIPS 2018). The complementary loss is the method ``rcl``.
 """
 
 from __future__ import annotations
@@ -12,17 +15,24 @@ from dataclasses import dataclass
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Terms, option, register
 
+SOFTMAX = {  # losses (B,) of similarities (B, B), from the options
+    "infonce": lambda S, o: losses.info_nce(S, o.tau),
+    "infonce_rce": lambda S, o: losses.infonce_rce(S, o.tau),
+    "gce": lambda S, o: losses.generalised_cross_entropy(S, o.tau, o.q),
+}
+
 
 @dataclass(frozen=True)
 class PlainOptions:
     """Options of plain training."""
 
-    loss: str = option("triplet", choices=("triplet", "infonce"), help="ranking loss on all pairs")
+    loss: str = option("triplet", choices=("triplet", *SOFTMAX), help="ranking loss on all pairs")
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")
-    tau: float = option(0.05, above=0, help="temperature of InfoNCE")
+    tau: float = option(0.05, above=0, help="temperature of the losses other than the triplet")
+    q: float = option(0.7, above=0, high=1, help="exponent of generalised cross entropy")
 
 
-@register("plain", summary="no defence: triplet (hardest negative) or InfoNCE on all pairs")
+@register("plain", summary="one loss on all pairs: triplet, InfoNCE, or one that is bounded for each pair")
 class Plain(Method):
     """Ordinary training on all pairs, matched or not."""
 
@@ -41,6 +51,6 @@ class Plain(Method):
 
     def _terms(self, loop: Loop, batch: Batch, negatives: str) -> Terms:
         S = loop.similarity(batch)
-        if self.options.loss == "infonce":
-            return {"infonce": losses.info_nce(S, self.options.tau).mean()}
+        if self.options.loss in SOFTMAX:
+            return {self.options.loss: SOFTMAX[self.options.loss](S, self.options).mean()}
         return {"triplet": losses.triplet(S, self.options.margin, negatives).sum()}

@@ -88,11 +88,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         """Return the number of labels, of images and texts together, and the scope of the noise."""
         return {"of": 2 * len(noise.truth), "scope": noise.scope}
 
-    def train(self, loaded: LoadedLabels, progress: bool) -> dict[str, dict[str, float]]:
-        """Train to the end and return ``last``, the results of the last epoch on the test split."""
-        loaded.trainer.fit(progress)
-        return {"last": loaded.trainer.evaluate(loaded.dataset.test)}
-
     def evaluate(self, loaded: LoadedLabels) -> dict[str, dict[str, float]]:
         return {"test": loaded.trainer.evaluate(loaded.dataset.test)}
 

@@ -112,6 +112,10 @@ class SavedLoop(ABC):
     def _validate(self) -> dict[str, float]:
         """Return the results on validation, :attr:`criterion` among them."""
 
+    def _may_be_tested(self) -> bool:
+        """Whether this epoch takes part in the selection."""
+        return True
+
     @abstractmethod
     def _weights(self) -> Any:
         """Return the weights that testing needs."""
@@ -179,7 +183,7 @@ class SavedLoop(ABC):
             row = {"epoch": epoch + 1, **self._train_epoch(progress)}
             result = self._validate()
             row |= {f"val_{name}": value for name, value in result.items()}
-            if result[self.criterion] > self.best[self.criterion]:
+            if self._may_be_tested() and result[self.criterion] > self.best[self.criterion]:
                 # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
                 best = {self.criterion: result[self.criterion], "epoch": epoch + 1}
                 self.best = {**best, "weights": private_copy(self._weights())}

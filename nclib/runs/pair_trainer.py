@@ -429,6 +429,12 @@ class PairTrainer(SavedLoop):
     def _validate(self) -> dict[str, float]:
         return dict(recall(self.score(self.val), self.val.captions_per_image))
 
+    def _may_be_tested(self) -> bool:
+        s = self.schedule
+        first = {"all": 0, "last warm-up": s.warmup_epochs - 1, "training": s.warmup_epochs}
+        # Without training epochs, warm-up is the whole run.
+        return not s.epochs or self.epoch >= first[self.method.tested_epochs]
+
     # -- checkpoints ------------------------------------------------------------------------------------
 
     def _weights(self) -> list[dict[str, Any]]:

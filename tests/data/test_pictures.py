@@ -1,0 +1,187 @@
+"""Features of photographs: tables of captions, splits, resuming, and what is said about bad input."""
+
+import json
+
+import numpy as np
+import pytest
+
+import nclib
+from nclib.data import pictures
+from nclib.data.captions_table import draw_splits, read_captions
+from nclib.data.pictures import main, prepare, principal_axes
+from nclib.data.row_writer import ConvertError
+
+
+class Colours:
+    """Stands in for the network: the mean colour of each ninth of a picture, 1,280 numbers a cell."""
+
+    def extract_features(self, pixels):
+        import torch
+
+        cells = torch.nn.functional.adaptive_avg_pool2d(pixels, 7)
+        ramp = torch.linspace(0.5, 1.5, pictures.CHANNELS)[None, :, None, None]
+        return cells.mean(1, keepdim=True) * ramp + cells[:, :1] * ramp.flip(1)
+
+
+@pytest.fixture(autouse=True)
+def network(monkeypatch):
+    monkeypatch.setattr(pictures, "_network", lambda device: Colours())
+    monkeypatch.setattr(pictures, "AXES", 8)
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Thirty pictures, two or three captions each."""
+    from PIL import Image
+
+    folder, rng = tmp_path / "photos", np.random.default_rng(0)
+    folder.mkdir()
+    rows = ["image,caption"]
+    for i in range(30):
+        pixels = rng.integers(0, 255, (40 + i, 50, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i:02d}.png")
+        rows += [f'{i:02d}.png,"a picture, number {i}, version {k}"' for k in range(2 + i % 2)]
+    table = tmp_path / "captions.csv"
+    table.write_text("\n".join(rows) + "\n")
+    return folder, table, tmp_path / "out"
+
+
+# -- tables -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'image,caption\nx.jpg,"one, two"\nx.jpg,three\ny.jpg,four\n'),
+        ("a.tsv", "filename\tsentence\nx.jpg\tone, two\nx.jpg\tthree\ny.jpg\tfour\n"),
+        (
+            "results.csv",
+            "image_name| comment_number| comment\nx.jpg| 0| one, two\nx.jpg| 1| three\ny.jpg| 0| four",
+        ),
+        ("Flickr8k.token.txt", "x.jpg#0\tone,  two\nx.jpg#1\tthree\r\ny.jpg#0\tfour\n"),
+        ("bom.csv", '\ufeffimage,caption\nx.jpg,"one, two"\nx.jpg,three\ny.jpg,four\n'),
+    ],
+)
+def test_every_form_of_table(tmp_path, name, text):
+    (tmp_path / name).write_text(text, "utf8")
+    assert read_captions(tmp_path / name).captions == {"x.jpg": ["one, two", "three"], "y.jpg": ["four"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image,caption\nx.jpg,\n", "row 2: the caption is empty"),
+        ("picture,caption\nx.jpg,one\n", "no column of picture names: call it 'image'"),
+        ("x.jpg one\n", "line 1: expected 'picture<TAB>caption'"),
+        ("image,caption,split\nx.jpg,one,train\nx.jpg,two,test\n", "row 3: x.jpg is in two splits"),
+        ("image,caption,split\nx.jpg,one,trian\n", "split 'trian' is not one of"),
+        ("image,caption\n", "holds no captions"),
+    ],
+)
+def test_bad_tables(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(ConvertError, match=message):
+        read_captions(tmp_path / "t.csv")
+
+
+def test_drawn_splits_repeat_and_cover(tmp_path):
+    names = [str(i) for i in range(200)]
+    split_of = draw_splits(names, 3)
+    assert split_of == draw_splits(names, 3) != draw_splits(names, 4)
+    assert list(split_of) == names
+    assert [list(split_of.values()).count(s) for s in ("train", "dev", "test")] == [160, 20, 20]
+
+
+# -- preparing ----------------------------------------------------------------------------------------------
+
+
+def test_own_pictures_become_data(photographs):
+    folder, table, out = photographs
+    assert main(["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]) == 0
+    dataset = nclib.data.load("region_files", root=out, captions_per_image=2)
+    assert (dataset.train.n_images, dataset.val.n_images, dataset.test.n_images) == (24, 3, 3)
+    assert (dataset.n_regions, dataset.feature_dim) == (16, 8)
+    # A caption stands beside its own picture.
+    first = (out / "train_ids.txt").read_text().split()[0]
+    assert dataset.train.captions.text(0).startswith("a picture, number") or first
+    assert f"number {int(first[:2])}, version 0" in (out / "train_caps.txt").read_text().splitlines()[0]
+
+
+def test_features_are_the_cells_on_their_axes(photographs):
+    import torch
+
+    folder, table, out = photographs
+    prepare("own", images=folder, captions=table, out=out)
+    names = (out / "train_ids.txt").read_text().split()
+    maps = Colours().extract_features(
+        torch.stack([torch.from_numpy(pictures._pixels(folder / n)) for n in names])
+    )
+    cells = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(2).transpose(1, 2).numpy()
+    cells = cells.astype(np.float16).astype(np.float64)
+    mean, axes = principal_axes(cells[::2], 8)
+    np.testing.assert_allclose(np.load(out / "train_ims.npy"), (cells - mean) @ axes, atol=2e-3)
+    np.testing.assert_allclose(axes.T @ axes, np.eye(8), atol=1e-9)
+
+
+def test_a_stopped_preparation_continues(photographs, monkeypatch):
+    folder, table, out = photographs
+    monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
+    read, calls = pictures._Cells.read, []
+
+    def interrupted(self, first, last):
+        calls.append(first)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return read(self, first, last)
+
+    monkeypatch.setattr(pictures._Cells, "read", interrupted)
+    arguments = ["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]
+    assert main(arguments) == 130
+    assert main(arguments) == 0
+    assert calls[:4] == [0, 5, 10, 10]  # the rows on disk are not made again
+    other = out.with_name("other")
+    assert main([*arguments[:-1], str(other)]) == 0
+    assert (other / "train_ims.npy").read_bytes() == (out / "train_ims.npy").read_bytes()
+    assert not list(out.glob("*_cells.npy*"))
+
+
+def test_missing_and_broken_pictures_are_left_out_and_named(photographs, capsys):
+    folder, table, out = photographs
+    (folder / "03.png").unlink()
+    (folder / "04.png").write_bytes((folder / "04.png").read_bytes()[:100])
+    prepare("own", images=folder, captions=table, out=out)
+    manifest = json.loads((out / "prepared.json").read_text())
+    assert (manifest["missing"], manifest["broken"]) == (["03.png"], ["04.png"])
+    assert sum(manifest["pictures"].values()) == 28
+    assert "left out: 1 missing pictures, 03.png" in capsys.readouterr().err
+
+
+def test_other_content_is_refused(photographs, capsys):
+    folder, table, out = photographs
+    prepare("own", images=folder, captions=table, out=out)
+    prepare("own", images=folder, captions=table, out=out)
+    assert "is prepared already" in capsys.readouterr().err
+    table.write_text(table.read_text().replace("number 3", "no 3"))
+    with pytest.raises(ConvertError, match="holds features of other pictures or captions"):
+        prepare("own", images=folder, captions=table, out=out)
+
+
+def test_flickr8k_needs_its_lists_and_pictures(photographs):
+    folder, table, out = photographs
+    with pytest.raises(ConvertError, match="the official splits are missing"):
+        prepare("f8k", images=folder, captions=table, out=out)
+    for name in pictures.F8K_LISTS.values():
+        (table.parent / name).write_text("00.png\n" if "train" in name else "")
+    with pytest.raises(ConvertError, match="Flickr8K has"):
+        prepare("f8k", images=folder, captions=table, out=out)
+    assert not out.exists()
+
+
+def test_without_the_extra_it_says_so(photographs, monkeypatch):
+    import sys
+
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
+    folder, table, out = photographs
+    with pytest.raises(ImportError, match=r"pip install 'nclib\[pictures\]'"):
+        prepare("own", images=folder, captions=table, out=out)
