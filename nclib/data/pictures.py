@@ -147,7 +147,7 @@ def prepare(
         if not (cells := out / f"{split}_cells.npy").exists():
             write_rows(cells, source)
         sources[split] = np.load(cells, mmap_mode="r", allow_pickle=False)
-    mean, axes = principal_axes(sources["train"][::EVERY])
+    mean, axes = principal_axes(sources["train"][::EVERY], AXES)
     summary = {}
     for split in SPLITS:
         path = out / f"{split}_ims.npy"
@@ -349,7 +349,7 @@ class _Projected:
         return digest([self.mean, self.axes])
 
 
-def principal_axes(cells: np.ndarray, n_axes: int = AXES) -> tuple[np.ndarray, np.ndarray]:
+def principal_axes(cells: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the first principal axes of cells.
 
     Parameters
