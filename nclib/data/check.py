@@ -35,7 +35,7 @@ KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows 
 
 @dataclass(frozen=True)
 class Line:
-    """Result for one file: ``state`` is "ok", "missing", "wrong" or "other size", ``text`` content or problem."""
+    """Result for one file: a state ("ok", "missing", "wrong" or "other size"), and content or problem."""
 
     state: str
     file: str
@@ -348,7 +348,7 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data check`` with the words after it; return 0 when everything asked for is complete, else 1."""
+    """Run ``nclib data check`` with the words after it; return 0 when all is complete, else 1."""
     parser = argparse.ArgumentParser(
         prog="nclib data check", description="Check a folder of the papers' data."
     )

@@ -279,7 +279,9 @@ def _split(
     content = {path: "".join(f"{line}\n" for line in lines) for path, lines in small.items()}
     other = [path for path, text in content.items() if path.exists() and not holds(path, text)]
     if other and not replace:
-        raise ConvertError(f"there already, with other content: {some(other)}; remove them, or give --replace")
+        raise ConvertError(
+            f"there already, with other content: {some(other)}; remove them, or give --replace"
+        )
     features = out / f"{split}_ims.npy"
     write_rows(features, source, beside=content, replace=replace)
     return features

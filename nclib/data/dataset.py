@@ -120,7 +120,7 @@ class Captions:
         return Tokens(torch.from_numpy(ids), tuple(lengths.tolist()))
 
     def take(self, index: Any) -> Captions:
-        """Return a copy of some captions, in any order, as a new packed set; ``index`` as for :meth:`batch`."""
+        """Return a copy of some captions as a new packed set; ``index`` as for :meth:`batch`."""
         index = _rows(index, len(self), "index", ndim=1)
         lengths = self.lengths[index]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -192,6 +192,11 @@ def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> 
     return number
 
 
+def check_counts(**values: Any) -> dict[str, int]:
+    """Return options that are whole numbers of at least 1, as :func:`check_count`."""
+    return {name: check_count(name, value, low=1) for name, value in values.items()}
+
+
 def check_number(name: str, value: Any, *, high: float | None = None) -> float:
     """Return the option ``name`` as a float when it is a finite number from 0 to ``high``.
 

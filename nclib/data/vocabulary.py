@@ -78,7 +78,7 @@ class Vocabulary:
         return self._index.get(word, UNKNOWN)
 
     def encode(self, text: str | Sequence[str]) -> np.ndarray:
-        """Return the ids of a caption (or of its words) between ``<start>`` and ``<end>``, int32 (words + 2,)."""
+        """Return the ids of a caption or of its words, ``<start>`` and ``<end>`` added, int32 (words + 2,)."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Iterable[str | Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -102,7 +102,7 @@ class Vocabulary:
         return np.array(flat, np.int32), np.array(ends, np.int64)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Return the words of ``ids`` joined by spaces, without ``<pad> <start> <end>`` unless ``special``."""
+        """Return the words of ``ids``, joined by spaces; ``special`` keeps ``<pad> <start> <end>``."""
         return " ".join(self.words[i] for i in map(int, ids) if special or i not in (PAD, START, END))
 
     @classmethod
@@ -115,8 +115,8 @@ class Vocabulary:
     ) -> Vocabulary:
         """Build a vocabulary from captions or word lists; words are sorted, so equal captions give equal ids.
 
-        A word is kept when it occurs at least ``min_count`` times (4 in the field's files); ``tokenise`` as for
-        the class.
+        A word is kept when it occurs at least ``min_count`` times (4 in the field's files);
+        ``tokenise`` as for the class.
         """
         split = tokenise if tokenise is not None else _split
         count: Counter[str] = Counter()
