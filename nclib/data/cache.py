@@ -70,18 +70,7 @@ def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tupl
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of a cache folder whose files are all present and unchanged.
-
-    Parameters
-    ----------
-    folder : Path
-        Cache folder.
-
-    Returns
-    -------
-    dict or None
-        Facts kept with the files; None when a file is missing or changed.
-    """
+    """Return the facts of a cache folder, or None when a file is missing or changed."""
     try:
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
         good = all(digest(folder / name) == wanted for name, wanted in facts["files"].items())

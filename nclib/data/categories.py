@@ -32,6 +32,7 @@ class CategorySplit:
     ------
     ValueError
         When shapes or types do not fit together, or a feature is not finite; the message names the argument.
+        From :meth:`picture` and :meth:`text`: when the data have features only.
     """
 
     name: str
@@ -61,25 +62,13 @@ class CategorySplit:
         return self.picture_source is not None and self.text_source is not None
 
     def picture(self, row: int) -> np.ndarray:
-        """Return image ``row`` as pixels, uint8 (H, W, 3).
-
-        Raises
-        ------
-        ValueError
-            When the data have features only.
-        """
+        """Return image ``row`` as pixels, uint8 (H, W, 3)."""
         if self.picture_source is None:
             raise ValueError(f"split {self.name!r} has no pictures, only features; check has_pictures first")
         return self.picture_source(int(row))
 
     def text(self, row: int) -> str:
-        """Return text ``row`` as a string.
-
-        Raises
-        ------
-        ValueError
-            When the data have features only.
-        """
+        """Return text ``row`` as a string."""
         if self.text_source is None:
             raise ValueError(f"split {self.name!r} has no texts, only features; check has_pictures first")
         return self.text_source(int(row))
@@ -91,16 +80,11 @@ class CategoryData:
 
     Parameters
     ----------
-    name : str
+    name, checksum, licence, details
+        As for :class:`~nclib.data.Dataset`.
     train, val, test : CategorySplit
     label_names : tuple of str
         Names of the K classes; a class may have no pair.
-    checksum : str
-        SHA-256 of the content, hexadecimal; part of every record.
-    licence : str
-        Terms of use, in one line.
-    details : mapping
-        Further facts, by name.
 
     Raises
     ------
@@ -142,17 +126,17 @@ class CategoryData:
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """Number of classes K."""
         return len(self.label_names)
 
     @property
     def image_dim(self) -> int:
-        """d_v."""
+        """Width of the image features, d_v."""
         return int(self.train.images.shape[1])
 
     @property
     def text_dim(self) -> int:
-        """d_t."""
+        """Width of the text features, d_t."""
         return int(self.train.texts.shape[1])
 
     def __repr__(self) -> str:

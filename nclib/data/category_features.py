@@ -33,20 +33,7 @@ WIKIPEDIA = (
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """A feature set of the papers.
-
-    Parameters
-    ----------
-    name : str
-        Name in the catalogue.
-    hdf5 : str
-        Folder and file of the official codes.
-    sizes : tuple of int
-        Training, validation and test pairs, as printed in the papers.
-    n_classes : int
-    label_names : tuple of str
-        Empty where the files do not tell them.
-    """
+    """Feature set of the papers."""
 
     name: str
     hdf5: str
@@ -331,19 +318,7 @@ def wikipedia(*, root: PathLike, n_val: int | None = None, sizes: str = "publish
 def nuswide(*, root: PathLike, n_val: int | None = None, sizes: str = "published") -> CategoryData:
     """Load NUS-WIDE features (42,941 / 5,000 / 23,661 pairs, 10 classes).
 
-    Parameters
-    ----------
-    root, n_val, sizes
-        As for :func:`wikipedia`; default 5,000 validation pairs.
-
-    Returns
-    -------
-    CategoryData
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As :func:`wikipedia`.
+    Parameters, result and errors as for :func:`wikipedia`; default 5,000 validation pairs.
     """
     return _load("nuswide", root, n_val, sizes)
 
@@ -352,27 +327,15 @@ def nuswide(*, root: PathLike, n_val: int | None = None, sizes: str = "published
 def xmedianet(*, root: PathLike, n_val: int | None = None, sizes: str = "published") -> CategoryData:
     """Load XMediaNet features (32,000 / 4,000 / 4,000 pairs, 200 classes).
 
-    Parameters
-    ----------
-    root, n_val, sizes
-        As for :func:`wikipedia`; default 4,000 validation pairs. The features of ELRCMR's official code
-        differ from those of MRL: results on the two cannot be compared.
-
-    Returns
-    -------
-    CategoryData
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As :func:`wikipedia`.
+    Parameters, result and errors as for :func:`wikipedia`; default 4,000 validation pairs. The features of
+    ELRCMR's official code differ from those of MRL: results on the two cannot be compared.
     """
     return _load("xmedianet", root, n_val, sizes)
 
 
 @register("category_file", task="categories", summary="features of your own, in one .npz file; needs root=")
 def category_file(*, root: PathLike, n_val: int | None = None) -> CategoryData:
-    """Load features from one file, for instance CLIP features or data of one's own.
+    """Load features from one file, CLIP features or data of one's own; errors as :func:`wikipedia`.
 
     Parameters
     ----------
@@ -381,14 +344,5 @@ def category_file(*, root: PathLike, n_val: int | None = None) -> CategoryData:
         features with a row per pair, whole numbers as classes); the HDF5 and MATLAB layouts work too.
     n_val : int, optional
         Without ``valid_*`` arrays, the first ``n_val`` test pairs validate.
-
-    Returns
-    -------
-    CategoryData
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As :func:`wikipedia`.
     """
     return _load("category_file", root, n_val)

@@ -35,15 +35,7 @@ KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows 
 
 @dataclass(frozen=True)
 class Line:
-    """Result for one file.
-
-    Parameters
-    ----------
-    state : {"ok", "missing", "wrong", "other size"}
-    file : str
-    text : str
-        Content or problem, in words.
-    """
+    """Result for one file: a state ("ok", "missing", "wrong" or "other size"), and content or problem."""
 
     state: str
     file: str
@@ -127,10 +119,6 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
         Read every feature instead of some rows.
     half : bool
         Look for the float16 copies in the place of the features, as ``half=True`` of the data sets does.
-
-    Returns
-    -------
-    Report
 
     Raises
     ------
@@ -296,20 +284,10 @@ CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
 
 
 def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> list[Report]:
-    """Check every data set of which a file exists.
+    """Check every data set of which a file exists below ``root``; options as for :func:`check`.
 
     The files of Flickr30K and MS-COCO have the same names. Where ``root`` itself holds such files, they count
     for one of the two: the one that the folder is named after, else the first that is complete.
-
-    Parameters
-    ----------
-    root, full, half
-        As for :func:`check`.
-
-    Returns
-    -------
-    list of Report
-        One for each data set with a file below ``root``.
     """
     found = [r for r in (check(name, root, full=full, half=half) for name in CHECKS) if r.found]
     place = Path(root).expanduser().resolve()
@@ -334,10 +312,6 @@ def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> l
     training : sequence of (int, int)
         Images and captions of each, per training split found; a file must fit one of them. Without any,
         only its type is checked.
-
-    Returns
-    -------
-    list of Line
     """
     place = Path(root).expanduser()
     paths = [p for pattern in ("*.npy", "*/*.npy") for p in sorted(place.glob(pattern))]
@@ -374,23 +348,7 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data check`` and print its reports.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command line after ``check``; that of the process if not given.
-
-    Returns
-    -------
-    int
-        Exit status: 0 when everything asked for is complete, else 1.
-
-    Raises
-    ------
-    SystemExit
-        With status 2 after a wrong argument, 0 after ``--help``.
-    """
+    """Run ``nclib data check`` with the words after it; return 0 when all is complete, else 1."""
     parser = argparse.ArgumentParser(
         prog="nclib data check", description="Check a folder of the papers' data."
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from nclib.data.region_features import (
 )
 from nclib.data.registry import check_choice
 from nclib.data.row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
-from nclib.data.row_writer import ConvertError, RowSource, counter_of, write_rows
+from nclib.data.row_writer import ConvertError, counter_of, holds, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 __all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]
@@ -86,8 +86,7 @@ def folder(
     """
     names, layout = read_ids(Path(ids)), _layout(name, split)
     texts = _captions(layout, Path(captions), names)
-    source = FolderSource(Path(features), names, key)
-    return _split(layout, split, source, names, texts, Path(out), replace)
+    return _split(layout, split, FolderSource(Path(features), names, key), texts, Path(out), replace)
 
 
 def bottom_up(
@@ -102,7 +101,7 @@ def bottom_up(
     take_first: bool = False,
     replace: bool = False,
 ) -> Path:
-    """Gather lines of bottom-up-attention TSV files into the features file of a split.
+    """Gather lines of bottom-up-attention TSV files into the features file of a split, and return its path.
 
     The files are read twice: once to find and check every line, once to write the rows in the order of
     ``ids``. Images that ``ids`` does not name are left out.
@@ -119,11 +118,6 @@ def bottom_up(
     take_first : bool
         Where an image has several lines, take the first; without it they are an error.
 
-    Returns
-    -------
-    Path
-        The features file.
-
     Raises
     ------
     ConvertError, ValueError
@@ -131,9 +125,8 @@ def bottom_up(
     """
     names, layout = read_ids(Path(ids)), _layout(name, split)
     texts = _captions(layout, Path(captions), names)
-    paths = [Path(path) for path in features]
-    source = BottomUpSource(paths, names, regions=regions, take_first=take_first)
-    return _split(layout, split, source, names, texts, Path(out), replace)
+    source = BottomUpSource([Path(p) for p in features], names, regions=regions, take_first=take_first)
+    return _split(layout, split, source, texts, Path(out), replace)
 
 
 def half(path: str | Path, *, replace: bool = False) -> Path:
@@ -163,15 +156,11 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     if path.suffix != ".npy" or path.name.endswith(HALF):
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
-    if replace or counter_of(copy).exists() or not _is_copy(copy, path):
+    found = open_features(copy, np.float16) if copy.exists() else ""
+    is_copy = not isinstance(found, str) and not not_its_copy(found, path)
+    if replace or counter_of(copy).exists() or not is_copy:
         write_rows(copy, HalfSource(path), replace=replace)
     return copy
-
-
-def _is_copy(copy: Path, original: Path) -> bool:
-    """Whether the copy exists already, judged by some rows."""
-    found = open_features(copy, np.float16) if copy.exists() else ""
-    return not isinstance(found, str) and not not_its_copy(found, original)
 
 
 def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, replace: bool = False) -> Path:
@@ -201,10 +190,8 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
     """
     layout = _layout(name)
     place = find_folder(layout, Path(root), ("train", "dev"))
-    texts: dict[str, list[str]] = {}
-    for split in ("train", "dev"):
-        path = place / f"{split}_{layout.captions_file}"
-        texts[split] = [text for _, text in _named_captions(path)]
+    files = {split: place / f"{split}_{layout.captions_file}" for split in ("train", "dev")}
+    texts = {split: [text for _, text in _named_captions(path)] for split, path in files.items()}
     words = build_words(texts["train"] + texts["dev"])
     target = place / layout.vocabulary_file if out is None else Path(out)
     if target.exists() and not replace and not _same(target, words):
@@ -276,8 +263,7 @@ def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:
 def _split(
     layout: Layout,
     split: str,
-    source: RowSource,
-    ids: Sequence[str],
+    source: FolderSource | BottomUpSource,
     texts: Sequence[str],
     out: Path,
     replace: bool,
@@ -288,12 +274,10 @@ def _split(
     except OSError as error:
         raise ConvertError(f"{out} cannot be made ({error.strerror})") from error
     if layout.captions_file.endswith(".tsv"):
-        texts = [f"{name}\t{text}" for name, text in zip(ids, texts, strict=True)]
-    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": ids}
+        texts = [f"{name}\t{text}" for name, text in zip(source.ids, texts, strict=True)]
+    small = {out / f"{split}_{layout.captions_file}": texts, out / f"{split}_ids.txt": source.ids}
     content = {path: "".join(f"{line}\n" for line in lines) for path, lines in small.items()}
-    other = [
-        path for path, text in content.items() if path.exists() and path.read_bytes() != text.encode("utf8")
-    ]
+    other = [path for path, text in content.items() if path.exists() and not holds(path, text)]
     if other and not replace:
         raise ConvertError(
             f"there already, with other content: {some(other)}; remove them, or give --replace"
@@ -306,8 +290,8 @@ def _split(
 # -- the command --------------------------------------------------------------------------------------------
 
 
-def _half_command(options: argparse.Namespace) -> None:
-    for given in options.files:
+def _halves(files: Sequence[Path], replace: bool) -> None:
+    for given in files:
         paths = [given]
         if given.is_dir():
             try:
@@ -318,26 +302,17 @@ def _half_command(options: argparse.Namespace) -> None:
         if not paths:
             raise ConvertError(f"{given} holds no *_ims.npy or *_feat.npy")
         for path in paths:
-            print(half(path, replace=options.replace))
-
-
-def _split_command(function: Callable[..., Path], *own: str) -> Callable[[argparse.Namespace], None]:
-    names = ("features", "ids", "captions", "out", "replace", *own)
-
-    def command(options: argparse.Namespace) -> None:
-        print(function(options.name, options.split, **{name: getattr(options, name) for name in names}))
-
-    return command
+            print(half(path, replace=replace))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="nclib data convert", description="Bring other files into the field's layout."
     )
-    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    kinds = parser.add_subparsers(required=True, metavar="KIND")
     for kind, text, command in (
-        ("folder", "a .npy or .npz file per image", _split_command(folder, "key")),
-        ("bottom-up", "TSV files of bottom-up attention", _split_command(bottom_up, "regions", "take_first")),
+        ("folder", "a .npy or .npz file per image", folder),
+        ("bottom-up", "TSV files of bottom-up attention", bottom_up),
     ):
         one = kinds.add_parser(kind, help=text, description=f"Gather {text}.")
         one.add_argument("name", choices=tuple(LAYOUTS), help="whose layout to write")
@@ -355,38 +330,25 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(command=command)
     one = kinds.add_parser("half", help="float16 copies", description="Copy features as float16.")
     one.add_argument("files", type=Path, nargs="+", metavar="FILE", help="features files, or their folders")
-    one.set_defaults(command=_half_command)
+    one.set_defaults(command=_halves)
     one = kinds.add_parser("vocabulary", help="the word list", description="Write the word list of captions.")
     one.add_argument("name", choices=tuple(LAYOUTS))
     one.add_argument("root", type=Path, help="folder of the captions")
     one.add_argument("--out", type=Path, help="the file; default: beside the captions")
-    one.set_defaults(command=lambda o: vocabulary(o.name, o.root, out=o.out, replace=o.replace))
+    one.set_defaults(command=vocabulary)
     for one in kinds.choices.values():
         one.add_argument("--replace", action="store_true", help="replace files that are there")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data convert``.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command line after ``convert``; that of the process if not given.
-
-    Returns
-    -------
-    int
-        Exit status: 0 when the files are written, 1 after an error, 130 after Ctrl-C.
-
-    Raises
-    ------
-    SystemExit
-        With status 2 after a wrong argument, 0 after ``--help``.
-    """
-    options = _parser().parse_args(arguments)
+    """Run ``nclib data convert`` with the words after it; return 0, 1 after an error, or 130 after Ctrl-C."""
+    values = vars(_parser().parse_args(arguments))  # named as the parameters of the functions
+    command = values.pop("command")
     try:
-        options.command(options)
+        path = command(**values)
+        if command in (folder, bottom_up):
+            print(path)
     except (ConvertError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

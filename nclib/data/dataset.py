@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.data.buffers import Buffers
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
-_BUFFERS = Buffers()
 NUMBERS = (np.float32, np.float16, np.uint8)  # types of stored images
 
 
@@ -32,7 +30,6 @@ class Captions:
     offsets : ndarray, int64, (n_captions + 1,)
         Caption ``i`` is ``tokens[offsets[i]:offsets[i + 1]]``.
     vocabulary : Vocabulary
-        Gives the words back.
     texts : sequence of str, optional
         The captions as written, when they hold more than the known words.
 
@@ -40,6 +37,8 @@ class Captions:
     ------
     ValueError
         When offsets do not run from 0 to ``n_tokens`` upwards, a caption is empty, or an id is unknown.
+    TypeError, IndexError
+        From the methods: when ``i`` is not one integer, ``index`` not a flat list, or a number out of range.
 
     Examples
     --------
@@ -88,44 +87,12 @@ class Captions:
         return np.diff(self.offsets)
 
     def ids(self, i: int) -> np.ndarray:
-        """Return the token ids of one caption.
-
-        Parameters
-        ----------
-        i : int, in [0, n_captions)
-            Caption.
-
-        Returns
-        -------
-        ndarray, int32, (length,)
-            ``<start>`` and ``<end>`` included.
-
-        Raises
-        ------
-        TypeError, IndexError
-            When ``i`` is not one integer, or out of range.
-        """
+        """Return the token ids of caption ``i``, int32 (length,), ``<start>`` and ``<end>`` included."""
         i = int(_rows(i, len(self), "i"))
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def text(self, i: int) -> str:
-        """Return one caption as a string.
-
-        Parameters
-        ----------
-        i : int, in [0, n_captions)
-            Caption.
-
-        Returns
-        -------
-        str
-            As written, or without ``texts`` the words of its ids.
-
-        Raises
-        ------
-        TypeError, IndexError
-            When ``i`` is not one integer, or out of range.
-        """
+        """Return caption ``i`` as written, or without ``texts`` the words of its ids."""
         ids = self.ids(i)
         return self.vocabulary.decode(ids) if self.texts is None else self.texts[int(i)]
 
@@ -141,11 +108,6 @@ class Captions:
         -------
         Tokens
             ``ids`` int64 (C, longest of these captions) padded with 0 on the right.
-
-        Raises
-        ------
-        TypeError, IndexError
-            When ``index`` has another type or shape, or is out of range.
         """
         index = _rows(index, len(self), "index", ndim=1)
         first = self.offsets[index]
@@ -158,23 +120,7 @@ class Captions:
         return Tokens(torch.from_numpy(ids), tuple(lengths.tolist()))
 
     def take(self, index: Any) -> Captions:
-        """Return some captions as a new packed set.
-
-        Parameters
-        ----------
-        index : array-like of int, (C,), or of bool, (n_captions,)
-            Which captions, in which order; repeats are allowed.
-
-        Returns
-        -------
-        Captions
-            C captions, copied.
-
-        Raises
-        ------
-        TypeError, IndexError
-            When ``index`` has another type or shape, or is out of range.
-        """
+        """Return a copy of some captions as a new packed set; ``index`` as for :meth:`batch`."""
         index = _rows(index, len(self), "index", ndim=1)
         lengths = self.lengths[index]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -213,6 +159,8 @@ class Split:
     ------
     ValueError
         When shapes, types or row numbers do not fit together; the message names the argument.
+    TypeError, IndexError
+        From the methods: when row numbers have another type or shape, or are out of range.
 
     Examples
     --------
@@ -268,12 +216,9 @@ class Split:
         for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
             if value.shape != (n,) or value.dtype != np.int64:
                 raise ValueError(f"{where}{key} must be int64 ({n},), got {describe(value)}")
-        if self.boxes is not None and (
-            self.boxes.shape != (*self.images.shape[:2], 4) or self.boxes.dtype != np.float32
-        ):
-            raise ValueError(
-                f"{where}boxes must be float32 {(*self.images.shape[:2], 4)}, got {describe(self.boxes)}"
-            )
+        corners = (*self.images.shape[:2], 4)
+        if self.boxes is not None and (self.boxes.shape != corners or self.boxes.dtype != np.float32):
+            raise ValueError(f"{where}boxes must be float32 {corners}, got {describe(self.boxes)}")
 
     @property
     def n_images(self) -> int:
@@ -304,16 +249,14 @@ class Split:
         -------
         Tensor, float32, (B, R, F)
             A copy on the CPU; bytes are scaled to [0, 1].
-
-        Raises
-        ------
-        TypeError, IndexError
-            When ``rows`` has another type or shape, or is out of range.
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
         if isinstance(self.images, RowFile):
             shape = (len(rows), *self.images.shape[1:])
-            out = torch.empty(shape, pin_memory=True) if pinned else _BUFFERS.tensor(shape)
+            if pinned:
+                out = torch.empty(shape, pin_memory=True)
+            else:  # NumPy asks the system for large pages, torch does not: a third of the time
+                out = torch.from_numpy(np.empty(shape, np.float32))
             if self.images.dtype == np.float32:
                 self.images.take(rows, out.numpy())
                 return out
@@ -323,24 +266,14 @@ class Split:
         return found / 255 if found.dtype == torch.uint8 else found.float()
 
     def part(self, start: int, stop: int) -> Split:
-        """Return images ``start`` to ``stop - 1`` with their captions as a split of their own.
+        """Return images ``start`` to ``stop - 1`` (as views, counted from 0) with their captions as a split.
 
         ``details`` stays that of the whole split.
-
-        Parameters
-        ----------
-        start, stop : int, 0 <= start < stop <= n_images
-            First image, and the image after the last.
-
-        Returns
-        -------
-        Split
-            Rows count from 0; images are a view.
 
         Raises
         ------
         ValueError
-            When the range is empty or outside the split.
+            Unless 0 <= start < stop <= n_images.
         """
         if not 0 <= start < stop <= self.n_images:
             raise ValueError(f"part({start}, {stop}) must be a range within 0..{self.n_images}")
@@ -363,24 +296,12 @@ class Split:
         return self.picture_source is not None
 
     def picture(self, row: int) -> np.ndarray:
-        """Return one image as pixels.
-
-        Parameters
-        ----------
-        row : int, in [0, n_images)
-            Image.
-
-        Returns
-        -------
-        ndarray, uint8, (H, W, 3)
-            Red, green, blue.
+        """Return image ``row`` as pixels, uint8 (H, W, 3).
 
         Raises
         ------
         ValueError
             When the dataset has features only.
-        TypeError, IndexError
-            When ``row`` is not one integer, or out of range.
         """
         if self.picture_source is None:
             raise ValueError(f"split {self.name!r} has no pictures, only features; check has_pictures first")
@@ -408,22 +329,20 @@ class Split:
         ------
         ValueError
             When the content of the images is not known.
-        TypeError, IndexError
-            When rows have another type or shape, or are out of range.
         """
         if self.relevance_source is None:
             raise ValueError(
                 f"split {self.name!r} has no ground-truth relevance; check has_relevance first "
                 "(the sets 'emoji' and 'planted' have it)"
             )
-        every_image, every_caption = np.arange(self.n_images), np.arange(self.n_captions)
-        images = every_image if image_rows is None else _rows(image_rows, self.n_images, "image_rows", ndim=1)
-        captions = (
-            every_caption
-            if caption_rows is None
-            else _rows(caption_rows, self.n_captions, "caption_rows", ndim=1)
+        chosen = (
+            np.arange(size) if rows is None else _rows(rows, size, name, ndim=1)
+            for name, rows, size in (
+                ("image_rows", image_rows, self.n_images),
+                ("caption_rows", caption_rows, self.n_captions),
+            )
         )
-        return self.relevance_source(images, captions)
+        return self.relevance_source(*chosen)
 
 
 @dataclass(frozen=True, eq=False)
@@ -512,16 +431,5 @@ def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
 
 
 def describe(array: Any) -> str:
-    """Return type and shape of an array, for messages.
-
-    Parameters
-    ----------
-    array : object
-        Array, or any other object.
-
-    Returns
-    -------
-    str
-        Such as ``float32 (3, 4)``; for other objects the name of their type.
-    """
+    """Return type and shape of an array, such as ``float32 (3, 4)``, for messages."""
     return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

@@ -9,7 +9,7 @@ import numpy as np
 from nclib.common.files import digest
 from nclib.data.categories import CategoryData, CategorySplit
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.registry import check_count, check_number, register
+from nclib.data.registry import check_count, check_counts, check_number, register
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
 LICENCE = "synthetic; no rights reserved (CC0-1.0)"
@@ -45,10 +45,8 @@ def planted(
     ----------
     n_train, n_val, n_test : int
         Images per split, at least 1. The splits do not depend on each other's size.
-    regions : int
-        R, at least ``concepts_per_image``.
-    feature_dim : int
-        F.
+    regions, feature_dim : int
+        R, at least ``concepts_per_image``, and F.
     n_concepts, concepts_per_image, captions_per_image, n_classes : int
         Counts; the class of an image is its first concept modulo ``n_classes``.
     noise : float
@@ -65,12 +63,8 @@ def planted(
     ValueError, TypeError
         When an option is out of range.
     """
-    counts = {
-        "n_train": n_train, "n_val": n_val, "n_test": n_test, "feature_dim": feature_dim,
-        "captions_per_image": captions_per_image, "n_classes": n_classes,
-    }  # fmt: skip
-    for name, value in counts.items():
-        check_count(name, value, low=1)
+    check_counts(n_train=n_train, n_val=n_val, n_test=n_test, feature_dim=feature_dim, n_classes=n_classes)
+    check_count("captions_per_image", captions_per_image, low=1)
     check_count("seed", seed, low=0)
     check_count("concepts_per_image", concepts_per_image, low=2)
     check_count("n_concepts", n_concepts, low=max(concepts_per_image, n_classes))
@@ -113,12 +107,10 @@ def planted(
             relevance_source=lambda i, c: np.minimum(has[i] @ says[c].T, 1.0),
         )
 
-    train, val, test = split("train", n_train), split("val", n_val), split("test", n_test)
-    content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
-    return Dataset(
-        "planted", train, val, test, vocabulary=vocabulary, checksum=digest(content), licence=LICENCE,
-        label_names={"class": tuple(f"class {k}" for k in range(n_classes))},
-    )  # fmt: skip
+    splits = [split("train", n_train), split("val", n_val), split("test", n_test)]
+    content = [a for s in splits for a in (s.images, s.captions.tokens, s.captions.offsets)]
+    classes = {"class": tuple(f"class {k}" for k in range(n_classes))}
+    return Dataset("planted", *splits, vocabulary, digest(content), LICENCE, label_names=classes)
 
 
 @register(
@@ -142,6 +134,7 @@ def planted_category(
 
     A class is a standard normal vector in 60 dimensions. Either view of a pair adds noise of its own to it
     and passes a fixed random projection and a rectifier. Classes are drawn uniformly.
+    Errors as :func:`planted`.
 
     Parameters
     ----------
@@ -152,20 +145,8 @@ def planted_category(
     image_noise, text_noise : float
         Standard deviation of the noise in every latent dimension, 0 or more.
     seed : int
-
-    Returns
-    -------
-    CategoryData
-
-    Raises
-    ------
-    ValueError, TypeError
-        When an option is out of range.
     """
-    counts = {
-        "n_train": n_train, "n_val": n_val, "n_test": n_test, "image_dim": image_dim, "text_dim": text_dim,
-    }  # fmt: skip
-    counts = {name: check_count(name, value, low=1) for name, value in counts.items()}
+    counts = check_counts(n_train=n_train, n_val=n_val, n_test=n_test, image_dim=image_dim, text_dim=text_dim)
     check_count("n_classes", n_classes, low=2)
     check_count("seed", seed, low=0)
     check_number("image_noise", image_noise)
@@ -191,9 +172,7 @@ def planted_category(
     options = {**counts, "n_classes": n_classes, "noise": [image_noise, text_noise], "seed": seed}
     return CategoryData(
         name="planted_category",
-        train=splits["train"],
-        val=splits["val"],
-        test=splits["test"],
+        **splits,
         label_names=tuple(f"class {k}" for k in range(n_classes)),
         checksum=digest([json.dumps(options, sort_keys=True), *(s.labels for s in splits.values())]),
         licence=LICENCE,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,29 +38,14 @@ SOURCE = "file layout of the official codes"
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and counts of a package of region features.
+    """Names and counts of a package of region features."""
 
-    Parameters
-    ----------
-    name : str
-        Name in the catalogue.
-    title : str
-        Name in messages.
-    stem : str
-        Folder of the package, and beginning of its vocabulary's name.
-    captions_per_image : int
-    captions_file : str
-        Name of a captions file behind ``{split}_``.
-    benchmark : bool
-        Whether papers report results on it, with its validation protocols.
-    """
-
-    name: str
-    title: str
-    stem: str
+    name: str  # in the catalogue
+    title: str  # in messages
+    stem: str  # folder of the package, and beginning of its vocabulary's name
     captions_per_image: int
-    captions_file: str
-    benchmark: bool = True
+    captions_file: str  # name of a captions file behind {split}_
+    benchmark: bool = True  # papers report results on it, with its validation protocols
 
     @property
     def vocabulary_file(self) -> str:
@@ -87,26 +72,13 @@ class Problem(NamedTuple):
 
 @dataclass
 class Part:
-    """One split as found on disk.
+    """One split as found on disk, with the problems of its files."""
 
-    Parameters
-    ----------
-    split : str
-        As in the names of the files.
-    features : RowFile or None
-        A row per image; None when the file is missing or wrong.
-    texts : list of str
-        All captions.
-    layout : str
-        ``PER_IMAGE`` or ``PER_CAPTION``; empty when unknown.
-    problems : list of Problem
-    """
-
-    split: str
-    features: RowFile | None
-    texts: list[str]
-    layout: str
-    problems: list[Problem]
+    split: str  # as in the names of the files
+    features: RowFile | None = None  # a row per image; None when the file is missing or wrong
+    texts: list[str] = field(default_factory=list)  # all captions
+    layout: str = ""  # PER_IMAGE or PER_CAPTION; empty when unknown
+    problems: list[Problem] = field(default_factory=list)
 
 
 @register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper=SOURCE)
@@ -165,22 +137,13 @@ def coco(
 ) -> Dataset:
     """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
 
+    Parameters, result and errors as for :func:`f30k`; the folder is ``coco_precomp`` or ``coco/precomp``.
+
     Parameters
     ----------
-    root, dev_protocol, vocabulary, build_vocabulary, half
-        As for :func:`f30k`; the folder is ``coco_precomp`` or ``coco/precomp``.
     test_split : {"testall", "test"}
         All 5,000 test images, or the first 1,000. With all, ``test.details["folds"]`` holds the five
         ``(first, last + 1)`` ranges of images over which the "1K" results of papers are averaged.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As for :func:`f30k`.
     """
     check_choice("test_split", test_split, ("testall", "test"))
     return _load(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
@@ -197,20 +160,8 @@ def cc152k(
 ) -> Dataset:
     """Load Conceptual Captions 152K (150,000 / 1,000 / 1,000 images, one caption each, noisy by nature).
 
-    Parameters
-    ----------
-    root, dev_protocol, vocabulary, build_vocabulary, half
-        As for :func:`f30k`; the folder is ``cc152k_precomp`` or ``cc152k/precomp``, captions are
-        ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As for :func:`f30k`.
+    Parameters, result and errors as for :func:`f30k`; the folder is ``cc152k_precomp`` or
+    ``cc152k/precomp``, captions are ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
     """
     return _load(LAYOUTS["cc152k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
@@ -227,7 +178,8 @@ def region_files(
     """Load region features and captions of one's own, in the layout of the benchmarks.
 
     ``nclib data convert`` writes this layout from other files. All validation images are used, and runs
-    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
+    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong. Errors as for
+    :func:`f30k`.
 
     Parameters
     ----------
@@ -238,15 +190,6 @@ def region_files(
         At least 1.
     vocabulary, build_vocabulary, half
         As for :func:`f30k`; the vocabulary is built unless a file is given or found.
-
-    Returns
-    -------
-    Dataset
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        As for :func:`f30k`.
     """
     each = check_count("captions_per_image", captions_per_image, low=1)
     cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
@@ -297,14 +240,18 @@ def _load(
     if vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
-        words = build_words([*parts["train"].texts, *parts["val"].texts])
-        _keep(words, folder / layout.vocabulary_file)
+        words, path = build_words(parts["train"].texts + parts["val"].texts), folder / layout.vocabulary_file
+        try:
+            words.to_json(path)
+        except OSError as error:
+            raise ValueError(
+                f"build_vocabulary=True: {path} cannot be written ({error.strerror}); write it elsewhere "
+                "with nclib data convert vocabulary NAME ROOT --out PATH, and give vocabulary=PATH"
+            ) from error
     splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
     return Dataset(
-        name=layout.name,
-        train=splits["train"],
-        val=splits["val"],
-        test=splits["test"],
+        layout.name,
+        **splits,
         vocabulary=words,
         checksum=digest(_content(splits.values())),
         licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
@@ -318,32 +265,8 @@ def _load(
     )
 
 
-def _keep(words: Vocabulary, path: Path) -> None:
-    try:
-        words.to_json(path)
-    except OSError as error:
-        raise ValueError(
-            f"build_vocabulary=True: {path} cannot be written ({error.strerror}); write it elsewhere with "
-            "nclib data convert vocabulary NAME ROOT --out PATH, and give vocabulary=PATH"
-        ) from error
-
-
 def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
-    """Return the folder that holds the captions of any of the splits.
-
-    Parameters
-    ----------
-    layout : Layout
-        Names of the files.
-    root : Path
-        The folder itself, or a folder above it.
-    splits : sequence of str
-        Splits to look for.
-
-    Returns
-    -------
-    Path
-        Where the files are; without any, where they would be.
+    """Return the folder with the captions of any of the splits: ``root``, one below it, or where it would be.
 
     Raises
     ------
@@ -359,21 +282,7 @@ def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
 
 
 def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None) -> Path | None:
-    """Return the vocabulary file: the given one, or one in, below or beside the folder.
-
-    Parameters
-    ----------
-    layout : Layout
-        Names of the files.
-    folder : Path
-        Folder of the data.
-    given : path, optional
-        The file to use.
-
-    Returns
-    -------
-    Path or None
-        None when there is none.
+    """Return the vocabulary file: the given one, or one in, below or beside the folder; None without any.
 
     Raises
     ------
@@ -390,93 +299,34 @@ def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None)
 
 
 def build_words(texts: Iterable[str]) -> Vocabulary:
-    """Build the field's vocabulary: words that occur at least 4 times.
-
-    Parameters
-    ----------
-    texts : iterable of str
-        Captions of the training and the validation split.
-
-    Returns
-    -------
-    Vocabulary
-    """
+    """Build the field's vocabulary from captions: words that occur at least 4 times."""
     return Vocabulary.from_texts(texts, min_count=MIN_COUNT, tokenise=tokeniser.tokenise)
 
 
 def features_file(folder: Path, split: str, half: bool = False) -> Path | None:
-    """Return the features file of a split.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the data.
-    split : str
-        As in the names of the files.
-    half : bool
-        The float16 copy instead.
-
-    Returns
-    -------
-    Path or None
-        None when missing.
-    """
+    """Return the features file of a split, or its float16 copy; None when missing."""
     names = [f"{split}_{kind}{HALF if half else '.npy'}" for kind in ("ims", "feat")]
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def missing_files(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
-    """List the files that are missing.
-
-    Parameters
-    ----------
-    layout : Layout
-        Names of the files.
-    folder : Path
-        Folder of the data.
-    splits : sequence of str
-        Splits that are needed.
-    half : bool
-        Float16 copies instead of features.
-
-    Returns
-    -------
-    list of str
-        File names, a hint behind a name where one helps; empty when nothing is missing.
-    """
+    """List the names of the missing files of some splits, with a hint behind a name where one helps."""
     missing = []
     for split in splits:
-        if features_file(folder, split, half) is None:
-            original = features_file(folder, split)
-            missing.append(
-                f"{split}_ims.npy"
-                if not half
-                else f"{split}_ims{HALF} (half=True; make it with: nclib data convert half "
-                f"{original or folder / f'{split}_ims.npy'})"
-            )
+        if features_file(folder, split, half) is None and half:
+            original = features_file(folder, split) or folder / f"{split}_ims.npy"
+            how = f"(half=True; make it with: nclib data convert half {original})"
+            missing.append(f"{split}_ims{HALF} {how}")
+        elif features_file(folder, split, half) is None:
+            missing.append(f"{split}_ims.npy")
         if not (folder / f"{split}_{layout.captions_file}").is_file():
             missing.append(f"{split}_{layout.captions_file}")
     return missing
 
 
 def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
-    """Open one split whose files exist, and tell its row layout.
-
-    Parameters
-    ----------
-    layout : Layout
-    folder : Path
-    split : str
-        As in the names of the files.
-    half : bool
-        Read the float16 copy.
-
-    Returns
-    -------
-    Part
-        With its problems listed; a bad file raises nothing.
-    """
-    part = Part(split, None, [], "", [])
+    """Open one split whose files exist, and tell its row layout; problems are listed, not raised."""
+    part = Part(split)
     captions = f"{split}_{layout.captions_file}"
     try:
         part.texts = [text for _, text in read_named_captions(folder / captions)]
@@ -505,25 +355,13 @@ def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> 
         )
         part.problems.append(Problem(path.name, problem))
     original = features_file(folder, split) if half else None
-    if original is not None and part.features is not None:
-        different = not_its_copy(array, original)
-        if different:
-            part.problems.append(Problem(path.name, f"{path.name} {different}"))
+    if original is not None and part.features is not None and (different := not_its_copy(array, original)):
+        part.problems.append(Problem(path.name, f"{path.name} {different}"))
     return part
 
 
 def read_named_captions(path: Path) -> list[tuple[str, str]]:
-    """Read captions, one per line, with their image ids.
-
-    Parameters
-    ----------
-    path : Path
-        ``.tsv``: image id, tab, caption. Any other: the caption.
-
-    Returns
-    -------
-    list of (str, str)
-        Image id ('' when not in a ``.tsv`` file) and caption.
+    """Read captions, one per line, with their image ids ('' but in ``.tsv`` files: image id, tab, caption).
 
     Raises
     ------
@@ -552,14 +390,7 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
 
 
 def open_features(path: Path, dtype: Any) -> RowFile | str:
-    """Open a features file.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.npy`` file.
-    dtype : dtype
-        Number type that it must have, native byte order.
+    """Open a features file of a number type in native byte order.
 
     Returns
     -------
@@ -579,14 +410,7 @@ def open_features(path: Path, dtype: Any) -> RowFile | str:
 
 
 def not_its_copy(half: RowFile, original: Path) -> str:
-    """Compare sampled rows of a float16 copy with its original.
-
-    Parameters
-    ----------
-    half : RowFile, float16, (rows, regions, features)
-        The copy.
-    original : Path
-        The float32 file.
+    """Compare sampled rows of a float16 copy, (rows, regions, features), with its float32 original.
 
     Returns
     -------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
 
+from nclib.common.options import did_you_mean
 from nclib.common.registry import Catalogue, Registry
 from nclib.data.categories import CategoryData
 from nclib.data.dataset import Dataset
@@ -61,22 +61,17 @@ def register(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds a data set to the catalogue.
 
+    Its function's parameters are the options of the data set.
+
     Parameters
     ----------
     name : str
         Name for :func:`nclib.data.load` and the parameter ``dataset`` of runs; can be taken once.
-    summary : str
-        A few words for the catalogue.
-    paper : str
-        Source of the data, for the catalogue.
+    summary, paper : str
+        A few words, and the source of the data, for the catalogue.
     task : {"pairs", "categories"}
         ``"pairs"`` for image-caption retrieval; the function returns a :class:`~nclib.data.Dataset`.
         ``"categories"`` for category retrieval; it returns a :class:`~nclib.data.CategoryData`.
-
-    Returns
-    -------
-    callable
-        Decorator for a function whose parameters are the options of the data set.
 
     Raises
     ------
@@ -136,8 +131,7 @@ def load(name: str, **options: Any) -> Any:
     allowed = inspect.signature(entry.factory).parameters
     for option in options:
         if option not in allowed:
-            near = difflib.get_close_matches(option, allowed, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
+            hint = did_you_mean(option, allowed) or "."
             raise TypeError(f"dataset {name!r} has no option {option!r}{hint} Options: {', '.join(allowed)}.")
     found = entry.factory(**options)
     task = datasets.task(name)
@@ -150,12 +144,11 @@ def load(name: str, **options: Any) -> Any:
 
 
 def available(task: str | None = None) -> Catalogue:
-    """Return the names of the data sets, each with its summary.
+    """Return the names of the data sets (of one task, or of both), each with its summary.
 
     Parameters
     ----------
     task : {"pairs", "categories"}, optional
-        Data sets of one task; default: all.
 
     Returns
     -------
@@ -182,27 +175,12 @@ def available(task: str | None = None) -> Catalogue:
 
 
 def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:
-    """Check a whole number.
-
-    Parameters
-    ----------
-    name : str
-        The option, for messages.
-    value : object
-        Its value.
-    low : int
-        Smallest allowed value.
-    high : int, optional
-        Largest allowed value.
-
-    Returns
-    -------
-    int
+    """Return the option ``name`` when it is a whole number from ``low`` to ``high``.
 
     Raises
     ------
     TypeError, ValueError
-        When it is not a whole number from ``low`` to ``high``.
+        For any other value.
     """
     limits = f"at least {low}" if high is None else f"in {low}..{high}"
     try:
@@ -214,26 +192,18 @@ def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> 
     return number
 
 
+def check_counts(**values: Any) -> dict[str, int]:
+    """Return options that are whole numbers of at least 1, as :func:`check_count`."""
+    return {name: check_count(name, value, low=1) for name, value in values.items()}
+
+
 def check_number(name: str, value: Any, *, high: float | None = None) -> float:
-    """Check a number that is not negative.
-
-    Parameters
-    ----------
-    name : str
-        The option, for messages.
-    value : object
-        Its value.
-    high : float, optional
-        Largest allowed value.
-
-    Returns
-    -------
-    float
+    """Return the option ``name`` as a float when it is a finite number from 0 to ``high``.
 
     Raises
     ------
     ValueError
-        When it is not a finite number from 0 to ``high``.
+        For any other value.
     """
     limits = "of at least 0" if high is None else f"in [0, {high:g}]"
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -243,26 +213,12 @@ def check_number(name: str, value: Any, *, high: float | None = None) -> float:
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """Check that a value is an allowed one.
-
-    Parameters
-    ----------
-    name : str
-        The option, for messages.
-    value : object
-        Its value.
-    allowed : tuple
-        Allowed values.
-
-    Returns
-    -------
-    object
-        ``value``.
+    """Return the option ``name`` when it is one of ``allowed``.
 
     Raises
     ------
     ValueError
-        When it is not one of ``allowed``, which the message lists.
+        For any other value; the message lists the allowed ones.
     """
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")

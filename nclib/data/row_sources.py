@@ -8,6 +8,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,7 @@ LARGEST = float(np.finfo(np.float16).max)
 
 
 def some(names: Iterable[Any]) -> str:
-    """List the first few names and the number of the others, for messages.
-
-    Parameters
-    ----------
-    names : iterable
-        Names, or objects to be printed.
-
-    Returns
-    -------
-    str
-        The first five, separated by commas; empty without names.
-    """
+    """List the first five names and the number of the others, for messages."""
     names = list(names)
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(map(str, names[:SHOWN])) + more
@@ -45,16 +35,6 @@ def some(names: Iterable[Any]) -> str:
 
 def read_ids(path: Path) -> list[str]:
     """Read image ids, one per line.
-
-    Parameters
-    ----------
-    path : Path
-        Text file, UTF-8.
-
-    Returns
-    -------
-    list of str
-        In the file's order.
 
     Raises
     ------
@@ -110,7 +90,7 @@ class FolderSource:
         shapes: dict[tuple[int, ...], str] = {}
         for path in self.paths:
             try:
-                shape, dtype = self._kind(path)
+                shape, dtype = npy_header(path)[:2] if path.suffix == ".npy" else self._kind(path)
             except UNREADABLE as error:
                 problems.append(f"{path.name} ({error})")
                 continue
@@ -124,20 +104,21 @@ class FolderSource:
         self.shape = (len(ids), *next(iter(shapes)))
 
     def _kind(self, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        if path.suffix == ".npy":
-            return npy_header(path)[:2]
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if self.key not in arrays.files:
-                raise KeyError(f"has {some(arrays.files)}; choose one with --key")
-            found = arrays[self.key]
-            return found.shape, found.dtype
+        found = self._array(path)
+        return found.shape, found.dtype
+
+    def _array(self, path: Path) -> np.ndarray:
+        with open(path, "rb") as file:  # NumPy leaves a damaged archive open
+            found = np.load(file, allow_pickle=False)
+            if path.suffix == ".npy":
+                return found
+            if self.key not in found.files:
+                raise KeyError(f"has {some(found.files)}; choose one with --key")
+            return found[self.key]
 
     def _read(self, path: Path) -> np.ndarray:
         try:
-            with open(path, "rb") as file:  # NumPy leaves a damaged archive open
-                found = np.load(file, allow_pickle=False)
-                if path.suffix == ".npz":
-                    found = found[self.key]
+            found = self._array(path)
         except UNREADABLE as error:
             raise ConvertError(f"{path} cannot be read ({error})") from error
         if found.shape != self.shape[1:] or found.dtype != self.dtype:
@@ -211,8 +192,9 @@ class BottomUpSource:
 
     def read(self, first: int, last: int) -> np.ndarray:
         rows = np.empty((last - first, *self.shape[1:]), np.float32)
-        files = {k: _open(self.paths[k]) for k in {k for k, _ in self.places[first:last]}}
-        try:
+        with ExitStack() as stack:
+            needed = {k for k, _ in self.places[first:last]}
+            files = {k: stack.enter_context(_open(self.paths[k])) for k in needed}
             for i, (k, at) in enumerate(self.places[first:last], first):
                 files[k].seek(at)
                 cells = files[k].readline().rstrip(b"\r\n").split(b"\t")
@@ -222,9 +204,6 @@ class BottomUpSource:
                 except (ValueError, IndexError, binascii.Error) as error:
                     where = f"{self.paths[k].name}, byte {at:,}"
                     raise ConvertError(f"image {self.ids[i]} cannot be decoded ({where}: {error})") from error
-        finally:
-            for file in files.values():
-                file.close()
         _check_finite(rows, self.ids[first:last], "the line")
         return rows
 

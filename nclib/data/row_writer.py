@@ -43,18 +43,7 @@ class RowSource(Protocol):
 
 
 def counter_of(path: Path) -> Path:
-    """Path of the file that counts the finished rows of a file.
-
-    Parameters
-    ----------
-    path : Path
-        The ``.npy`` file that is written.
-
-    Returns
-    -------
-    Path
-        ``NAME.progress`` beside it.
-    """
+    """Return ``NAME.progress`` beside a ``.npy`` file, which counts its finished rows."""
     return path.with_name(path.name + ".progress")
 
 
@@ -66,13 +55,10 @@ def write_rows(
     Parameters
     ----------
     path : Path
-        Ends in ``.npy``; appears when all rows are on disk.
-    source : RowSource
+        Ends in ``.npy``; appears when all rows are on disk. ``replace`` allows one that is there already.
     beside : mapping of Path to str, optional
         Text files that belong to the rows. They are written when all rows are on disk; where they change, an
         older ``path`` is removed first, so that it never stands beside files that are not its own.
-    replace : bool
-        Allow a file of that name to be replaced, at the end.
 
     Raises
     ------
@@ -92,10 +78,16 @@ def write_rows(
             return
         raise ConvertError(f"{path} is there already; remove it, or give --replace")
     with _locked(counter, path) as notes:
-        done = min(_counted(notes.read(), stamp), _whole_rows(part, len(header), row))
+        whole = max(0, part.stat().st_size - len(header)) // row if part.exists() else 0
+        done = min(_counted(notes.read(), stamp), whole)
         if done:
             print(f"{path.name}: {done:,} of {n:,} rows are there from an earlier attempt", file=sys.stderr)
-        _check_space(path, (n - done) * row)
+        needed, free = (n - done) * row, shutil.disk_usage(path.parent).free
+        if needed > free:
+            raise ConvertError(
+                f"{path} needs {needed / 1e9:.2f} GB more, {path.parent} has {free / 1e9:.2f} GB free; "
+                "make room, or choose another folder"
+            )
         try:
             with open(part, "r+b" if done else "wb") as file:
                 if not done:
@@ -113,7 +105,7 @@ def write_rows(
                         done = first + len(rows)
                         _count(notes, done, stamp)
                         bar.update(len(rows))
-            changed = {p: text for p, text in (beside or {}).items() if not _holds(p, text)}
+            changed = {p: text for p, text in (beside or {}).items() if not holds(p, text)}
             if changed:
                 path.unlink(missing_ok=True)
             for other, text in changed.items():
@@ -129,8 +121,7 @@ def write_rows(
 
 
 def _header(source: RowSource) -> bytes:
-    stream = io.BytesIO()
-    descr = np.dtype(source.dtype).newbyteorder("<").str
+    stream, descr = io.BytesIO(), np.dtype(source.dtype).newbyteorder("<").str
     header = {"descr": descr, "fortran_order": False, "shape": tuple(source.shape)}
     np.lib.format.write_array_header_1_0(stream, header)
     return stream.getvalue()
@@ -170,18 +161,6 @@ def _count(notes: IO[str], done: int, stamp: str) -> None:
     notes.flush()
 
 
-def _whole_rows(part: Path, offset: int, row: int) -> int:
-    return max(0, part.stat().st_size - offset) // row if part.exists() else 0
-
-
-def _check_space(path: Path, needed: int) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if needed > free:
-        raise ConvertError(
-            f"{path} needs {needed / 1e9:.2f} GB more, {path.parent} has {free / 1e9:.2f} GB free; "
-            "make room, or choose another folder"
-        )
-
-
-def _holds(path: Path, text: str) -> bool:
+def holds(path: Path, text: str) -> bool:
+    """Return whether a file exists and has this text."""
     return path.exists() and path.read_bytes() == text.encode("utf8")

@@ -28,11 +28,7 @@ class RowFileError(OSError, ValueError):
 
 
 def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Read the header of a ``.npy`` file and compare it with the file's size.
-
-    Parameters
-    ----------
-    path : path
+    """Read shape, type and data offset from the header of a ``.npy`` file and compare them with its size.
 
     Returns
     -------
@@ -212,9 +208,7 @@ class RowFile:
         return _reopen, (str(self.path), self._source.stamp, self._rows)
 
     def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Read rows.
-
-        The file is read from front to back, whatever the order of ``rows``.
+        """Read rows, from the front of the file to its back.
 
         Parameters
         ----------
@@ -230,10 +224,8 @@ class RowFile:
 
         Raises
         ------
-        IndexError
-            When a row number is out of range.
-        ValueError
-            When ``out`` has another shape or type.
+        IndexError, ValueError
+            When a row number is out of range, or ``out`` has another shape or type.
         RowFileError
             When the file was changed or cut short since it was opened, or the disk fails.
         """

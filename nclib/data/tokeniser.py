@@ -52,15 +52,6 @@ _CUT = {
 def tokenise(text: str) -> list[str]:
     """Cut a caption into lower-case words and punctuation marks.
 
-    Parameters
-    ----------
-    text : str
-        One caption.
-
-    Returns
-    -------
-    list of str
-
     Examples
     --------
     >>> tokenise("A man, in the U.S., isn't running.")

@@ -78,20 +78,8 @@ class Vocabulary:
         return self._index.get(word, UNKNOWN)
 
     def encode(self, text: str | Sequence[str]) -> np.ndarray:
-        """Return the ids of a caption between ``<start>`` and ``<end>``.
-
-        Parameters
-        ----------
-        text : str or sequence of str
-            A caption, or its words.
-
-        Returns
-        -------
-        ndarray, int32, (words + 2,)
-        """
-        words = self._tokenise(text) if isinstance(text, str) else text
-        get = self._index.get
-        return np.array([START, *(get(w, UNKNOWN) for w in words), END], np.int32)
+        """Return the ids of a caption or of its words, ``<start>`` and ``<end>`` added, int32 (words + 2,)."""
+        return self.encode_all([text])[0]
 
     def encode_all(self, texts: Iterable[str | Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return many captions packed end to end.
@@ -114,14 +102,7 @@ class Vocabulary:
         return np.array(flat, np.int32), np.array(ends, np.int64)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
-        """Return the words of ``ids`` joined by spaces.
-
-        Parameters
-        ----------
-        ids : iterable of int
-        special : bool
-            Keep ``<pad>``, ``<start>`` and ``<end>``; an unknown word is shown as ``<unk>`` either way.
-        """
+        """Return the words of ``ids``, joined by spaces; ``special`` keeps ``<pad> <start> <end>``."""
         return " ".join(self.words[i] for i in map(int, ids) if special or i not in (PAD, START, END))
 
     @classmethod
@@ -132,15 +113,10 @@ class Vocabulary:
         min_count: int = 1,
         tokenise: Callable[[str], Sequence[str]] | None = None,
     ) -> Vocabulary:
-        """Build a vocabulary from captions; words are sorted, so equal captions give equal ids.
+        """Build a vocabulary from captions or word lists; words are sorted, so equal captions give equal ids.
 
-        Parameters
-        ----------
-        texts : iterable of str or of word lists
-        min_count : int
-            A word is kept when it occurs at least this often (4 in the field's files).
-        tokenise : callable, optional
-            As for the class.
+        A word is kept when it occurs at least ``min_count`` times (4 in the field's files);
+        ``tokenise`` as for the class.
         """
         split = tokenise if tokenise is not None else _split
         count: Counter[str] = Counter()

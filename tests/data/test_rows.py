@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib.data import Captions, Split, Vocabulary
-from nclib.data.buffers import Buffers
 from nclib.data.rows import RowFile, RowFileError, npy_header
 from nclib.data.vocabulary import SPECIAL
 
@@ -249,23 +248,6 @@ def test_features_for_a_gpu_are_read_into_pinned_memory(path, array, monkeypatch
     found = split_of(RowFile(path)).features([2, 1], pinned=True)
     assert asked == [True]
     assert np.array_equal(found, array[[2, 1]])
-
-
-def test_memory_of_a_batch_is_used_again_when_nobody_holds_it():
-    buffers = Buffers(kept=2)
-    first = buffers.tensor((4, 3))
-    place = first.data_ptr()
-    part = first[1:, :2].numpy()  # a view of a view holds the memory too
-    del first
-    assert buffers.tensor((4, 3)).data_ptr() != place
-    part[:] = 7
-    assert (part == 7).all()
-    del part
-    held = [buffers.tensor((3, 2)) for _ in range(4)]
-    assert place in {t.data_ptr() for t in held}  # a smaller batch fits as well
-    del held
-    assert len(buffers.free) == 2
-    assert buffers.tensor((100,)).shape == (100,)
 
 
 GROWTH = """

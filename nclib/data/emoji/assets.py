@@ -47,7 +47,7 @@ CLASSES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Names:
-    """Words and classes of the concepts.
+    """Words and classes of the K concepts.
 
     Parameters
     ----------
@@ -109,13 +109,7 @@ def read_names() -> Names:
 
 
 def read_drawings() -> np.ndarray:
-    """Read the sheet.
-
-    Returns
-    -------
-    ndarray, uint8, (K, 3, 48, 48, 4)
-        RGBA, alpha not multiplied in; one drawing per concept and designer.
-    """
+    """Read the drawings by concept and designer, uint8 RGBA (K, 3, 48, 48, 4), alpha not multiplied in."""
     from PIL import Image
 
     with Image.open(io.BytesIO(asset_bytes()[SHEET])) as image:

@@ -21,7 +21,7 @@ from nclib.data.emoji.assets import LICENCE
 from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES
 from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
-from nclib.data.registry import check_choice, check_count, check_number, register
+from nclib.data.registry import check_choice, check_count, check_counts, check_number, register
 from nclib.data.vocabulary import END, SPECIAL
 
 LABELS = ("class", "group", "subgroup")
@@ -71,18 +71,14 @@ def emoji_category(
 
     Raises
     ------
-    ValueError, TypeError
-        When an option is out of range; nothing is generated then.
-    OSError
-        When the cache folder cannot be written.
+    ValueError, TypeError, OSError
+        When an option is out of range (nothing is generated then), or the cache folder cannot be written.
     """
     check_choice("labels", labels, LABELS)
     options = {
         "labels": labels,
         "topic": check_number("topic", topic, high=1.0),
-        "n_train": check_count("n_train", n_train, low=1),
-        "n_val": check_count("n_val", n_val, low=1),
-        "n_test": check_count("n_test", n_test, low=1),
+        **check_counts(n_train=n_train, n_val=n_val, n_test=n_test),
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
@@ -195,9 +191,7 @@ def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
 
     return CategoryData(
         name="emoji_category",
-        train=split("train"),
-        val=split("val"),
-        test=split("test"),
+        **{name: split(name) for name in SPLITS},
         label_names=names.label_names[labels],
         checksum=facts["checksum"],
         licence=LICENCE,

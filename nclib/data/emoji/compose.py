@@ -46,41 +46,15 @@ SCENE = np.dtype(
 
 
 def stream(seed: int, split: str, block: int, purpose: int) -> np.random.Generator:
-    """Return the random stream of one block of one split for one purpose.
+    """Return the random stream of one block of 1,000 pictures of one split for one purpose.
 
-    Parameters
-    ----------
-    seed : int, at least 0
-        Seed of the data set.
-    split : {"train", "val", "test"}
-        Split.
-    block : int, at least 0
-        Block of 1,000 pictures.
-    purpose : int
-        0 content, 1 boxes, 2 captions, 3 topics of the categories.
-
-    Returns
-    -------
-    Generator
+    The purposes are 0 content, 1 boxes, 2 captions, 3 topics of the categories.
     """
     return np.random.default_rng([seed, SPLIT_STREAM[split], block, purpose])
 
 
 def held_out(n_concepts: int, seed: int) -> np.ndarray:
-    """Draw the designer of each concept that only test pictures of the variant ``holdout`` use.
-
-    Parameters
-    ----------
-    n_concepts : int
-        Number of concepts K.
-    seed : int, at least 0
-        Seed of the data set.
-
-    Returns
-    -------
-    ndarray, int64, (K,)
-        Row numbers in ``DESIGNERS``.
-    """
+    """Draw the designer, int64 (K,), of each concept that only test pictures of ``holdout`` use."""
     return np.random.default_rng([seed, len(SPLIT_STREAM)]).integers(len(DESIGNERS), size=n_concepts)
 
 
@@ -92,7 +66,7 @@ def compose(n_concepts: int, *, seed: int, split: str, block: int, variant: str)
     n_concepts : int
         K; concepts are drawn uniformly without replacement within a picture.
     seed, split, block
-        Name the random stream.
+        Name the random stream, as for :func:`stream`.
     variant : {"standard", "holdout"}
         With ``holdout``, test pictures show each concept by a designer that training and validation
         pictures never use for it.
@@ -134,17 +108,10 @@ def _designers(
 
 
 def draw_boxes(scenes: np.ndarray, *, seed: int, split: str, block: int) -> np.ndarray:
-    """Draw the fragment boxes of one block, as a detector would return them.
+    """Draw the fragment boxes of one block of scenes, (1000,), as a detector would return them.
 
     The first boxes are the objects, jittered; each further box is a jittered object with probability 0.8,
     else a random square.
-
-    Parameters
-    ----------
-    scenes : ndarray of dtype ``SCENE``, (1000,)
-        Content of the block, from :func:`compose`.
-    seed, split, block
-        Name the random stream; see :func:`stream`.
 
     Returns
     -------
@@ -170,17 +137,6 @@ def draw_boxes(scenes: np.ndarray, *, seed: int, split: str, block: int) -> np.n
 
 
 def box_corners(boxes: np.ndarray) -> np.ndarray:
-    """Scale boxes to corners in [0, 1].
-
-    Parameters
-    ----------
-    boxes : ndarray of int, (..., 3)
-        x, y and side in sixteenths of a pixel.
-
-    Returns
-    -------
-    ndarray, float32, (..., 4)
-        x0, y0, x1, y1, origin at the upper left.
-    """
+    """Scale boxes, int (..., 3), to corners x0, y0, x1, y1 in [0, 1], float32 (..., 4)."""
     left, top, side = np.moveaxis(boxes, -1, 0)
     return (np.stack([left, top, left + side, top + side], -1) / (SIDE * UNIT)).astype(np.float32)

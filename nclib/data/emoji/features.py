@@ -27,13 +27,9 @@ LARGEST, MIDDLE, CHUNK = 31, 128.0, 4096
 
 @functools.cache
 def codebook() -> dict[str, np.ndarray]:
-    """Return the shipped codebook.
+    """Return the shipped codebook: ``filters, threshold, mean, scale``, float32.
 
-    Returns
-    -------
-    dict
-        ``filters`` float32 (48, 3, 5, 5) and ``threshold`` float32 (48,), whole numbers, filters in -31..31;
-        ``mean`` and ``scale`` float32 (192,).
+    Filters, (48, 3, 5, 5) in -31..31, and thresholds, (48,), are whole numbers; the others are (192,).
     """
     with np.load(CODEBOOK, allow_pickle=False) as file:
         return {name: file[name].astype(np.float32) for name in file.files}
@@ -69,7 +65,6 @@ def features(crops: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     crops : ndarray, float32, (n, R, 3, 14, 14)
-        Whole numbers in 0..255.
     boxes : ndarray, int, (n, R, 3)
         x, y, side in sixteenths of a pixel.
 

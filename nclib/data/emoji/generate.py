@@ -43,20 +43,7 @@ class Block(NamedTuple):
 
 
 def cache_key(options: Mapping[str, Any], *parts: Any) -> str:
-    """Digest of options, recipe version, shipped files and further parts.
-
-    Parameters
-    ----------
-    options : mapping of str to object
-        Options of the data, in values that JSON can hold.
-    *parts : str, bytes or ndarray
-        Further contents that the generated files depend on.
-
-    Returns
-    -------
-    str
-        SHA-256, hexadecimal.
-    """
+    """Digest of options (values that JSON can hold), recipe version, shipped files and further parts."""
     shipped = [*assets.asset_bytes().values(), features.CODEBOOK.read_bytes()]
     return digest([json.dumps(dict(options), sort_keys=True), f"recipe {RECIPE}", *shipped, *parts])
 
@@ -77,26 +64,18 @@ def blocks(
     variant: str = "standard",
     change: Callable[[np.ndarray, int], None] | None = None,
 ) -> Iterator[Block]:
-    """Make the pictures of one split.
+    """Make the pictures of a split, in blocks of up to 1,000; a smaller ``n`` gives a prefix of a larger one.
 
     Parameters
     ----------
-    split : {"train", "val", "test"}
-    n : int
-        Pictures. A smaller number gives a prefix of a larger one.
-    seed : int
-        Seed of all random streams.
-    regions : int
-        R, at most 36.
-    variant : {"standard", "holdout"}
-        As for :func:`nclib.data.emoji.compose.compose`.
+    split, n, seed, regions, variant
+        As for :func:`nclib.data.emoji.pairs.emoji`.
     change : callable, optional
         Changes the scenes of a whole block in place, given its number, before anything is drawn.
 
     Yields
     ------
     Block
-        Up to 1,000 pictures.
     """
     names, lexicon = words()
     painter = render.Painter(assets.read_drawings())
@@ -118,17 +97,7 @@ def blocks(
 
 
 def picture(scene: np.ndarray) -> np.ndarray:
-    """Draw one scene again.
-
-    Parameters
-    ----------
-    scene : ndarray, (1,)
-        A row of ``split.details["scenes"]``.
-
-    Returns
-    -------
-    ndarray, uint8, (96, 96, 3)
-    """
+    """Draw a scene, (1,), of ``split.details["scenes"]`` again, uint8 (96, 96, 3)."""
     return np.ascontiguousarray(_painter().paint(scene)[0].transpose(1, 2, 0))
 
 

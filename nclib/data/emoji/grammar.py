@@ -65,24 +65,7 @@ class Lexicon:
 
 
 def make_lexicon(names: tuple[str, ...], keywords: tuple[tuple[str, ...], ...]) -> Lexicon:
-    """Build the lexicon of some concepts; equal input gives equal ids.
-
-    Parameters
-    ----------
-    names : tuple of str, length K
-        Name of each concept: one or two words in lower case.
-    keywords : tuple of tuple of str, length K
-        Further phrases of each concept, likewise.
-
-    Returns
-    -------
-    Lexicon
-
-    Raises
-    ------
-    ValueError
-        When the lengths differ or a phrase has more than two words.
-    """
+    """Build the lexicon of K concepts from names and keywords of one or two words; equal input, equal ids."""
     own = [(name, *more) for name, more in zip(names, keywords, strict=True)]
     phrases = tuple(sorted({phrase for group in own for phrase in group}))
     index = {phrase: i for i, phrase in enumerate(phrases)}
@@ -105,18 +88,7 @@ def _article(phrase: str) -> str:
 
 
 def centres(scenes: np.ndarray) -> np.ndarray:
-    """Centres of the objects of scenes.
-
-    Parameters
-    ----------
-    scenes : ndarray of dtype ``SCENE``, (n,)
-        Content of the pictures.
-
-    Returns
-    -------
-    ndarray, int64, (n, 4, 2)
-        x and y in half pixels; 0 beyond a scene's number of objects.
-    """
+    """Centres of the objects of scenes, (n,), in half pixels: int64 (n, 4, 2), 0 beyond the last object."""
     xy = np.stack([scenes["x"], scenes["y"]], -1).astype(np.int64)
     return 2 * xy + scenes["size"][..., None]
 
@@ -124,16 +96,7 @@ def centres(scenes: np.ndarray) -> np.ndarray:
 def write_captions(
     scenes: np.ndarray, lexicon: Lexicon, *, seed: int, split: str, block: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Write five captions for every picture of a block.
-
-    Parameters
-    ----------
-    scenes : ndarray of dtype ``SCENE``, (1000,)
-        Content of the block's pictures.
-    lexicon : Lexicon
-        Phrases and vocabulary.
-    seed, split, block
-        Name the random stream; see :func:`~nclib.data.emoji.compose.stream`.
+    """Write five captions for every picture of a block of scenes, (1000,).
 
     Returns
     -------

@@ -20,7 +20,7 @@ from nclib.data.emoji.generate import CHUNK, SPLITS, blocks, cache_key, picture,
 from nclib.data.emoji.grammar import CAPTIONS_PER_IMAGE, RELATIONS
 from nclib.data.emoji.relevance import Relevance
 from nclib.data.emoji.render import Painter
-from nclib.data.registry import check_choice, check_count, register
+from nclib.data.registry import check_choice, check_count, check_counts, register
 
 SIZES = {"small": 4000, "medium": 10000, "default": 16000}
 N_VAL, N_TEST = 500, 1000
@@ -37,7 +37,6 @@ def emoji(
     n_train: int | None = None,
     n_val: int = N_VAL,
     n_test: int = N_TEST,
-    progress: bool | None = None,
 ) -> Dataset:
     """Load the bundled set, generating it the first time.
 
@@ -63,8 +62,6 @@ def emoji(
         Another seed gives other scenes of the same concepts.
     n_train, n_val, n_test : int, optional
         Other numbers of pictures, for tests and trials.
-    progress : bool, optional
-        Show a progress bar while generating; default: when standard error is a terminal.
 
     Returns
     -------
@@ -76,23 +73,19 @@ def emoji(
 
     Raises
     ------
-    ValueError, TypeError
-        When an option is out of range; nothing is generated then.
-    OSError
-        When the cache folder cannot be written.
+    ValueError, TypeError, OSError
+        When an option is out of range (nothing is generated then), or the cache folder cannot be written.
     """
     check_choice("size", size, tuple(SIZES))
     check_choice("features", features, ("regions", "pixels"))
     check_choice("variant", variant, VARIANTS)
     options = {
-        "n_train": check_count("n_train", SIZES[size] if n_train is None else n_train, low=1),
-        "n_val": check_count("n_val", n_val, low=1),
-        "n_test": check_count("n_test", n_test, low=1),
+        **check_counts(n_train=SIZES[size] if n_train is None else n_train, n_val=n_val, n_test=n_test),
         "regions": check_count("regions", regions, low=4, high=MOST_REGIONS),
         "variant": variant,
         "seed": check_count("seed", seed, low=0),
     }
-    build = functools.partial(_build, options=options, progress=progress)
+    build = functools.partial(_build, options=options)
     folder, facts = cached("emoji", cache_key(options), build)
     if features == "regions":
         return _open(folder, facts)
@@ -101,32 +94,27 @@ def emoji(
     return _open(folder, {**facts, "checksum": digest([facts["checksum"], content["checksum"]])}, painted)
 
 
-def _build(folder: Path, *, options: dict[str, Any], progress: bool | None) -> dict[str, Any]:
+def _build(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
     """Write ``{split}_{images,boxes,scenes,tokens,offsets,facts}.npy``; return checksum and options."""
     content = ""
     total = sum(options[f"n_{split}"] for split in SPLITS)
-    hide = None if progress is None else not progress
     own = {key: options[key] for key in ("seed", "regions", "variant")}
-    with tqdm(total=total, desc="emoji scenes", unit="picture", disable=hide, leave=False) as bar:
+    with tqdm(total=total, desc="emoji scenes", unit="picture", disable=None, leave=False) as bar:
         for split in SPLITS:
             n, done = options[f"n_{split}"], 0
             images = _create(folder / f"{split}_images.npy", np.float32, (n, own["regions"], FEATURE_DIM))
             boxes = _create(folder / f"{split}_boxes.npy", np.float32, (n, own["regions"], 4))
-            small = []
+            made = []
             for block in blocks(split, n, **own):
                 place = slice(done, done + len(block.scenes))
                 images[place], boxes[place] = block.features, box_corners(block.boxes)
-                small.append((block.scenes, block.tokens, block.lengths, block.facts))
+                made.append((block.scenes, block.tokens, block.lengths, block.facts))
                 bar.update(len(block.scenes))
                 done = place.stop
-            scenes, tokens, lengths, facts = map(np.concatenate, zip(*small, strict=True))
+            scenes, tokens, lengths, facts = map(np.concatenate, zip(*made, strict=True))
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-            for key, array in (
-                ("scenes", scenes),
-                ("tokens", tokens),
-                ("offsets", offsets),
-                ("facts", facts),
-            ):
+            small = {"scenes": scenes, "tokens": tokens, "offsets": offsets, "facts": facts}
+            for key, array in small.items():
                 np.save(folder / f"{split}_{key}.npy", array, allow_pickle=False)
             content += digest([images, boxes, tokens, offsets])
             images.flush()
@@ -177,9 +165,7 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
 
     return Dataset(
         name="emoji",
-        train=split("train"),
-        val=split("val"),
-        test=split("test"),
+        **{name: split(name) for name in SPLITS},
         vocabulary=lexicon.vocabulary,
         checksum=facts["checksum"],
         licence=LICENCE,

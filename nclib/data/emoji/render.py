@@ -43,13 +43,7 @@ def _windows(ink: np.ndarray, size: int) -> np.ndarray:
 
 
 class Painter:
-    """Painter of scenes from a set of drawings.
-
-    Parameters
-    ----------
-    drawings : ndarray, uint8, (K, 3, 48, 48, 4)
-        RGBA, alpha not multiplied in.
-    """
+    """Painter of scenes from a set of drawings, uint8 RGBA (K, 3, 48, 48, 4), alpha not multiplied in."""
 
     def __init__(self, drawings: np.ndarray) -> None:
         colour, alpha = drawings[..., :3].astype(np.uint16), drawings[..., 3:].astype(np.uint16)
