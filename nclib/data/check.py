@@ -22,7 +22,7 @@ from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 TO_DO = {
-    MISSING: "put the published file there, or make it (nclib data convert --help)",
+    MISSING: "put the published file there, or make it (nclib data convert --help, nclib data prepare --help)",
     WRONG: "get the file again, from one package with the others, or convert it again with --replace; "
     "where permission was denied: chmod u+r",
     OTHER: "not the numbers of the papers' package; --any-size accepts it here. Runs take other sizes of "
@@ -103,6 +103,7 @@ PAIRS = {
     "f30k": Expected(LAYOUTS["f30k"], {"train": 29000, "dev": 1014, "test": 1000}, 8481, REGIONS),
     "coco": Expected(LAYOUTS["coco"], {"train": 113287, "dev": 1000, "testall": 5000}, 11353, REGIONS),
     "cc152k": Expected(LAYOUTS["cc152k"], {"train": 150000, "dev": 1000, "test": 1000}, None, REGIONS),
+    "f8k": Expected(LAYOUTS["f8k"], {"train": 6000, "dev": 1000, "test": 1000}, None, (16, 256)),
 }
 
 
@@ -112,7 +113,7 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
     Parameters
     ----------
     name : str
-        ``f30k``, ``coco``, ``cc152k``, ``wikipedia``, ``nuswide`` or ``xmedianet``.
+        ``f30k``, ``coco``, ``cc152k``, ``f8k``, ``wikipedia``, ``nuswide`` or ``xmedianet``.
     root : path
         Value of ``data_options={"root": ...}``.
     full : bool
@@ -166,7 +167,8 @@ def _wanted(expected: Expected, split: str, file: str) -> str:
     n, each = expected.images[split], expected.layout.captions_per_image
     if file.endswith(".npy"):
         kind = "float16" if file.endswith(region_features.HALF) else "float32"
-        return f"{kind} ({n:,} or {n * each:,} rows, 36, 2048)" if each > 1 else f"{kind} ({n:,}, 36, 2048)"
+        row = ", ".join(map(str, expected.row or REGIONS))
+        return f"{kind} ({n:,} or {n * each:,} rows, {row})" if each > 1 else f"{kind} ({n:,}, {row})"
     return f"{n * each:,} lines"
 
 

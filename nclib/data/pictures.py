@@ -23,6 +23,8 @@ from tqdm import tqdm
 
 from nclib.common.files import digest, write_atomically
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
+from nclib.data.flickr8k import MANIFEST, read_manifest, summarise
+from nclib.data.region_features import LAYOUTS, build_words
 from nclib.data.row_sources import some
 from nclib.data.row_writer import ConvertError, write_rows
 
@@ -32,7 +34,6 @@ CELLS = 4
 CHANNELS = 1280  # of the network's last map
 AXES = 256
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
-MANIFEST = "prepared.json"
 F8K_COUNTS = {"train": 6000, "dev": 1000, "test": 1000}
 F8K_EACH = 5
 F8K_LISTS = {
@@ -157,36 +158,13 @@ def prepare(
         }
         write_rows(path, _Projected(sources[split], mean, axes), beside=beside, replace=True)
         summary[split] = summarise(np.load(path, mmap_mode="r"))
+    words = build_words([*plan.captions["train"], *plan.captions["dev"]])
+    words.to_json(out / (LAYOUTS["f8k"].vocabulary_file if name == "f8k" else "region_files_vocab.json"))
     finished = {**manifest, "finished": True, "summary": summary}
     write_atomically(out / MANIFEST, json.dumps(finished, indent=1).encode())
     for split in SPLITS:
         (out / f"{split}_cells.npy").unlink()
     return out
-
-
-def summarise(features: np.ndarray) -> list[float]:
-    """Return the root mean square of features on each of their first eight axes.
-
-    Parameters
-    ----------
-    features : ndarray, (N, R, D)
-
-    Returns
-    -------
-    list of float
-        Independent of the signs of the axes.
-    """
-    first = np.asarray(features[:, :, :8], np.float64)
-    return [round(float(value), 6) for value in np.sqrt(np.square(first).mean((0, 1)))]
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return what ``prepare`` wrote about a folder; None without a finished preparation."""
-    try:
-        found = json.loads((folder / MANIFEST).read_text("utf8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("finished") else None
 
 
 # -- which pictures and captions ----------------------------------------------------------------------------

@@ -46,6 +46,7 @@ class Layout:
     captions_per_image: int
     captions_file: str  # name of a captions file behind {split}_
     benchmark: bool = True  # papers report results on it, with its validation protocols
+    source: str = "Put the published precomputed features there"  # what to do when files are missing
 
     @property
     def vocabulary_file(self) -> str:
@@ -59,6 +60,9 @@ LAYOUTS = {
         Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt"),
         Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt"),
         Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv"),
+        Layout(
+            "f8k", "Flickr8K", "f8k_precomp", 5, "caps.txt", source="Make them with: nclib data prepare f8k"
+        ),
     )
 }
 
@@ -122,7 +126,7 @@ def f30k(
     ValueError
         When files do not fit together; all of them are listed.
     """
-    return _load(LAYOUTS["f30k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+    return load_files(LAYOUTS["f30k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
 
 @register("coco", summary="MS-COCO, precomputed regions; needs root=", paper=SOURCE)
@@ -146,7 +150,7 @@ def coco(
         ``(first, last + 1)`` ranges of images over which the "1K" results of papers are averaged.
     """
     check_choice("test_split", test_split, ("testall", "test"))
-    return _load(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
+    return load_files(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
 
 
 @register("cc152k", summary="CC152K, precomputed regions; needs root=", paper=SOURCE)
@@ -163,7 +167,7 @@ def cc152k(
     Parameters, result and errors as for :func:`f30k`; the folder is ``cc152k_precomp`` or
     ``cc152k/precomp``, captions are ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
     """
-    return _load(LAYOUTS["cc152k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+    return load_files(LAYOUTS["cc152k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
 
 @register("region_files", summary="region features and captions of your own; needs root=")
@@ -195,18 +199,19 @@ def region_files(
     cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
     captions = "caps.tsv" if cells else "caps.txt"
     layout = Layout("region_files", "Region files", "region_files", each, captions, benchmark=False)
-    return _load(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
+    return load_files(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
 
 
-def _load(
+def load_files(
     layout: Layout,
     root: PathLike,
-    test_split: str,
-    dev_protocol: str,
-    vocabulary: PathLike | None,
-    build_vocabulary: bool,
-    half: bool,
+    test_split: str = "test",
+    dev_protocol: str = "full1000",
+    vocabulary: PathLike | None = None,
+    build_vocabulary: bool = False,
+    half: bool = False,
 ) -> Dataset:
+    """Load the files of a layout; parameters, result and errors as for :func:`f30k` and :func:`coco`."""
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
     # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
     check_choice("dev_protocol", dev_protocol, DEV_PROTOCOLS)
@@ -223,7 +228,7 @@ def _load(
         raise FileNotFoundError(
             f"{layout.title}: {folder} lacks\n  "
             + "\n  ".join(missing)
-            + "\nPut the published precomputed features there, or give their folder as root=."
+            + f"\n{layout.source}, or give their folder as root=."
         )
     parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
     problems = [f"{part.split}: {problem.text}" for part in parts.values() for problem in part.problems]

@@ -1,0 +1,96 @@
+"""Flickr8K as :mod:`nclib.data.pictures` prepares it: photographs, human captions, official splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nclib.common.files import digest
+from nclib.data.dataset import Dataset
+from nclib.data.region_features import LAYOUTS, PathLike, find_folder, load_files
+from nclib.data.registry import register
+
+MANIFEST = "prepared.json"
+# Root mean square on the first axes, per split, of the features that the recorded runs used.
+RECORDED: dict[str, tuple[float, ...]] = {}
+TOLERANCE = 0.01  # relative; rounding moves these numbers by 1e-5, other photographs by more than 2 %
+DAMAGE = 1e-4  # relative; between the numbers on disk and those that were noted when they were written
+
+
+@register(
+    "f8k",
+    summary="Flickr8K, 4 x 4 cells of photographs; needs root=",
+    paper="Hodosh et al., JAIR 2013",
+)
+def f8k(*, root: PathLike) -> Dataset:
+    """Load Flickr8K from features that ``nclib data prepare f8k`` made (6,000 / 1,000 / 1,000 photographs).
+
+    Two machines prepare features that differ by rounding. The checksum covers the recipe, the names of the
+    photographs and the captions, so that it is the same on both; features of another size (made from
+    other files, or by another recipe) have another checksum.
+
+    Parameters
+    ----------
+    root : path
+        The folder that was prepared, or a folder that holds it as ``f8k_precomp``.
+
+    Returns
+    -------
+    Dataset
+        Five captions per photograph, 16 cells of 256 numbers; images stay on disk.
+
+    Raises
+    ------
+    FileNotFoundError
+        When files are missing; all of them are listed.
+    ValueError
+        When the preparation was not finished, or files were changed after it.
+    """
+    layout = LAYOUTS["f8k"]
+    folder = find_folder(layout, Path(root).expanduser(), ("train", "dev", "test"))
+    dataset = load_files(layout, root)
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise ValueError(
+            f"{folder} holds no finished {MANIFEST}; give the command nclib data prepare f8k again"
+        )
+    for name, split in (("dev", dataset.val), ("test", dataset.test)):
+        found = summarise(split.features(np.arange(split.n_images)).numpy())
+        if not np.allclose(found, manifest["summary"][name], rtol=DAMAGE):
+            raise ValueError(
+                f"{folder / f'{name}_ims.npy'} was changed after its preparation; prepare it again"
+            )
+    summary = [value for name in ("train", "dev", "test") for value in manifest["summary"][name]]
+    recorded = [value for values in RECORDED.values() for value in values]
+    same = len(summary) == len(recorded) and np.allclose(summary, recorded, rtol=TOLERANCE)
+    parts = [manifest["recipe"], manifest["content"], "" if same else json.dumps(manifest["summary"])]
+    return dataclasses.replace(dataset, checksum=digest("\n".join(parts)))
+
+
+def summarise(features: np.ndarray) -> list[float]:
+    """Return the root mean square of features on each of their first eight axes.
+
+    Parameters
+    ----------
+    features : ndarray, (N, R, D)
+
+    Returns
+    -------
+    list of float
+        They do not depend on the signs of the axes.
+    """
+    first = np.asarray(features[:, :, :8], np.float64)
+    return [round(float(value), 6) for value in np.sqrt(np.square(first).mean((0, 1)))]
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return what ``nclib data prepare`` noted about a folder; None without a finished preparation."""
+    try:
+        found = json.loads((folder / MANIFEST).read_text("utf8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("finished") else None
