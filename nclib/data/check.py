@@ -22,7 +22,7 @@ from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 TO_DO = {
-    MISSING: "put the published file there, or make it (nclib data convert --help, nclib data prepare --help)",
+    MISSING: "put the published file there, or make it (nclib data convert or prepare, --help)",
     WRONG: "get the file again, from one package with the others, or convert it again with --replace; "
     "where permission was denied: chmod u+r",
     OTHER: "not the numbers of the papers' package; --any-size accepts it here. Runs take other sizes of "
@@ -141,6 +141,8 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
     folder = region_features.find_folder(layout, root, splits)
+    if layout.marker and not (folder / layout.marker).is_file():
+        return Report(name, folder, (Line(MISSING, layout.marker, "nclib data prepare writes it last"),))
     missing = [text.split(" ")[0] for text in region_features.missing_files(layout, folder, splits, half)]
     lines: list[Line] = []
     parts: dict[str, Part] = {}

@@ -14,7 +14,7 @@ from nclib.data.dataset import Dataset
 from nclib.data.region_features import LAYOUTS, PathLike, find_folder, load_files
 from nclib.data.registry import register
 
-MANIFEST = "prepared.json"
+MANIFEST = LAYOUTS["f8k"].marker
 # Root mean square on the first axes, per split, of the features that the recorded runs used.
 RECORDED: dict[str, tuple[float, ...]] = {}
 TOLERANCE = 0.01  # relative; rounding moves these numbers by 1e-5, other photographs by more than 2 %

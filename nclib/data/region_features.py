@@ -46,6 +46,7 @@ class Layout:
     captions_per_image: int
     captions_file: str  # name of a captions file behind {split}_
     benchmark: bool = True  # papers report results on it, with its validation protocols
+    marker: str = ""  # file that tells the folder from those of other packages with the same file names
     source: str = "Put the published precomputed features there"  # what to do when files are missing
 
     @property
@@ -61,7 +62,13 @@ LAYOUTS = {
         Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt"),
         Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv"),
         Layout(
-            "f8k", "Flickr8K", "f8k_precomp", 5, "caps.txt", source="Make them with: nclib data prepare f8k"
+            "f8k",
+            "Flickr8K",
+            "f8k_precomp",
+            5,
+            "caps.txt",
+            marker="prepared.json",
+            source="Make them with: nclib data prepare f8k",
         ),
     )
 }
