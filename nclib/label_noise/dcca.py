@@ -67,6 +67,7 @@ class DCCA(DeepMethod):
     drop_last = True  # the covariance of a short batch is too noisy
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "quick": BATCH,
+        "standard": BATCH,
         "wikipedia": {"batch_size": 2173},  # all pairs at once
         "nuswide": BATCH,
         "xmedianet": BATCH,

@@ -79,6 +79,7 @@ class L2RM(Method):
 
     Options = L2RMOptions
     settings: ClassVar = {
+        "standard": {"cost_lr": 2e-5},  # ten times the published one, as the model's rate
         "coco": {"lam": 0.07},
         "cc152k": {"lam": 0.07, "mask": False},  # found on the web: which pairs are wrong is unknown
     }

@@ -135,6 +135,7 @@ class MSCN(CoTeaching):
         # The model's rate is ten times the published one, so the meta-network's is as well. Looking ahead
         # takes about 70 % of a step; every fourth step it costs less than the steps themselves.
         "quick": {"meta_lr": 17e-5, "lookahead_every": 4},
+        "standard": {"meta_lr": 17e-5, "lookahead_every": 4},
         "f30k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "coco": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},
         "cc152k": {"warmup_epochs": 5, "epochs": 50, "decay_every": 30, "batch_size": 128, "lr": 2e-4},

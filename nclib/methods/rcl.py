@@ -80,6 +80,7 @@ class RCL(Method):
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         # No warm-up: as many epochs in all as the other methods, with the rate lowered before the last one.
         "quick": {"warmup_epochs": 0, "epochs": 5, "decay_every": 4},
+        "standard": {"warmup_epochs": 0, "epochs": 12, "decay_every": 9},
         "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 15, "lr": 2e-4},
         "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10, "lr": 5e-4},
         "cc152k": {"warmup_epochs": 0, "epochs": 40, "decay_every": 20, "lr": 2e-4},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
-from nclib.models.cosine import CosineMatcher
+from nclib.models.cosine import CosineMatcher, DualEncoder
 from nclib.models.encoders import l2
 from nclib.models.options import option
 from nclib.models.pairwise import FragmentMatcher
@@ -21,6 +21,7 @@ from nclib.models.scoring import similarity_matrix
 __all__ = [
     "CaptionEncoding",
     "CosineMatcher",
+    "DualEncoder",
     "FragmentMatcher",
     "ImageEncoding",
     "Matcher",
