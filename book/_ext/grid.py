@@ -27,7 +27,9 @@ RUN = """
 import json, os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
 import nclib
-nclib.run(**json.loads(sys.argv[1]), progress=False).save(sys.argv[2])
+record = nclib.run(**json.loads(sys.argv[1]), progress=False)
+record.settings.get("data_options", {}).pop("root", None)  # a folder of this machine; the checksum is kept
+record.save(sys.argv[2])
 """
 
 
