@@ -7,6 +7,7 @@ the file cache of the system belongs to no process and shrinks when memory is sh
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
@@ -72,17 +73,14 @@ class _Source:
         if not self.shape:
             raise RowFileError(f"{path.name} holds one number, not rows")
         self.row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        self.close = weakref.finalize(self, os.close, self.fd)
-        self.stamp = self._stamp()
-        self._lock = threading.Lock()
-
-    def _stamp(self) -> tuple[int, int]:
-        found = os.fstat(self.fd)
-        return found.st_size, found.st_mtime_ns
+        self._file, self._lock = io.FileIO(path), threading.Lock()
+        self.close = weakref.finalize(self, self._file.close)
+        self.fd = self._file.fileno()
+        self.stamp = os.fstat(self.fd)
 
     def check(self) -> None:
-        if self._stamp() != self.stamp:
+        now = os.fstat(self.fd)
+        if (now.st_size, now.st_mtime_ns) != (self.stamp.st_size, self.stamp.st_mtime_ns):
             raise RowFileError(
                 f"{self.path} was changed while it was in use; rows read before and after would not belong "
                 "together. Load the data again"
@@ -110,9 +108,9 @@ class _Source:
     def _some(self, view: memoryview, at: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self.fd, [view], at)
-        with self._lock, open(self.fd, "rb", buffering=0, closefd=False) as file:  # Windows
-            file.seek(at)
-            return int(file.readinto(view) or 0)
+        with self._lock:  # Windows
+            self._file.seek(at)
+            return int(self._file.readinto(view) or 0)
 
 
 class RowFile:
@@ -132,8 +130,8 @@ class RowFile:
     Notes
     -----
     A slice is a view and reads nothing: ``rows[::5]``, ``rows[:1000]``. One row number gives that row, a
-    list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Other processes and
-    threads may read the same object at the same time.
+    list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Threads and forked
+    processes may read the same object at the same time.
 
     Examples
     --------
@@ -204,9 +202,6 @@ class RowFile:
             raise ValueError(f"{self.path.name} stays on disk: reading it makes a copy")
         return self.take(np.arange(len(self))).astype(self.dtype if dtype is None else dtype, copy=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.path), self._source.stamp, self._rows)
-
     def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Read rows, from the front of the file to its back.
 
@@ -249,11 +244,3 @@ class RowFile:
         for i in order.tolist():
             source.read(int(place[i]), flat[i].data)
         return out
-
-
-def _reopen(path: str, stamp: tuple[int, int], rows: range) -> RowFile:
-    found = RowFile(path)
-    found._source.stamp = stamp  # as it was where the object came from
-    found._source.check()
-    found._rows = rows
-    return found
