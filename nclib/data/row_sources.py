@@ -37,10 +37,7 @@ def some(names: Iterable[Any]) -> str:
 def read_ids(path: Path) -> list[str]:
     """Read image ids, one per line.
 
-    Raises
-    ------
-    ConvertError
-        When the file cannot be read or is empty, an id occurs twice, or an id cannot be a file name.
+    A ConvertError when the file cannot be read or is empty, an id occurs twice, or cannot be a file name.
     """
     try:
         ids = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]

@@ -29,14 +29,7 @@ class RowFileError(OSError, ValueError):
 
 
 def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Read shape, type and data offset from the header of a ``.npy`` file and compare them with its size.
-
-    Returns
-    -------
-    shape : tuple of int
-    dtype : dtype
-    offset : int
-        Byte at which the numbers begin.
+    """Return shape, type and byte of the first number of a ``.npy`` file, after a check of the file's size.
 
     Raises
     ------
@@ -121,6 +114,11 @@ class RowFile:
     path : path
         A C-ordered ``.npy`` file with at least one axis.
 
+    Attributes
+    ----------
+    path, dtype, shape, ndim, nbytes
+        The file, and type, shape and bytes of this view of it as an array.
+
     Raises
     ------
     RowFileError
@@ -146,33 +144,15 @@ class RowFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._source = _Source(Path(path))
-        self._rows = range(self._source.shape[0])
+        source = _Source(Path(path))
+        self._view(source, range(source.shape[0]))
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._source.path
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the numbers, as stored."""
-        return self._source.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows of this view, then the shape of one row."""
-        return (len(self._rows), *self._source.shape[1:])
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of this view when it is read."""
-        return len(self) * self._source.row_bytes
+    def _view(self, source: _Source, rows: range) -> RowFile:
+        self._source, self._rows = source, rows
+        self.path, self.dtype = source.path, source.dtype
+        self.shape = (len(rows), *source.shape[1:])
+        self.ndim, self.nbytes = len(self.shape), len(rows) * source.row_bytes
+        return self
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -182,9 +162,7 @@ class RowFile:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            view = RowFile.__new__(RowFile)
-            view._source, view._rows = self._source, self._rows[key]
-            return view
+            return RowFile.__new__(RowFile)._view(self._source, self._rows[key])
         index = np.asarray(key)
         if index.dtype == bool and index.shape == (len(self),):
             index = np.flatnonzero(index)
@@ -210,12 +188,11 @@ class RowFile:
         rows : ndarray of int, (B,)
             In [0, len(self)), in any order.
         out : ndarray, (B, ...), optional
-            Where to put them: C-ordered, of the file's type.
+            Where to put them, C-ordered, of the file's type; default: a new array.
 
         Returns
         -------
         ndarray, (B, ...)
-            ``out``, or a new array.
 
         Raises
         ------
