@@ -15,7 +15,7 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.data import category_features, region_features, tokeniser
-from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part, sampled
+from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part, not_its_copy, sampled
 from nclib.data.registry import load
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
@@ -80,12 +80,9 @@ class Report:
         state = "not complete" if self.found else "not there"
         if self.complete(any_size=True):
             state = "complete" if self.complete() else "complete, in other sizes than published"
-        return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *self.advice()])
-
-    def advice(self) -> list[str]:
-        """Return a line of advice for each state that occurs."""
         states = dict.fromkeys(line.state for line in self.lines if line.state != GOOD)
-        return [f"  -> {state}: {TO_DO[state]}" for state in states]
+        advice = [f"  -> {state}: {TO_DO[state]}" for state in states]
+        return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *advice])
 
 
 @dataclass(frozen=True)
@@ -213,12 +210,9 @@ def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     if path is None:
         return
     array = region_features.open_features(path, np.float16)
-    if isinstance(array, str):
-        yield Line(WRONG, path.name, array)
-        return
-    wrong = region_features.not_its_copy(array, original) or _not_finite(array, full)
+    bad = array if isinstance(array, str) else not_its_copy(array, original) or _not_finite(array, full)
     size = path.stat().st_size / 1e9
-    yield Line(WRONG if wrong else GOOD, path.name, wrong or f"float16 copy, {size:.2f} GB")
+    yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {size:.2f} GB")
 
 
 def _not_finite(features: RowFile, full: bool) -> str | None:

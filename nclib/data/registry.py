@@ -9,8 +9,7 @@ from typing import Any
 
 from nclib.common.options import did_you_mean
 from nclib.common.registry import Catalogue, Registry
-from nclib.data.categories import CategoryData
-from nclib.data.dataset import Dataset
+from nclib.data.dataset import CategoryData, Dataset
 
 #: What a data set of each task returns.
 TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
@@ -182,7 +181,7 @@ def check_counts(**values: Any) -> dict[str, int]:
 
 
 def check_number(name: str, value: Any, *, high: float | None = None) -> float:
-    """Return the option ``name`` as a float when it is a finite number from 0 to ``high``, else raise an error."""
+    """Return the option ``name`` as a float when it is a finite number in [0, high], else raise an error."""
     limits = "of at least 0" if high is None else f"in [0, {high:g}]"
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (good and 0 <= value < float("inf") and (high is None or value <= high)):
