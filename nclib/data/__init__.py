@@ -9,8 +9,7 @@ from nclib.data import category_features as _category_features  # noqa: F401  (e
 from nclib.data import flickr8k as _flickr8k  # noqa: F401
 from nclib.data import planted as _planted  # noqa: F401
 from nclib.data import region_features as _region_features  # noqa: F401
-from nclib.data.categories import CategoryData, CategorySplit
-from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.dataset import Captions, CategoryData, CategorySplit, Dataset, Split
 from nclib.data.emoji import categories as _categories  # noqa: F401
 from nclib.data.emoji import pairs as _pairs  # noqa: F401
 from nclib.data.registry import available, load, register

@@ -31,13 +31,7 @@ def cached(kind: str, key: str, build: Callable[[Path], dict[str, Any]]) -> tupl
     key : str
         Digest of everything that the files depend on.
     build : callable
-        Writes the files into an empty folder and returns facts to keep in the manifest.
-
-    Returns
-    -------
-    folder : Path
-    facts : dict
-        What ``build`` returned, with ``files`` (sha256 per file) added.
+        Writes the files into an empty folder and returns facts, which come back with the folder.
 
     Raises
     ------

@@ -8,8 +8,9 @@ one common minimum, so that they start at 0, and image and text classes of a pai
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,21 @@ from pathlib import Path
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data.categories import CategoryData, CategorySplit
+from nclib.data.dataset import CategoryData, CategorySplit
 from nclib.data.registry import check_choice, register
 
 PathLike = str | os.PathLike[str]
 Arrays = dict[str, np.ndarray]
-Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]  # image features, text features, classes
+Pairs = tuple[np.ndarray, ...]  # image features, text features, classes
 SPLITS = ("train", "val", "test")
+# Names in the HDF5 and MATLAB layouts
+THEIR_SPLITS = {"train": ("train", "tr"), "val": ("valid", "val"), "test": ("test", "te")}
+THEIR_PARTS = {
+    "image": ("imgs_deep", "fc7", "img"),
+    "text": ("txt", "text", "texts"),
+    "label": ("imgs_labels", "img_lab", "label"),
+    "text_label": ("texts_labels", "txt_lab"),
+}
 LICENCE = "as given by the publishers of the features"
 SOURCE = "feature files of the official codes"
 WIKIPEDIA = (
@@ -69,14 +78,14 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _renamed(found: Arrays, splits: Mapping[str, str], parts: Mapping[str, tuple[str, ...]]) -> Arrays:
-    """Give arrays our names; of several names for one array the first wins."""
+def _renamed(found: Arrays) -> Arrays:
+    """Give the arrays of the HDF5 and MATLAB layouts our names; of several for one array the first wins."""
     arrays: Arrays = {}
-    for split, theirs in splits.items():
-        for part, names in parts.items():
-            there = [f"{theirs}_{name}" for name in names if f"{theirs}_{name}" in found]
-            if there:
-                arrays[f"{split}_{part}"] = found[there[0]]
+    for split, part in itertools.product(THEIR_SPLITS, THEIR_PARTS):
+        names = [f"{s}_{p}" for s in THEIR_SPLITS[split] for p in THEIR_PARTS[part]]
+        there = [name for name in names if name in found]
+        if there:
+            arrays[f"{split}_{part}"] = found[there[0]]
     return arrays
 
 
@@ -88,25 +97,12 @@ def _from_npz(path: Path) -> Arrays:
 
 def _from_hdf5(path: Path) -> Arrays:
     with _reading(path):
-        found = _hdf5_arrays(path)
-    parts = {
-        "image": ("imgs_deep",),
-        "text": ("text", "texts"),
-        "label": ("imgs_labels",),
-        "text_label": ("texts_labels",),
-    }
-    return _renamed(found, {"train": "train", "val": "valid", "test": "test"}, parts)
+        return _renamed(_hdf5_arrays(path))
 
 
 def _from_mat(path: Path) -> Arrays:
     """Read one file with ``tr_``, ``val_`` and ``te_`` arrays."""
-    parts = {
-        "image": ("fc7", "img"),
-        "text": ("txt", "text"),
-        "label": ("img_lab", "label"),
-        "text_label": ("txt_lab",),
-    }
-    return _renamed(_mat_arrays(path), {"train": "tr", "val": "val", "test": "te"}, parts)
+    return _renamed(_mat_arrays(path))
 
 
 def _from_folder_of_mat(path: Path) -> Arrays:
@@ -199,12 +195,6 @@ def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
 # -- from arrays to splits --------------------------------------------------------------------------------
 
 
-def _features(arrays: Arrays, key: str, path: Path) -> np.ndarray:
-    if key not in arrays:
-        raise ValueError(f"{path}: there is no array for {key}; found {', '.join(sorted(arrays)) or 'none'}")
-    return np.ascontiguousarray(arrays[key], np.float32)
-
-
 def _whole(values: np.ndarray, what: str) -> np.ndarray:
     flat = np.asarray(values).reshape(-1)
     whole = flat.astype(np.int64)
@@ -233,27 +223,19 @@ def _labels(arrays: Arrays, path: Path) -> Arrays:
 
 def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
     """Return the pairs of each split; a file may lack validation arrays, but no others."""
-    labels = _labels(arrays, path)
+    labels, there = _labels(arrays, path), ", ".join(sorted(arrays))
     found: dict[str, Pairs] = {}
     for split in SPLITS:
         if split == "val" and "val_image" not in arrays:
             continue
         if split not in labels:
             raise ValueError(f"{path}: there are no labels of split {split!r}")
-        images, texts = (_features(arrays, f"{split}_{part}", path) for part in ("image", "text"))
-        found[split] = images, texts, labels[split]
+        keys = [f"{split}_image", f"{split}_text"]
+        for key in keys:
+            if key not in arrays:
+                raise ValueError(f"{path}: there is no array for {key}; found {there}")
+        found[split] = (*(np.ascontiguousarray(arrays[key], np.float32) for key in keys), labels[split])
     return found
-
-
-def _cut_validation(test: Pairs, n: int, path: Path) -> tuple[Pairs, Pairs]:
-    """Split test pairs as the official codes do: the first ``n`` rows validate, the others test."""
-    if not 0 < n < len(test[2]):
-        raise ValueError(
-            f"{path}: there are no validation arrays, so n_val must be in "
-            f"1..{len(test[2]) - 1} to split the test arrays, got {n}"
-        )
-    images, texts, labels = test
-    return (images[:n], texts[:n], labels[:n]), (images[n:], texts[n:], labels[n:])
 
 
 def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> CategoryData:
@@ -265,15 +247,21 @@ def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> C
     pairs = _pairs(arrays, path)
     if "val" not in pairs:
         n = n_val if n_val is not None else (known.sizes[1] if known else 0)
-        pairs["val"], pairs["test"] = _cut_validation(pairs["test"], n, path)
+        test, most = pairs["test"], len(pairs["test"][2]) - 1
+        if not 0 < n <= most:
+            raise ValueError(
+                f"{path}: there are no validation arrays, so n_val must be in 1..{most} to split the test "
+                f"arrays, got {n}"
+            )
+        # as the official codes do: the first n rows validate, the others test
+        pairs["val"], pairs["test"] = tuple(a[:n] for a in test), tuple(a[n:] for a in test)
     found = tuple(len(pairs[split][2]) for split in SPLITS)
     if known and sizes == "published" and found != known.sizes:
         raise ValueError(
             f"{path}: holds {found} training, validation and test pairs, published are {known.sizes}; "
             "sizes='any' accepts other numbers"
         )
-    most = 1 + max(int(labels.max()) for _, _, labels in pairs.values())
-    n_classes = max(most, known.n_classes if known else 0)
+    n_classes = max(known.n_classes if known else 0, *(1 + int(p[2].max()) for p in pairs.values()))
     names = known.label_names if known and len(known.label_names) == n_classes else ()
     splits = {split: CategorySplit(split, *pairs[split]) for split in SPLITS}
     return CategoryData(

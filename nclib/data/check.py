@@ -7,7 +7,7 @@ read, so that folders of 40 GB are checked in seconds; ``--full`` reads every nu
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.data import category_features, region_features, tokeniser
-from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part
+from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part, not_its_copy, sampled
 from nclib.data.registry import load
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
@@ -80,12 +80,9 @@ class Report:
         state = "not complete" if self.found else "not there"
         if self.complete(any_size=True):
             state = "complete" if self.complete() else "complete, in other sizes than published"
-        return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *self.advice()])
-
-    def advice(self) -> list[str]:
-        """Return a line of advice for each state that occurs."""
         states = dict.fromkeys(line.state for line in self.lines if line.state != GOOD)
-        return [f"  -> {state}: {TO_DO[state]}" for state in states]
+        advice = [f"  -> {state}: {TO_DO[state]}" for state in states]
+        return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *advice])
 
 
 @dataclass(frozen=True)
@@ -180,8 +177,8 @@ def _split_lines(
     """Describe one split; ``first`` is a split and the shape of its rows, which all splits must have."""
     layout = expected.layout
     captions = f"{part.split}_{layout.captions_file}"
-    for file in dict.fromkeys(problem.file for problem in part.problems):
-        yield Line(WRONG, file, "; ".join(p.text for p in part.problems if p.file == file))
+    for file in dict.fromkeys(file for file, _ in part.problems):
+        yield Line(WRONG, file, "; ".join(text for name, text in part.problems if name == file))
     if part.features is not None and not part.problems:
         images, published_images = len(part.features), expected.images[part.split]
         row = part.features.shape[1:]
@@ -217,22 +214,16 @@ def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     if path is None:
         return
     array = region_features.open_features(path, np.float16)
-    if isinstance(array, str):
-        yield Line(WRONG, path.name, array)
-        return
-    wrong = region_features.not_its_copy(array, original) or _not_finite(array, full)
+    bad = array if isinstance(array, str) else not_its_copy(array, original) or _not_finite(array, full)
     size = path.stat().st_size / 1e9
-    yield Line(WRONG if wrong else GOOD, path.name, wrong or f"float16 copy, {size:.2f} GB")
+    yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {size:.2f} GB")
 
 
 def _not_finite(features: RowFile, full: bool) -> str | None:
     """Return the first image with a value that is not finite, in all rows or in evenly spaced ones."""
     n = len(features)
-    if not full:
-        rows = np.unique(np.linspace(0, n - 1, min(n, ROWS)).astype(np.int64))
-        blocks: Iterable[np.ndarray] = (rows,)
-    else:
-        blocks = (np.arange(start, min(start + ROWS, n)) for start in range(0, n, ROWS))
+    starts = range(0, n, ROWS) if full else ()
+    blocks = [np.arange(start, min(start + ROWS, n)) for start in starts] or [sampled(n, min(n, ROWS))]
     for rows in blocks:
         try:
             good = np.isfinite(features.take(rows)).all(axis=(1, 2))
@@ -252,11 +243,12 @@ def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
         words = Vocabulary.from_json(path, tokenise=tokeniser.tokenise)
     except (ValueError, OSError) as error:
         return Line(WRONG, file, str(error))
-    ids = np.concatenate([words.encode(text)[1:-1] for text in texts]) if texts else np.zeros(0)
-    known = float((ids != UNKNOWN).mean()) if len(ids) else 1.0
+    ids, _ = words.encode_all(texts)  # <start> and <end> of each are known
+    known = 1 - int((ids == UNKNOWN).sum()) / max(1, len(ids) - 2 * len(texts))
     if known < KNOWN:
-        text = f"knows {known:.0%} of the words of these captions; is it made for other data?"
-        return Line(WRONG, file, text)
+        return Line(
+            WRONG, file, f"knows {known:.0%} of the words of these captions; is it made for other data?"
+        )
     if expected.words is not None and words.size != expected.words:
         return Line(OTHER, file, f"{words.size:,} words; published: {expected.words:,}")
     return Line(GOOD, file, f"{words.size:,} words")

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -74,13 +74,6 @@ LAYOUTS = {
 }
 
 
-class Problem(NamedTuple):
-    """A problem of a file: its name, and the message."""
-
-    file: str
-    text: str
-
-
 @dataclass
 class Part:
     """One split as found on disk, with the problems of its files."""
@@ -89,7 +82,7 @@ class Part:
     features: RowFile | None = None  # a row per image; None when the file is missing or wrong
     texts: list[str] = field(default_factory=list)  # all captions
     layout: str = ""  # PER_IMAGE or PER_CAPTION; empty when unknown
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[tuple[str, str]] = field(default_factory=list)  # file, message
 
 
 @register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper=SOURCE)
@@ -128,10 +121,8 @@ def f30k(
 
     Raises
     ------
-    FileNotFoundError
-        When files are missing; all of them are listed, with what to do.
-    ValueError
-        When files do not fit together; all of them are listed.
+    FileNotFoundError, ValueError
+        When files are missing or do not fit together; all of them are listed, with what to do.
     """
     return load_files(LAYOUTS["f30k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
 
@@ -238,7 +229,7 @@ def load_files(
             + f"\n{layout.source}, or give their folder as root=."
         )
     parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
-    problems = [f"{part.split}: {problem.text}" for part in parts.values() for problem in part.problems]
+    problems = [f"{part.split}: {text}" for part in parts.values() for _, text in part.problems]
     shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
     if len(set(shapes.values())) > 1:
         problems.append(f"splits differ in (regions, features): {shapes}")
@@ -280,10 +271,7 @@ def load_files(
 def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
     """Return the folder with the captions of any of the splits: ``root``, one below it, or where it would be.
 
-    Raises
-    ------
-    FileNotFoundError
-        When ``root`` is not a folder.
+    A ``root`` that is not a folder is a FileNotFoundError.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"root={str(root)!r} is not a folder; give the one that holds {layout.stem}")
@@ -296,10 +284,7 @@ def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
 def find_vocabulary(layout: Layout, folder: Path, given: PathLike | None = None) -> Path | None:
     """Return the vocabulary file: the given one, or one in, below or beside the folder; None without any.
 
-    Raises
-    ------
-    FileNotFoundError
-        When the given one is missing.
+    A given one that is missing is a FileNotFoundError.
     """
     if given is not None:
         if not Path(given).is_file():
@@ -343,53 +328,45 @@ def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> 
     try:
         part.texts = [text for _, text in read_named_captions(folder / captions)]
     except (OSError, ValueError) as error:
-        part.problems.append(Problem(captions, f"{layout.captions_file} {error}"))
+        part.problems.append((captions, f"{layout.captions_file} {error}"))
         return part
     path = features_file(folder, split, half)
     assert path is not None  # the caller has looked
-    array = open_features(path, np.float16 if half else np.float32)
+    name, array = path.name, open_features(path, np.float16 if half else np.float32)
     if isinstance(array, str):
-        part.problems.append(Problem(path.name, f"{path.name} {array}"))
+        part.problems.append((name, f"{name} {array}"))
         return part
     n, each = len(part.texts), layout.captions_per_image
     if len(array) == n and n % each == 0:
         part.layout = PER_CAPTION if each > 1 else PER_IMAGE
         part.features = array[::each]  # a view: still on disk
         if not _copies(array, each):
-            problem = f"has a row per caption, but the {each} rows of one image differ"
-            part.problems.append(Problem(path.name, f"{path.name} {problem}"))
+            text = f"{name} has a row per caption, but the {each} rows of one image differ"
+            part.problems.append((name, text))
     elif len(array) * each == n:
         part.layout, part.features = PER_IMAGE, array
     else:
-        problem = (
+        text = (
             f"{len(array)} feature rows and {n} captions; expected {each} captions per image, with a feature "
             f"row per image ({n // each}) or per caption ({n})"
         )
-        part.problems.append(Problem(path.name, problem))
+        part.problems.append((name, text))
     original = features_file(folder, split) if half else None
-    if original is not None and part.features is not None and (different := not_its_copy(array, original)):
-        part.problems.append(Problem(path.name, f"{path.name} {different}"))
+    if original is not None and part.features is not None and (text := not_its_copy(array, original)):
+        part.problems.append((name, f"{name} {text}"))
     return part
 
 
 def read_named_captions(path: Path) -> list[tuple[str, str]]:
     """Read captions, one per line, with their image ids ('' but in ``.tsv`` files: image id, tab, caption).
 
-    Raises
-    ------
-    ValueError
-        When the text is not UTF-8 or a line of a ``.tsv`` file has no caption; the message completes a
-        sentence that begins with the file's name.
-    OSError
-        When the file cannot be read.
+    An OSError or ValueError completes a sentence that begins with the file's name.
     """
     try:
-        data = path.read_bytes()
+        # Not splitlines, which cuts at rare separators inside captions as well.
+        lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
     except OSError as error:
         raise OSError(f"cannot be read ({error.strerror})") from error
-    try:
-        # Not splitlines, which cuts at rare separators inside captions as well.
-        lines = data.decode("utf-8-sig").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start})") from None
     if path.suffix.lower() == ".tsv":
@@ -402,12 +379,9 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
 
 
 def open_features(path: Path, dtype: Any) -> RowFile | str:
-    """Open a features file of a number type in native byte order.
+    """Open a features file, (rows, regions, features), of a number type in native byte order.
 
-    Returns
-    -------
-    RowFile, (rows, regions, features), or str
-        A message when the file is damaged or of another type or shape.
+    A damaged or other file gives a message, a str that completes a sentence beginning with the file's name.
     """
     try:
         array = RowFile(path)
@@ -422,12 +396,9 @@ def open_features(path: Path, dtype: Any) -> RowFile | str:
 
 
 def not_its_copy(half: RowFile, original: Path) -> str:
-    """Compare sampled rows of a float16 copy, (rows, regions, features), with its float32 original.
+    """Tell how a float16 copy, (rows, regions, features), differs from its float32 original in sampled rows.
 
-    Returns
-    -------
-    str
-        How they differ; empty when they do not, or when the original is not a features file.
+    Empty when it does not, or when the original is not a features file.
     """
     again = f"make it again with: nclib data convert half {original} --replace"
     array = open_features(original, np.float32)
@@ -435,12 +406,17 @@ def not_its_copy(half: RowFile, original: Path) -> str:
         return ""  # the original has its own line
     if array.shape != half.shape:
         return f"has shape {half.shape}, its original {original.name} {array.shape}; {again}"
-    rows = np.unique(np.linspace(0, len(half) - 1, SAMPLED_ROWS).astype(np.int64))
+    rows = sampled(len(half), SAMPLED_ROWS)
     with np.errstate(over="ignore", invalid="ignore"):
         same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
     if same.all():
         return ""
     return f"is not a copy of {original.name}: row {rows[int(np.argmin(same))]} differs; {again}"
+
+
+def sampled(n: int, most: int) -> np.ndarray:
+    """Return evenly spaced rows of ``n``, the first and last included, at most ``most`` of them, int64."""
+    return np.unique(np.linspace(0, n - 1, most).astype(np.int64))
 
 
 def _copies(array: RowFile, each: int) -> bool:
@@ -456,41 +432,34 @@ def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protoco
     if role == "val" and layout.benchmark:
         cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
-    texts = part.texts[: n * each]
-    tokens, offsets = _encode(texts, words)
     details: dict[str, Any] = {"layout": part.layout}
     if part.split == "testall":
         details["folds"] = tuple((start, min(start + FOLD, n)) for start in range(0, n, FOLD))
-    return Split(
-        name=role,
-        images=part.features[:n],
-        captions=Captions(tokens, offsets, words, texts),
-        image_of=np.arange(n * each) // each,
-        captions_per_image=each,
-        details=details,
-    )
+    captions, image_of = _captions(part.texts[: n * each], words), np.arange(n * each) // each
+    return Split(role, part.features[:n], captions, image_of, each, details=details)
 
 
-def _encode(texts: list[str], words: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+def _captions(texts: list[str], words: Vocabulary) -> Captions:
     """Cut captions into word ids, and keep them in the cache: half a million captions take many seconds."""
-    key = digest([f"rules {tokeniser.RULES}", *words.words, "\n".join(texts)])
 
     def build(folder: Path) -> dict[str, Any]:
-        tokens, offsets = words.encode_all(texts)
-        np.save(folder / "tokens.npy", tokens)
-        np.save(folder / "offsets.npy", offsets)
+        for name, array in zip(names, words.encode_all(texts), strict=True):
+            np.save(folder / name, array)
         return {}
 
-    folder, _ = cached("captions", key, build)
-    return np.load(folder / "tokens.npy"), np.load(folder / "offsets.npy")
+    names = ("tokens.npy", "offsets.npy")
+    folder, _ = cached(
+        "captions", digest([f"rules {tokeniser.RULES}", *words.words, "\n".join(texts)]), build
+    )
+    tokens, offsets = (np.load(folder / name) for name in names)
+    return Captions(tokens, offsets, words, texts)
 
 
 def _content(splits: Iterable[Split]) -> list[Any]:
     """Return what the checksum covers: shapes, all captions, and evenly spaced feature rows."""
     content: list[Any] = []
     for split in splits:
-        rows = np.unique(np.linspace(0, split.n_images - 1, SAMPLED_ROWS).astype(np.int64))
-        features = split.features(rows).numpy()
+        features = split.features(sampled(split.n_images, SAMPLED_ROWS)).numpy()
         kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
         content += [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]
     return content

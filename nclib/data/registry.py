@@ -9,8 +9,7 @@ from typing import Any
 
 from nclib.common.options import did_you_mean
 from nclib.common.registry import Catalogue, Registry
-from nclib.data.categories import CategoryData
-from nclib.data.dataset import Dataset
+from nclib.data.dataset import CategoryData, Dataset
 
 #: What a data set of each task returns.
 TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
@@ -59,9 +58,7 @@ datasets = DatasetRegistry()
 def register(
     name: str, *, summary: str, paper: str = "", task: str = "pairs"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds a data set to the catalogue.
-
-    Its function's parameters are the options of the data set.
+    """Return a decorator that adds a data set, a function whose parameters are its options, to the catalogue.
 
     Parameters
     ----------
@@ -70,15 +67,13 @@ def register(
     summary, paper : str
         A few words, and the source of the data, for the catalogue.
     task : {"pairs", "categories"}
-        ``"pairs"`` for image-caption retrieval; the function returns a :class:`~nclib.data.Dataset`.
-        ``"categories"`` for category retrieval; it returns a :class:`~nclib.data.CategoryData`.
+        Image-caption retrieval, where the function returns a :class:`~nclib.data.Dataset`, or category
+        retrieval, where it returns a :class:`~nclib.data.CategoryData`.
 
     Raises
     ------
-    ValueError
-        When the name is taken or the task is unknown.
-    TypeError
-        When the function takes ``*args`` or ``**options``.
+    ValueError, TypeError
+        When the name is taken, the task is unknown, or the function takes ``*args`` or ``**options``.
 
     Examples
     --------
@@ -110,11 +105,9 @@ def load(name: str, **options: Any) -> Any:
 
     Raises
     ------
-    ValueError
-        When the name is unknown or a value is out of range.
-    TypeError
-        When the data set has no such option; the message lists the options. Also when a data set returns
-        something else than its task asks for.
+    ValueError, TypeError
+        When the name or an option is unknown (the message lists the options), a value is out of range, or a
+        data set returns something else than its task asks for.
 
     Examples
     --------
@@ -144,11 +137,7 @@ def load(name: str, **options: Any) -> Any:
 
 
 def available(task: str | None = None) -> Catalogue:
-    """Return the names of the data sets (of one task, or of both), each with its summary.
-
-    Parameters
-    ----------
-    task : {"pairs", "categories"}, optional
+    """Return the data sets of ``task``, "pairs" or "categories", or of both, each with its summary.
 
     Returns
     -------
@@ -175,13 +164,7 @@ def available(task: str | None = None) -> Catalogue:
 
 
 def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:
-    """Return the option ``name`` when it is a whole number from ``low`` to ``high``.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For any other value.
-    """
+    """Return the option ``name`` when it is a whole number from ``low`` to ``high``, else raise an error."""
     limits = f"at least {low}" if high is None else f"in {low}..{high}"
     try:
         number = operator.index(value)
@@ -198,13 +181,7 @@ def check_counts(**values: Any) -> dict[str, int]:
 
 
 def check_number(name: str, value: Any, *, high: float | None = None) -> float:
-    """Return the option ``name`` as a float when it is a finite number from 0 to ``high``.
-
-    Raises
-    ------
-    ValueError
-        For any other value.
-    """
+    """Return the option ``name`` as a float when it is a finite number in [0, high], else raise an error."""
     limits = "of at least 0" if high is None else f"in [0, {high:g}]"
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (good and 0 <= value < float("inf") and (high is None or value <= high)):
@@ -213,13 +190,7 @@ def check_number(name: str, value: Any, *, high: float | None = None) -> float:
 
 
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """Return the option ``name`` when it is one of ``allowed``.
-
-    Raises
-    ------
-    ValueError
-        For any other value; the message lists the allowed ones.
-    """
+    """Return the option ``name`` when it is one of ``allowed``, else raise a ValueError that lists them."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value

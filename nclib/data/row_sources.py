@@ -7,6 +7,7 @@ import binascii
 import os
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,27 +37,19 @@ def some(names: Iterable[Any]) -> str:
 def read_ids(path: Path) -> list[str]:
     """Read image ids, one per line.
 
-    Raises
-    ------
-    ConvertError
-        When the file cannot be read or is empty, an id occurs twice, or an id cannot be a file name.
+    A ConvertError when the file cannot be read or is empty, an id occurs twice, or cannot be a file name.
     """
     try:
         ids = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConvertError(f"{path} cannot be read ({error})") from error
     bad = [f"line {i}: {name!r}" for i, name in enumerate(ids, 1) if not name or set(name) & set("/\\\t\0")]
-    twice = _twice(ids)
+    twice = [name for name, n in Counter(ids).items() if n > 1]
     if bad or not ids:
         raise ConvertError(f"{path} must hold an image id per line; {some(bad) or 'it is empty'}")
     if twice:
         raise ConvertError(f"{path} names these ids more than once: {some(twice)}")
     return ids
-
-
-def _twice(names: Iterable[str]) -> list[str]:
-    seen: set[str] = set()
-    return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -181,7 +174,7 @@ class BottomUpSource:
         missing = [name for name, place in zip(ids, self.places, strict=True) if place[0] < 0]
         if missing:
             raise ConvertError(f"{some(p.name for p in paths)}: no line for {some(missing)}")
-        twice = _twice(found)
+        twice = [name for name, n in Counter(found).items() if n > 1]
         if twice and not take_first:
             raise ConvertError(f"several lines for {some(twice)}; --take-first takes the first of each")
         if len(widths) > 1 or not next(iter(widths)).is_integer() or next(iter(widths)) == 0:

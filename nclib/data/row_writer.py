@@ -63,8 +63,8 @@ def write_rows(
     Raises
     ------
     ConvertError
-        When the file is there already, another process writes it, the disk has too little space or refuses
-        to be written, or the source finds bad rows.
+        When the file is there already, another process writes it, the disk is full or refuses to be written,
+        or the source finds bad rows.
     """
     # 1. lock the counter; 2. cut the growing file to the rows that the counter names; 3. append blocks, each
     # on disk before it is counted; 4. write the files beside, and give the file its name.

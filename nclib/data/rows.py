@@ -7,6 +7,7 @@ the file cache of the system belongs to no process and shrinks when memory is sh
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
@@ -28,14 +29,7 @@ class RowFileError(OSError, ValueError):
 
 
 def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Read shape, type and data offset from the header of a ``.npy`` file and compare them with its size.
-
-    Returns
-    -------
-    shape : tuple of int
-    dtype : dtype
-    offset : int
-        Byte at which the numbers begin.
+    """Return shape, type and byte of the first number of a ``.npy`` file, after a check of the file's size.
 
     Raises
     ------
@@ -72,17 +66,14 @@ class _Source:
         if not self.shape:
             raise RowFileError(f"{path.name} holds one number, not rows")
         self.row_bytes = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
-        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        self.close = weakref.finalize(self, os.close, self.fd)
-        self.stamp = self._stamp()
-        self._lock = threading.Lock()
-
-    def _stamp(self) -> tuple[int, int]:
-        found = os.fstat(self.fd)
-        return found.st_size, found.st_mtime_ns
+        self._file, self._lock = io.FileIO(path), threading.Lock()
+        self.close = weakref.finalize(self, self._file.close)
+        self.fd = self._file.fileno()
+        self.stamp = os.fstat(self.fd)
 
     def check(self) -> None:
-        if self._stamp() != self.stamp:
+        now = os.fstat(self.fd)
+        if (now.st_size, now.st_mtime_ns) != (self.stamp.st_size, self.stamp.st_mtime_ns):
             raise RowFileError(
                 f"{self.path} was changed while it was in use; rows read before and after would not belong "
                 "together. Load the data again"
@@ -110,9 +101,9 @@ class _Source:
     def _some(self, view: memoryview, at: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(self.fd, [view], at)
-        with self._lock, open(self.fd, "rb", buffering=0, closefd=False) as file:  # Windows
-            file.seek(at)
-            return int(file.readinto(view) or 0)
+        with self._lock:  # Windows
+            self._file.seek(at)
+            return int(self._file.readinto(view) or 0)
 
 
 class RowFile:
@@ -123,6 +114,11 @@ class RowFile:
     path : path
         A C-ordered ``.npy`` file with at least one axis.
 
+    Attributes
+    ----------
+    path, dtype, shape, ndim, nbytes
+        The file, and type, shape and bytes of this view of it as an array.
+
     Raises
     ------
     RowFileError
@@ -132,8 +128,8 @@ class RowFile:
     Notes
     -----
     A slice is a view and reads nothing: ``rows[::5]``, ``rows[:1000]``. One row number gives that row, a
-    list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Other processes and
-    threads may read the same object at the same time.
+    list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Threads and forked
+    processes may read the same object at the same time.
 
     Examples
     --------
@@ -148,33 +144,15 @@ class RowFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._source = _Source(Path(path))
-        self._rows = range(self._source.shape[0])
+        source = _Source(Path(path))
+        self._view(source, range(source.shape[0]))
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._source.path
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the numbers, as stored."""
-        return self._source.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows of this view, then the shape of one row."""
-        return (len(self._rows), *self._source.shape[1:])
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of this view when it is read."""
-        return len(self) * self._source.row_bytes
+    def _view(self, source: _Source, rows: range) -> RowFile:
+        self._source, self._rows = source, rows
+        self.path, self.dtype = source.path, source.dtype
+        self.shape = (len(rows), *source.shape[1:])
+        self.ndim, self.nbytes = len(self.shape), len(rows) * source.row_bytes
+        return self
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -184,9 +162,7 @@ class RowFile:
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            view = RowFile.__new__(RowFile)
-            view._source, view._rows = self._source, self._rows[key]
-            return view
+            return RowFile.__new__(RowFile)._view(self._source, self._rows[key])
         index = np.asarray(key)
         if index.dtype == bool and index.shape == (len(self),):
             index = np.flatnonzero(index)
@@ -204,9 +180,6 @@ class RowFile:
             raise ValueError(f"{self.path.name} stays on disk: reading it makes a copy")
         return self.take(np.arange(len(self))).astype(self.dtype if dtype is None else dtype, copy=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.path), self._source.stamp, self._rows)
-
     def take(self, rows: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Read rows, from the front of the file to its back.
 
@@ -215,12 +188,11 @@ class RowFile:
         rows : ndarray of int, (B,)
             In [0, len(self)), in any order.
         out : ndarray, (B, ...), optional
-            Where to put them: C-ordered, of the file's type.
+            Where to put them, C-ordered, of the file's type; default: a new array.
 
         Returns
         -------
         ndarray, (B, ...)
-            ``out``, or a new array.
 
         Raises
         ------
@@ -249,11 +221,3 @@ class RowFile:
         for i in order.tolist():
             source.read(int(place[i]), flat[i].data)
         return out
-
-
-def _reopen(path: str, stamp: tuple[int, int], rows: range) -> RowFile:
-    found = RowFile(path)
-    found._source.stamp = stamp  # as it was where the object came from
-    found._source.check()
-    found._rows = rows
-    return found

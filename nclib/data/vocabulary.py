@@ -58,12 +58,6 @@ class Vocabulary:
         """Number of words, the four special ones included."""
         return len(self.words)
 
-    def __len__(self) -> int:
-        return len(self.words)
-
-    def __contains__(self, word: object) -> bool:
-        return word in self._index
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.words == other.words
 
@@ -78,7 +72,7 @@ class Vocabulary:
         return self._index.get(word, UNKNOWN)
 
     def encode(self, text: str | Sequence[str]) -> np.ndarray:
-        """Return the ids of a caption or of its words, ``<start>`` and ``<end>`` added, int32 (words + 2,)."""
+        """Return the ids of a caption (or its words) from ``<start>`` to ``<end>``, int32 (words + 2,)."""
         return self.encode_all([text])[0]
 
     def encode_all(self, texts: Iterable[str | Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:

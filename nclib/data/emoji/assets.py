@@ -47,22 +47,12 @@ CLASSES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Names:
-    """Words and classes of the K concepts.
-
-    Parameters
-    ----------
-    emoji, names : tuple of str, length K
-    keywords : tuple of tuple of str, length K
-        Phrases of one or two words, true of the concept.
-    labels : dict of str to ndarray, int64, (K,)
-        Class of each concept in the classifications ``group``, ``class`` and ``subgroup``.
-    label_names : dict of str to tuple of str
-    """
+    """Words and classes of the K concepts."""
 
     emoji: tuple[str, ...]
     names: tuple[str, ...]
-    keywords: tuple[tuple[str, ...], ...]
-    labels: dict[str, np.ndarray]
+    keywords: tuple[tuple[str, ...], ...]  # phrases of one or two words, true of the concept
+    labels: dict[str, np.ndarray]  # int64, (K,), in the classifications group, class and subgroup
     label_names: dict[str, tuple[str, ...]]
 
 

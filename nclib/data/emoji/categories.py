@@ -16,7 +16,7 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.data.cache import cached
-from nclib.data.categories import CategoryData, CategorySplit
+from nclib.data.dataset import CategoryData, CategorySplit
 from nclib.data.emoji.assets import LICENCE
 from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES

@@ -20,26 +20,14 @@ SPLITS = ("train", "val", "test")
 
 
 class Block(NamedTuple):
-    """Pictures of one block, n of them, with R fragments each.
+    """Pictures of one block, n of them, with R fragments each."""
 
-    Parameters
-    ----------
-    scenes : ndarray of dtype ``compose.SCENE``, (n,)
-    boxes : ndarray, int32, (n, R, 3)
-        x, y, side in sixteenths of a pixel.
-    features : ndarray, float32, (n, R, 196)
-    tokens : ndarray, int32, (n_tokens,)
-    lengths : ndarray, int64, (5 n,)
-        Tokens per caption.
-    facts : ndarray of dtype ``grammar.FACTS``, (5 n,)
-    """
-
-    scenes: np.ndarray
-    boxes: np.ndarray
-    features: np.ndarray
-    tokens: np.ndarray
-    lengths: np.ndarray
-    facts: np.ndarray
+    scenes: np.ndarray  # compose.SCENE, (n,)
+    boxes: np.ndarray  # int32, (n, R, 3): x, y, side in sixteenths of a pixel
+    features: np.ndarray  # float32, (n, R, 196)
+    tokens: np.ndarray  # int32, (n_tokens,)
+    lengths: np.ndarray  # int64, (5 n,): tokens per caption
+    facts: np.ndarray  # grammar.FACTS, (5 n,)
 
 
 def cache_key(options: Mapping[str, Any], *parts: Any) -> str:
@@ -66,16 +54,8 @@ def blocks(
 ) -> Iterator[Block]:
     """Make the pictures of a split, in blocks of up to 1,000; a smaller ``n`` gives a prefix of a larger one.
 
-    Parameters
-    ----------
-    split, n, seed, regions, variant
-        As for :func:`nclib.data.emoji.pairs.emoji`.
-    change : callable, optional
-        Changes the scenes of a whole block in place, given its number, before anything is drawn.
-
-    Yields
-    ------
-    Block
+    Options as for :func:`nclib.data.emoji.pairs.emoji`. ``change`` changes the scenes of a whole block in
+    place, given its number, before anything is drawn.
     """
     names, lexicon = words()
     painter = render.Painter(assets.read_drawings())

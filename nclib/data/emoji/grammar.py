@@ -39,24 +39,12 @@ FACTS = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """Phrases of the concepts and the vocabulary that spells them.
+    """Phrases of the K concepts and the vocabulary that spells them."""
 
-    Parameters
-    ----------
-    phrases : tuple of str
-        All names and keywords, sorted.
-    phrases_of : ndarray, int16, (K, most)
-        Phrases of each concept: the name, then keywords, then -1.
-    vocabulary : Vocabulary
-        Every word that the grammar can write.
-    spelling : ndarray, int32, (phrases, 3)
-        Ids of article, first and second word (0 when there is none).
-    """
-
-    phrases: tuple[str, ...]
-    phrases_of: np.ndarray
-    vocabulary: Vocabulary
-    spelling: np.ndarray
+    phrases: tuple[str, ...]  # all names and keywords, sorted
+    phrases_of: np.ndarray  # int16, (K, most): the name, then keywords, then -1
+    vocabulary: Vocabulary  # every word that the grammar can write
+    spelling: np.ndarray  # int32, (phrases, 3): article, first and second word (0 when there is none)
 
     @functools.cached_property
     def phrase_count(self) -> np.ndarray:

@@ -151,11 +151,11 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
         scenes, tokens, offsets, stated = (np.load(folder / f"{name}_{key}.npy") for key in rest)
         main = scenes["concept"][:, 0]
         return Split(
-            name=name,
-            images=images,
-            captions=Captions(tokens, offsets, lexicon.vocabulary),
-            image_of=np.arange(len(offsets) - 1) // CAPTIONS_PER_IMAGE,
-            captions_per_image=CAPTIONS_PER_IMAGE,
+            name,
+            images,
+            Captions(tokens, offsets, lexicon.vocabulary),
+            np.arange(len(offsets) - 1) // CAPTIONS_PER_IMAGE,
+            CAPTIONS_PER_IMAGE,
             boxes=boxes,
             label_sets={key: labels[main] for key, labels in names.labels.items()},
             picture_source=lambda row: picture(scenes[row : row + 1]),
