@@ -11,12 +11,13 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
+from nclib.common.options import did_you_mean
 from nclib.runs.words import options_of, words_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,18 @@ def _parser(name: str, does: Callable[..., Any]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(prog=f"nclib {name}", description=does.__doc__, allow_abbrev=False)
 
 
+def _one_of(known: Collection[str]) -> Callable[[str], str]:
+    """Return the check of an argument that is one of some names; it suggests the nearest one."""
+
+    def check(word: str) -> str:
+        if word not in known:
+            said = f"{word!r}: must be one of {', '.join(known)}{did_you_mean(word, known)}"
+            raise argparse.ArgumentTypeError(said)
+        return word
+
+    return check
+
+
 # ------------------------------------------------------------------------------------------------- one run
 
 
@@ -54,7 +67,7 @@ def run(words: Words) -> int:
 
     known = [*methods.available(), *label_noise.available()]
     parser = _parser("run", run)
-    parser.add_argument("method", choices=known, metavar="METHOD", help=f"one of {', '.join(known)}")
+    parser.add_argument("method", type=_one_of(known), metavar="METHOD", help=f"one of {', '.join(known)}")
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
     if words and words[0] in known and {"-h", "--help"} & set(words):
         print(_parameters(experiment_of(words[0])))
@@ -148,7 +161,8 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("command", choices=commands, metavar="COMMAND", help="one of the commands below")
+    known = _one_of(commands)
+    parser.add_argument("command", type=known, metavar="COMMAND", help="one of the commands below")
     if not words:
         parser.print_help(sys.stderr)
         return 2

@@ -100,6 +100,28 @@ def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.Captu
     assert "usage: nclib" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "l2rn"], "argument METHOD: 'l2rn': must be one of bicro, "),
+        (["run", "l2rn"], "; did you mean 'l2rm'?"),
+        (["rum"], "'rum': must be one of run, data, list, doctor; did you mean 'run'?"),
+        (["run", "plain", "--model", "sgrr"], "; did you mean 'sgr'?"),
+        (["run", "plain", "--dataset", "emojy"], "; did you mean 'emoji'?"),
+        (["run", "plain", "--dataset", "nothing-like-it"], "; import the file that registers another one"),
+    ],
+)
+def test_an_unknown_name_gets_a_suggestion(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = cli.main(words)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

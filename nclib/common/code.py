@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import ast
 import functools
-import gc
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,37 +39,15 @@ def short_digest(content: str | Path) -> str:
     return digest(content)[:DIGITS]
 
 
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Pause the garbage collector: syntax trees are many small objects, and a third of the time would go."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
 @dataclass
 class Reading:
-    """Statements as canonical text, and what they mention.
+    """Statements as canonical text, and what they mention."""
 
-    Attributes
-    ----------
-    names : set of str
-        Names and dotted names (``losses.triplet``) that do not start at a local variable of a function.
-    strings : set of str
-        Values of the string constants.
-    imports : dict
-        Local name to origin, of the imports within functions.
-    """
-
-    package: str
+    package: str  # where relative imports start
     parts: list[str] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    strings: set[str] = field(default_factory=set)
-    imports: dict[str, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)  # with dots; they start at no local variable of a function
+    strings: set[str] = field(default_factory=set)  # values of constants
+    imports: dict[str, str] = field(default_factory=dict)  # local name to origin, within functions
 
     _local: set[str] = field(default_factory=set)  # of the function that is being read
     _outer: set[str] = field(default_factory=set)  # what it declares global
@@ -85,7 +61,7 @@ class Reading:
         if isinstance(value, list):
             self.parts.append("[")
             for item in value:
-                if not is_text(item):
+                if not _is_text(item):
                     self.add(item)
             self.parts.append("]")
         elif isinstance(value, (ast.Name, ast.Attribute)):
@@ -122,12 +98,11 @@ class Reading:
         elif isinstance(node, LOOPS):
             self.add(node.generators[0].iter)  # belongs to the scope around it
             self._scope(node)
-        elif isinstance(node, ast.ClassDef):
+        else:
             before = set(self._local)
             self._fields(node)
-            self._local = before | {node.name}
-        else:
-            self._fields(node)
+            if isinstance(node, ast.ClassDef):
+                self._local = before | {node.name}
         self.parts.append(")")
 
     def _scope(self, node: ast.AST, without: Iterable[str] = (), taken: Iterable[str] = ()) -> None:
@@ -142,7 +117,7 @@ class Reading:
 
     def _fields(self, node: ast.AST, without: Iterable[str] = ()) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self.imports.update(origins(node, self.package))
+            self.imports.update(_origins(node, self.package))
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             self._outer.update(node.names)
         elif isinstance(node, ast.ExceptHandler) and node.name:
@@ -160,12 +135,12 @@ class Reading:
             self.add(value)
 
 
-def stored(node: ast.AST) -> set[str]:
+def _stored(node: ast.AST) -> set[str]:
     """Return the names that a statement assigns to."""
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
-def is_text(node: object) -> bool:
+def _is_text(node: object) -> bool:
     """Return whether a statement is a string by itself: a docstring, or a remark on an attribute."""
     return (
         isinstance(node, ast.Expr)
@@ -174,80 +149,57 @@ def is_text(node: object) -> bool:
     )
 
 
-def origins(node: ast.Import | ast.ImportFrom, package: str) -> dict[str, str]:
-    """Return the local names that an import binds, with their origins, ``module:`` or ``module:name``.
-
-    All names of a module stand under ``*<module>``.
-    """
+def _origins(node: ast.Import | ast.ImportFrom, package: str) -> dict[str, str]:
+    """Return the local names that an import binds, with their origins, ``module:`` or ``module:name``."""
     if isinstance(node, ast.Import):
         return {
             a.asname or (top := a.name.split(".")[0]): f"{a.name if a.asname else top}:" for a in node.names
         }
     above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
     base = ".".join([*above, *([node.module] if node.module else [])])
-    return {
-        f"*{base}" if a.name == "*" else a.asname or a.name: f"{base}:{a.name if a.name != '*' else ''}"
-        for a in node.names
-    }
+    return {a.asname or a.name: f"{base}:{a.name}" for a in node.names}
 
 
-def for_type_checkers(node: ast.stmt) -> bool:
+def _for_type_checkers(node: ast.stmt) -> bool:
     """Return whether a statement is ``if TYPE_CHECKING:``."""
     test = node.test if isinstance(node, ast.If) else None
     return (getattr(test, "id", None) or getattr(test, "attr", None)) == "TYPE_CHECKING"
 
 
-def joined(origin: str, rest: str) -> str:
+def _joined(origin: str, rest: str) -> str:
     """Return the origin of an attribute of something with an origin."""
     return f"{origin}{'.' if rest and not origin.endswith(':') else ''}{rest}"
 
 
 class Module:
-    """The definitions of a piece of code.
-
-    Parameters
-    ----------
-    source : str or bytes
-        Python.
-    package : str
-        Where relative imports start.
-
-    Attributes
-    ----------
-    defined : dict
-        Name to the statements that bind it.
-    imported : dict
-        Name to its origin, ``module:name``.
-    loose : list of statements
-        What runs at import and binds nothing.
-    """
+    """The definitions of a piece of code; relative imports start at ``package``."""
 
     def __init__(self, source: str | bytes, package: str = "") -> None:
         self.package = package
-        self.defined: dict[str, list[ast.stmt]] = {}
-        self.imported: dict[str, str] = {}
-        self.loose: list[ast.stmt] = []
+        self.defined: dict[str, list[ast.stmt]] = {}  # name to the statements that bind it
+        self.imported: dict[str, str] = {}  # name to its origin, module:name
+        self.loose: list[ast.stmt] = []  # what runs at import and binds nothing
         late: dict[str, str] = {}
         for node in ast.parse(source).body:
-            if isinstance(node, ast.If) and for_type_checkers(node):
+            if isinstance(node, ast.If) and _for_type_checkers(node):
                 late |= self._imports(node)
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                self.imported |= origins(node, package)
-            elif not is_text(node) and not isinstance(node, ast.Delete):
+                self.imported |= _origins(node, package)
+            elif not _is_text(node) and not isinstance(node, ast.Delete):
                 self._file(node)
         if "__getattr__" in self.defined:  # names are imported late, from where type checkers find them
             self.imported = {**late, **self.imported}
 
     def _imports(self, node: ast.stmt) -> dict[str, str]:
         found = (n for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)))
-        return {name: origin for n in found for name, origin in origins(n, self.package).items()}
+        return {name: origin for n in found for name, origin in _origins(n, self.package).items()}
 
     def _file(self, node: ast.stmt) -> None:
         """File a statement under the names that it binds; one with blocks or other targets runs anyway."""
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self.defined.setdefault(node.name, []).append(node)
             return
-        bound = stored(node)
+        bound = _stored(node)
         if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):  # if, try, for, with, a call
             inner = (n for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.ClassDef)))
             bound |= {n.name for n in inner}
@@ -271,19 +223,13 @@ class Module:
         first, _, member = name.partition(".")
         nodes = self.loose if name == LOOSE else self.defined.get(first, [])
         if member:
-            nodes = [
-                n for node in nodes for n in getattr(node, "body", []) if getattr(n, "name", "") == member
-            ]
+            inner = (n for node in nodes for n in getattr(node, "body", []))
+            nodes = [n for n in inner if getattr(n, "name", "") == member]
         return reading.add(nodes)
 
 
 class Code:
-    """The source code of some packages, as it is when the object is made; data files are read when needed.
-
-    Parameters
-    ----------
-    packages : mapping
-        Name of a package to its folder.
+    """The source code of packages, by name and folder, as it is now; data files are read when needed.
 
     Examples
     --------
@@ -314,9 +260,10 @@ class Code:
 
     def _read(self, module: str, name: str) -> tuple[str, frozenset[Definition], list[Path]]:
         """Return the digest of a definition, those that it leads to, and the data files that it names."""
-        reading = self.module(module).read(name)
+        here = self.module(module)
+        reading = here.read(name)
         files = sorted({f for s in reading.strings for f in self._files(module, s)})
-        return short_digest(reading.text), frozenset(self.follow(self.module(module), reading, module)), files
+        return short_digest(reading.text), frozenset(self.follow(here, reading, module)), files
 
     def _files(self, module: str, word: str) -> Iterator[Path]:
         """Yield the file beside a module that a string names, or those in the folder that it names."""
@@ -359,9 +306,9 @@ class Code:
             found = self.module(module)
             if found.imported.get(name, origin) not in (origin, f"{module}:{name}"):
                 yield module, name
-                origin = joined(found.imported[name], further)
+                origin = _joined(found.imported[name], further)
             elif name not in found.defined and f"{module}.{name}" in self.paths:
-                origin = joined(f"{module}.{name}:", further)
+                origin = _joined(f"{module}.{name}:", further)
             else:
                 yield module, name if name in found.defined else WHOLE
                 return
@@ -371,18 +318,14 @@ class Code:
         for dotted in reading.names:
             first, _, rest = dotted.partition(".")
             if first in reading.imports:
-                yield from self.locate(joined(reading.imports[first], rest))
+                yield from self.locate(_joined(reading.imports[first], rest))
             elif name and first in (*module.imported, *module.defined):
                 yield from self.locate(f"{name}:{dotted}")
             elif first in module.imported:
-                yield from self.locate(joined(module.imported[first], rest))
-        for local, origin in {**module.imported, **reading.imports}.items():
-            if local.startswith("*"):
-                yield from self.locate(origin)
+                yield from self.locate(_joined(module.imported[first], rest))
 
-    @without_collector()
     def reach(self, start: Iterable[Definition], without: Iterable[str] = ()) -> dict[str, dict[str, str]]:
-        """Return the digests of all definitions that some definitions lead to, by module and name.
+        """Return the digests of all definitions that some definitions lead to, ``{module: {name: digest}}``.
 
         Parameters
         ----------
@@ -394,7 +337,7 @@ class Code:
         Returns
         -------
         dict
-            ``{module: {name: digest}}``, sorted; data files stand under their module as ``file:<path>``.
+            Sorted; data files stand under their module as ``file:<path>``.
         """
         todo, found, shut = set(start), {}, set(without)
         while todo:

@@ -26,22 +26,11 @@ KINDS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | ins
 
 @dataclass
 class Compiled:
-    """What a code object says.
+    """What a code object says."""
 
-    Attributes
-    ----------
-    parts : list of str
-        Its instructions, with constants and inner functions in their places.
-    names : set of str
-        Names and dotted names (``losses.triplet``) that start at a global variable or one of a function
-        around it.
-    imports : set of (int, str, tuple of str)
-        Level, module and names of the imports within it.
-    """
-
-    parts: list[str] = field(default_factory=list)
-    names: set[str] = field(default_factory=set)
-    imports: set[tuple[int, str, tuple[str, ...]]] = field(default_factory=set)
+    parts: list[str] = field(default_factory=list)  # instructions, constants and inner functions
+    names: set[str] = field(default_factory=set)  # with dots; they start at a variable from outside
+    imports: set[tuple[int, str, tuple[str, ...]]] = field(default_factory=set)  # level, module and names
 
     @property
     def text(self) -> str:
@@ -63,7 +52,7 @@ class Compiled:
                 self.imports.add((level or 0, value, names or ()))
                 self.parts.append(value)
             else:
-                self.parts.append(str(place[value]) if jumps else constant(value))
+                self.parts.append(str(place[value]) if jumps else _constant(value))
             if name in STARTS:
                 self.names.add(_dotted(kept, i))
         self.parts += [repr(entry) for entry in _protected(code, place)]
@@ -71,12 +60,12 @@ class Compiled:
         return self
 
 
-def constant(value: Any) -> str:
+def _constant(value: Any) -> str:
     """Return a constant as text that is the same in every process: sets have no order of their own."""
     if isinstance(value, frozenset):
-        return f"frozenset{sorted(map(constant, value))}"
+        return f"frozenset{sorted(map(_constant, value))}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(constant, value))})"
+        return f"({', '.join(map(_constant, value))})"
     return repr(value)
 
 
@@ -98,9 +87,8 @@ def _instructions(code: CodeType) -> tuple[list[Instruction], dict[int, int]]:
         if len(both) == 2:
             kept += [(name, value, False) for name, value in zip(both, found.argval, strict=True)]
         else:
-            kept.append(
-                (found.opname, found.argval, found.opcode in dis.hasjrel or found.opcode in dis.hasjabs)
-            )
+            jumps = found.opcode in dis.hasjrel or found.opcode in dis.hasjabs
+            kept.append((found.opname, found.argval, jumps))
     place[len(code.co_code)] = len(kept)
     return kept, place
 
@@ -117,17 +105,6 @@ def _dotted(kept: list[Instruction], i: int) -> str:
 
 def _protected(code: CodeType, place: dict[int, int]) -> Iterator[tuple[int, ...]]:
     """Yield start, end, handler and depth of the parts under ``try`` or ``with``: the exception table."""
-    table = iter(code.co_exceptiontable)
-
-    def number(first: int) -> int:
-        value, more = first & 63, first & 64
-        while more:
-            byte = next(table)
-            value, more = value << 6 | byte & 63, byte & 64
-        return value
-
-    for first in table:
-        start = 2 * number(first)
-        length, handler, depth = 2 * number(next(table)), 2 * number(next(table)), number(next(table))
-        end = start + length
-        yield place[start], place.get(end, len(place)), place[handler], depth
+    for entry in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]
+        depth = entry.depth << 1 | entry.lasti  # as the table has it
+        yield place[entry.start], place.get(entry.end, len(place)), place[entry.target], depth

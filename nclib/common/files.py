@@ -16,13 +16,7 @@ Chunk = bytes | memoryview
 
 
 def cache_folder() -> Path:
-    """Return the folder for generated data: ``$NCLIB_CACHE``, or the user's cache folder.
-
-    Returns
-    -------
-    Path
-        It need not exist.
-    """
+    """Return the folder for generated data, which need not exist: ``$NCLIB_CACHE``, or the user's cache."""
     chosen = os.environ.get("NCLIB_CACHE")
     if chosen:
         return Path(chosen).expanduser()
@@ -45,7 +39,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Yields
     ------
     BinaryIO
-        Open for writing. Its name ends in ``.part`` and is removed whatever happens.
+        Its name ends in ``.part`` and is removed whatever happens.
 
     Raises
     ------
@@ -81,19 +75,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: str | os.PathLike[str], data: str | bytes | Iterable[Chunk]) -> None:
-    """Write ``data`` so that ``path`` holds either the old content or the new, whatever happens.
+    """Write ``data`` as by :func:`replacing`: ``path`` holds the old content or the new, whatever happens.
 
-    Parameters
-    ----------
-    path : path
-        Its folder is made when missing.
-    data : str, bytes or iterable of bytes
-        Text is written as UTF-8 with the line ends that it has; chunks are written one after the other.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be written, for instance on a full disk.
+    Text is written as UTF-8 with the line ends that it has; chunks are written one after the other.
     """
     if isinstance(data, str):
         data = data.encode("utf8")
@@ -102,7 +86,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | Iterable[
 
 
 def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
-    """Return a SHA-256 digest.
+    """Return a SHA-256 digest, 64 hexadecimal digits.
 
     Parameters
     ----------
@@ -110,16 +94,6 @@ def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
         Text (as UTF-8), bytes, and the file at a ``Path`` have the digest that ``sha256sum`` prints. An
         array's digest covers its type and shape as well. An iterable of strings, bytes and arrays has a
         digest of all of them in order; moving a byte from one part to the next changes it.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be read.
 
     Examples
     --------

@@ -17,38 +17,14 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 def open_kept(path: Path) -> IO[str]:
-    """Open a text file for reading and writing; make it when missing, but never empty it.
-
-    Parameters
-    ----------
-    path : Path
-        Its folder must exist.
-
-    Returns
-    -------
-    file object
-        Text in UTF-8, positioned at the start.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be opened or made.
-    """
+    """Open a text file in UTF-8 for reading and writing; make it when missing, but never empty it."""
     return open(path, "r+", encoding="utf8", opener=lambda p, flags: os.open(p, flags | os.O_CREAT, 0o666))
 
 
 def take(file: IO[Any]) -> bool:
     """Lock an open file for this process until it is closed, without waiting.
 
-    Parameters
-    ----------
-    file : file object
-        Open for reading and writing.
-
-    Returns
-    -------
-    bool
-        False when another process holds the lock. True with a warning on a file system without locks.
+    Returns False when another process holds the lock, and True with a warning on a file system without locks.
     """
     from filelock import lock_descriptor
 
@@ -67,18 +43,7 @@ def take(file: IO[Any]) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a run and its parents where they are missing.
-
-    Parameters
-    ----------
-    folder : Path
-        It may exist.
-
-    Raises
-    ------
-    ValueError
-        When it cannot be made.
-    """
+    """Make the folder of a run and its parents where missing; a ValueError says when it cannot be made."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -86,18 +51,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Check that the folder of a run can be made, without making it.
-
-    Parameters
-    ----------
-    folder : Path
-        The nearest existing parent is examined.
-
-    Raises
-    ------
-    ValueError
-        When it cannot be made.
-    """
+    """Raise a ValueError unless the folder of a run can be made in its nearest existing parent."""
     there = next(p for p in folder.absolute().parents if p.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         code = errno.EACCES if there.is_dir() else errno.ENOTDIR
@@ -108,6 +62,11 @@ def _unwritable(folder: Path, error: OSError) -> ValueError:
     return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 
 
+def _is_still(file: IO[Any], path: Path) -> bool:
+    """Return whether an open file is the one at ``path``: its last holder may have removed it."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, and remove the ``.part`` files of a writer that was killed.
@@ -115,7 +74,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Parameters
     ----------
     folder : Path
-        Made when missing. Gets a file ``.lock`` that names the holder and stays.
+        Made when missing, and removed when the block leaves nothing in it. Gets a file ``.lock`` that names
+        the holder.
 
     Raises
     ------
@@ -130,7 +90,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _unwritable(folder, error) from error
     with handle:
-        free = take(handle)
+        free = take(handle) and _is_still(handle, folder / NAME)
         # The name of the holder begins at the second byte: the first one is what Windows locks.
         with contextlib.suppress(OSError):  # a full disk; the name is only for the message below
             handle.seek(1)
@@ -147,4 +107,11 @@ def sole_writer(folder: Path) -> Iterator[None]:
         for part in folder.rglob("*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()
-        yield
+        try:
+            yield
+        finally:
+            # A start that failed before its first checkpoint leaves no folder (Windows keeps the open file).
+            if [path.name for path in folder.iterdir()] == [NAME]:
+                with contextlib.suppress(OSError):
+                    (folder / NAME).unlink()
+                    folder.rmdir()

@@ -57,36 +57,20 @@ C = TypeVar("C", bound=type)
 
 
 class MethodRegistry(Registry[type[M]]):
-    """The methods of one task by name; a class is checked when it is registered.
-
-    Parameters
-    ----------
-    kind : str
-        Word used in error messages.
-    *bases : type
-        Classes of which every method must be a subclass.
-    """
+    """The methods of one task by name, subclasses of ``bases``; a class is checked when it is registered."""
 
     def __init__(self, kind: str, *bases: type) -> None:
         super().__init__(kind)
         self.bases = bases
 
     def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[C], C]:
-        """Return a class decorator that registers a method under ``name``.
-
-        Raises
-        ------
-        TypeError
-            By the decorator, when the class is incomplete; see :func:`check_class`.
-        ValueError
-            By the decorator, when the name is taken or is not an identifier.
-        """
+        """Return a class decorator that registers a method; errors as of :func:`nclib.methods.register`."""
         add: Callable[[Any], Any] = super().register(name, summary=summary, paper=paper)
 
         def check_and_add(cls: C) -> C:
             if not name.isidentifier():
                 raise ValueError(f"{self.kind} {name!r}: a name has letters, digits and underscores only")
-            check_class(cls, self.bases, f"{self.kind} {name!r}")
+            _check_class(cls, self.bases, f"{self.kind} {name!r}")
             add(cls)
             return cls
 
@@ -109,24 +93,8 @@ class MethodRegistry(Registry[type[M]]):
 # ------------------------------------------------------------------------------------ an author's mistakes
 
 
-def check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
-    """Check that a class is a complete method.
-
-    Parameters
-    ----------
-    cls : type
-        The class to register.
-    bases : tuple of type
-        It must be a subclass of one of these.
-    what : str
-        Beginning of the message, such as ``method 'ncr'``.
-
-    Raises
-    ------
-    TypeError
-        When it is no such class, lacks a method or ``Options``, or ``Options`` is not a frozen dataclass
-        all of whose fields are declared with ``option`` and a default that is allowed.
-    """
+def _check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
+    """Raise a TypeError that begins with ``what`` unless a class is a complete method."""
     if not (isinstance(cls, type) and issubclass(cls, bases)):
         allowed = " or ".join(base.__name__ for base in bases)
         raise TypeError(f"{what}: register decorates a subclass of {allowed}, got {cls!r}")
@@ -155,22 +123,10 @@ def check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
 
 
 def check_steps(items: Any, begin_epoch: Callable[..., Any]) -> Iterable[Any]:
-    """Return what ``begin_epoch`` returned, after a check.
+    """Return what ``begin_epoch`` returned, one item per step, after a check.
 
-    Parameters
-    ----------
-    items : iterable
-        One item per step. A list may not be empty; a method that has nothing to train in an epoch returns
-        batches without pairs, and warns.
-    begin_epoch : callable
-        For the messages.
-
-    Raises
-    ------
-    TypeError
-        When ``items`` is not iterable, a dict, or a tensor of whole numbers, such as the indices of pairs.
-    ValueError
-        When ``items`` is an empty list or tuple.
+    A TypeError says when it is not iterable, a dict, or a tensor of indices, a ValueError when it is an empty
+    list: a method that has nothing to train in an epoch returns batches without pairs.
     """
     what = f"{begin_epoch.__qualname__} returned"
     if isinstance(items, Mapping):
@@ -190,20 +146,7 @@ def check_steps(items: Any, begin_epoch: Callable[..., Any]) -> Iterable[Any]:
 
 
 def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:
-    """Yield the loss terms of a step, checked: what it returned, or each of its yields in turn.
-
-    Parameters
-    ----------
-    result : dict of str to Tensor, or iterator of such
-        What ``step`` returned.
-    step : callable
-        For the messages.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As :func:`check_terms`.
-    """
+    """Yield the loss terms of a step, checked: what it returned, or each of its yields in turn."""
     if isinstance(result, Iterator):  # a step that is written with yield
         for terms in result:
             yield check_terms(terms, step, "yielded")
@@ -212,23 +155,10 @@ def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:
 
 
 def check_terms(terms: Any, step: Callable[..., Any], verb: str = "returned") -> Terms:
-    """Return the loss terms of one optimiser step, after a check.
+    """Return the loss terms of one optimiser step, after a check; ``verb`` is for the messages.
 
-    Parameters
-    ----------
-    terms : dict of str to Tensor
-        What ``step`` returned, or yielded.
-    step : callable
-        For the messages.
-    verb : str
-        For the messages: ``returned`` or ``yielded``.
-
-    Raises
-    ------
-    TypeError
-        When terms are not a dict of tensors.
-    ValueError
-        When there is no term, or a term is not a scalar or has no gradient.
+    A TypeError says when they are not a dict of tensors, a ValueError when there is none, or one is not a
+    scalar or has no gradient.
     """
     what, must = f"{step.__qualname__} {verb}", f"it must {'yield' if verb == 'yielded' else 'return'}"
     if not isinstance(terms, dict):

@@ -89,11 +89,6 @@ def option(
     help : str
         Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
 
-    Returns
-    -------
-    dataclasses.Field
-        With the rule in its metadata.
-
     Examples
     --------
     >>> @dataclasses.dataclass(frozen=True)
@@ -113,18 +108,7 @@ def rules(cls: type) -> dict[str, Rule]:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` with the nearest known name, or an empty text.
-
-    Parameters
-    ----------
-    name : object
-        The unknown name.
-    known : iterable of str
-
-    Returns
-    -------
-    str
-        Empty without a similar name.
+    """Return ``"; did you mean 'x'?"`` with the nearest known name, or an empty text without a similar one.
 
     Examples
     --------
@@ -136,20 +120,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str]:
-    """List all unknown names, with the nearest known one, and all values that are not allowed.
-
-    Parameters
-    ----------
-    values : mapping of str to value
-        Options as given.
-    allowed : mapping of str to Rule
-        Rules of the known options, as :func:`rules` returns them.
-
-    Returns
-    -------
-    list of str
-        One sentence per problem; empty when all is well.
-    """
+    """List, one sentence each, unknown names, with the nearest known one, and values that are not allowed."""
     found = []
     for name, value in values.items():
         if name not in allowed:
@@ -160,18 +131,7 @@ def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str
 
 
 def make(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build a frozen dataclass after checking every name and value.
-
-    Parameters
-    ----------
-    cls : type
-        Dataclass whose fields are declared with :func:`option`.
-    values : mapping
-        Those that are missing keep their defaults.
-
-    Returns
-    -------
-    instance of ``cls``
+    """Build a frozen dataclass of :func:`option` fields; those that are not given keep their defaults.
 
     Raises
     ------
@@ -186,18 +146,7 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a factory by name, with type hints as types where they can be evaluated.
-
-    Parameters
-    ----------
-    factory : callable
-        Function or class.
-
-    Returns
-    -------
-    mapping of str to inspect.Parameter
-        In order of declaration.
-    """
+    """Return the parameters of a function or class by name, with hints as types if they can be evaluated."""
     try:
         return inspect.signature(factory, eval_str=True).parameters
     except Exception:  # of a hint that is imported for type checkers only, whatever evaluating it raises
@@ -205,21 +154,10 @@ def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def misfits(values: Mapping[str, Any], allowed: Mapping[str, inspect.Parameter]) -> list[str]:
-    """List the values that do not fit the type hints of their parameters.
+    """List in one sentence each the arguments that do not fit the type hints of their parameters.
 
-    Plain types, paths, literals, None and unions of them are checked; other hints allow everything.
-
-    Parameters
-    ----------
-    values : mapping of str to value
-        Arguments as given; names that are not in ``allowed`` are skipped.
-    allowed : mapping of str to inspect.Parameter
-        As :func:`signature` returns them.
-
-    Returns
-    -------
-    list of str
-        One sentence per value that does not fit.
+    Plain types, paths, literals, None and unions of them are checked; other hints allow everything. Names
+    that are not in ``allowed``, which is as :func:`signature` returns it, are skipped.
     """
     return [
         f"{name}={value!r}: {said}"
@@ -258,15 +196,7 @@ def _is_path(hint: Any) -> bool:
 def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain values in a notebook's namespace: in its first cell these are its parameters.
 
-    Parameters
-    ----------
-    namespace : mapping of str to value
-        As ``globals()`` returns it.
-
-    Returns
-    -------
-    dict of str to value
-        Numbers, text, None and containers; without names that start with an underscore or that Jupyter sets.
+    Names that start with an underscore or that Jupyter sets are left out.
     """
     plain = (bool, int, float, str, list, dict, tuple, set, type(None))
     return {

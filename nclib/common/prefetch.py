@@ -15,21 +15,9 @@ Y = TypeVar("Y")
 def ahead(work: Callable[[X], Y], items: Iterable[X], n: int) -> Iterator[Y]:
     """Yield ``work(item)`` of every item in order, while one thread works up to ``n`` items ahead.
 
-    Parameters
-    ----------
-    work : callable
-        Called in the thread, for one item at a time and in order; it must not draw random numbers that
-        another thread draws from too.
-    items : iterable
-        Taken in the thread of the caller.
-    n : int
-        Results that may wait, at least 1.
-
-    Yields
-    ------
-    Y
-        Results in the order of the items. An error of ``work`` is raised in the place of its result, with
-        the traceback of the thread. The thread ends with the iteration, also when the caller leaves it early.
+    ``work`` is called in the thread, for one item at a time and in order; it must not draw random numbers
+    that another thread draws from too. An error of it is raised in the place of its result. The thread ends
+    with the iteration, also when the caller leaves it early.
 
     Examples
     --------

@@ -34,13 +34,7 @@ class Catalogue(dict[str, str]):
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind (``"model"``, ``"method"``, ``"dataset"``).
-
-    Parameters
-    ----------
-    kind : str
-        Word used in error messages.
-    """
+    """Named factories of one kind; error messages call it ``"model"``, ``"method"`` or ``"dataset"``."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -54,11 +48,10 @@ class Registry(Generic[T]):
         """
 
         def add(factory: T) -> T:
-            old = self._entries[name].factory if name in self._entries else None
-            if old is not None and not _redefined(old, factory):
-                raise ValueError(
-                    f"{self.kind} {name!r} is registered twice: by {_where(old)} and by {_where(factory)}"
-                )
+            here = _where(factory)
+            before = _where(self._entries[name].factory) if name in self._entries else here
+            if before != here or ("<lambda>" in here and name in self._entries):
+                raise ValueError(f"{self.kind} {name!r} is registered twice: by {before} and by {here}")
             self._entries[name] = Entry(name, factory, summary, paper)
             return factory
 
@@ -70,7 +63,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Entry[T]:
         if name not in self._entries:
-            hint = did_you_mean(name, self._entries)
+            hint = did_you_mean(name, self._entries) or "."
             raise ValueError(
                 f"unknown {self.kind} {name!r}{hint} Available: {', '.join(sorted(self._entries))}."
             )
@@ -78,10 +71,6 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
-
-    def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call the factory registered under ``name``."""
-        return self[name].factory(*args, **options)
 
     def catalogue(self) -> Catalogue:
         """Return ``{name: summary (paper)}``, sorted by name."""
@@ -92,7 +81,3 @@ class Registry(Generic[T]):
 
 def _where(factory: Any) -> str:
     return f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
-
-
-def _redefined(old: Any, new: Any) -> bool:
-    return _where(old) == _where(new) and "<lambda>" not in _where(new)

@@ -19,14 +19,9 @@ _later: ContextVar[Updates | None] = ContextVar("later", default=None)
 
 
 def with_all_captions(update: Callable[..., Any], *rows: Tensor) -> None:
-    """Call ``update(*rows)`` with the rows of the whole batch.
+    """Call ``update(*rows)`` with the rows of the whole batch, each (C, ...): one per caption compared.
 
-    Parameters
-    ----------
-    update : callable
-        Called at once, or inside :func:`held_back` by the code that opened it.
-    *rows : Tensor, (C, ...)
-        One row per caption that was compared.
+    It is called at once, or inside :func:`held_back` by the code that opened it.
     """
     later = _later.get()
     if later is None:
@@ -37,13 +32,7 @@ def with_all_captions(update: Callable[..., Any], *rows: Tensor) -> None:
 
 @contextmanager
 def held_back() -> Iterator[Updates]:
-    """Collect the updates of :func:`with_all_captions` instead of making them.
-
-    Yields
-    ------
-    dict
-        The rows of every call, by update.
-    """
+    """Collect the updates of :func:`with_all_captions`: yields their rows, call by call, by update."""
     later: Updates = {}
     token = _later.set(later)
     try:

@@ -62,6 +62,8 @@ def mistake_in(cls: type) -> str:
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         return f"class {cls.__name__} lacks {', '.join(missing)}"
+    if wrong := _range_mistake(cls):
+        return wrong
     owner = next((c for c in cls.__mro__ if "__init__" in vars(c)), cls)
     for parameter in signature(owner).values():
         if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
@@ -77,6 +79,17 @@ def mistake_in(cls: type) -> str:
         )
     unset = [n for n, p in taken.items() if p.default is p.empty and n not in SIZES]
     return f"option {unset[0]!r} of {cls.__name__} needs a default" if unset else ""
+
+
+def _range_mistake(model: Any) -> str:
+    """Return what is wrong with the ``score_range`` of a class or model, in one line; empty if nothing is."""
+    found = model.score_range
+    pair = isinstance(found, (tuple, list)) and len(found) == 2
+    if isinstance(found, property) or (
+        pair and all(isinstance(x, (int, float)) for x in found) and found[0] < found[1]
+    ):
+        return ""
+    return f"score_range={found!r}: must be two numbers, the smallest and the largest similarity"
 
 
 def parameters_of(model: type) -> dict[str, inspect.Parameter]:
@@ -222,6 +235,8 @@ def try_out(model: Matcher, name: str) -> None:
         return
     training = model.training
     model.eval()
+    if wrong := _range_mistake(model):  # set by its constructor
+        raise TypeError(f"model {name!r}: {wrong}")
     images = model.encode_images(torch.rand(2, model.n_regions, model.feature_dim))
     last = model.vocab_size - 1
     tokens = Tokens(torch.tensor([[0, last, 0, 0], [0, 0, 0, last], [last, 0, 0, 0]]), (3, 4, 3))

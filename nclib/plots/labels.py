@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from nclib.plots.style import MATCHED, MISMATCHED, method_style, over_setting
+from nclib.plots.style import MATCHED, MISMATCHED, method_style, over_setting, picture
 from nclib.plots.style import panels as grid
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
     panels : mapping of str to mapping of str to rows
         Title of the panel, then label of the run and the ``curves`` of its record.
     height : float
-        Height of the figure in inches for one panel; several panels in two rows take 1.6 times as much.
-
-    Returns
-    -------
-    Figure
+        Of one panel in inches; several panels in two rows take 1.6 times as much.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -71,13 +67,8 @@ def sweep(
     x, group : str
         Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
     xlabel : str
-        Label of the x axis.
     value : str
         Column of the metric, mAP in [0, 1]; read only with a ``group``.
-
-    Returns
-    -------
-    Figure
     """
     figure, ((axis,),) = grid(1, 1, 6.8, 3.3)
     if group is None:
@@ -89,18 +80,13 @@ def sweep(
 
 
 def confusions(matrices: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
-    """Draw true classes against corrected ones, rows sum to 1, one heat map per title.
+    """Draw true classes against corrected ones, one heat map per title.
 
     Parameters
     ----------
     matrices : mapping of str to ndarray, (K, K)
-        Title, then shares in [0, 1]: true classes in rows, classes by label in columns.
-    names : sequence of str, K
-        Names of the classes.
-
-    Returns
-    -------
-    Figure
+        Shares in [0, 1]: true classes in rows, which sum to 1, classes by label in columns.
+    names : sequence of K str
     """
     figure, axes = grid(1, len(matrices), 1.2 + 2.35 * len(matrices), 3.4)
     image = None
@@ -126,12 +112,7 @@ def maps(panels: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], names:
     ----------
     panels : mapping of str to (xy, labels, is_text)
         ``xy`` (n, 2); ``labels`` int (n,); ``is_text`` bool (n,): texts are drawn as crosses.
-    names : sequence of str
-        Names of the classes.
-
-    Returns
-    -------
-    Figure
+    names : sequence of K str
     """
     import matplotlib as mpl
 
@@ -145,14 +126,9 @@ def maps(panels: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]], names:
                 axis.scatter(*xy[at].T, s=size, marker=mark, color=colour, lw=0.8, alpha=0.8)
         axis.set(title=title, xticks=[], yticks=[])
         axis.grid(False)
-    handles = [
-        mpl.lines.Line2D([], [], marker="s", ls="", color=colours[k % len(colours)], label=name)
-        for k, name in enumerate(names)
-    ]
-    handles += [
-        mpl.lines.Line2D([], [], marker=mark, ls="", color="#444444", label=label)
-        for mark, label in (("o", "image"), ("x", "text"))
-    ]
+    keys = [("s", colours[k % len(colours)], name) for k, name in enumerate(names)]
+    keys += [("o", "#444444", "image"), ("x", "#444444", "text")]
+    handles = [mpl.lines.Line2D([], [], marker=m, ls="", color=c, label=name) for m, c, name in keys]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
@@ -170,80 +146,51 @@ def retrieved_texts(
         Rows of the split.
     found : ndarray, int, (len(queries), k)
         Rows of the texts, best first.
-    names : sequence of str
-        Names of the classes.
-
-    Returns
-    -------
-    Figure
+    names : sequence of K str
     """
-    figure, axes = grid(1, 1, 8.6, 1.75 * len(queries))
-    figure.set_layout_engine("none")
-    axes[0, 0].remove()
+    figure = _page(8.6, 1.75 * len(queries))
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
         bottom, height = 1 - (k + 1) / len(queries), 0.9 / len(queries)
-        picture = figure.add_axes((0.0, bottom + 0.02, 0.17, height - 0.04))
-        _show(picture, split, query, names[split.labels[query]])
+        axis = figure.add_axes((0.0, bottom + 0.02, 0.17, height - 0.04))
+        _show(axis, split, query, names[split.labels[query]])
         for j, row in enumerate(rows):
-            good = split.labels[row] == split.labels[query]
-            words = textwrap.shorten(split.text(row), 92, placeholder=" …")
-            figure.text(
-                0.2,
-                bottom + height * (0.93 - j * 0.93 / len(rows)),
-                f"{'✓' if good else '✗'} {words}",
-                va="top",
-                fontsize=8.5,
-                color=MATCHED if good else MISMATCHED,
-                family="DejaVu Sans",
-            )
+            y = bottom + height * (0.93 - j * 0.93 / len(rows))
+            mark, colour = _verdict(split, row, query)
+            words = f"{mark} {textwrap.shorten(split.text(row), 92, placeholder=' …')}"
+            figure.text(0.2, y, words, va="top", fontsize=8.5, color=colour, family="DejaVu Sans")
     return figure
 
 
 def retrieved_pictures(
     split: CategorySplit, queries: Sequence[int], found: np.ndarray, names: Sequence[str]
 ) -> Figure:
-    """Draw text queries with the pictures found for them; right ones blue with a tick, wrong ones orange.
-
-    Parameters
-    ----------
-    split : CategorySplit
-        With pictures and texts.
-    queries : sequence of int
-        Rows of the split.
-    found : ndarray, int, (len(queries), k)
-        Rows of the pictures, best first.
-    names : sequence of str
-        Names of the classes.
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw text queries with the pictures found for them; parameters as in :func:`retrieved_texts`."""
     rows_, columns = found.shape
-    figure, axes = grid(1, 1, 2.0 * columns, 2.75 * rows_)
-    figure.set_layout_engine("none")
-    axes[0, 0].remove()
+    figure = _page(2.0 * columns, 2.75 * rows_)
     for k, (query, rows) in enumerate(zip(queries, found, strict=True)):
         bottom, height = 1 - (k + 1) / rows_, 1 / rows_
         words = textwrap.fill(textwrap.shorten(split.text(query), 130, placeholder=" …"), 26 * columns)
-        figure.text(
-            0.01,
-            bottom + 0.98 * height,
-            f"{names[split.labels[query]]}: {words}",
-            va="top",
-            fontsize=8.5,
-        )
+        words = f"{names[split.labels[query]]}: {words}"
+        figure.text(0.01, bottom + 0.98 * height, words, va="top", fontsize=8.5)
         for j, row in enumerate(rows):
-            good = split.labels[row] == split.labels[query]
             axis = figure.add_axes((j / columns, bottom + 0.02 * height, 0.97 / columns, 0.68 * height))
-            colour = MATCHED if good else MISMATCHED
-            _show(axis, split, row, f"{'✓' if good else '✗'} {names[split.labels[row]]}", color=colour)
+            mark, colour = _verdict(split, row, query)
+            _show(axis, split, row, f"{mark} {names[split.labels[row]]}", color=colour)
     return figure
 
 
+def _page(width: float, height: float) -> Figure:
+    """Return an empty figure whose parts are placed by hand."""
+    figure, axes = grid(1, 1, width, height, layout="none")
+    axes[0, 0].remove()
+    return figure
+
+
+def _verdict(split: CategorySplit, row: int, query: int) -> tuple[str, str]:
+    """Return mark and colour of an answer: a row of the right class or not."""
+    return ("✓", MATCHED) if split.labels[row] == split.labels[query] else ("✗", MISMATCHED)
+
+
 def _show(axis: Any, split: CategorySplit, row: int, title: str, **style: Any) -> None:
-    axis.imshow(split.picture(int(row)), interpolation="nearest")
-    axis.set(xticks=[], yticks=[])
+    picture(axis, split, row)
     axis.set_title(title, fontsize=8.5, **style)
-    axis.grid(False)
-    axis.spines[:].set_visible(False)

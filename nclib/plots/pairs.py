@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from nclib.plots.style import (
     method_style,
     over_setting,
     panels,
+    picture,
 )
 
 if TYPE_CHECKING:
@@ -27,58 +29,31 @@ if TYPE_CHECKING:
     from nclib.runs.record import Record
 
 RECALL_NAMES = {
-    "i2t_r1": "image → text R@1",
-    "i2t_r5": "R@5",
-    "i2t_r10": "R@10",
-    "t2i_r1": "text → image R@1",
-    "t2i_r5": "R@5",
-    "t2i_r10": "R@10",
-}
+    "i2t_r1": "image → text\nR@1", "i2t_r5": "R@5", "i2t_r10": "R@10",
+    "t2i_r1": "text → image\nR@1", "t2i_r5": "R@5", "t2i_r10": "R@10",
+}  # fmt: skip
 
 
 def learning_curves(records: Mapping[str, Record]) -> Figure:
-    """Draw validation rSum and the loss terms by epoch; warm-up is shaded.
-
-    Parameters
-    ----------
-    records : mapping of str to Record
-        The first one's losses are drawn.
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw validation rSum and the loss terms of the first record by epoch; warm-up is shaded."""
     from matplotlib.ticker import MaxNLocator
 
     figure, ((left, right),) = panels(1, 2)
     first = next(iter(records.values()))
     for name, record in records.items():
-        rows = record.curves
-        left.plot(
-            [r["epoch"] for r in rows],
-            [r["val_rsum"] for r in rows],
-            ms=4,
-            label=name,
-            **method_style(name),
-        )
+        x, y = [r["epoch"] for r in record.curves], [r["val_rsum"] for r in record.curves]
+        left.plot(x, y, ms=4, label=name, **method_style(name))
     left.set(xlabel="epoch", ylabel="rSum on validation (max 600)", title="Validation", ylim=(0, None))
     left.legend()
     terms = sorted({k for r in first.curves for k in r if k.startswith("loss_")})
-    for term, style, colour in zip(
-        terms, ("-", "--", ":", "-."), (NEUTRAL, MATCHED, MISMATCHED, ACCENT), strict=False
-    ):
+    looks = zip(("-", "--", ":", "-."), (NEUTRAL, MATCHED, MISMATCHED, ACCENT), strict=True)
+    for term, (style, colour) in zip(terms, looks, strict=False):
         rows = [r for r in first.curves if term in r]
         # Each term in units of its first value: sums and means over the batch differ by its size.
         start = abs(rows[0][term]) or 1.0
-        right.plot(
-            [r["epoch"] for r in rows],
-            [r[term] / start for r in rows],
-            style,
-            color=colour,
-            marker="o",
-            ms=3,
-            label=f"{term[5:]} ({start:.3g} at first)",
-        )
+        x, y = [r["epoch"] for r in rows], [r[term] / start for r in rows]
+        said = f"{term[5:]} ({start:.3g} at first)"
+        right.plot(x, y, style, color=colour, marker="o", ms=3, label=said)
     right.set(xlabel="epoch", ylabel="loss, relative to its first value", title="Loss terms", ylim=(0, None))
     right.legend()
     warm = sum(r["phase"] == "warm-up" for r in first.curves)
@@ -103,7 +78,7 @@ def pairs_by_epoch(
     title: str = "Epoch {}",
     middle: bool = False,
 ) -> Figure | None:
-    """Draw a kept array of the pairs by truth, in the first and in the last epoch that has it.
+    """Draw a kept array of the pairs by truth, in the first and in the last epoch that has it; None without.
 
     Parameters
     ----------
@@ -113,20 +88,14 @@ def pairs_by_epoch(
         Of the array, (N,), values in [0, ``top``].
     matched : ndarray, bool, (N,)
         The truth.
-    xlabel : str
+    xlabel, unit : str
+        As for :func:`~nclib.plots.by_truth`.
     bins : int
     top : float
-    unit : str
-        As for :func:`~nclib.plots.by_truth`.
     title : str
         Of a panel; ``{}`` becomes the epoch.
     middle : bool
         Draw the epoch half way too.
-
-    Returns
-    -------
-    Figure or None
-        None where no epoch kept the array.
     """
     used = [e for e in epochs if name in epochs[e]]
     if not used:
@@ -143,7 +112,7 @@ def pairs_by_epoch(
 
 
 def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray) -> Figure | None:
-    """Draw the per-pair losses and the fitted mixture at the first and at the last division.
+    """Draw the per-pair losses and the fitted mixture at the first and at the last division; None without.
 
     Parameters
     ----------
@@ -152,11 +121,6 @@ def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray
         of beta components, or ``density`` (n, 3), points and both components' densities there.
     matched : ndarray, bool, (N,)
         The truth.
-
-    Returns
-    -------
-    Figure or None
-        None where no epoch kept a fitted mixture.
     """
     from scipy.stats import beta
 
@@ -184,17 +148,7 @@ def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray
 def cost_distributions(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray) -> Figure | None:
     """Draw the transport cost of the given pairs, early, midway and late (L2RM, Fig. 6).
 
-    Parameters
-    ----------
-    epochs : mapping of int to arrays
-        From ``epoch_arrays``; an epoch with a learned cost has ``cost``, (N,).
-    matched : ndarray, bool, (N,)
-        The truth.
-
-    Returns
-    -------
-    Figure or None
-        None where no epoch used a learned cost.
+    Parameters as in :func:`division`; an epoch with a learned cost has ``cost``, (N,). None without one.
     """
     label = "transport cost of the given pair"
     return pairs_by_epoch(epochs, "cost", matched, xlabel=label, bins=50, middle=True)
@@ -206,14 +160,10 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure 
     Parameters
     ----------
     arrays : mapping
-        Kept arrays of one epoch with ``ranked_moved`` and ``ranked_unmoved``, (B,).
+        Kept arrays of one epoch with ``ranked_moved`` and ``ranked_unmoved``, (B,); None is returned where
+        nothing was rematched in it.
     top : int
         Ranks shown.
-
-    Returns
-    -------
-    Figure or None
-        None where nothing was rematched in that epoch.
     """
     if "ranked_moved" not in arrays:
         return None
@@ -225,9 +175,8 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure 
         axis.bar(np.arange(1, min(top, len(values)) + 1), values[:top], color=colour)
         axis.axhline(1 / len(values), color="#444444", ls=":", lw=1.5)
         axis.text(top, 1 / len(values), " uniform", ha="right", va="bottom", color="#444444", fontsize=9)
-        axis.set(
-            xlabel="rank of the caption in the row", title=title, ylim=(0, max(0.05, values.max() * 1.1))
-        )
+        top_of_axis = max(0.05, values.max() * 1.1)
+        axis.set(xlabel="rank of the caption in the row", title=title, ylim=(0, top_of_axis))
     axes[0].set_ylabel("mean alignment")
     return figure
 
@@ -247,35 +196,20 @@ def captioned_pictures(
         For every picture, lines of (text, colour).
     columns : int
         Pictures in a row.
-
-    Returns
-    -------
-    Figure
     """
-    import textwrap
-
-    import matplotlib.pyplot as plt
-
     rows = -(-len(images) // columns)
     wrapped = [[(textwrap.wrap(t, 27) or [""], c) for t, c in lines] for lines in texts]
     deepest = max(sum(len(part) for part, _ in lines) for lines in wrapped)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(2.15 * columns, rows * (1.85 + 0.17 * deepest)), squeeze=False, layout="none"
-    )
+    height = 1.85 + 0.17 * deepest
+    figure, axes = panels(rows, columns, 2.15 * columns, rows * height, layout="none")
     figure.subplots_adjust(left=0.01, right=0.99, top=0.99, bottom=0.0, wspace=0.08, hspace=0.1)
-    plt.close(figure)
-    share = 1.75 / (1.85 + 0.17 * deepest)
+    share, step = 1.75 / height, 0.17 / height
     for k, axis in enumerate(axes.flat):
         axis.axis("off")
         if k >= len(images):
             continue
-        inset = axis.inset_axes((0.0, 1 - share, 1.0, share))
-        inset.imshow(split.picture(int(images[k])), interpolation="nearest")
-        inset.set(xticks=[], yticks=[])
-        inset.grid(False)
-        inset.spines[:].set_visible(False)
+        picture(axis.inset_axes((0.0, 1 - share, 1.0, share)), split, images[k])
         y = 1 - share - 0.02
-        step = 0.17 / (1.85 + 0.17 * deepest)
         for part, colour in wrapped[k]:
             for line in part:
                 axis.text(0.0, y, line, va="top", fontsize=8.5, color=colour, transform=axis.transAxes)
@@ -284,23 +218,13 @@ def captioned_pictures(
 
 
 def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
-    """Draw the six recalls of several runs side by side.
-
-    Parameters
-    ----------
-    records : mapping of str to Record or mapping of str to float
-        Label of a run, then its record or its recalls in percent, ``i2t_r1`` to ``t2i_r10``.
-
-    Returns
-    -------
-    Figure
-    """
+    """Draw the six recalls of several runs, given as records or as mappings in percent, side by side."""
     import pandas as pd
 
     figure, ((axis,),) = panels(1, 1, height=3.0)
     tests = {name: r if isinstance(r, Mapping) else r.metrics["test"] for name, r in records.items()}
     table = pd.DataFrame(tests).loc[list(RECALL_NAMES)]
-    table.index = [name.replace(" R", "\nR") for name in RECALL_NAMES.values()]
+    table.index = list(RECALL_NAMES.values())
     bars(axis, table, [method_style(name)["color"] for name in records], digits=0)
     axis.set(ylabel="recall in %", ylim=(0, 108))
     axis.legend(loc="upper left", ncols=len(records))
@@ -316,10 +240,6 @@ def rates(table: pd.DataFrame, group: str = "label", value: str = "rsum") -> Fig
         One row per run with columns ``mrate``, ``group`` and ``value``.
     group, value : str
         Columns: what gets a line of its own, and the metric.
-
-    Returns
-    -------
-    Figure
     """
     figure, ((axis,),) = panels(1, 1, height=3.6)
     over_setting(table, "mrate", group, value, axis, xlabel="mismatch rate", ylabel="rSum on test (max 600)")

@@ -19,23 +19,15 @@ MARKS = "osXh^PDvp"
 # Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).
 OTHERS = ("#882255", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
 METHOD_STYLES = {
-    "plain": (MISMATCHED, "s"),
-    "plain (triplet)": (MISMATCHED, "s"),
-    "plain (infonce)": ("#E69F00", "P"),
-    "l2rm": (MATCHED, "o"),
-    "ncr": ("#56B4E9", "^"),
-    "decl": ("#8C6D31", "D"),
-    "bicro": ("#6F63B5", "v"),
-    "rcl": (ACCENT, "X"),
-    "mscn": ("#A89400", "p"),
-    "repair": (THIRD, "h"),
-    "uot_rcl": (MATCHED, "o"),
-    "elrcmr": (MISMATCHED, "s"),
-    "mrl": (ACCENT, "^"),
-    "dscmr": (THIRD, "D"),
-    "sdml": ("#E69F00", "v"),
-    "deep_sm": ("#56B4E9", "p"),
-}
+    "plain": (MISMATCHED, "s"), "plain (triplet)": (MISMATCHED, "s"),
+    "plain (infonce)": ("#E69F00", "P"), "l2rm": (MATCHED, "o"),
+    "ncr": ("#56B4E9", "^"), "decl": ("#8C6D31", "D"),
+    "bicro": ("#6F63B5", "v"), "rcl": (ACCENT, "X"),
+    "mscn": ("#A89400", "p"), "repair": (THIRD, "h"),
+    "uot_rcl": (MATCHED, "o"), "elrcmr": (MISMATCHED, "s"),
+    "mrl": (ACCENT, "^"), "dscmr": (THIRD, "D"),
+    "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
+}  # fmt: skip
 """Colour and marker of the methods that the book discusses, the same in every figure."""
 
 
@@ -81,18 +73,8 @@ def panels(
 ) -> tuple[Figure, np.ndarray]:
     """Return a figure and its axes, (rows, columns); a notebook draws it once, as the value of its cell.
 
-    Parameters
-    ----------
-    rows, columns : int
-    width, height : float
-        Of the whole figure in inches.
-    **options
-        Passed to ``matplotlib.pyplot.subplots``.
-
-    Returns
-    -------
-    figure : Figure
-    axes : ndarray of Axes, (rows, columns)
+    ``width`` and ``height`` are those of the whole figure in inches; ``matplotlib.pyplot.subplots`` gets the
+    options.
     """
     import matplotlib.pyplot as plt
 
@@ -103,20 +85,10 @@ def panels(
 
 
 def method_style(name: str) -> dict[str, Any]:
-    """Return colour, marker and line of a method; ``"ncr (one network)"`` is NCR's with a dashed line.
+    """Return ``color``, ``marker`` and ``ls`` of a method or label, as matplotlib's ``plot`` takes them.
 
     A method that is not in :data:`METHOD_STYLES` gets a colour that none of those has, and a marker; both
-    depend on its name alone.
-
-    Parameters
-    ----------
-    name : str
-        Name or label of a method.
-
-    Returns
-    -------
-    dict
-        ``color``, ``marker`` and ``ls``, as matplotlib's ``plot`` takes them.
+    depend on its name alone. One network of a method has a dashed line.
 
     Examples
     --------
@@ -153,14 +125,9 @@ def by_truth(
 def histograms(
     axis: Axes, groups: Sequence[tuple[np.ndarray, str, str, str]], bins: np.ndarray, unit: str = "density"
 ) -> None:
-    """Draw overlaid histograms on ``axis``; empty groups are left out.
+    """Draw overlaid histograms on ``axis`` as :func:`by_truth`; empty groups are left out.
 
-    Parameters
-    ----------
-    axis : Axes
-    groups : sequence of (values, colour, hatch, name)
-    bins, unit
-        As for :func:`by_truth`.
+    ``groups`` are (values, colour, hatch, name).
     """
     total = sum(len(values) for values, *_ in groups)
     for values, colour, hatch, name in groups:
@@ -176,17 +143,16 @@ def histograms(
             )  # fmt: skip
 
 
-def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
-    """Draw a plan or a similarity matrix, images in rows, on ``axis``.
+def picture(axis: Axes, split: Any, row: int) -> None:
+    """Draw the picture in a row of a split on ``axis``, without ticks and frame."""
+    axis.imshow(split.picture(int(row)), interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    axis.spines[:].set_visible(False)
 
-    Parameters
-    ----------
-    matrix : array, (n_images, n_captions)
-    axis : Axes
-    title : str
-    **options
-        Passed to ``seaborn.heatmap``.
-    """
+
+def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
+    """Draw a matrix, images in rows and captions in columns, on ``axis`` by ``seaborn.heatmap``."""
     import seaborn as sns
 
     usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
@@ -195,17 +161,9 @@ def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
 
 
 def bars(axis: Axes, table: Any, colours: Sequence[str], digits: int = 2) -> None:
-    """Draw a table as groups of bars on ``axis``, with the values above them.
+    """Draw a DataFrame on ``axis`` as a group of bars per row, one of ``colours`` per column.
 
-    Parameters
-    ----------
-    axis : Axes
-    table : DataFrame
-        One group per row, one bar per column.
-    colours : sequence of str
-        Of the columns.
-    digits : int
-        Decimals of the values.
+    Values stand above the bars with ``digits`` decimals.
     """
     table.plot.bar(ax=axis, width=0.8, color=list(colours), edgecolor="white", linewidth=1, rot=0)
     for k, column in enumerate(axis.containers):
@@ -221,14 +179,8 @@ def over_setting(
 ) -> None:
     """Draw a metric over a setting: mean of the seeds, one standard deviation as a band, runs as dots.
 
-    Parameters
-    ----------
-    table : DataFrame
-        One row per run with columns ``x``, ``group`` and ``value``.
-    x, group, value : str
-        Columns: the setting, what gets a line of its own, and the metric.
-    axis : Axes
-    xlabel, ylabel : str
+    ``table`` has one row per run; the columns ``x``, ``group`` and ``value`` hold the setting, what gets a
+    line of its own, and the metric.
     """
     import seaborn as sns
 

@@ -200,20 +200,11 @@ def run(
 def resolve(method: str = "l2rm", **values: Any) -> Settings:
     """Return the complete settings of a run: defaults, then the preset, then the given values.
 
-    Parameters
-    ----------
-    method : str
-    **values
-        Parameters of :func:`run`.
+    Parameters and errors as in :func:`run`.
 
     Returns
     -------
     Settings
-
-    Raises
-    ------
-    ValueError
-        As :func:`run`.
 
     Examples
     --------
@@ -268,7 +259,7 @@ def open_run(record: Record, device: str = "cpu") -> LoadedRun:
     Parameters
     ----------
     record : Record
-        Of the run; its ``folder`` must hold the checkpoint.
+        Its ``folder`` must hold the checkpoint.
     device : str
         ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
 
@@ -280,9 +271,8 @@ def open_run(record: Record, device: str = "cpu") -> LoadedRun:
     Raises
     ------
     FileNotFoundError
-        When the run's folder, which holds its weights, is not there.
+        When the checkpoint is not there.
     ValueError
-        When the checkpoint is damaged or belongs to other settings, data or code, or the device does not
-        exist here.
+        When it is damaged or belongs to other settings, data or code, or the device does not exist here.
     """
     return experiment_of(record.settings["method"]).open_run(record, device)

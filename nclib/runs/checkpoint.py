@@ -60,7 +60,7 @@ def save(path: str | Path, tree: Mapping[str, Any]) -> None:
     Parameters
     ----------
     path : path
-        The file; its folder is made when missing.
+        Its folder is made when missing.
     tree : mapping
         Tensors may lie on any device.
 
@@ -86,24 +86,16 @@ def save(path: str | Path, tree: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path) -> dict[str, Any]:
-    """Read what :func:`save` wrote; tensors come back on the CPU, bit for bit.
-
-    Parameters
-    ----------
-    path : path
-
-    Returns
-    -------
-    dict
+    """Read what :func:`save` wrote, a dict; tensors come back on the CPU, bit for bit.
 
     Raises
     ------
     FileNotFoundError
         When there is no such file.
     OSError
-        When there is one that cannot be read.
+        When it cannot be read.
     DamagedError
-        When the file is damaged or was not written by :func:`save`; it is a ValueError.
+        When it is damaged or was not written by :func:`save`.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -130,43 +122,16 @@ def load(path: str | Path) -> dict[str, Any]:
 
 
 def set_aside(path: Path, reason: str) -> None:
-    """Rename a damaged file to ``*.damaged`` and warn; the run makes its content again.
-
-    Parameters
-    ----------
-    path : Path
-        The file; an older ``*.damaged`` file is replaced.
-    reason : str
-        Damage, as the warning states it first.
-
-    Warns
-    -----
-    UserWarning
-        With the reason and the new name.
-
-    Raises
-    ------
-    OSError
-        When the file cannot be renamed.
-    """
+    """Rename a damaged file to ``*.damaged`` and warn with the reason; the run makes its content again."""
     other = path.with_name(path.name + ".damaged")
     os.replace(path, other)
     warnings.warn(f"{reason}; it was renamed to {other.name} and is made again", UserWarning, stacklevel=2)
 
 
 def digest(tensors: Mapping[str, Tensor], plain: str = "") -> str:
-    """Return a SHA-256 digest of named tensors and a text: equal digests mean equal bits.
+    """Return the SHA-256 digest of named tensors and a text: equal digests mean equal bits.
 
-    Parameters
-    ----------
-    tensors : mapping of str to Tensor
-        Names, types and shapes count too; their order does not.
-    plain : str
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
+    Names, types and shapes of the tensors count too; their order does not.
     """
     parts: list[Any] = [plain]
     for name in sorted(tensors):

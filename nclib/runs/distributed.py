@@ -92,13 +92,7 @@ class Processes:
         self._apart = False
 
     def do(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Call a collective operation of torch.
-
-        Raises
-        ------
-        RuntimeError
-            When another process has stopped, or this one waited too long for it.
-        """
+        """Call a collective operation of torch; a RuntimeError says when another process has stopped."""
         try:
             collective(*args, **kwargs)
         except RuntimeError as error:
@@ -187,13 +181,7 @@ class Processes:
                 self.do(dist.broadcast, tensor.data, 0)
 
     def agree(self, what: str, value: object) -> None:
-        """Wait for all processes, and check that they have the same ``value``.
-
-        Raises
-        ------
-        RuntimeError
-            When the values differ; ``what`` names them.
-        """
+        """Wait for all processes; a RuntimeError names ``what`` when their values of it differ."""
         if self.size == 1:
             return
         number = int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:7])
@@ -210,12 +198,7 @@ _current: ContextVar[Processes] = ContextVar("current", default=Processes())  # 
 
 
 def current() -> Processes:
-    """Return the processes that share the current run; outside of a run, a single one.
-
-    Returns
-    -------
-    Processes
-    """
+    """Return the processes that share the current run; outside of a run, a single one."""
     return _current.get()
 
 
@@ -243,14 +226,14 @@ def processes(device: str, *, refuse: str = "") -> Iterator[Processes]:
     Parameters
     ----------
     device : str
-        The run's device, as its settings name it.
+        As in the run's settings.
     refuse : str
         Name of runs that cannot be shared; empty for others.
 
     Raises
     ------
     ValueError
-        When several processes would share a run named by ``refuse``, or the device does not fit.
+        When several processes would share such a run, or the device does not fit.
     """
     joined = dist.is_available() and dist.is_initialized()
     size = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))

@@ -41,14 +41,7 @@ N = TypeVar("N", Mismatch, LabelNoise)
 
 @dataclass(frozen=True)
 class LoadedRun(Generic[T, D, N]):
-    """The objects of a run: its trainer, its data and its noise.
-
-    Parameters
-    ----------
-    trainer : PairTrainer or LabelTrainer
-    dataset : Dataset or CategoryData
-    noise : Mismatch or LabelNoise
-    """
+    """The objects of a run: trainer, data and noise, each of the run's task."""
 
     trainer: T
     dataset: D
@@ -56,23 +49,18 @@ class LoadedRun(Generic[T, D, N]):
 
 
 class Experiment(ABC, Generic[T, D, N]):
-    """Runs of one method: their parameters, their settings, and how a run becomes a record.
-
-    Parameters
-    ----------
-    method : str
-        Name of the method.
-    """
+    """Runs of one method: their parameters, their settings, and how a run becomes a record."""
 
     options: ClassVar[type[RunOptions]]  # chosen for every run, whatever its method
     schedule: ClassVar[type]  # how to train
     methods: ClassVar[MethodRegistry[Any]]
-    catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: data, and models
+    catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: models, data
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
     in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
     items: ClassVar[str]  # what the noise makes wrong, in words
+    rate_letter: ClassVar[str]  # of the noise rate in the name of a run
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -82,10 +70,6 @@ class Experiment(ABC, Generic[T, D, N]):
     @abstractmethod
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a preset, which those in ``given`` will replace."""
-
-    @abstractmethod
-    def title(self, settings: Settings) -> str:
-        """Return a readable name of a run; runs with the same one differ in their fingerprint."""
 
     @abstractmethod
     def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
@@ -111,7 +95,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        every: dict[str, Rule] = self._shared_rules()
+        every = {**rules(self.options), **rules(self.schedule)}
         own = rules(self.methods.options(self.method))
         if twice := sorted(own.keys() & {*every, *self.mappings, *self.synonyms}):
             raise ValueError(
@@ -120,23 +104,9 @@ class Experiment(ABC, Generic[T, D, N]):
             )
         return {**every, **own}
 
-    def _shared_rules(self) -> dict[str, Rule]:
-        return {**rules(self.options), **rules(self.schedule)}
-
     def shared(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters among ``given`` that do not belong to the method.
-
-        Parameters
-        ----------
-        given : mapping
-            Parameters of a run, by name.
-
-        Returns
-        -------
-        dict
-            Those with which another method can be run likewise.
-        """
-        names = {*self._shared_rules(), *self.mappings, *self.synonyms}
+        """Return the parameters among ``given`` with which another method can be run likewise."""
+        names = {*rules(self.options), *rules(self.schedule), *self.mappings, *self.synonyms}
         return {name: value for name, value in given.items() if name in names}
 
     def check(self, values: Mapping[str, Any], extra: Mapping[str, Rule] | None = None) -> dict[str, Any]:
@@ -172,7 +142,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
             if name in given and given[name] not in catalogue:
-                hint = "; import the file that registers another one first"
+                hint = did_you_mean(given[name], catalogue)
+                hint = hint or "; import the file that registers another one first"
                 if name == "dataset" and given[name] in datasets:
                     hint = f"; this one holds {datasets.task(given[name])}"
                 found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
@@ -205,8 +176,22 @@ class Experiment(ABC, Generic[T, D, N]):
             noise_sha256=sha256,
             **mappings,
         )
-        _check_data_options(self.catalogues["dataset"], dataset, settings.data_options)
+        self.check_settings(settings)
         return settings
+
+    def check_settings(self, settings: Settings) -> None:
+        """Raise a ValueError when the data lack a given option, or one is missing or of another type."""
+        dataset, given = settings.run.dataset, settings.data_options
+        allowed = signature(self.catalogues["dataset"][dataset].factory)
+        check_unknown("data_options", dataset, given, allowed)
+        if wrong := misfits(given, allowed):
+            raise ValueError("data_options: " + "; ".join(wrong))
+        missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
+        if missing:
+            raise ValueError(
+                f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
+                f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
+            )
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
         """Return the settings in a record; parameters that it lacks keep their defaults."""
@@ -227,7 +212,13 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def name(self, settings: Settings) -> str:
         """Return the folder name of a run: readable, and unique by its fingerprint."""
-        return f"{self.title(settings)}-{self.fingerprint(settings)[:8]}"
+        run = settings.run
+        if run.noise_file:
+            noise = f"file-{settings.noise_sha256[:8]}"
+        else:
+            noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
+        parts = [self.method, *(getattr(run, kind) for kind in self.catalogues), noise, f"s{run.seed}"]
+        return "-".join([*parts, self.fingerprint(settings)[:8]])
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""
@@ -250,10 +241,6 @@ class Experiment(ABC, Generic[T, D, N]):
             As :meth:`resolve` returns them.
         progress : bool
             Print one line per epoch.
-
-        Returns
-        -------
-        Record
 
         Raises
         ------
@@ -316,20 +303,13 @@ class Experiment(ABC, Generic[T, D, N]):
         flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
         named = ("protocol", "rate", "seed", "true_rate", "checksum")
+        data = loaded.dataset
         record = Record(
             name=trainer.folder.name,
             settings={k: v for k, v in flat.items() if k != "out"},  # a place on one machine
-            data={
-                "name": loaded.dataset.name,
-                "checksum": loaded.dataset.checksum,
-                **self.data_facts(loaded),
-            },
-            noise={
-                **{k: getattr(noise, k) for k in named},
-                **facts,
-                "moved": moved,
-                "description": noise.describe(),
-            },
+            data={"name": data.name, "checksum": data.checksum, **self.data_facts(loaded)},
+            noise={k: getattr(noise, k) for k in named}
+            | {**facts, "moved": moved, "description": noise.describe()},
             metrics={"val": validated, **metrics},
             curves=curves,
             diagnostics=self.diagnostics(loaded),
@@ -340,11 +320,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 "peak_memory_mb": round(peak_memory_mb(trainer.device), 1),
                 "parameters": trainer.n_parameters,
             },
-            environment={
-                **environment(trainer.device),
-                "processes": trainer.processes.size,
-                "computed_on": trainer.computed_on,
-            },
+            environment=environment(trainer.device)
+            | {"processes": trainer.processes.size, "computed_on": trainer.computed_on},
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:
@@ -372,55 +349,13 @@ def _reason(run: RunOptions, protocol: str) -> str:
 
 
 def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the diagnostics in the last of some rows of the curves; empty without rows.
-
-    Parameters
-    ----------
-    rows : list of dict
-        Rows of the curves, oldest first.
-
-    Returns
-    -------
-    dict of str to value
-        Without losses, validation metrics and what every row holds.
-    """
+    """Return the last of some rows of the curves without losses, validation and what every row holds."""
     last = rows[-1] if rows else {}
     return {k: v for k, v in last.items() if k not in IN_EVERY_ROW and not k.startswith(("val_", "loss_"))}
 
 
 def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise a ValueError that names the first unknown option, the nearest known one and all of them.
-
-    Parameters
-    ----------
-    kind : str
-        Parameter of the run that holds the options, such as ``"data_options"``.
-    owner : str
-        Name of the data set or model.
-    given : mapping
-        Options as given.
-    known : collection of str
-        Names of the existing options.
-
-    Raises
-    ------
-    ValueError
-        If a name in ``given`` is not known.
-    """
+    """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
     for name in (n for n in given if n not in known):
         hint = did_you_mean(name, known) or ";"
         raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
-
-
-def _check_data_options(known: Registry[Any], dataset: str, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError when a data set lacks such an option, or one is missing or of another type."""
-    allowed = signature(known[dataset].factory)
-    check_unknown("data_options", dataset, given, allowed)
-    if wrong := misfits(given, allowed):
-        raise ValueError("data_options: " + "; ".join(wrong))
-    missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
-    if missing:
-        raise ValueError(
-            f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
-            f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
-        )

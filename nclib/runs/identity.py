@@ -45,16 +45,8 @@ HEAP_TYPE = 1 << 9  # flag of classes that a class statement makes
 def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that name a run.
 
-    Parameters
-    ----------
-    settings : mapping
-        Complete settings of a run.
-
-    Returns
-    -------
-    dict
-        Without :data:`FREE`, without the place of the data (``root``; a record holds their checksum), and
-        without the place of a noise file whose digest is among the settings.
+    Left out are :data:`FREE`, the place of the data (``root``; a record holds their checksum), and the place
+    of a noise file whose digest is among the settings.
 
     Examples
     --------
@@ -102,17 +94,9 @@ def _within(start: frozenset[Definition]) -> dict[str, dict[str, str]]:
 
 
 def code_of(parts: Iterable[Any]) -> dict[str, Any]:
-    """Return the digests of the code that classes and functions reach.
+    """Return the digests of the code that classes and functions reach, ``{module: {name: digest}}``.
 
-    Parameters
-    ----------
-    parts : iterable of classes and functions
-
-    Returns
-    -------
-    dict
-        ``{module: {name: digest}}`` for nclib; under ``"elsewhere"`` the digests of other code and of the
-        values that it uses.
+    Under ``"elsewhere"`` stand the digests of code outside nclib and of the values that it uses.
     """
     search = _Elsewhere()
     for part in parts:
@@ -371,8 +355,7 @@ def shown_fields(part: Any) -> Mapping[str, Any]:
 def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[dict[str, Any]]:
     """Return on what the epochs of a run are computed, when ``epoch`` is the next.
 
-    Warns in one line when a run goes on elsewhere than before: the last digits of its numbers may then differ
-    from those of a run in one place.
+    Warns when a run goes on elsewhere than before: the last digits of its numbers may then differ.
 
     Parameters
     ----------

@@ -1,8 +1,4 @@
-"""Trainer of category retrieval: epochs, optimiser, cosine schedule, evaluation.
-
-Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
-killed continues from its last finished epoch and ends with the same bits as one that never stopped.
-"""
+"""Trainer of category retrieval: epochs, optimiser, learning rate, evaluation."""
 
 from __future__ import annotations
 
@@ -40,10 +36,6 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
         Embeddings.
     labels : ndarray, int64, (n,)
         True classes of the pairs.
-
-    Returns
-    -------
-    dict of str to float
     """
     i2t = mean_average_precision(images, texts, labels, labels)
     t2i = mean_average_precision(texts, images, labels, labels)
@@ -51,7 +43,9 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
 
 
 class LabelTrainer(SavedLoop):
-    """Trains one method; is the ``loop`` that a deep method is given.
+    """Trains one method; is the :class:`~nclib.label_noise.LabelLoop` that a deep method is given.
+
+    Every draw of an epoch comes from a generator seeded by (run seed, epoch, purpose).
 
     Parameters
     ----------
@@ -59,18 +53,14 @@ class LabelTrainer(SavedLoop):
     network : Module or None
         What ``method.build`` returned; None for a projector.
     train : Training
-        Pairs with the given labels.
+        N pairs with the given labels.
     truth : ndarray, int64, (N,)
         True classes, for diagnosis only.
     val : CategorySplit
         Split on which the epoch with the largest mean mAP is selected.
     schedule : LabelSchedule
-    seed : int
-    device : torch.device
-    folder : Path
-        Where checkpoints and per-epoch arrays go.
-    identity : dict of str to str
-        Checksums of settings and code, noise and data; a checkpoint with others is refused.
+    seed, device, folder, identity
+        As in :class:`~nclib.runs.loop.SavedLoop`.
     """
 
     criterion: ClassVar[str] = "map_avg"
@@ -94,11 +84,11 @@ class LabelTrainer(SavedLoop):
         self.method, self.val, self.schedule, self.truth = method, val, schedule, LabelTruth(truth)
         self.n_pairs, self.n_classes = len(train), train.n_classes
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
-        self.iteration = 0
-        self.network = network
-        self.train = train
+        self.n_planned = self.n_epochs if isinstance(method, DeepMethod) else 1  # a closed form takes one
+        self.iteration, self.network, self.train = 0, network, train
         if isinstance(method, DeepMethod):
             self.train, self.network = train.to(device), network.to(device)
+            self.networks = [self.network]
             self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
                 method.parameters(self.network, schedule.lr), lr=schedule.lr, betas=BETAS, fused=True
             )
@@ -121,16 +111,6 @@ class LabelTrainer(SavedLoop):
         return self._embed(self.train.images, self.train.texts)
 
     # -- the loop ---------------------------------------------------------------------------------------
-
-    @property
-    def n_planned(self) -> int:
-        """Epochs of the whole run; a closed form takes one."""
-        return self.n_epochs if isinstance(self.method, DeepMethod) else 1
-
-    @property
-    def n_parameters(self) -> int:
-        """Parameters of the network; 0 for a closed form."""
-        return sum(p.numel() for p in self.network.parameters()) if self.network is not None else 0
 
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
         if isinstance(self.method, DeepMethod):

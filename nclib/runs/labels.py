@@ -37,43 +37,37 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     mappings = ("data_options",)
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
     in_one_process = "runs of category retrieval"
-    items = "labels"
+    items, rate_letter = "labels", "n"
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
 
-    def title(self, settings: LabelSettings) -> str:
-        run = settings.run
-        noise = (
-            f"file-{settings.noise_sha256[:8]}" if run.noise_file else f"n{run.noise_rate:g}-{run.protocol}"
-        )
-        return f"{self.method}-{run.dataset}-{noise}-s{run.seed}"
-
     def load(self, settings: LabelSettings, folder: Path, device: torch.device) -> LoadedLabels:
-        schedule = settings.schedule
-        dataset = data.load(settings.run.dataset, **settings.data_options)
-        noise = draw_labels(settings, dataset)
-        method = self.methods.build(self.method, settings.method_options)
-        train = Training(
-            torch.from_numpy(dataset.train.images),
-            torch.from_numpy(dataset.train.texts),
-            torch.from_numpy(noise.image_labels),
-            torch.from_numpy(noise.text_labels),
-            dataset.n_classes,
-        )
+        run, schedule = settings.run, settings.schedule
+        dataset = data.load(run.dataset, **settings.data_options)
+        truth, k = dataset.train.labels, dataset.n_classes
+        if run.noise_file:
+            noise = LabelNoise.from_file(run.noise_file, truth, n_classes=k)
+        else:
+            assert run.noise_rate is not None
+            how = {"protocol": run.protocol, "scope": run.scope}
+            noise = LabelNoise.draw(truth, run.noise_rate, n_classes=k, seed=run.seed, **how)
+        method = self.methods[self.method].factory(settings.method_options)
+        arrays = dataset.train.images, dataset.train.texts, noise.image_labels, noise.text_labels
+        train = Training(*map(torch.from_numpy, arrays), n_classes=k)
         network = None
         if isinstance(method, DeepMethod):
-            torch.manual_seed(settings.run.seed)
-            sizes = dataset.image_dim, dataset.text_dim, dataset.n_classes
+            torch.manual_seed(run.seed)
+            sizes = dataset.image_dim, dataset.text_dim, k
             network = method.build(Shape(*sizes, hidden=schedule.hidden, dim=schedule.dim))
         trainer = LabelTrainer(
             method,
             network,
             train,
-            dataset.train.labels,
+            truth,
             dataset.val,
             schedule,
-            seed=settings.run.seed,
+            seed=run.seed,
             device=device,
             folder=folder,
             identity={
@@ -93,12 +87,8 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
 
     def data_facts(self, loaded: LoadedLabels) -> dict[str, Any]:
         dataset = loaded.dataset
-        return {
-            "train_pairs": len(dataset.train),
-            "val_pairs": len(dataset.val),
-            "test_pairs": len(dataset.test),
-            "classes": dataset.n_classes,
-        }
+        sizes = {f"{part}_pairs": len(getattr(dataset, part)) for part in ("train", "val", "test")}
+        return {**sizes, "classes": dataset.n_classes}
 
     def diagnostics(self, loaded: LoadedLabels) -> dict[str, Any]:
         """Return the accuracy of the given labels, and the diagnostics of the last epoch."""
@@ -108,55 +98,15 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             "given_accuracy_text": float((noise.text_labels == noise.truth).mean()),
             "given_accuracy": 1 - noise.true_rate,
             **last_diagnostics(trainer.history),
-            **corrected_confusion(trainer.folder, noise.truth, trainer.best["epoch"]),
+            **_corrected_confusion(trainer.folder, noise.truth, trainer.best["epoch"]),
         }
 
 
-def draw_labels(settings: LabelSettings, dataset: CategoryData) -> LabelNoise:
-    """Draw the training labels of a run, or read them from its file.
+def _corrected_confusion(folder: Path, truth: np.ndarray, epoch: int) -> dict[str, Any]:
+    """Return the confusion between true classes and corrected labels, of the epoch nearest to ``epoch``.
 
-    Parameters
-    ----------
-    settings : Settings
-    dataset : CategoryData
-        With N training pairs of K classes.
-
-    Returns
-    -------
-    LabelNoise
-        Of N pairs.
-
-    Raises
-    ------
-    ValueError
-        When the noise file does not fit the training pairs.
-    """
-    run, k, truth = settings.run, dataset.n_classes, dataset.train.labels
-    if run.noise_file:
-        return LabelNoise.from_file(run.noise_file, truth, n_classes=k)
-    assert run.noise_rate is not None
-    return LabelNoise.draw(
-        truth, run.noise_rate, n_classes=k, seed=run.seed, protocol=run.protocol, scope=run.scope
-    )
-
-
-def corrected_confusion(folder: Path, truth: np.ndarray, epoch: int) -> dict[str, Any]:
-    """Return the confusion between true classes and corrected labels, for methods that keep the latter.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run.
-    truth : ndarray, int64, (N,)
-        True classes.
-    epoch : int
-        From 1; the nearest epoch with corrected labels is taken.
-
-    Returns
-    -------
-    dict
-        ``confusion``: K rows of K shares, true classes in rows; a row sums to 1, or to 0 for a class
-        without pairs. ``confusion_epoch``. Empty when no labels were corrected, or for more than 50 classes.
+    ``confusion`` has K rows of K shares, true classes in rows; a row sums to 1, or to 0 for a class without
+    pairs. Empty when no labels were corrected, or for more than 50 classes.
     """
     kept = {e: x["corrected"] for e, x in epoch_arrays(folder).items() if "corrected" in x}
     if not kept or next(iter(kept.values())).shape[1] > LARGEST_CONFUSION:

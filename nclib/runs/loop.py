@@ -23,39 +23,15 @@ from nclib.runs.distributed import current
 from nclib.runs.identity import computed_on
 from nclib.runs.machine import device_name
 
-IDENTITY = {"fingerprint": "settings or code"}  # words for a key of a checkpoint's identity
-
 
 def seed_of(*parts: object) -> int:
-    """Return a seed that some values determine, the same on every machine.
-
-    Parameters
-    ----------
-    *parts : object
-        Values whose text is the same on every machine, such as names and numbers.
-
-    Returns
-    -------
-    int
-        In [0, 2**63).
-    """
+    """Return a seed in [0, 2**63) that the text of some values determines, the same on every machine."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def private_copy(tree: Any) -> Any:
-    """Copy dicts, lists and tensors, so that later steps do not change them.
-
-    Parameters
-    ----------
-    tree : dict, list, Tensor or any value
-        Nested to any depth; values of other types are shared, not copied.
-
-    Returns
-    -------
-    dict, list, Tensor or value
-        Tensors keep their device and lose their graph.
-    """
+    """Copy nested dicts, lists and tensors, without graph, so that later steps do not change them."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):
@@ -86,6 +62,8 @@ class SavedLoop(ABC):
     def __init__(self, *, seed: int, device: torch.device, folder: Path, identity: dict[str, str]) -> None:
         self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
         self.processes = current()
+        self.n_planned = 0  # epochs of the whole run
+        self.networks: list[Any] = []
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
         self.computed_on: list[dict[str, Any]] = []  # which device and threads computed which epochs
@@ -93,16 +71,6 @@ class SavedLoop(ABC):
         self._arrays: dict[str, np.ndarray] = {}
 
     # -- what a trainer must say --------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def n_planned(self) -> int:
-        """Epochs of the whole run."""
-
-    @property
-    @abstractmethod
-    def n_parameters(self) -> int:
-        """Number of weights that training changes."""
 
     @abstractmethod
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
@@ -138,31 +106,30 @@ class SavedLoop(ABC):
 
     # -- the loop ---------------------------------------------------------------------------------------
 
-    def keep(self, **arrays: Any) -> None:
-        """Store arrays of this epoch; read them back with :func:`epoch_arrays`.
+    @property
+    def n_parameters(self) -> int:
+        """Parameters of all networks; 0 for a closed form."""
+        return sum(p.numel() for network in self.networks for p in network.parameters())
 
-        Parameters
-        ----------
-        **arrays
-            Tensors or arrays by name; a later one of the same name in this epoch replaces it.
-        """
+    def keep(self, **arrays: Any) -> None:
+        """Store tensors or arrays of this epoch by name; :func:`epoch_arrays` reads them back."""
         for name, value in arrays.items():
             self._arrays[name] = value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
 
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
-        """Train to the end, from the last checkpoint if there is one; return one dict per epoch.
+        """Train to the end, from the last checkpoint if there is one; return the rows of the curves.
 
         A damaged checkpoint is set aside with a warning, and training starts from the first epoch.
 
         Parameters
         ----------
         progress : bool
-            Print one line per epoch (and draw a bar in a terminal).
+            Print one line per epoch, and draw a bar in a terminal.
 
         Returns
         -------
         list of dict
-            The rows of the curves, with those of an earlier process.
+            One per epoch, with those of an earlier process.
 
         Raises
         ------
@@ -261,7 +228,7 @@ class SavedLoop(ABC):
         saved = checkpoint.load(self._file)
         for key, value in self.identity.items():
             if saved.get(key) != value:
-                what = IDENTITY.get(key, key)
+                what = "settings or code" if key == "fingerprint" else key
                 raise ValueError(
                     f"{self._file} belongs to a run with other {what}; take another out or delete it"
                 )
@@ -269,7 +236,7 @@ class SavedLoop(ABC):
 
 
 def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, by epoch (1-based) and name.
+    """Return the arrays that a run kept, by epoch and name.
 
     Parameters
     ----------
@@ -279,7 +246,7 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
     Returns
     -------
     dict of int to dict of str to ndarray
-        The epoch, from 1, and the name of each array; empty where the run kept none.
+        Epochs from 1; empty where the run kept none.
 
     Raises
     ------

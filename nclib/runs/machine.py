@@ -14,16 +14,7 @@ import torch
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """Return the device called ``name``; ``auto`` takes a GPU when there is one.
-
-    Parameters
-    ----------
-    name : str
-        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
-
-    Returns
-    -------
-    torch.device
+    """Return the device called ``auto`` (a GPU when there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
 
     Raises
     ------
@@ -64,16 +55,7 @@ def cpu_threads(n: int) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a GPU, or of the CPU.
-
-    Parameters
-    ----------
-    device : torch.device
-
-    Returns
-    -------
-    str
-    """
+    """Return the name of a GPU, or of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}"
 
 
@@ -88,8 +70,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     Returns
     -------
     dict
-        Plain values: ``device`` (name of the GPU or CPU), ``cores``, ``threads``, ``platform``, ``python``,
-        ``versions`` (by package), ``commit`` (``unknown`` outside a checkout).
+        ``device``, ``cores``, ``threads``, ``platform``, ``python``, ``versions`` by package, ``commit``.
     """
     from importlib.metadata import version
 
@@ -133,17 +114,9 @@ def _commit() -> str:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Return the largest memory used so far.
+    """Return the largest memory used so far in MB (2**20 bytes): of the GPU's allocator, else of the process.
 
-    Parameters
-    ----------
-    device : torch.device
-
-    Returns
-    -------
-    float
-        In MB (2**20 bytes): of the GPU's allocator, or resident memory of the process on a CPU; NaN on
-        Windows without a GPU.
+    Not-a-number on Windows without a GPU.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20

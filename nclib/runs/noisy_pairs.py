@@ -21,11 +21,10 @@ class NoisyPairs:
     Parameters
     ----------
     split : Split
-        Training split.
     noise : Mismatch
         Which image each caption is paired with, and which pairs are still matched.
     truth_is_known : bool
-        False for data whose own pairs are partly wrong: it is unknown which pairs are matched.
+        False for data whose own pairs are partly wrong.
 
     Raises
     ------
@@ -46,38 +45,11 @@ class NoisyPairs:
         return len(self.image_of)
 
     def batch(self, index: Tensor, device: torch.device) -> Batch:
-        """Load the pairs at ``index`` onto ``device``.
-
-        Parameters
-        ----------
-        index : Tensor, int64, (B,)
-            Numbers of captions in the training split; pair ``i`` is caption ``i`` with its image.
-        device : torch.device
-
-        Returns
-        -------
-        Batch
-            Of B pairs, in this order.
-        """
+        """Load the pairs at ``index``, int64 (B,), onto ``device``; pair i is caption i with its image."""
         return _on(device, self._host_batch(index, device))
 
     def batches(self, order: Tensor, size: int, least: int, device: torch.device) -> Batches:
-        """Return the pairs at ``order`` in batches on ``device``; those from disk are read ahead.
-
-        Parameters
-        ----------
-        order : Tensor, int64, (N,)
-            Pairs, in the order in which they are wanted.
-        size : int
-            Pairs in a batch.
-        least : int
-            A last batch with fewer is left out.
-        device : torch.device
-
-        Returns
-        -------
-        Batches
-        """
+        """Return the pairs at ``order`` as :class:`Batches` on ``device``; those from disk are read ahead."""
         return Batches(
             lambda index: self._host_batch(index, device),
             order,
@@ -94,19 +66,12 @@ class NoisyPairs:
 
     def _host_batch(self, index: Tensor, device: torch.device) -> Batch:
         """Load pairs into the host's memory, in any thread: no current device is needed."""
-        images = self.split.features(
-            self.image_of[index].numpy(), pinned=self.split.on_disk and device.type == "cuda"
-        )
+        pinned = self.split.on_disk and device.type == "cuda"
+        images = self.split.features(self.image_of[index].numpy(), pinned=pinned)
         return Batch(index, images, self.split.captions.batch(index.numpy()))
 
     def truth(self) -> Truth:
-        """Return the ground truth, for diagnosis.
-
-        Returns
-        -------
-        Truth
-            Which pairs are matched and, where the data know it, how relevant an image is to a caption.
-        """
+        """Return the ground truth for diagnosis; relevance where the data know it."""
         return Truth(self.noise.matched, self._relevance if self.split.has_relevance else None)
 
     def _relevance(self, image_pair: Tensor, caption_pair: Tensor) -> Tensor:
@@ -126,11 +91,8 @@ class Batches:
     load : callable
         Makes a batch from positions.
     order : Tensor, int64, (N,)
-        Positions.
-    size : int
-        Pairs in a batch.
-    least : int
-        A last batch with fewer is left out.
+    size, least : int
+        Pairs in a batch; a last one with fewer than ``least`` is left out.
     place : callable, optional
         Finishes a batch in the thread that asks for it.
     n_ahead : int

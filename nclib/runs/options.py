@@ -140,17 +140,7 @@ class Settings(Generic[O, S]):
 
 
 def as_plain(value: Any) -> Any:
-    """Turn NumPy scalars, paths and devices into the plain values that JSON and the rules know.
-
-    Parameters
-    ----------
-    value : any
-        Mappings are converted at every depth, their keys to text; other containers are not.
-
-    Returns
-    -------
-    dict, number, str or ``value`` itself
-    """
+    """Turn NumPy scalars, paths and devices, in mappings of any depth, into plain values of JSON."""
     if isinstance(value, Mapping):
         return {str(k): as_plain(v) for k, v in value.items()}
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:

@@ -1,8 +1,4 @@
-"""Trainer of pairs: epochs, optimiser, precision, and the services that a method may ask for.
-
-Every random draw of an epoch comes from a generator seeded by (run seed, epoch, purpose). A run that was
-killed continues from its last finished epoch and ends with the same bits as one that never stopped.
-"""
+"""Trainer of pairs: epochs, optimiser, precision, and the services that a method may ask for."""
 
 from __future__ import annotations
 
@@ -31,26 +27,22 @@ BATCH_NORM_NEEDS = 2  # samples in a batch, at least
 
 
 class PairTrainer(SavedLoop):
-    """Trains the networks of a method; is the ``loop`` that a method is given.
+    """Trains the networks of a method; is the :class:`~nclib.methods.Loop` that a method is given.
+
+    Every draw of an epoch comes from a generator seeded by (run seed, epoch, network, purpose).
 
     Parameters
     ----------
     method : Method
-        What to do with a batch.
     networks : list of Module
         ``method.n_networks`` models.
     pairs : NoisyPairs
         Training pairs.
     val : Split
-        Split on which the best epoch is selected (largest sum of the six recalls).
+        Split on which the epoch with the largest sum of the six recalls is selected.
     schedule : PairSchedule
-        Epochs, rates, batch size.
-    seed : int
-        Seed of every draw.
-    device : torch.device
-        Where to train.
-    folder : Path
-        Where checkpoints and per-epoch arrays go.
+    seed, device, folder
+        As in :class:`~nclib.runs.loop.SavedLoop`.
     fingerprint, data_checksum : str
         Identify settings and code, and the data; a checkpoint with others is refused.
 
@@ -85,6 +77,7 @@ class PairTrainer(SavedLoop):
         self.reset_optimizers()
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
         self.n_epochs, self.lr = schedule.epochs, schedule.lr
+        self.n_planned = schedule.warmup_epochs + schedule.epochs
         self.val, self._held_out = _set_aside(val, method.clean_share, len(pairs))
         self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
@@ -99,32 +92,11 @@ class PairTrainer(SavedLoop):
     # -- what a method may ask for ----------------------------------------------------------------------
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Return a generator seeded by (run seed, epoch, purpose).
-
-        Parameters
-        ----------
-        purpose : str
-            What is drawn; another purpose gives independent draws.
-
-        Returns
-        -------
-        torch.Generator
-            On the CPU; the network that is being trained counts too.
-        """
+        """Return a generator on the CPU, seeded by (run seed, epoch, network being trained, purpose)."""
         return torch.Generator().manual_seed(seed_of(self.seed, self.epoch, self.active, purpose))
 
     def batch(self, index: Tensor) -> Batch:
-        """Load the pairs at ``index``.
-
-        Parameters
-        ----------
-        index : Tensor, int64, (B,)
-
-        Returns
-        -------
-        Batch
-            On the run's device.
-        """
+        """Load the pairs at ``index``, int64 (B,), onto the run's device."""
         return self.pairs.batch(index, self.device)
 
     def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
@@ -133,15 +105,10 @@ class PairTrainer(SavedLoop):
         Parameters
         ----------
         subset : Tensor, int64, (N,), optional
-            Pairs to take; all by default.
         purpose : str
             Decides the order, with the run's seed and the epoch.
         drop_last : bool
             Leave out a last batch that is not full; otherwise only one of a single pair is left out.
-
-        Returns
-        -------
-        Batches
         """
         n = self.n_pairs if subset is None else len(subset)
         order = torch.randperm(n, generator=self.generator(purpose))
@@ -149,36 +116,14 @@ class PairTrainer(SavedLoop):
         return self.batches_of(chosen, least=self.batch_size if drop_last else BATCH_NORM_NEEDS)
 
     def batches_of(self, index: Tensor, size: int = 0, least: int = BATCH_NORM_NEEDS) -> Batches:
-        """Return the pairs at ``index`` in this order, in batches of ``size`` (0: the run's).
+        """Return the pairs at ``index``, int64 (N,), in this order, in batches of ``size`` (0: the run's).
 
-        Parameters
-        ----------
-        index : Tensor, int64, (N,)
-        size : int
-            Pairs in a batch; 0: the run's batch size.
-        least : int
-            A last batch with fewer is left out.
-
-        Returns
-        -------
-        Batches
+        A last batch with fewer than ``least`` pairs is left out.
         """
         return self.pairs.batches(index, size or self.batch_size, least, self.device)
 
     def ahead(self, load: Callable[[X], Y], items: Iterable[X]) -> Iterator[Y]:
-        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked.
-
-        Parameters
-        ----------
-        load : callable
-            Must be safe to call in another thread.
-        items : iterable
-            What it is called with.
-
-        Returns
-        -------
-        iterator
-        """
+        """Yield ``load(item)`` in order; where the data lie on disk, a thread loads before it is asked."""
         n = self.pairs.n_ahead
         return ahead(load, items, n) if n else map(load, items)
 
@@ -188,17 +133,7 @@ class PairTrainer(SavedLoop):
         return self.epoch - self.schedule.warmup_epochs
 
     def held_out(self, index: Tensor) -> Batch:
-        """Load pairs that are known to be matched (``method.clean_share``).
-
-        Parameters
-        ----------
-        index : Tensor, int64, (B,)
-            Numbers among the ``n_held_out`` pairs that were set aside.
-
-        Returns
-        -------
-        Batch
-            On the run's device.
+        """Load pairs that are known to be matched, by their numbers, int64 (B,), among the ``n_held_out``.
 
         Raises
         ------
@@ -219,10 +154,6 @@ class PairTrainer(SavedLoop):
             Number of the network; the one being trained by default.
         logits : bool
             Return the logits of the similarities, as :meth:`nclib.models.Matcher.similarity`.
-
-        Returns
-        -------
-        Tensor, float32, (B, B)
         """
         net = self.networks[self.active if network is None else network]
         half = self.schedule.precision == "bf16"
@@ -232,35 +163,12 @@ class PairTrainer(SavedLoop):
 
     @torch.no_grad()
     def vectors(self, batch: Batch, network: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the global image and caption vectors of a batch, (B, D) each.
-
-        Parameters
-        ----------
-        batch : Batch
-        network : int, optional
-            Number of the network; the one being trained by default.
-
-        Returns
-        -------
-        images, captions : Tensor, (B, D)
-            Without gradient.
-        """
+        """Return the global image and caption vectors of a batch, (B, D) each, without gradient."""
         net = self.networks[self.active if network is None else network]
         return net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
 
     def cosine(self, batch: Batch, network: int | None = None) -> Tensor:
-        """Return the (B, B) cosine of the global image and caption vectors.
-
-        Parameters
-        ----------
-        batch, network
-            As in :meth:`vectors`.
-
-        Returns
-        -------
-        Tensor, (B, B)
-            Images in rows; without gradient.
-        """
+        """Return the (B, B) cosine of the global vectors, images in rows, without gradient."""
         v, t = (nn.functional.normalize(x, dim=-1) for x in self.vectors(batch, network))
         return v @ t.T
 
@@ -288,7 +196,7 @@ class PairTrainer(SavedLoop):
         Returns
         -------
         Tensor, (n_pairs, ...)
-            On the CPU. A pair that would be alone in the last batch gets the mean of the others.
+            A pair that would be alone in the last batch gets the mean of the others.
         """
         batches = self.batches(purpose="per pair")
         own, shared = copy.copy(batches), self.processes.splits(len(batches))
@@ -308,20 +216,7 @@ class PairTrainer(SavedLoop):
         return result
 
     def per_pair(self, loss: Callable[[Tensor], Tensor], network: int | None = None) -> Tensor:
-        """Return ``loss(S)`` of every pair, on the host.
-
-        Parameters
-        ----------
-        loss : callable
-            Takes the similarities (B, B) of a batch, returns a tensor (B,).
-        network : int, optional
-            Number of the network; the one being trained by default.
-
-        Returns
-        -------
-        Tensor, (n_pairs,)
-            On the CPU.
-        """
+        """Return ``loss(S)`` of every pair, (n_pairs,), ``S`` being the (B, B) similarities of a batch."""
         return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
 
     def reset_optimizers(self) -> None:
@@ -329,16 +224,6 @@ class PairTrainer(SavedLoop):
         self.optimizers = [torch.optim.Adam(n.parameters(), lr=self.schedule.lr) for n in self.networks]
 
     # -- the loop ---------------------------------------------------------------------------------------
-
-    @property
-    def n_planned(self) -> int:
-        """Epochs of the whole run, warm-up included."""
-        return self.schedule.warmup_epochs + self.schedule.epochs
-
-    @property
-    def n_parameters(self) -> int:
-        """Parameters of all networks."""
-        return sum(p.numel() for network in self.networks for p in network.parameters())
 
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
@@ -386,19 +271,7 @@ class PairTrainer(SavedLoop):
         optimizer.step()
 
     def scores(self, split: Split, *, progress: bool = False) -> Tensor:
-        """Return the similarity matrix of a split by each network, (n, n_images, n_captions).
-
-        Parameters
-        ----------
-        split : Split
-        progress : bool
-            Draw a bar.
-
-        Returns
-        -------
-        Tensor, float32, (n, n_images, n_captions)
-            On the CPU, one matrix per network.
-        """
+        """Return the similarities of a split by each network, (n, n_images, n_captions), on the host."""
         parts = [
             similarity_matrix(
                 network,
@@ -413,17 +286,7 @@ class PairTrainer(SavedLoop):
         return self.processes.total(torch.stack(parts))
 
     def score(self, split: Split, *, progress: bool = False) -> Tensor:
-        """Return the similarity matrix of a split, the mean over networks, (n_images, n_captions).
-
-        Parameters
-        ----------
-        split, progress
-            As in :meth:`scores`.
-
-        Returns
-        -------
-        Tensor, float32, (n_images, n_captions)
-        """
+        """Return the mean of :meth:`scores` over the networks, float32 (n_images, n_captions)."""
         return self.scores(split, progress=progress).mean(0)
 
     def _validate(self) -> dict[str, float]:

@@ -34,32 +34,35 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     options = PairOptions
     schedule = PairSchedule
     methods = METHODS
-    catalogues = {"dataset": datasets.of["pairs"], "model": MODELS}  # noqa: RUF012
+    catalogues = {"model": MODELS, "dataset": datasets.of["pairs"]}  # noqa: RUF012
     mappings = ("model_options", "data_options")
     synonyms = {"noise_rate": "mrate"}  # noqa: RUF012
     file_noise = {"mrate": None, "protocol": "file"}  # noqa: RUF012
-    items = "pairs"
+    items, rate_letter = "pairs", "m"
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return pair_preset(name, dataset, self.method, {"model": PairOptions.model, **given})
 
-    def resolve(self, **values: Any) -> PairSettings:
-        """Return the complete settings of a run, as :meth:`Experiment.resolve`."""
-        settings = super().resolve(**values)
-        _check_model_options(settings.run.model, settings.model_options or {})
+    def check_settings(self, settings: PairSettings) -> None:
+        """Check the options of data and model, and the number of epochs."""
+        super().check_settings(settings)
+        model, given = settings.run.model, settings.model_options or {}
+        known = [*models.options(model), *(n for n in SIZES if n not in SIZES_OF_THE_DATA)]
+        check_unknown("model_options", model, given, known)
+        if wrong := misfits_of(MODELS[model].factory, given):
+            raise ValueError("model_options: " + "; ".join(wrong))
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0:
             raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
-        return settings
-
-    def title(self, settings: PairSettings) -> str:
-        run = settings.run
-        noise = f"file-{settings.noise_sha256[:8]}" if run.noise_file else f"m{run.mrate:g}-{run.protocol}"
-        return f"{self.method}-{run.model}-{run.dataset}-{noise}-s{run.seed}"
 
     def load(self, settings: PairSettings, folder: Path, device: torch.device) -> LoadedPairs:
-        dataset = data.load(settings.run.dataset, **settings.data_options)
-        noise = draw_mismatch(settings, dataset.train)
-        method = self.methods.build(self.method, settings.method_options)
+        run, dataset = settings.run, data.load(settings.run.dataset, **settings.data_options)
+        own, d = dataset.train.image_of, dataset.train.captions_per_image
+        if run.noise_file:
+            noise = Mismatch.from_file(run.noise_file, own, captions_per_image=d)
+        else:
+            assert run.mrate is not None
+            noise = Mismatch.draw(own, run.mrate, seed=run.seed, protocol=run.protocol)
+        method = self.methods[self.method].factory(settings.method_options)
         networks = build_networks(settings, dataset, method.n_networks)
         trainer = PairTrainer(
             method,
@@ -67,7 +70,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
             dataset.val,
             settings.schedule,
-            seed=settings.run.seed,
+            seed=run.seed,
             device=device,
             folder=folder,
             fingerprint=self.fingerprint(settings),
@@ -93,46 +96,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         return last_diagnostics([row for row in loaded.trainer.history if row["phase"] == "training"])
 
 
-def draw_mismatch(settings: PairSettings, train: Split) -> Mismatch:
-    """Draw the mismatch of a run, or read it from its file.
-
-    Parameters
-    ----------
-    settings : Settings
-    train : Split
-        Training split, of N captions.
-
-    Returns
-    -------
-    Mismatch
-        Of N pairs.
-
-    Raises
-    ------
-    ValueError
-        When the noise file does not fit the split.
-    """
-    run = settings.run
-    if run.noise_file:
-        return Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=train.captions_per_image)
-    assert run.mrate is not None
-    return Mismatch.draw(train.image_of, run.mrate, seed=run.seed, protocol=run.protocol)
-
-
 def build_networks(settings: PairSettings, dataset: Dataset, n: int) -> list[Matcher]:
-    """Build ``n`` models with weights drawn from the run's seed.
-
-    Parameters
-    ----------
-    settings : Settings
-    dataset : Dataset
-        Decides the sizes of features and vocabulary.
-    n : int
-
-    Returns
-    -------
-    list of Matcher
-    """
+    """Build ``n`` models with the sizes of the data and weights drawn from the run's seed."""
     networks = []
     for i in range(n):
         torch.manual_seed(settings.run.seed * 1000 + i)
@@ -174,11 +139,3 @@ def split_metrics(trainer: PairTrainer, split: Split) -> dict[str, dict[str, flo
         alone = [recall(part, d) for part in parts]
         result["single"] = {k: sum(r[k] for r in alone) / len(alone) for k in alone[0]}
     return result
-
-
-def _check_model_options(model: str, given: Mapping[str, Any]) -> None:
-    """Raise a ValueError when a model lacks such an option, or its value is not allowed."""
-    known = [*models.options(model), *(n for n in SIZES if n not in SIZES_OF_THE_DATA)]
-    check_unknown("model_options", model, given, known)
-    if wrong := misfits_of(MODELS[model].factory, given):
-        raise ValueError("model_options: " + "; ".join(wrong))

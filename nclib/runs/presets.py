@@ -64,21 +64,9 @@ PAPER_DATA: dict[str, dict[str, Any]] = {"emoji": {"size": "default", "regions":
 
 
 def drawn_rate(dataset: str, data_options: Mapping[str, Any]) -> float:
-    """Return the usual rate of drawn noise; 0 for data that are not a benchmark.
+    """Return the usual rate of drawn noise, in [0, 1); 0 for data that are not a benchmark.
 
     Files in the layout of a benchmark whose vocabulary is built from them are a user's own.
-
-    Parameters
-    ----------
-    dataset : str
-        Name of a data set.
-    data_options : mapping
-        Its options; only ``build_vocabulary`` is read.
-
-    Returns
-    -------
-    float
-        In [0, 1).
     """
     return 0.0 if data_options.get("build_vocabulary") else DRAWN_RATES.get(dataset, 0.0)
 
@@ -87,19 +75,7 @@ def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) 
     """Return the values of a preset for pairs, by the names of a run's parameters.
 
     Later ones win: the general schedule, the model's own ``settings``, the method's own ``settings``.
-
-    Parameters
-    ----------
-    name : {"quick", "standard", "paper"}
-        The preset.
-    dataset, method : str
-        Names of a data set and of a method.
-    given : mapping
-        Parameters of the run; ``model`` must be there, ``data_options`` may be.
-
-    Returns
-    -------
-    dict of str to value
+    ``given`` are the parameters of the run; ``model`` must be there.
     """
     model = given["model"]
     paper = dataset if dataset in PAPER else "f30k"
@@ -138,20 +114,7 @@ PAPER_LABEL_BATCH: dict[str, int] = {"wikipedia": 100, "nuswide": 500, "xmediane
 
 
 def label_preset(name: str, dataset: str, method: str) -> dict[str, Any]:
-    """Return the values of a preset for labels; the method's own ``settings`` win over the general ones.
-
-    Parameters
-    ----------
-    name : {"quick", "standard", "paper"}
-        The preset.
-    dataset, method : str
-        Names of a data set and of a method.
-
-    Returns
-    -------
-    dict of str to value
-        By the names of a run's parameters.
-    """
+    """Return the values of a preset for labels; the method's own ``settings`` win over the general ones."""
     rate = {"noise_rate": drawn_rate(dataset, {})}
     if name == "quick":
         return {**rate, **QUICK_LABELS, **LABEL_METHODS.settings(method, "quick")}

@@ -56,10 +56,8 @@ class Record:
     environment : dict
         Hardware and versions, the number of ``processes`` that shared the run, and as ``computed_on`` the
         device and the threads that computed the epochs from each one on.
-    name : str
-        Of the run's folder.
-    folder : str
-        Where checkpoints and per-epoch arrays lie; not stored.
+    name, folder : str
+        Of the run's folder, and where it lies; the latter is not stored.
     """
 
     settings: dict[str, Any]
@@ -87,17 +85,7 @@ class Record:
         return rate
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON, atomically; not-a-number and infinity become null.
-
-        Parameters
-        ----------
-        path : path
-            The file; its folder is made when missing.
-
-        Returns
-        -------
-        Path
-            ``path``.
+        """Write the record as JSON, atomically, and return ``path``; not-a-number and infinity become null.
 
         Raises
         ------
@@ -111,26 +99,16 @@ class Record:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a record.
-
-        Parameters
-        ----------
-        path : path
-            The JSON file that :meth:`save` wrote.
-
-        Returns
-        -------
-        Record
-            With the file's folder as ``folder``.
+        """Read the record that :meth:`save` wrote; ``folder`` is the file's.
 
         Raises
         ------
         OtherFileError
-            When the file is valid JSON, but not a record; it is a ValueError.
+            When the file is valid JSON, but not a record.
         ValueError
-            When the file is damaged, of another schema, or lacks something that readers of records rely on.
+            When it is damaged, of another schema, or lacks something that readers of records rely on.
         OSError
-            When the file cannot be read.
+            When it cannot be read.
         """
         try:
             content = json.loads(Path(path).read_text("utf8"))
@@ -228,23 +206,7 @@ def _without_nan(value: Any) -> Any:
 def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
     """Yield path and record of every record below ``folder``, in the order of the paths.
 
-    A damaged file is passed over with a warning that names it, other JSON files without one.
-
-    Parameters
-    ----------
-    folder : path
-    task : {"", "pairs", "labels"}
-        Keep the records of one task only.
-
-    Yields
-    ------
-    path : Path
-    record : Record
-
-    Raises
-    ------
-    ValueError
-        When there is no such folder, or no such task.
+    Parameters and errors as in :func:`collect`.
     """
     if task not in ("", *TASKS):
         raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
@@ -269,7 +231,7 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
     Parameters
     ----------
     folder : path
-        A damaged file in it is passed over with a warning, other JSON files without one.
+        A damaged file in it is passed over with a warning that names it, other JSON files without one.
     task : {"", "pairs", "labels"}
         Keep the runs of one task only.
 
@@ -292,18 +254,13 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
 
 
 def find(folder: str | Path, settings: Settings) -> Record | None:
-    """Return the first record below ``folder`` with exactly these settings, if any.
+    """Return the first record below ``folder`` with the same settings that name a run; None without one.
 
     Parameters
     ----------
     folder : path
     settings : Settings
-        As :func:`nclib.resolve` returns them; those that name a run are compared.
-
-    Returns
-    -------
-    Record or None
-        None where no record has these settings.
+        As :func:`nclib.resolve` returns them.
 
     Raises
     ------
@@ -319,18 +276,7 @@ def find(folder: str | Path, settings: Settings) -> Record | None:
 
 
 def variant(settings: Mapping[str, Any]) -> str:
-    """Return the settings of a run on labels that differ from its preset, in words.
-
-    Parameters
-    ----------
-    settings : mapping
-        Of a record.
-
-    Returns
-    -------
-    str
-        ``name=value`` of each option of the schedule and the method, such as ``lam=0.1``, or ``default``.
-    """
+    """Return the settings in a record on labels that differ from its preset, in words, or ``default``."""
     from nclib.common.options import rules
     from nclib.runs import resolve  # which needs this module
     from nclib.runs.options import LabelSchedule

@@ -13,21 +13,10 @@ WORDS = {"true": True, "yes": True, "false": False, "no": False}  # in any case
 
 
 def value_of(text: str, rule: Rule | None = None) -> Any:
-    """Parse one word of a command line.
+    """Parse one word of a command line; it is text where ``rule`` asks for text.
 
-    Where ``rule`` asks for text, the word is text. Elsewhere true, yes, false, no (in any case), null, None,
-    numbers and JSON are parsed, and every other word is text.
-
-    Parameters
-    ----------
-    text : str
-        The word.
-    rule : Rule, optional
-        Allowed values of the option.
-
-    Returns
-    -------
-    bool, int, float, str, list, dict or None
+    Elsewhere true, yes, false, no (in any case), null, None, numbers and JSON are parsed, and every other
+    word is text.
     """
     if rule is not None and rule.kind is str:
         return text
@@ -50,9 +39,8 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
     Parameters
     ----------
     words : sequence of str
-    rules : mapping
-        What each option may be, by name. Unknown names are returned too: the run refuses them and names the
-        nearest known one.
+    rules : mapping of str to Rule
+        Unknown names are returned too: the run refuses them and names the nearest known one.
 
     Returns
     -------
@@ -92,16 +80,7 @@ def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any
 
 
 def words_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the words of a command line, quoted for a shell, that :func:`options_of` parses as ``values``.
-
-    Parameters
-    ----------
-    values : mapping
-        Values by name; mappings become ``--mapping.key value``.
-
-    Returns
-    -------
-    list of str
+    """Return the words, quoted for a shell, that :func:`options_of` parses as ``values``.
 
     Examples
     --------

@@ -120,6 +120,22 @@ def test_a_missing_method_is_named(lacking):
     assert refused(changed(**{lacking: None})) == f"model 'mine': class Mine lacks {lacking}"
 
 
+@pytest.mark.parametrize("wrong", [1.0, (1.0,), (1.0, 0.0), ("0", "1"), None])
+def test_a_score_range_is_two_rising_numbers(wrong):
+    said = f"score_range={wrong!r}: must be two numbers, the smallest and the largest similarity"
+    kept = {k: v for k, v in vars(Good).items() if not k.startswith("_abc")}
+    assert refused(type("Mine", (Matcher,), {**kept, "score_range": wrong})) == f"model 'mine': {said}"
+
+    class Late(Good):
+        def __init__(self, **common: Any) -> None:
+            super().__init__(**common)
+            self.score_range = wrong
+
+    models.register("mine", summary="for a test")(Late)
+    with pytest.raises(TypeError, match="must be two numbers"):
+        models.build("mine", **SIZES)
+
+
 def test_a_missing_score_of_fragments_is_named():
     assert refused(type("Mine", (FragmentMatcher,), {})) == "model 'mine': class Mine lacks pair_scores"
 

@@ -217,3 +217,9 @@ def test_a_start_that_fails_leaves_no_folder(method: str, wrong: dict, tmp_path:
     with pytest.raises((ValueError, OSError)):
         nclib.run(method, out=str(tmp_path / "out"), progress=False, **wrong)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_first_epoch_that_fails_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="is not finite"):
+        nclib.run("plain", out=str(tmp_path), **{**RUN, "margin": 3e38})
+    assert not list(tmp_path.iterdir())
