@@ -49,32 +49,13 @@ class _Reverse(torch.autograd.Function):
 
 
 def reverse_gradient(x: Tensor, strength: float) -> Tensor:
-    """Return ``x``; its gradient comes back multiplied by ``-strength``.
-
-    Parameters
-    ----------
-    x : Tensor, any shape
-    strength : float
-
-    Returns
-    -------
-    Tensor, same shape
-    """
+    """Return ``x``; its gradient comes back multiplied by ``-strength``."""
     result: Tensor = _Reverse.apply(x, strength)
     return result
 
 
 def reversal_strength(p: float) -> float:
-    r"""Return :math:`2 / (1 + e^{-10 p}) - 1`, p in [0, 1] the share of training that is over.
-
-    Parameters
-    ----------
-    p : float in [0, 1]
-
-    Returns
-    -------
-    float in [0, 1)
-    """
+    """Return :math:`2 / (1 + e^{-10 p}) - 1`, p in [0, 1] the share of training that is over."""
     return 2 / (1 + math.exp(-10 * p)) - 1
 
 
@@ -90,10 +71,8 @@ def hard_negatives(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns
     -------
-    index : Tensor, int64, (n,)
-        Meaningless where nothing was found.
-    found : Tensor, bool, (n,)
-        Whether the batch holds another class.
+    index, found : Tensor, int64 and bool, (n,)
+        ``found``: whether the batch holds another class; ``index`` is meaningless where it does not.
     """
     unit = F.normalize(x, dim=1)
     same = y[:, None] == y
@@ -101,16 +80,7 @@ def hard_negatives(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def half_squared(a: Tensor, b: Tensor) -> Tensor:
-    """Return half the squared distance of every row, (n,).
-
-    Parameters
-    ----------
-    a, b : Tensor, (n, e)
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    """Return half the squared distance of every row, (n,)."""
     return (a - b).square().sum(1) / 2
 
 
@@ -120,7 +90,7 @@ def batch_triplet(
     r"""Return :math:`[m + c\,\ell(v, t^+) - \ell(v, t^-)]_+ + [m + c\,\ell(t, v^+) - \ell(t, v^-)]_+`.
 
     :math:`\ell` is half the squared distance **summed over the batch**, so the hinge acts once per batch and
-    direction, as in the official script. Samples without a negative (``found`` False) do not count.
+    direction, as in the official script.
 
     Parameters
     ----------
@@ -129,15 +99,9 @@ def batch_triplet(
     negatives : (Tensor, Tensor), int64, (n,)
         Of images among the texts, of texts among the images.
     found : Tensor, bool, (n,)
-        Samples that count.
-    margin : float
-        m.
-    positive : float
-        c, the weight of the positives.
-
-    Returns
-    -------
-    Tensor, scalar
+        Samples that count: those with a negative.
+    margin, positive : float
+        m, and c, the weight of the positives.
     """
     close = (half_squared(v, t) * found).sum()
     terms = [
@@ -180,11 +144,9 @@ class ACMR(DeepMethod):
     }
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build the embedding networks and the two classifiers."""
         return ACMRNetwork(shape, self.options.widths, self.options.emb)
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return label, triplet and domain losses."""
         o, net = self.options, loop.network
         v, t = net.images(batch.images), net.texts(batch.texts)
         label = F.cross_entropy(net.classifier(v), batch.image_labels)

@@ -46,8 +46,7 @@ class Training:
 
     Parameters
     ----------
-    images : Tensor, float32, (N, d_v)
-    texts : Tensor, float32, (N, d_t)
+    images, texts : Tensor, float32, (N, d_v) and (N, d_t)
         Row i of ``texts`` belongs to row i of ``images``.
     image_labels, text_labels : Tensor, int64, (N,)
         Given (noisy) classes, 0..K-1; noise may differ between the two.
@@ -73,7 +72,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class LabelBatch:
-    """Some training pairs, all tensors on the device.
+    """Some training pairs, all tensors on the device; fields as in :class:`Training`.
 
     Parameters
     ----------
@@ -81,7 +80,6 @@ class LabelBatch:
         Rows of the training set.
     images, texts : Tensor, float32, (B, d_v) and (B, d_t)
     image_labels, text_labels : Tensor, int64, (B,)
-        Given (noisy) classes.
     """
 
     index: Tensor
@@ -96,12 +94,7 @@ class LabelBatch:
 
 @dataclass(frozen=True, eq=False)
 class LabelTruth:
-    """The true class of every training pair, for diagnosis only, never for training.
-
-    Parameters
-    ----------
-    labels : ndarray, int64, (N,)
-    """
+    """The true classes of the training pairs, int64 (N,), for diagnosis only, never for training."""
 
     labels: np.ndarray
 
@@ -116,10 +109,8 @@ class Shape:
         d_v and d_t.
     n_classes : int
         K.
-    hidden : int
-        Width of hidden layers.
-    dim : int
-        L, width of the common space.
+    hidden, dim : int
+        Width of hidden layers, and L, width of the common space.
     """
 
     image_dim: int
@@ -249,27 +240,7 @@ M = TypeVar("M", bound=DeepMethod | Projector)
 def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
     """Return a class decorator that registers a method for wrong labels under ``name``.
 
-    Parameters
-    ----------
-    name : str
-        First argument of :func:`nclib.run`; letters, digits and underscores.
-    summary : str
-        What the method does, in a few words, for the catalogue.
-    paper : str
-        Authors, venue and year.
-
-    Returns
-    -------
-    callable
-        The decorator; it returns the class unchanged.
-
-    Raises
-    ------
-    TypeError
-        By the decorator, when the class lacks a method, or ``Options`` is missing or not a frozen dataclass
-        of :func:`option` fields.
-    ValueError
-        By the decorator, when the name is taken.
+    Arguments and errors are those of :func:`nclib.methods.register`.
 
     Examples
     --------

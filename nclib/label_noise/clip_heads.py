@@ -30,6 +30,7 @@ from nclib.label_noise.base import (
     option,
     register,
 )
+from nclib.label_noise.parts.networks import Branches
 
 LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
 
@@ -51,13 +52,7 @@ class ZeroShot(Projector):
     supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Check that both kinds of features lie in one space.
-
-        Raises
-        ------
-        ValueError
-            When they differ in width.
-        """
+        """Check that both kinds of features lie in one space: ValueError when they differ in width."""
         v, t = train.images.shape[1], train.texts.shape[1]
         if v != t:
             raise ValueError(
@@ -65,15 +60,12 @@ class ZeroShot(Projector):
             )
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Return the features."""
         return x
 
     def project_texts(self, x: Tensor) -> Tensor:
-        """Return the features."""
         return x
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: nothing is fitted."""
         return {}
 
     def load_state(self, loop: Any, state: dict[str, Any]) -> None:
@@ -81,7 +73,7 @@ class ZeroShot(Projector):
 
 
 def contrast(S: Tensor, same: Tensor) -> Tensor:
-    r"""Return the contrastive loss of both directions, per pair, (n,).
+    """Return the contrastive loss of both directions, per pair, (n,).
 
     The target of row i is uniform over its positives: cross entropy with the softmax of the row, plus the
     same along columns, halved as CLIP does.
@@ -92,10 +84,6 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
         Cosines times the logit scale, images in rows.
     same : Tensor, bool, (n, n)
         Positives; the identity for InfoNCE. A row or column without any counts as its own pair only.
-
-    Returns
-    -------
-    Tensor, (n,)
     """
     eye = torch.eye(len(S), dtype=torch.bool, device=S.device)
     losses = []
@@ -116,27 +104,27 @@ class ContrastiveOptions:
     )
 
 
-class LinearHeads(nn.Module):
+class LinearHeads(Branches):
     """One linear map per encoder, the identity at first where widths allow, and the logit scale."""
 
     def __init__(self, shape: Shape, scale: float) -> None:
-        super().__init__()
         dim = shape.image_dim if shape.image_dim == shape.text_dim else shape.dim
-        self.image_net = nn.Linear(shape.image_dim, dim)
-        self.text_net = nn.Linear(shape.text_dim, dim)
+        layers = nn.Linear(shape.image_dim, dim), nn.Linear(shape.text_dim, dim)
+        super().__init__(*layers)
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)))
         if shape.image_dim == shape.text_dim:  # training starts at zero-shot
-            for layer in (self.image_net, self.text_net):
+            for layer in layers:
                 nn.init.eye_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
     def images(self, x: Tensor) -> Tensor:
-        """Embed image features, (n, d_v) -> (n, L), unit rows."""
-        return F.normalize(self.image_net(F.normalize(x, dim=1)), dim=1)
+        return super().images(F.normalize(x, dim=1))
 
     def texts(self, x: Tensor) -> Tensor:
-        """Embed text features, (n, d_t) -> (n, L), unit rows."""
-        return F.normalize(self.text_net(F.normalize(x, dim=1)), dim=1)
+        return super().texts(F.normalize(x, dim=1))
+
+    def finish(self, z: Tensor) -> Tensor:
+        return F.normalize(z, dim=1)
 
 
 @register(
@@ -151,11 +139,9 @@ class ContrastiveHeads(DeepMethod):
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build the heads."""
         return LinearHeads(shape, self.options.scale)
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the contrastive loss of the batch."""
         net = loop.network
         scale = net.log_scale.exp().clamp_max(LARGEST_SCALE)
         S = scale * net.images(batch.images) @ net.texts(batch.texts).T  # (n, n)

@@ -46,10 +46,6 @@ def correlation_loss(
         Number of the largest correlations that count; 0: all.
     loss : {"trace", "squared"}
         Sum of the correlations, or of their squares.
-
-    Returns
-    -------
-    Tensor, float64, scalar
     """
     rho = cca.correlations(h1, h2, r1, r2)
     return cca.LOSSES[loss](rho[:top] if top else rho)
@@ -74,16 +70,13 @@ class DCCA(DeepMethod):
     }
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build the perceptrons and the place of the linear CCA."""
         return cca.CorrelatedHeads(shape, min(self.options.outputs, shape.dim))
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the correlation loss of the batch."""
         o, net = self.options, loop.network
         h1, h2 = net.image_net(batch.images), net.text_net(batch.texts)
         found = correlation_loss(h1, h2, r1=o.r1, r2=o.r2, top=o.top, loss=o.loss)
         return {"correlation": found.float()}
 
     def end_epoch(self, loop: LabelLoop) -> None:
-        """Fit the linear CCA to all training outputs."""
         loop.network.fit_cca(loop.train.images, loop.train.texts, self.options.r1, self.options.r2)

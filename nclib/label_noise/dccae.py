@@ -25,16 +25,7 @@ class DCCAEOptions(DCCAOptions):
 
 
 def reconstruction(x: Tensor, rebuilt: Tensor) -> Tensor:
-    r"""Return :math:`\lVert x_i - D(f(x_i)) \rVert^2` of every sample, (n,).
-
-    Parameters
-    ----------
-    x, rebuilt : Tensor, (n, d)
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    r"""Return :math:`\lVert x_i - D(f(x_i)) \rVert^2` of every sample, (n,), from x and D(f(x)), (n, d)."""
     return (x - rebuilt).square().sum(1)
 
 
@@ -49,7 +40,6 @@ class DCCAE(DCCA):
     Options: ClassVar[type] = DCCAEOptions
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build encoders and mirrored decoders."""
         net = super().build(shape)
         outputs = len(net.image_mean)  # type: ignore[arg-type]
         net.image_decoder = perceptron(outputs, shape.hidden, shape.hidden, shape.image_dim)
@@ -57,7 +47,6 @@ class DCCAE(DCCA):
         return net
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the correlation loss and the reconstruction."""
         net, terms = loop.network, super().step(loop, batch)
         images = net.image_decoder(net.image_net(batch.images))
         texts = net.text_decoder(net.text_net(batch.texts))

@@ -31,7 +31,6 @@ class DeepSM(DeepMethod):
     Options = DeepSMOptions
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the cross entropy of both modalities."""
         net = loop.network
         net.prototypes.normalise()
         logits_v = net.prototypes(net.images(batch.images)) / self.options.tau1

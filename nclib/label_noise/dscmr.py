@@ -38,10 +38,6 @@ def label_error(prediction: Tensor, y: Tensor) -> Tensor:
         Outputs of the classifier, without a softmax.
     y : Tensor, int64, (n,)
         Given classes.
-
-    Returns
-    -------
-    Tensor, (n,)
     """
     return torch.linalg.vector_norm(prediction - F.one_hot(y, prediction.shape[1]).to(prediction), dim=1)
 
@@ -49,16 +45,7 @@ def label_error(prediction: Tensor, y: Tensor) -> Tensor:
 def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
     r"""Return :math:`\log(1 + e^\Theta) - S \Theta` with :math:`\Theta_{ij} = \cos(a_i, b_j) / 2`, (n, m).
 
-    Parameters
-    ----------
-    a, b : Tensor, (n, L) and (m, L)
-        Embeddings of either modality.
-    same : Tensor, bool, (n, m)
-        S: whether the given classes agree.
-
-    Returns
-    -------
-    Tensor, (n, m)
+    Embeddings (n, L) and (m, L) of either modality; S, (n, m): whether the given classes agree.
     """
     theta = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / 2  # (n, m)
     return F.softplus(theta) - same * theta
@@ -67,16 +54,7 @@ def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
 def likeness(u: Tensor, v: Tensor, y_u: Tensor, y_v: Tensor) -> Tensor:
     """Return :math:`J_2`: the mean over all index pairs of image-image, image-text and text-text terms.
 
-    Parameters
-    ----------
-    u, v : Tensor, (n, L)
-        Embeddings of images and texts.
-    y_u, y_v : Tensor, int64, (n,)
-        Given classes.
-
-    Returns
-    -------
-    Tensor, ()
+    From the embeddings of images and texts, (n, L), and their given classes, (n,).
     """
     return (
         class_likelihood(u, u, y_u[:, None] == y_u).mean()
@@ -112,11 +90,9 @@ class DSCMR(DeepMethod):
     }
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build the branches, the shared layer and the classifier."""
         return DSCMRNetwork(shape)
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the three terms with their weights."""
         o, net = self.options, loop.network
         u, v = net.images(batch.images), net.texts(batch.texts)
         j1 = label_error(net.classifier(u), batch.image_labels).mean()

@@ -49,23 +49,8 @@ class ELRCMROptions:
 def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -> Tensor:
     r"""Move the targets of some samples towards their clipped probabilities, in place; return them, (n, K).
 
-    :math:`T \leftarrow \rho T + (1 - \rho)\, \bar p / \sum_k \bar p_k`.
-
-    Parameters
-    ----------
-    targets : Tensor, (N, K)
-        Changed in place.
-    index : Tensor, int64, (n,)
-        Samples to move.
-    p : Tensor, (n, K)
-        Their clipped class probabilities.
-    momentum : float in [0, 1)
-        :math:`\rho`.
-
-    Returns
-    -------
-    Tensor, (n, K)
-        The new targets of the samples.
+    :math:`T \leftarrow \rho T + (1 - \rho)\, \bar p / \sum_k \bar p_k` with momentum :math:`\rho`; of the
+    targets (N, K) those at ``index``, (n,), move.
     """
     share = p / p.sum(1, keepdim=True)
     targets[index] = momentum * targets[index] + (1 - momentum) * share
@@ -73,37 +58,15 @@ def update_targets(targets: Tensor, index: Tensor, p: Tensor, momentum: float) -
 
 
 def early_learning(p: Tensor, targets: Tensor) -> Tensor:
-    r"""Return :math:`\log(1 - \sum_k T_k \bar p_k)` of every sample, (n,); lowest where p is near T.
-
-    Parameters
-    ----------
-    p : Tensor, (n, K)
-        Clipped class probabilities.
-    targets : Tensor, (n, K)
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    r"""Return :math:`\log(1 - \sum_k T_k \bar p_k)` of every sample, (n,); lowest where p is near T."""
     return torch.log1p(-(targets * p).sum(1))
 
 
 def within_modality(z: Tensor, predicted: Tensor) -> Tensor:
-    r"""Return the contrast within a modality, per sample, (n,).
+    """Return the contrast within a modality, per sample, (n,), of unit embeddings (n, L).
 
     Positives :math:`P_a` are the other samples of the same predicted class; the sum of their negative
     log-probabilities is divided by :math:`2|P_a| - 1`, as in the official code. Without positives it is 0.
-
-    Parameters
-    ----------
-    z : Tensor, (n, L)
-        Unit embeddings.
-    predicted : Tensor, int64, (n,)
-        Predicted classes.
-
-    Returns
-    -------
-    Tensor, (n,)
     """
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     positive = (predicted[:, None] == predicted) & ~itself
@@ -114,21 +77,7 @@ def within_modality(z: Tensor, predicted: Tensor) -> Tensor:
 
 
 def moving_weight(t: int, start: float, length: float) -> float:
-    r"""Return :math:`\beta_t = \beta_0 (1 - \exp(-5 (1 - \min(t, S)/S)^2))`.
-
-    Parameters
-    ----------
-    t : int
-        Iteration.
-    start : float
-        :math:`\beta_0`.
-    length : float
-        :math:`S_\beta`, in iterations.
-
-    Returns
-    -------
-    float in [0, start]
-    """
+    r"""Return :math:`\beta_t = \beta_0 (1 - \exp(-5 (1 - \min(t, S)/S)^2))` in iteration t, ``length`` S."""
     left = 1 - min(t, length) / length
     return start * (1 - math.exp(-STEEPNESS * left**2))
 
@@ -154,13 +103,11 @@ class ELRCMR(DeepMethod):
         self.targets: list[Tensor] = []
 
     def begin_epoch(self, loop: LabelLoop) -> None:
-        """Start the targets at zero."""
         if loop.epoch == 0:
             k = loop.n_classes
             self.targets = [torch.zeros(loop.n_pairs, k, device=loop.device) for _ in range(2)]
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the moving sum of clustering and contrast."""
         o, net = self.options, loop.network
         if o.shrink:
             _shrink(net, o.shrink)
@@ -186,7 +133,6 @@ class ELRCMR(DeepMethod):
 
     @torch.no_grad()
     def end_epoch(self, loop: LabelLoop) -> None:
-        """Update all targets once more, if asked for."""
         if self.options.elr_update_in_eval:
             everyone = torch.arange(loop.n_pairs, device=loop.device)
             for z, targets in zip(loop.embed(), self.targets, strict=True):
@@ -194,11 +140,9 @@ class ELRCMR(DeepMethod):
                 update_targets(targets, everyone, p, self.options.momentum)
 
     def state(self) -> dict[str, Any]:
-        """Return the running targets."""
         return {"targets": self.targets}
 
     def load_state(self, loop: LabelLoop, state: dict[str, Any]) -> None:
-        """Restore the running targets."""
         self.targets = [t.to(loop.device) for t in state["targets"]]
 
 

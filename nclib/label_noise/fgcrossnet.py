@@ -33,27 +33,14 @@ class FGCrossNetOptions:
 
 
 def centre_loss(logits: Tensor, y: Tensor, centres: Tensor) -> Tensor:
-    r"""Return :math:`\frac12 \lVert s_j - c_{y_j} \rVert^2` of every sample, (n,).
-
-    Parameters
-    ----------
-    logits : Tensor, (n, K)
-    y : Tensor, int64, (n,)
-        Classes.
-    centres : Tensor, (K, K)
-        One per row.
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    r"""Return :math:`\frac12 \lVert s_j - c_{y_j} \rVert^2`, (n,), of every sample; centres in rows."""
     return (logits - centres[y]).square().sum(1) / 2
 
 
 def quadruplet(
     logits: Tensor, y: Tensor, picks: tuple[Tensor, Tensor, Tensor], margin1: float, margin2: float
 ) -> Tensor:
-    r"""Return :math:`[d_{ap} - d_{an} + m_1]_+ + [d_{ap} - d_{nn'} + m_2]_+`, the mean of the positive terms.
+    """Return :math:`[d_{ap} - d_{an} + m_1]_+ + [d_{ap} - d_{nn'} + m_2]_+`, the mean of the positive terms.
 
     Parameters
     ----------
@@ -65,7 +52,6 @@ def quadruplet(
         Candidates for positive, negative and second negative of every anchor; quadruples whose classes do not
         fit (positive of the anchor's class, both negatives of two further ones) are left out.
     margin1, margin2 : float
-        Margins of the two terms.
 
     Returns
     -------
@@ -101,11 +87,9 @@ class FGCrossNetLosses(DeepMethod):
     Options = FGCrossNetOptions
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build MRL's perceptrons, a shared classifier and the class centres."""
         return _Network(shape)
 
     def parameters(self, network: nn.Module, lr: float) -> Iterable[Any]:
-        """Return the networks' parameters, and the centres with their own rate."""
         rest = [p for name, p in network.named_parameters() if name != "centres"]
         # Published: the gradient of the centres times 1000, to undo the small weight. Adam ignores the scale
         # of a gradient, so the factor becomes one of the learning rate.
@@ -113,7 +97,6 @@ class FGCrossNetLosses(DeepMethod):
         return [{"params": rest, "lr": lr}, {"params": [network.centres], "lr": rate}]
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return the loss terms of one batch, both modalities as one set of samples."""
         o, net = self.options, loop.network
         z = torch.cat([net.images(batch.images), net.texts(batch.texts)])
         logits, y = net.classifier(z), torch.cat([batch.image_labels, batch.text_labels])  # (2n, K)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Training, option, register
@@ -25,7 +26,6 @@ from nclib.label_noise.parts.linear import (
     class_means,
     leading,
     ridged,
-    split_maps,
     views,
 )
 
@@ -43,21 +43,7 @@ class GMAOptions:
 
 
 def scatter(view: View, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return between-class scatter A, within-class scatter B, (r, r) each, and class means Z, (K, r).
-
-    Parameters
-    ----------
-    view : View, of n samples in r axes
-    y : Tensor, int64, (n,)
-        Classes.
-    n_classes : int
-        K.
-
-    Returns
-    -------
-    a, b : Tensor, float64, (r, r)
-    z : Tensor, float64, (K, r)
-    """
+    """Return between-class scatter A, within-class scatter B, (r, r) each, and class means Z, (K, r)."""
     z, count = class_means(view.x, y, n_classes)
     between = z.T @ (count[:, None] * z)
     return between, view.x.T @ view.x - between, z
@@ -74,19 +60,17 @@ class GMA(LinearProjector):
     Options = GMAOptions
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Fit to the pairs; alpha is chosen on validation."""
         o, n_classes = self.options, train.n_classes
-        v, t = pair = views(train, o.energy)
-        a1, b1, z1 = scatter(v, train.image_labels, n_classes)
-        a2, b2, z2 = scatter(t, train.text_labels, n_classes)
+        pair = views(train, o.energy)
+        a1, b1, z1 = scatter(pair[0], train.image_labels, n_classes)
+        a2, b2, z2 = scatter(pair[1], train.text_labels, n_classes)
         gamma = b1.trace() / b2.trace() if b2.trace() > 0 else b2.trace() + 1
-        zero = b1.new_zeros(len(b1), len(b2))
-        b = ridged(block_matrix([[b1, zero], [zero.T, gamma * b2]]), o.ridge)
+        b = ridged(torch.block_diag(b1, gamma * b2), o.ridge)
         tie = z1.T @ z2  # (r_v, r_t)
         dim = o.components or max(n_classes - 1, 1)
 
         def use(alpha: float) -> None:
             vectors = leading(block_matrix([[a1, alpha * tie], [alpha * tie.T, a2]]), b, dim)
-            self.use((v.mean, t.mean), split_maps(vectors, pair), alpha=alpha)
+            self.use_vectors(pair, vectors, alpha=alpha)
 
         choose_best([o.alpha] if o.alpha else ALPHAS, use, validate)

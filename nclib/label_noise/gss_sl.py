@@ -40,32 +40,21 @@ class GSSOptions:
 
 
 def objective(a: Tensor, b: Tensor, u: Tensor, lam: float) -> Tensor:
-    r"""Return :math:`\mathrm{tr}(U^\top A U) - 2\,\mathrm{tr}(U^\top B) + \lambda \lVert U \rVert_{2,1}`.
-
-    Parameters
-    ----------
-    a : Tensor, (d, d)
-    b, u : Tensor, (d, K)
-    lam : float
-
-    Returns
-    -------
-    Tensor, ()
-    """
+    r"""Return :math:`\mathrm{tr}(U^\top A U) - 2\,\mathrm{tr}(U^\top B) + \lambda \lVert U \rVert_{2,1}`."""
     return (u * (a @ u)).sum() - 2 * (u * b).sum() + lam * torch.linalg.vector_norm(u, dim=1).sum()
 
 
 def sparse_regression(
     a: Tensor, b: Tensor, lam: float, rounds: int = 30, tol: float = 1e-5
 ) -> tuple[Tensor, list[float]]:
-    """Minimise :func:`objective` over U by reweighting.
+    r"""Minimise :func:`objective` over U by reweighting.
 
     Parameters
     ----------
     a : Tensor, float64, (d, d)
-        :math:`X^\\top X + \\beta X^\\top (I - W) X`, positive semidefinite.
+        :math:`X^\top X + \beta X^\top (I - W) X`, positive semidefinite.
     b : Tensor, float64, (d, K)
-        :math:`X^\\top Y`.
+        :math:`X^\top Y`.
     lam : float > 0
     rounds, tol
         When to stop.
@@ -92,23 +81,7 @@ def sparse_regression(
 
 
 def normal_equations(x: Tensor, y: Tensor, n_classes: int, beta: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, A and B of centred features ``x`` (n, d) and classes ``y`` (n,), in float64.
-
-    Parameters
-    ----------
-    x : Tensor, (n, d)
-    y : Tensor, int64, (n,)
-    n_classes : int
-        K.
-    beta : float
-        Weight of the within-class scatter.
-
-    Returns
-    -------
-    mean : Tensor, (d,)
-    a : Tensor, (d, d)
-    b : Tensor, (d, K)
-    """
+    """Return mean (d,), A (d, d) and B (d, K), in float64, of features (n, d) and classes (n,)."""
     x = x.double()
     mean = x.mean(0)
     x = x - mean
@@ -130,7 +103,6 @@ class GSSRegression(LinearProjector):
     Options = GSSOptions
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Fit to the pairs; lambda, in units of the largest entry of B, is chosen on validation."""
         o = self.options
         if len(train) < 2:
             raise ValueError(f"a regression needs at least two training pairs, got {len(train)}")

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from nclib.label_noise.base import Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, Maps, View, choose_best, dimensions, views
+from nclib.label_noise.parts.linear import LinearProjector, Maps, View, dimensions, views
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,7 @@ class MCCAOptions:
 def canonical(pair: tuple[View, View], ridge: float) -> Maps:
     """Return the canonical directions of two views, (d_v, r) and (d_t, r), strongest correlation first.
 
-    Parameters
-    ----------
-    pair : (View, View)
-        Images and texts, n samples each.
-    ridge : float
-        In units of the mean variance of a view.
-
-    Returns
-    -------
-    (Tensor, Tensor), (d_v, r) and (d_t, r)
+    The ridge is in units of the mean variance of a view.
     """
     v, t = pair
     # In principal axes the covariances are diagonal, and so are their inverse roots.
@@ -61,12 +52,7 @@ class MCCA(LinearProjector):
     supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Fit to the pairs; the dimension is chosen on validation."""
         pair = views(train, self.options.energy)
         weights = canonical(pair, self.options.ridge)
-
-        def use(d: int) -> None:
-            means = (pair[0].mean, pair[1].mean)
-            self.use(means, (weights[0][:, :d].clone(), weights[1][:, :d].clone()), components=d)
-
-        choose_best(dimensions(self.options.components, weights[0].shape[1], train.n_classes), use, validate)
+        tried = dimensions(self.options.components, weights[0].shape[1], train.n_classes)
+        self.use_best((pair[0].mean, pair[1].mean), weights, tried, validate)

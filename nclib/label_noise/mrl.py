@@ -30,7 +30,10 @@ class MRLOptions:
 
 
 def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
-    r"""Return :math:`\log(1 - p_y)` of every sample, (n,); Eq. 5, before the mean.
+    r"""Return :math:`\log(1 - p_y)`, at most 0, of every sample, (n,); Eq. 5, before the mean.
+
+    Computed as the log-sum-exp over the other classes minus that over all, which keeps full precision where
+    :math:`p_y` is close to 1.
 
     Parameters
     ----------
@@ -38,34 +41,13 @@ def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
         :math:`zC / \tau_1`.
     y : Tensor, int64, (n,)
         Given classes.
-
-    Returns
-    -------
-    Tensor, (n,)
-        At most 0.
-
-    Notes
-    -----
-    Computed as the log-sum-exp over the other classes minus that over all, which keeps full precision where
-    :math:`p_y` is close to 1.
     """
     others = logits.scatter(1, y[:, None], float("-inf"))
     return others.logsumexp(1) - logits.logsumexp(1)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    r"""Return :math:`-\log p_y` of every sample, (n,).
-
-    Parameters
-    ----------
-    logits : Tensor, (n, K)
-    y : Tensor, int64, (n,)
-        Given classes.
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    r"""Return :math:`-\log p_y` of every sample, (n,); arguments as in :func:`robust_clustering`."""
     return F.cross_entropy(logits, y, reduction="none")
 
 
@@ -73,7 +55,7 @@ LOSSES = {"robust": robust_clustering, "ce": cross_entropy}
 
 
 def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
-    r"""Return the contrastive loss :math:`L_c` (Eq. 6), per pair, (n,).
+    """Return the contrastive loss :math:`L_c` (Eq. 6), per pair, (n,): the sum of both anchors of a pair.
 
     Row a of :math:`Z = [z^v; z^t]` has one positive, the other modality of its pair, against all samples of
     both modalities except itself.
@@ -84,11 +66,6 @@ def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
         Unit embeddings.
     tau : float
         Temperature.
-
-    Returns
-    -------
-    Tensor, (n,)
-        Sum of both anchors of a pair.
     """
     n = len(zv)
     z = torch.cat([zv, zt])

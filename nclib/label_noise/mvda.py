@@ -29,7 +29,6 @@ from nclib.label_noise.parts.linear import (
     class_means,
     leading,
     ridged,
-    split_maps,
     views,
 )
 
@@ -49,18 +48,7 @@ class MvDAOptions:
 def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_classes: int) -> tuple:
     """Return within-class scatter D and between-class scatter S of the pooled views, (r_v + r_t)^2 each.
 
-    Parameters
-    ----------
-    pair : (View, View)
-        Images and texts, in r_v and r_t axes.
-    labels : two Tensors, int64, (n,)
-        Classes given to images and to texts.
-    n_classes : int
-        K.
-
-    Returns
-    -------
-    within, between : Tensor, float64, (r_v + r_t, r_v + r_t)
+    From images and texts in their principal axes, and the classes given to images and to texts, (n,).
     """
     means, counts = zip(
         *(class_means(v.x, y, n_classes) for v, y in zip(pair, labels, strict=True)), strict=True
@@ -70,8 +58,7 @@ def pooled_scatter(pair: tuple[View, View], labels: tuple[Tensor, Tensor], n_cla
     stacked = torch.cat(sums, dim=1)  # (K, r_v + r_t)
     classes = stacked.T @ (stacked / n_c.clamp_min(1)[:, None])
     total = stacked.sum(0)
-    zero = stacked.new_zeros(pair[0].x.shape[1], pair[1].x.shape[1])
-    own = block_matrix([[pair[0].x.T @ pair[0].x, zero], [zero.T, pair[1].x.T @ pair[1].x]])
+    own = torch.block_diag(*(v.x.T @ v.x for v in pair))
     return own - classes, classes - torch.outer(total, total) / n_c.sum()
 
 
@@ -80,21 +67,9 @@ def view_consistency(pair: tuple[View, View]) -> Tensor:
 
     :math:`P_j = (X_j X_j^\top + \epsilon I)^{-1} X_j = X_j (X_j^\top X_j + \epsilon I)^{-1}`; in principal
     axes the second inverse is diagonal.
-
-    Parameters
-    ----------
-    pair : (View, View)
-        Images and texts, in r_v and r_t axes.
-
-    Returns
-    -------
-    Tensor, float64, (r_v + r_t, r_v + r_t)
     """
-    p = []
-    for v in pair:
-        gram = v.variances * (len(v.x) - 1)
-        p.append(v.x / (gram + SINGULAR * gram.mean()))  # (n, r)
-    (a, b) = p
+    grams = [v.variances * (len(v.x) - 1) for v in pair]
+    a, b = (v.x / (gram + SINGULAR * gram.mean()) for v, gram in zip(pair, grams, strict=True))  # (n, r)
     return 2 * block_matrix([[a.T @ a, -a.T @ b], [-b.T @ a, b.T @ b]])
 
 
@@ -109,13 +84,12 @@ class MvDA(LinearProjector):
     Options = MvDAOptions
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Fit to the pairs; nothing is chosen on validation."""
         o = self.options
-        v, t = pair = views(train, o.energy)
+        pair = views(train, o.energy)
         within, between = pooled_scatter(pair, (train.image_labels, train.text_labels), train.n_classes)
         if o.beta:
             within = within + o.beta * view_consistency(pair)
         within = ridged(within, o.ridge * float(within.trace()) / len(within))
         most = max(train.n_classes - 1, 1)  # S has no higher rank; further directions would be arbitrary
         vectors = leading(between, within, min(o.components or most, most))
-        self.use((v.mean, t.mean), split_maps(vectors, pair))
+        self.use_vectors(pair, vectors)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nclib.label_noise.base import Training, option, register
-from nclib.label_noise.parts.linear import LinearProjector, choose_best, dimensions
+from nclib.label_noise.parts.linear import LinearProjector, dimensions
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class PLS(LinearProjector):
     supervised: ClassVar[bool] = False
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
-        """Fit to the pairs; the dimension is chosen on validation."""
         from sklearn.cross_decomposition import PLSSVD
 
         if len(train) < 2:
@@ -60,8 +59,4 @@ class PLS(LinearProjector):
         found = PLSSVD(max(tried), scale=False, copy=False).fit(v.numpy(), t.numpy())
         left = torch.from_numpy(found.x_weights_).double() / v_spread[:, None]
         right = torch.from_numpy(found.y_weights_).double() / t_spread[:, None]
-
-        def use(d: int) -> None:
-            self.use((v_mean, t_mean), (left[:, :d].clone(), right[:, :d].clone()), components=d)
-
-        choose_best(tried, use, validate)
+        self.use_best((v_mean, t_mean), (left, right), tried, validate)

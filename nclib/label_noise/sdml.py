@@ -36,16 +36,7 @@ class SDMLOptions:
 
 
 def reconstruction_error(decoded: Tensor, x: Tensor) -> Tensor:
-    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,).
-
-    Parameters
-    ----------
-    decoded, x : Tensor, (n, d)
-
-    Returns
-    -------
-    Tensor, (n,)
-    """
+    r"""Return :math:`\lVert D(z_j) - x_j \rVert_2` of every sample, (n,), from D(z) and x, (n, d)."""
     return torch.linalg.vector_norm(decoded - x, dim=1)
 
 
@@ -81,19 +72,16 @@ class SDML(DeepMethod):
     }
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build the two autoencoders and draw the projection."""
         return SDMLNetwork(shape)
 
     def parameters(self, network: nn.Module, lr: float) -> Iterable[Any]:
         """Return one group per modality; the two share nothing, so one optimiser trains them apart."""
-        groups: dict[str, list[nn.Parameter]] = {"image": [], "text": []}
-        for name, value in network.named_parameters():
-            groups[name.split("_")[0]].append(value)
-        rates = {"image": lr, "text": lr * self.options.text_rate}
-        return [{"params": groups[name], "lr": rates[name]} for name in groups]
+        return [
+            {"params": [p for name, p in network.named_parameters() if name.startswith(side)], "lr": rate}
+            for side, rate in (("image_", lr), ("text_", lr * self.options.text_rate))
+        ]
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
-        """Return reconstruction and label error of both modalities."""
         a, net = self.options.alpha, loop.network
         terms = {}
         for name, encode, decode, x, y in (

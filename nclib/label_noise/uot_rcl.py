@@ -13,7 +13,6 @@ corrected labels, :math:`R` relation scores, :math:`M` relation plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -34,11 +33,12 @@ from nclib.label_noise.base import (
 )
 from nclib.label_noise.parts import correction as correct
 from nclib.label_noise.parts.label_report import RelationLog, accuracy, label_report
-from nclib.label_noise.parts.networks import Heads, Prototypes
 from nclib.ot import label_transport, sinkhorn
 
 FULL_LIMIT = 4096  # pairs; a relation plan over the whole training set has N x N entries
 KEPT_ENTRIES = 2**20  # corrected labels are stored for figures up to this size
+
+Relations = tuple[list[Tensor], list[Tensor]]  # plans and logits, image to text and text to image
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,8 @@ class UOTRCL(DeepMethod):
         self.relations = RelationLog()
 
     def build(self, shape: Shape) -> nn.Module:
-        """Build the shared networks."""
-        unit = self.options.normalise
-        heads = Heads(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim, unit=unit)
-        heads.prototypes = Prototypes(shape.dim, shape.n_classes)
+        heads = super().build(shape)
+        heads.unit = self.options.normalise
         return heads
 
     # -- once per epoch, over all pairs -----------------------------------------------------------------
@@ -132,7 +130,10 @@ class UOTRCL(DeepMethod):
         p = [x.double().softmax(1) for x in logits]
         self.predicted = (p[0] + p[1]).argmax(1)
         self.predicted_apart = [x.argmax(1) for x in logits]
-        self.confident = CONFIDENT[o.confident](loop, p[0], p[1], o.per_class)
+        if o.confident == "random":
+            self.confident = _random_pairs(loop, o.per_class * loop.n_classes)
+        else:
+            self.confident = correct.confident_pairs(p[0], p[1], o.per_class)
         if len(self.confident) < 2:
             return
         uv, ut = F.normalize(zv, dim=1), F.normalize(zt, dim=1)
@@ -140,9 +141,8 @@ class UOTRCL(DeepMethod):
         self.cost = self.semantic_cost(loop, uv, ut)
         mass = self.mass_at(loop.epoch, loop.n_epochs)
         # Eqs. 10 to 14
-        plan = label_transport(
-            self.cost, mass, MARGINALS[o.marginal](loop.train), reg=o.reg_semantic, tol=1e-6
-        )
+        shares = _class_shares(loop.train, o.marginal)
+        plan = label_transport(self.cost, mass, shares, reg=o.reg_semantic, tol=1e-6)
         self.corrected = (len(zv) * plan.plan).float()  # (N, K), rows sum to 0..1
         self.correcting = True
         # Eq. 9, after the cost was computed
@@ -192,7 +192,8 @@ class UOTRCL(DeepMethod):
             return {"ce": self.target_loss(batch, log_p)}
         terms = {}
         if o.plc != "off":
-            terms["plc"] = LABEL_LOSSES[o.plc](self, batch, log_p)
+            label_loss = self.given_loss if o.plc == "ce" else self.corrected_loss
+            terms["plc"] = label_loss(batch, log_p)
         if o.lam > 0 or not terms:
             terms["bhg"] = o.lam * self.relation_loss(loop, batch, zv, zt)
         return terms
@@ -212,30 +213,43 @@ class UOTRCL(DeepMethod):
 
     def relation_loss(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Tensor:
         """Return the contrastive loss against the relation plan, both directions (Eq. 18)."""
-        plans, logits = SCOPES[self.options.relation_scope](self, loop, batch, zv, zt)
-        each = zip(plans, logits, strict=True)
+        relations = self._full_relations if self.options.relation_scope == "full" else self._batch_relations
+        each = zip(*relations(loop, batch, zv, zt), strict=True)
         soft = [(row_shares(m) * (x / self.options.tau3).log_softmax(1)).sum(1) for m, x in each]
         return -torch.stack(soft).sum(0).mean()
+
+    def _batch_relations(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Relations:
+        """Plans and logits, image to text and text to image, among the pairs of the batch."""
+        anchors = self.anchors
+        if self.options.anchors == "current":
+            g, train, net = self.confident, loop.train, loop.network
+            with torch.no_grad():
+                now = net.images(train.images[g]), net.texts(train.texts[g])
+                anchors = [F.normalize(z, dim=1) for z in now]
+        u = [F.normalize(z.detach(), dim=1) for z in (zv, zt)]
+        plan = self.relation_plan(u[0], u[1], anchors)
+        self.relations.add(batch.index, plan)
+        logits = zv @ zt.T
+        return [plan, plan.T], [logits, logits.T]
+
+    def _full_relations(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Relations:
+        """The same against all pairs: those outside the batch are taken from the start of the epoch."""
+        plan, i = self.full_plan, batch.index
+        every = [z.index_copy(0, i, new) for z, new in zip(self.snapshot, (zv, zt), strict=True)]
+        return [plan[i], plan.T[i]], [zv @ every[1].T, zt @ every[0].T]
 
     @torch.no_grad()
     def relation_plan(self, uv: Tensor, ut: Tensor, anchors: list[Tensor]) -> Tensor:
         """Return M, the transport between images and texts by their relations (Eqs. 16, 17), (B, B).
 
-        Parameters
-        ----------
-        uv, ut : Tensor, (B, L)
-            Unit embeddings.
-        anchors : list of two Tensors, (|G|, L)
-            Unit embeddings of the confident pairs.
+        From unit embeddings, (B, L), and those of the confident pairs in both modalities, (|G|, L).
         """
         o = self.options
         if o.relation == "instance":  # every pair is its own only partner (the paper's negative example)
             return torch.eye(len(uv), device=uv.device) / len(uv)
-        r = [
-            correct.relation_scores(u, a, o.tau2, o.relation_sign)
-            for u, a in zip((uv, ut), anchors, strict=True)
-        ]
-        cost = correct.relation_cost(r[0], r[1])
+        each = zip((uv, ut), anchors, strict=True)
+        r = [correct.relation_scores(u, a, o.tau2, o.relation_sign) for u, a in each]
+        cost = correct.relation_cost(*r)
         # At temperature 1 the divergences are of order 0.01: the entropy weight is in units of the largest.
         cost = cost / cost.max().clamp_min(torch.finfo(cost.dtype).tiny)
         return sinkhorn(cost, reg=o.reg_relation, tol=1e-4, max_iter=200).plan
@@ -254,87 +268,39 @@ class UOTRCL(DeepMethod):
         if not self.correcting:
             return {}
         labels = torch.as_tensor(truth.labels, device=self.corrected.device)
-        by_image, by_text = (accuracy(named, labels) for named in self.predicted_apart)
         return {
             **self.report,
             **label_report(self.corrected, labels),
             **self.relations.report(labels),
             "vote_accuracy": accuracy(self.cost.argmin(1), labels),
             "predicted_accuracy": accuracy(self.predicted, labels),
-            "predicted_accuracy_image": by_image,
-            "predicted_accuracy_text": by_text,
+            "predicted_accuracy_image": accuracy(self.predicted_apart[0], labels),
+            "predicted_accuracy_text": accuracy(self.predicted_apart[1], labels),
             "confident_purity": accuracy(self.predicted[self.confident], labels[self.confident]),
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the moving targets; everything else is computed again at the start of an epoch."""
         return {"targets": self.targets}
 
     def load_state(self, loop: LabelLoop, state: dict[str, Any]) -> None:
-        """Restore the moving targets."""
         self.targets = [y.to(loop.device) for y in state["targets"]]
 
 
 def row_shares(plan: Tensor) -> Tensor:
-    """Divide the rows of a plan by their sums.
-
-    Parameters
-    ----------
-    plan : Tensor, (n, m), >= 0
-
-    Returns
-    -------
-    Tensor, (n, m)
-        Rows sum to 1; empty rows stay 0.
-    """
+    """Divide the rows of a plan (n, m) by their sums; empty rows stay 0."""
     return plan / plan.sum(1, keepdim=True).clamp_min(torch.finfo(plan.dtype).tiny)
 
 
-def _random_pairs(loop: LabelLoop, pv: Tensor, pt: Tensor, per_class: int) -> Tensor:
-    n = min(per_class * pv.shape[1], loop.n_pairs)
+def _random_pairs(loop: LabelLoop, n: int) -> Tensor:
+    """Return n random pairs in ascending order; all where there are fewer."""
     drawn = torch.randperm(loop.n_pairs, generator=loop.generator("confident"))[:n]
-    return drawn.sort().values.to(pv.device)
+    return drawn.sort().values.to(loop.device)
 
 
-def _batch_relations(
-    method: UOTRCL, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Plans and logits, image to text and text to image, among the pairs of the batch."""
-    u = [F.normalize(z.detach(), dim=1) for z in (zv, zt)]
-    plan = method.relation_plan(u[0], u[1], ANCHORS[method.options.anchors](method, loop))
-    method.relations.add(batch.index, plan)
-    logits = zv @ zt.T
-    return [plan, plan.T], [logits, logits.T]
-
-
-def _full_relations(
-    method: UOTRCL, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The same against all pairs: those outside the batch are taken from the start of the epoch."""
-    plan, i = method.full_plan, batch.index
-    every = [z.index_copy(0, i, new) for z, new in zip(method.snapshot, (zv, zt), strict=True)]
-    return [plan[i], plan.T[i]], [zv @ every[1].T, zt @ every[0].T]
-
-
-@torch.no_grad()
-def _current_anchors(method: UOTRCL, loop: LabelLoop) -> list[Tensor]:
-    g, train, net = method.confident, loop.train, loop.network
-    return [F.normalize(z, dim=1) for z in (net.images(train.images[g]), net.texts(train.texts[g]))]
-
-
-def _empirical(train: Training) -> Tensor:
+def _class_shares(train: Training, kind: str) -> Tensor:
+    """Return r, float64 (K,): the shares of the given labels of both modalities, or equal shares."""
+    if kind == "uniform":
+        k, device = train.n_classes, train.images.device
+        return torch.full((k,), 1 / k, dtype=torch.float64, device=device)
     given = torch.cat([train.image_labels, train.text_labels])
     return torch.bincount(given, minlength=train.n_classes).double() / len(given)
-
-
-def _uniform(train: Training) -> Tensor:
-    return torch.full(
-        (train.n_classes,), 1 / train.n_classes, dtype=torch.float64, device=train.images.device
-    )
-
-
-CONFIDENT = {"jsd": lambda loop, pv, pt, n: correct.confident_pairs(pv, pt, n), "random": _random_pairs}
-MARGINALS: dict[str, Callable[[Training], Tensor]] = {"empirical": _empirical, "uniform": _uniform}
-LABEL_LOSSES = {"transport": UOTRCL.corrected_loss, "ce": UOTRCL.given_loss}
-SCOPES = {"batch": _batch_relations, "full": _full_relations}
-ANCHORS = {"snapshot": lambda method, loop: method.anchors, "current": _current_anchors}

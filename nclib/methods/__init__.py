@@ -50,12 +50,7 @@ for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 
 def available() -> Catalogue:
-    """Return the catalogue of methods: name, summary, paper.
-
-    Returns
-    -------
-    Catalogue
-        A dict from name to summary that prints as a table.
+    """Return the catalogue of methods, a dict from name to summary that prints as a table.
 
     Examples
     --------
@@ -67,17 +62,12 @@ def available() -> Catalogue:
 
 
 def options(name: str) -> type:
-    """Return the options dataclass of a method.
+    """Return the options of a method, a frozen dataclass.
 
     Parameters
     ----------
     name : str
         One of :func:`available`.
-
-    Returns
-    -------
-    type
-        A frozen dataclass.
 
     Raises
     ------
@@ -88,7 +78,7 @@ def options(name: str) -> type:
 
 
 def settings(name: str, key: str) -> dict[str, Any]:
-    """Return the values that a method's own paper sets.
+    """Return the schedule and options that a method's own paper sets; empty where it says nothing.
 
     Parameters
     ----------
@@ -96,11 +86,6 @@ def settings(name: str, key: str) -> dict[str, Any]:
         One of :func:`available`.
     key : str
         Name of a data set, or ``quick`` for the small preset.
-
-    Returns
-    -------
-    dict
-        Schedule and options by name; empty where the paper says nothing.
 
     Raises
     ------
@@ -124,10 +109,6 @@ def build(name: str, **values: Any) -> Method:
         One of :func:`available`.
     **values
         The method's options, by the paper's names; those not given keep their defaults.
-
-    Returns
-    -------
-    Method
 
     Raises
     ------

@@ -48,12 +48,11 @@ class Batch:
 
     Parameters
     ----------
-    index : Tensor, int64, (B,)
-        Positions of the pairs in the training set, on the host.
+    index : Tensor, int64, (B,), on the host
+        Positions of the pairs in the training set.
     images : Tensor, float32, (B, R, F)
         Region features.
-    captions : Tokens
-        The B captions.
+    captions : Tokens, length B
     """
 
     index: Tensor
@@ -83,15 +82,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Steps:
-    """Items of an epoch with their number, for the progress bar, where the iterable does not know it.
-
-    Parameters
-    ----------
-    items : iterable
-        What :meth:`Method.step` receives, one per step.
-    n : int
-        How many items.
-    """
+    """The items of an epoch, one per :meth:`Method.step`, with their number ``n`` for the progress bar."""
 
     items: Iterable[Any]
     n: int
@@ -213,19 +204,7 @@ class Method(TrainingMethod):
 
     @abstractmethod
     def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
-        """Return the loss terms of a warm-up batch.
-
-        Parameters
-        ----------
-        loop : Loop
-        batch : Batch
-            Of all pairs, shuffled.
-
-        Returns
-        -------
-        dict of str to Tensor, or iterator of such
-            Scalars with gradient; see :data:`StepTerms`.
-        """
+        """Return the loss terms of a warm-up batch (of all pairs, shuffled), as :meth:`step`."""
 
     def begin_training(self, loop: Loop) -> None:
         """Create what the method needs after warm-up (once per run)."""
@@ -262,7 +241,7 @@ M = TypeVar("M", bound=Method)
 
 
 def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that registers a method under ``name``.
+    """Return a class decorator that registers a method under ``name`` and returns the class unchanged.
 
     Parameters
     ----------
@@ -272,11 +251,6 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]],
         What the method does, in a few words, for the catalogue.
     paper : str
         Authors, venue and year.
-
-    Returns
-    -------
-    callable
-        The decorator; it returns the class unchanged.
 
     Raises
     ------

@@ -21,7 +21,7 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Steps, Truth
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.parts.steps import beside, endless
+from nclib.methods.parts.steps import beside
 from nclib.noise import GaussianMixture1d
 
 GRID = 200  # points at which a fitted density is kept
@@ -73,14 +73,6 @@ def min_max(values: Tensor) -> Tensor:
     """Scale values (N,) to [0, 1] in float64; constant values become 0.
 
     Unlike :func:`nclib.noise.unit_interval`, which keeps off the ends for a beta mixture.
-
-    Parameters
-    ----------
-    values : Tensor, (N,)
-
-    Returns
-    -------
-    Tensor, float64, (N,), in [0, 1]
     """
     x = values.double()
     low, high = torch.aminmax(x)
@@ -88,22 +80,11 @@ def min_max(values: Tensor) -> Tensor:
 
 
 def threshold_division(p_clean: Tensor, threshold: float = 0.5) -> Tensor:
-    """Call pairs clean where ``p_clean > threshold``.
+    """Call pairs clean, bool (N,), where their probability of being matched exceeds a threshold below 1.
 
     If that calls *every* pair clean, the threshold moves to the value at position ``floor(N / 100)`` of the
     sorted posteriors, so that about one pair in a hundred is noisy. Equal posteriors are cut in order of
     position, so that the count does not depend on ties.
-
-    Parameters
-    ----------
-    p_clean : Tensor, (N,)
-        Probability of being matched, in [0, 1].
-    threshold : float in [0, 1)
-        Lowest posterior of a clean pair, itself excluded.
-
-    Returns
-    -------
-    Tensor of bool, (N,)
     """
     is_clean = p_clean > threshold
     if bool(is_clean.all()):
@@ -120,19 +101,13 @@ def divide(
     Parameters
     ----------
     values : Tensor, (N,)
-        Losses, or with ``lower=False`` similarities.
+        Losses, or with ``lower=False`` similarities: whether low values are those of matched pairs.
     mixture : estimator
         Fitted here; column 0 of ``predict_proba`` is its component with the lower mean.
     threshold : float in [0, 1)
         A pair is clean above it; see :func:`threshold_division`.
     scale : bool
         Min-max scale the values first.
-    lower : bool
-        Whether low values are those of matched pairs.
-
-    Returns
-    -------
-    Division
 
     Warns
     -----
@@ -214,31 +189,17 @@ class CoTeaching(Method):
         return loop.training_epoch >= loop.n_epochs // 2
 
     def exchanged_steps(self, loop: Loop, division: Division, *, noisy: bool) -> Steps:
-        """Return the (clean batch, noisy batch or None) of an epoch.
+        """Return the (clean batch, noisy batch or None) of an epoch that trains on the peer's division.
 
         One step per clean batch; incomplete batches are kept (except of one pair), and the noisy pairs are
-        shuffled again when they run out.
-
-        Parameters
-        ----------
-        loop : Loop
-            The training loop.
-        division : Division
-            Of the peer of the active network.
-        noisy : bool
-            Whether noisy pairs are loaded at all.
-
-        Warns
-        -----
-        UserWarning
-            When fewer than two pairs are clean: then the network does not train in this epoch.
+        shuffled again when they run out. Without ``noisy``, no noisy pairs are loaded. With fewer than two
+        clean pairs the network does not train in this epoch, with a UserWarning.
         """
         clean = loop.batches(division.clean, purpose="clean")
         if not len(clean):
             self.warn_idle(loop, len(division.clean), "are called clean")
-        if not noisy or not len(clean) or len(division.noisy) < 2:
-            return beside(clean, None)
-        return beside(clean, endless(loop, division.noisy, "noisy"))
+        usable = noisy and len(clean) and len(division.noisy) > 1
+        return beside(clean, loop, division.noisy if usable else None, "noisy")
 
     @staticmethod
     def warn_idle(loop: Loop, n: int, what: str) -> None:
@@ -268,17 +229,7 @@ class CoTeaching(Method):
 
 
 def mean_report(reports: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the mean of reports with the same names; None where one of them has None.
-
-    Parameters
-    ----------
-    reports : sequence of mapping
-        Numbers by name, equal names in all.
-
-    Returns
-    -------
-    dict
-    """
+    """Return the mean of reports that have the same names; None where one of them has None."""
     result: dict[str, Any] = {}
     for name in reports[0]:
         found = [report[name] for report in reports]

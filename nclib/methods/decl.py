@@ -57,11 +57,6 @@ def published_warmup(dataset: str, mrate: float) -> int:
     dataset : {"f30k", "coco", "cc152k"}
     mrate : float in [0, 1]
 
-    Returns
-    -------
-    int
-        Epochs.
-
     Raises
     ------
     ValueError
@@ -84,13 +79,11 @@ def evidence(R: Tensor, tau: float = 0.1) -> Tensor:
     R : Tensor, (K, K)
         Logits of the similarity, any real number, images in rows.
     tau : float, > 0
-        Temperature.
 
     Returns
     -------
-    Tensor, (K, K)
-        In ``[exp(-1 / tau), exp(1 / tau)]``; rows are the queries of the image-to-text direction, columns
-        those of the text-to-image direction.
+    Tensor, (K, K), in [exp(-1 / tau), exp(1 / tau)]
+        Rows are the queries of the image-to-text direction, columns those of the text-to-image direction.
     """
     return (R.tanh() / tau).exp()
 
@@ -103,17 +96,15 @@ def evidential_loss(alpha: Tensor, y: Tensor, lam2: float = 0.1) -> Tensor:
 
     Parameters
     ----------
-    alpha : Tensor, (Q, K)
-        Dirichlet parameters, one query per row, each at least 1.
+    alpha : Tensor, (Q, K), >= 1
+        Dirichlet parameters, one query per row.
     y : Tensor, (Q, K)
         Targets: one-hot rows, or rows of zeros for queries without a true partner.
     lam2 : float, >= 0
-        Constant weight of the divergence.
 
     Returns
     -------
-    Tensor, (Q,)
-        In the number type of ``alpha``.
+    Tensor, (Q,), in the number type of ``alpha``
 
     Raises
     ------
@@ -159,11 +150,6 @@ def hardness(step: int, start: int, eta: float = 0.025, mu: int = 5) -> int:
         Negatives dropped per step.
     mu : int
         Smallest number.
-
-    Returns
-    -------
-    int
-        At least ``mu``.
     """
     return max(math.floor(start - eta * step), mu)
 
@@ -205,17 +191,13 @@ def correspondence(R: Tensor, tau: float = 0.1) -> tuple[Tensor, Tensor, Tensor]
 
     Parameters
     ----------
-    R : Tensor, (K, K)
-        Logits of the similarity, images in rows, the given pairs on the diagonal.
-    tau : float, > 0
-        Temperature.
+    R, tau
+        As in :func:`evidence`, the given pairs on the diagonal.
 
     Returns
     -------
-    p_clean : Tensor, (K,), in [0, 1]
-        See above.
-    share : Tensor, (K,), in [0, 1]
-        ``G_ii`` over the sum of row i: the share of the pair against all rivals together.
+    p_clean, share : Tensor, (K,), in [0, 1]
+        ``share`` is ``G_ii`` over the sum of row i: the pair against all rivals together.
     uncertainty : Tensor, (K,), in (0, 2]
         ``K / L_i`` of both directions, added; 2 without any evidence.
     """

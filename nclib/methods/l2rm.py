@@ -23,7 +23,7 @@ from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
-from nclib.methods.parts.steps import beside, endless
+from nclib.methods.parts.steps import beside
 from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 
@@ -138,8 +138,8 @@ class L2RM(Method):
                 "nothing is rematched in this epoch",
                 stacklevel=2,
             )
-            return beside(clean, None)
-        return beside(clean, endless(loop, mismatched, "mismatched", drop_last=True))
+            return beside(clean, loop, None)
+        return beside(clean, loop, mismatched, "mismatched", drop_last=True)
 
     # -- one iteration ----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
-from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, Tensors
+from nclib.methods.parts.meta import LOOK_AHEAD, Call, MetaMatcher, MetaPairs
 from nclib.models import Matcher
 from nclib.noise import BetaMixture, auc, beta_moments
 
@@ -75,16 +75,7 @@ def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
 
 
 def clipped_inside(scores: Tensor | np.ndarray) -> np.ndarray:
-    """Return scores as float64 inside (0, 1); those at or beyond the ends become 0.001 and 0.999.
-
-    Parameters
-    ----------
-    scores : Tensor or ndarray, any shape
-
-    Returns
-    -------
-    ndarray, float64, same shape
-    """
+    """Return scores as float64 array inside (0, 1); those at or beyond the ends become 0.001 and 0.999."""
     x = torch.as_tensor(scores).detach().to("cpu", torch.float64, copy=True).numpy()
     x[x >= 1] = 1 - EDGE
     x[x <= 0] = EDGE
@@ -242,7 +233,6 @@ class MSCN(CoTeaching):
         Parameters
         ----------
         loop : Loop
-            The training loop.
         batch : Batch
             Training batch of the look-ahead.
         pairs : Batch
@@ -252,13 +242,9 @@ class MSCN(CoTeaching):
         """
         network, optimizer = self._network(loop), self.meta_optimizers[loop.active]
 
-        def train_vectors(net: MetaMatcher, tensors: Tensors) -> Tensor:
-            inputs, how = (batch.images, batch.captions), {"scored": False}
-            return torch.func.functional_call(net, tensors, inputs, how)
-
-        def meta_vectors(net: MetaMatcher, tensors: Tensors) -> Tensor:
-            inputs, how = (pairs.images, pairs.captions), {"scored": False, "paired": True}
-            return torch.func.functional_call(net, tensors, inputs, how)
+        def vectors(of: Batch, **how: bool) -> Call:
+            inputs, kwargs = (of.images, of.captions), {"scored": False, **how}
+            return lambda net, tensors: torch.func.functional_call(net, tensors, inputs, kwargs)
 
         def meta_loss(logits: Tensor) -> Tensor:
             each = F.binary_cross_entropy_with_logits(logits, label.to(logits.dtype), reduction="none")
@@ -267,9 +253,9 @@ class MSCN(CoTeaching):
         draw = loop.generator(f"look-ahead {int(batch.index[0])}")
         gradients, loss = LOOK_AHEAD[self.options.lookahead](
             network,
-            train_vectors,
+            vectors(batch),
             lambda logits: self._loss(torch.sigmoid(logits)),
-            meta_vectors,
+            vectors(pairs, paired=True),
             meta_loss,
             lr=loop.lr,
             seed=int(torch.randint(2**62, (), generator=draw)),

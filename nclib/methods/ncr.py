@@ -68,10 +68,8 @@ def rectified_label(w: Tensor, P: Tensor) -> Tensor:
 
     Parameters
     ----------
-    w : Tensor, (B,), in [0, 1]
-        Posterior of the clean component, from the other network.
-    P : Tensor, (B,), in [0, 1]
-        Prediction of the network that is trained.
+    w, P : Tensor, (B,), in [0, 1]
+        Posterior of the clean component from the other network, prediction of the network that is trained.
 
     Returns
     -------

@@ -55,13 +55,11 @@ def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:
         Pairs in the batch.
     ratio : float, > 0
         Share of the batch; all ``B - 1`` negatives when that many are asked for.
-    generator : torch.Generator
-        Of the host.
+    generator : torch.Generator, on the host
 
     Returns
     -------
-    Tensor, bool, (B, B)
-        On the host, one query per row.
+    Tensor, bool, (B, B), on the host, one query per row
     """
     k = min(max(int(ratio * B), 1), B - 1)
     order = torch.rand(B, B, generator=generator).fill_diagonal_(2.0)  # the given pair comes last

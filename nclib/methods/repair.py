@@ -22,8 +22,7 @@ from torch import Tensor
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, mean_report
-from nclib.methods.parts.bank import PRECISION, FeatureBank, pooled
-from nclib.methods.parts.encoding import compare, encode, part_of
+from nclib.methods.parts.bank import PRECISION, FeatureBank, compare, encode, part_of, pooled
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank_correspondence, rank_labels
 
@@ -70,7 +69,7 @@ class REPAIROptions:
 
 
 def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tensor], K: int) -> Tensor:
-    r"""Choose the entry whose other half replaces the wrong half of each pair (Eqs. 10 and 11).
+    """Choose the entry whose other half replaces the wrong half of each pair (Eqs. 10 and 11).
 
     To replace an image: among the K entries whose captions are nearest to the pair's own caption, the one
     whose image the network finds most similar to that caption. To replace a caption: the same with the roles
@@ -78,10 +77,8 @@ def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tens
 
     Parameters
     ----------
-    query : Tensor, (n, D)
-        Pooled features of the halves that stay.
-    bank : Tensor, (M, D)
-        Pooled features of the bank, same modality.
+    query, bank : Tensor, (n, D) and (M, D)
+        Pooled features of the halves that stay, and of the bank, same modality.
     score : callable
         ``score(candidates)``, from entries (n, K') to the similarity of their other halves with the halves
         that stay, (n, K').

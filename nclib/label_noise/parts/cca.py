@@ -34,7 +34,8 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
     r"""Return the canonical correlations of two sets of outputs, (min(o1, o2),), largest first.
 
     They are the singular values of :math:`T = (\Sigma_{11} + r_1 I)^{-1/2} \Sigma_{12} (\Sigma_{22} + r_2
-    I)^{-1/2}`; covariances with divisor n - 1.
+    I)^{-1/2}`; covariances with divisor n - 1. Cholesky factors replace the inverse roots: the singular
+    values are the same, and the gradient is finite where eigenvalues coincide.
 
     Parameters
     ----------
@@ -42,15 +43,6 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
         Row i of both belongs to one pair; n >= 2.
     r1, r2 : float > 0
         Ridges.
-
-    Returns
-    -------
-    Tensor, (min(o1, o2),)
-
-    Notes
-    -----
-    Cholesky factors replace the inverse roots: the singular values are the same, and the gradient is finite
-    where eigenvalues coincide.
     """
     s11, s12, s22 = _covariances(h1, h2, r1, r2)
     half = torch.linalg.solve_triangular(torch.linalg.cholesky(s11), s12, upper=False)
@@ -64,19 +56,8 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor]:
-    """Return the maps (o1, d) and (o2, d) to canonical variates, strongest correlation first.
-
-    Parameters
-    ----------
-    h1, h2 : Tensor, (n, o1) and (n, o2)
-    r1, r2 : float > 0
-        Ridges.
-
-    Returns
-    -------
-    (Tensor, Tensor), float64, (o1, d) and (o2, d)
-    """
+def _linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor]:
+    """Return the maps (o1, d) and (o2, d) to canonical variates, float64, strongest correlation first."""
     s11, s12, s22 = _covariances(h1, h2, r1, r2)
     roots = []
     for s in (s11, s22):
@@ -87,14 +68,7 @@ def linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Te
 
 
 class CorrelatedHeads(Heads):
-    """Perceptrons without final normalisation, then a linear CCA that belongs to their state.
-
-    Parameters
-    ----------
-    shape : Shape
-    outputs : int
-        Width o of the perceptrons' outputs.
-    """
+    """Perceptrons without final normalisation, then a linear CCA of their outputs, part of their state."""
 
     image_mean: Tensor
     text_mean: Tensor
@@ -122,7 +96,7 @@ class CorrelatedHeads(Heads):
             torch.cat([net(part) for part in x.split(EMBEDDED)])
             for net, x in ((self.image_net, images), (self.text_net, texts))
         )
-        maps = linear_cca(h1, h2, r1, r2)
+        maps = _linear_cca(h1, h2, r1, r2)
         for name, h, w in (("image", h1, maps[0]), ("text", h2, maps[1])):
             getattr(self, f"{name}_mean").copy_(h.mean(0))
             getattr(self, f"{name}_map").copy_(w)

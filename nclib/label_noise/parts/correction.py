@@ -19,31 +19,12 @@ ENTRIES = 2**24  # entries of the (rows, B, |G|) mixtures at a time
 
 
 def entropy(p: Tensor) -> Tensor:
-    """Return the entropy of distributions along the last axis, natural logarithm, 0 log 0 = 0.
-
-    Parameters
-    ----------
-    p : Tensor, (..., K)
-
-    Returns
-    -------
-    Tensor, (...)
-    """
+    """Return the entropy of distributions along the last axis, natural logarithm, 0 log 0 = 0."""
     return torch.special.entr(p).sum(-1)
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence of rows, (..., K) and (..., K) -> (...), Eq. 4; 0 to log 2.
-
-    Parameters
-    ----------
-    p, q : Tensor, (..., K)
-        Rows sum to 1.
-
-    Returns
-    -------
-    Tensor, (...), in [0, log 2]
-    """
+    """Return the Jensen-Shannon divergence of rows, (..., K) and (..., K) -> (...), Eq. 4; 0 to log 2."""
     return (entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2).clamp_min(0)
 
 
@@ -72,64 +53,23 @@ def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor
 
 
 def folded_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Similarity ratio of Eq. 7 folded into (0, 1]: 1 when both modalities agree.
-
-    Parameters
-    ----------
-    own, other : Tensor, (N,)
-        Cosines in [-1, 1], in the modality that searches and in the other one; raised to at least 1e-3.
-
-    Returns
-    -------
-    Tensor, (N,)
-    """
+    """Similarity ratio folded into (0, 1]: 1 when both modalities agree; cosines raised to at least 1e-3."""
     a, b = own.clamp_min(SIMILARITY_FLOOR), other.clamp_min(SIMILARITY_FLOOR)
     return torch.minimum(a / b, b / a)
 
 
 def printed_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Similarity ratio of Eq. 7 as printed: grows when the other modality disagrees.
-
-    Parameters
-    ----------
-    own, other : Tensor, (N,)
-        Cosines in [-1, 1], in the modality that searches and in the other one; raised to at least 1e-3.
-
-    Returns
-    -------
-    Tensor, (N,)
-        In [1e-3, 1000].
-    """
+    """Similarity ratio as printed, in [1e-3, 1000]: grows when the other modality disagrees."""
     return own.clamp_min(SIMILARITY_FLOOR) / other.clamp_min(SIMILARITY_FLOOR)
 
 
 def distance_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Ratio of cosine distances, in [0, 1].
-
-    Parameters
-    ----------
-    own, other : Tensor, (N,)
-        Cosines in [-1, 1], in the modality that searches and in the other one.
-
-    Returns
-    -------
-    Tensor, (N,)
-    """
+    """Ratio of cosine distances, in [0, 1]."""
     return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
 
 
 def equal_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Constant ratio of 1: every pair counts fully.
-
-    Parameters
-    ----------
-    own, other : Tensor, (N,)
-        Cosines; only the shape of ``own`` is read.
-
-    Returns
-    -------
-    Tensor, (N,)
-    """
+    """Constant ratio of 1: every pair counts fully."""
     return torch.ones_like(own)
 
 
@@ -142,10 +82,10 @@ CONSISTENCY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "folded") -> Tensor:
-    r"""Return the cross-modal consistency :math:`\mathcal C` of every pair (Eq. 7).
+    r"""Return the cross-modal consistency :math:`\mathcal C` of every pair (Eq. 7), (N,).
 
     The nearest confident pair is searched in the modality of ``z``; its similarity there is compared with
-    the similarity to the *same* pair in the other modality.
+    the similarity to the *same* pair in the other modality. The confident pairs themselves have 1.
 
     Parameters
     ----------
@@ -155,11 +95,6 @@ def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "fold
         The confident set.
     kind : {"folded", "literal", "distance", "off"}
         Reading of the ratio; the printed one grows with disagreement.
-
-    Returns
-    -------
-    Tensor, (N,)
-        1 for the confident pairs themselves.
     """
     found = [(part @ z[confident].T).max(1) for part in z.split(ROWS)]  # (rows, |G|)
     nearest = confident[torch.cat([f.indices for f in found])]
@@ -177,7 +112,7 @@ def neighbour_vote(
     include_self: bool = False,
     pool: Tensor | None = None,
 ) -> Tensor:
-    r"""Return the votes of the nearest neighbours, the inner sum of Eq. 8.
+    r"""Return the votes of the nearest neighbours, the inner sum of Eq. 8, (N, K).
 
     :math:`q_i = \frac1k \sum_{j \in \mathcal N_i} \max(\sigma(z_i, z_j), 0)\, Y_j`.
 
@@ -193,10 +128,6 @@ def neighbour_vote(
         Whether a sample votes on itself.
     pool : Tensor, int64, (M,), optional
         Samples among which neighbours are searched; all unless given. Time grows with N M.
-
-    Returns
-    -------
-    Tensor, (N, K)
     """
     everyone = torch.arange(len(z), device=z.device)
     chosen = everyone if pool is None else pool
@@ -216,57 +147,32 @@ def neighbour_vote(
 
 
 def semantic_cost(vote: Tensor) -> Tensor:
-    """Return the cost of giving every sample every class (Eq. 8), (N, K); the smallest entry is 0.
+    """Return the cost of giving every sample every class (Eq. 8), float64 (N, K); the smallest entry is 0.
 
-    A shift of the whole cost changes no plan of fixed mass, and keeps the printed values at or above zero.
-
-    Parameters
-    ----------
-    vote : Tensor, (N, K), >= 0
-        From :func:`neighbour_vote`, weighted and summed over the modalities.
-
-    Returns
-    -------
-    Tensor, float64, (N, K)
+    From the votes, (N, K), weighted and summed over the modalities. A shift of the whole cost changes no plan
+    of fixed mass, and keeps the printed values at or above zero.
     """
     cost = -vote.double().clamp_min(LOG_FLOOR).log()
     return cost - cost.min()
 
 
 def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1) -> Tensor:
-    r"""Return the similarity profile of samples to the confident set (Eq. 16), rows sum to 1.
+    r"""Return the similarity profile of samples to the confident set (Eq. 16), (B, |G|), rows sum to 1.
 
     Parameters
     ----------
-    z : Tensor, (B, L)
-        Unit embeddings.
-    anchors : Tensor, (|G|, L)
-        Unit embeddings of the confident set in the same modality.
+    z, anchors : Tensor, (B, L) and (|G|, L)
+        Unit embeddings of the samples, and of the confident set in the same modality.
     tau : float
         :math:`\tau_2`.
     sign : {1, -1}
-        1: a similar confident pair scores high. -1: as printed, with a similarity in the place
-        of a distance.
-
-    Returns
-    -------
-    Tensor, (B, |G|)
+        1: a similar confident pair scores high. -1: as printed, with a similarity in the place of a distance.
     """
     return (sign * (z @ anchors.T) / tau).softmax(1)
 
 
 def relation_cost(r_images: Tensor, r_texts: Tensor) -> Tensor:
-    """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B).
-
-    Parameters
-    ----------
-    r_images, r_texts : Tensor, (B, |G|)
-        From :func:`relation_scores`.
-
-    Returns
-    -------
-    Tensor, (B, B)
-    """
+    """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B)."""
     rows = max(1, ENTRIES // max(1, r_texts.numel()))
     h_images, h_texts = entropy(r_images), entropy(r_texts)
     mixed = [_mixture_entropy(part, r_texts) for part in r_images.split(rows)]  # (rows, B)

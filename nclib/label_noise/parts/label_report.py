@@ -36,16 +36,7 @@ def label_report(corrected: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def accuracy(named: Tensor, labels: Tensor) -> float:
-    """Return the share of equal classes.
-
-    Parameters
-    ----------
-    named, labels : Tensor, int64, (N,)
-
-    Returns
-    -------
-    float in [0, 1]
-    """
+    """Return the share of equal classes, (N,) both."""
     return float((named == labels).double().mean())
 
 

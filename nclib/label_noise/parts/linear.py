@@ -25,16 +25,16 @@ FLOOR = 1e-12  # least ridge of an eigenproblem, in units of the mean diagonal
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One modality in its principal axes.
+    """One modality in its principal axes, float64.
 
     Parameters
     ----------
-    mean : Tensor, float64, (d,)
-    axes : Tensor, float64, (d, r)
+    mean : Tensor, (d,)
+    axes : Tensor, (d, r)
         Orthonormal columns, largest variance first.
-    variances : Tensor, float64, (r,)
+    variances : Tensor, (r,)
         Variance along every axis, divisor n - 1.
-    x : Tensor, float64, (n, r)
+    x : Tensor, (n, r)
         The centred features in these axes.
     """
 
@@ -49,24 +49,10 @@ def _centred(features: Tensor, mean: Tensor, start: int) -> Tensor:
 
 
 def principal(features: Tensor, energy: float, name: str = "features") -> View:
-    """Return the principal axes that hold a share ``energy`` of the variance.
+    """Return the principal axes of features (n, d) that hold a share ``energy`` of the variance.
 
-    Parameters
-    ----------
-    features : Tensor, (n, d)
-    energy : float in (0, 1]
-        1 keeps every axis above rounding errors.
-    name : str
-        For error messages.
-
-    Returns
-    -------
-    View
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two rows, or all rows are equal.
+    ``energy`` 1 keeps every axis above rounding errors. ValueError, with the ``name`` of the features, for
+    fewer than two rows, or when all rows are equal.
     """
     n, d = features.shape
     if n < 2:
@@ -99,16 +85,10 @@ def class_means(x: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
 
     Parameters
     ----------
-    x : Tensor, (n, d)
-    y : Tensor, int64, (n,)
-        Classes.
+    x, y : Tensor, (n, d), and int64, (n,)
+        Samples and their classes.
     n_classes : int
         K.
-
-    Returns
-    -------
-    means : Tensor, (K, d)
-    count : Tensor, (K,)
     """
     count = torch.bincount(y, minlength=n_classes).to(x.dtype)
     total = torch.zeros(n_classes, x.shape[1], dtype=x.dtype).index_add_(0, y, x)
@@ -116,17 +96,7 @@ def class_means(x: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
 
 
 def block_matrix(parts: list[list[Tensor]]) -> Tensor:
-    """Put a matrix together from its blocks.
-
-    Parameters
-    ----------
-    parts : list of list of Tensor
-        Rows of blocks.
-
-    Returns
-    -------
-    Tensor
-    """
+    """Put a matrix together from rows of blocks."""
     return torch.cat([torch.cat(row, dim=1) for row in parts])
 
 
@@ -156,39 +126,16 @@ def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
 
 
 def ridged(b: Tensor, ridge: float) -> Tensor:
-    """Return ``b + ridge I`` with a ridge that is at least above rounding errors.
-
-    Parameters
-    ----------
-    b : Tensor, (d, d)
-    ridge : float
-
-    Returns
-    -------
-    Tensor, (d, d)
-    """
+    """Return ``b + ridge I``, (d, d), with a ridge that is at least above rounding errors."""
     least = FLOOR * float(b.trace()) / len(b)
     return b + max(ridge, least, 1e-300) * torch.eye(len(b), dtype=b.dtype)
 
 
-def dimensions(given: int, limit: int, n_classes: int, most: int = 64) -> list[int]:
-    """Return the dimensions to try: the one given, or K - 1 and powers of two, none above ``limit``.
-
-    Parameters
-    ----------
-    given : int
-        0: none.
-    limit, n_classes : int
-    most : int
-        Largest power of two.
-
-    Returns
-    -------
-    list of int, ascending
-    """
+def dimensions(given: int, limit: int, n_classes: int) -> list[int]:
+    """Return the dimensions to try: ``given`` unless 0, or K - 1 and powers of two; none above ``limit``."""
     if given:
         return [min(given, limit)]
-    tried = {2**i for i in range(1, most.bit_length()) if 2**i <= most} | {n_classes - 1}
+    tried = {2, 4, 8, 16, 32, 64, n_classes - 1}
     return sorted({min(max(d, 1), limit) for d in tried})
 
 
@@ -204,10 +151,6 @@ def choose_best(candidates: Iterable[T], use: Callable[[T], None], validate: Cal
         ``use(candidate)`` puts a candidate in use.
     validate : callable
         Returns the validation value of what is in use.
-
-    Returns
-    -------
-    The chosen candidate.
     """
     tried = list(candidates)
     best, value = tried[0], float("-inf")
@@ -234,66 +177,46 @@ class LinearProjector(Projector):
         self._fitted = dict(zip(names, (*means, *weights), strict=True))
         self._chosen = chosen
 
+    def use_vectors(self, pair: tuple[View, View], vectors: Tensor, **chosen: float) -> None:
+        """Put coefficients in principal axes, stacked by view, (r_v + r_t, L), in place."""
+        (v, t), r = pair, pair[0].axes.shape[1]
+        self.use((v.mean, t.mean), (v.axes @ vectors[:r], t.axes @ vectors[r:]), **chosen)
+
+    def use_best(
+        self, means: Maps, weights: Maps, tried: Iterable[int], validate: Callable[[], float]
+    ) -> None:
+        """Put the first columns of the maps in place, as many as validate best."""
+
+        def use(d: int) -> None:
+            self.use(means, (weights[0][:, :d].clone(), weights[1][:, :d].clone()), components=d)
+
+        choose_best(tried, use, validate)
+
     def _project(self, x: Tensor, modality: str) -> Tensor:
         if not self._fitted:
             raise RuntimeError(f"{type(self).__name__} must be fitted before it can project")
-        weight = self._fitted[f"{modality}_weight"]
-        mean = self._fitted[f"{modality}_mean"]
+        mean, weight = (self._fitted[f"{modality}_{name}"] for name in ("mean", "weight"))
         if x.ndim != 2 or x.shape[1] != len(weight):
             raise ValueError(f"{modality} features must be (n, {len(weight)}), got {tuple(x.shape)}")
         return (x - mean.to(x)) @ weight.to(x)
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Map image features (n, d_v) into the common space, (n, L)."""
         return self._project(x, "image")
 
     def project_texts(self, x: Tensor) -> Tensor:
-        """Map text features (n, d_t) into the common space, (n, L)."""
         return self._project(x, "text")
 
     def chosen(self) -> dict[str, float]:
-        """Return what was chosen on validation."""
         return dict(self._chosen)
 
     def state(self) -> dict[str, Any]:
-        """Return the maps."""
         return {**self._fitted, "chosen": dict(self._chosen)}
 
     def load_state(self, loop: Any, state: dict[str, Any]) -> None:
-        """Restore the maps."""
         self._chosen = dict(state["chosen"])
         self._fitted = {k: v for k, v in state.items() if k != "chosen"}
 
 
 def views(train: Training, energy: float) -> tuple[View, View]:
-    """Return both modalities in their principal axes.
-
-    Parameters
-    ----------
-    train : Training
-    energy : float in (0, 1]
-        Share of the variance that the axes keep.
-
-    Returns
-    -------
-    (View, View)
-        Images, texts.
-    """
+    """Return images and texts in the principal axes that keep a share ``energy`` of their variance."""
     return principal(train.images, energy, "image features"), principal(train.texts, energy, "text features")
-
-
-def split_maps(vectors: Tensor, pair: tuple[View, View]) -> Maps:
-    """Cut stacked coefficients (r_v + r_t, L) by view and turn them back from principal axes.
-
-    Parameters
-    ----------
-    vectors : Tensor, (r_v + r_t, L)
-    pair : (View, View)
-
-    Returns
-    -------
-    (Tensor, Tensor), (d_v, L) and (d_t, L)
-    """
-    v, t = pair
-    r = v.axes.shape[1]
-    return v.axes @ vectors[:r], t.axes @ vectors[r:]

@@ -10,19 +10,7 @@ from torch import Tensor, nn
 
 
 def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Return Linear layers of the given widths with an activation between them, PyTorch's default start.
-
-    Parameters
-    ----------
-    *widths : int
-        Of the input, the hidden layers and the output.
-    activation : type
-        Module between two layers.
-
-    Returns
-    -------
-    Sequential
-    """
+    """Return Linear layers of the given widths (input, hidden, output) with an activation between them."""
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), activation()]
@@ -30,13 +18,7 @@ def perceptron(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequen
 
 
 class Branches(nn.Module):
-    """A network per modality; both outputs pass :meth:`finish`.
-
-    Parameters
-    ----------
-    image_net, text_net : Module
-        Map features (n, d_v) and (n, d_t) to rows of one width.
-    """
+    """A network per modality, from features to rows of one width; both outputs pass :meth:`finish`."""
 
     def __init__(self, image_net: nn.Module, text_net: nn.Module) -> None:
         super().__init__()
@@ -80,7 +62,7 @@ class Prototypes(nn.Module):
 
 
 class Heads(Branches):
-    """An image and a text perceptron with two hidden layers and ReLU; outputs of unit length.
+    """An image and a text perceptron with two hidden layers and ReLU; outputs of unit length if ``unit``.
 
     Parameters
     ----------
@@ -102,5 +84,4 @@ class Heads(Branches):
         self.unit = unit
 
     def finish(self, z: Tensor) -> Tensor:
-        """Give every row unit length, if asked for."""
         return F.normalize(z, dim=-1) if self.unit else z

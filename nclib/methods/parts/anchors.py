@@ -18,20 +18,7 @@ ANCHOR_SHARE = 10  # a clean batch of B pairs has B // ANCHOR_SHARE + 1 anchors
 
 
 def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
-    """Return the ``floor(B keep_ratio)`` smallest losses of a batch, but at least one.
-
-    Parameters
-    ----------
-    ell : Tensor, (B,)
-        Loss of each pair.
-    keep_ratio : float in (0, 1]
-        Share that counts.
-
-    Returns
-    -------
-    Tensor, (max(1, floor(B keep_ratio)),)
-        Smallest losses in any order.
-    """
+    """Return the ``floor(B keep_ratio)`` smallest losses of a batch (B,), but at least one, in any order."""
     return ell.topk(max(1, int(len(ell) * keep_ratio + 1e-9)), largest=False).values
 
 
@@ -65,17 +52,7 @@ def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
 
 
 def n_anchors(batch_size: int) -> int:
-    """Return the number of anchors of a clean batch, ``floor(B / 10) + 1``.
-
-    Parameters
-    ----------
-    batch_size : int
-        B.
-
-    Returns
-    -------
-    int
-    """
+    """Return the number of anchors of a clean batch of B pairs, ``floor(B / 10) + 1``."""
     return batch_size // ANCHOR_SHARE + 1
 
 
@@ -90,7 +67,7 @@ def _ratio(x: Tensor, y: Tensor, if_both_zero: float) -> Tensor:
 def closeness_ratios(
     u: Tensor, t: Tensor, anchor_u: Tensor, anchor_t: Tensor, metric: str = "cosine"
 ) -> tuple[Tensor, Tensor]:
-    r"""Compare how close pairs are to the anchors in the two modalities.
+    """Compare how close pairs are to the anchors in the two modalities.
 
     :math:`R^I`: with c the anchor whose image is nearest, the ratio (at most 1) of the closeness of the
     images to the closeness of the captions. :math:`R^T`: the same with c the nearest by caption.
@@ -100,7 +77,6 @@ def closeness_ratios(
     u, t : Tensor, (B, D) and (B, E)
         Global vectors of the pairs' images and captions.
     anchor_u, anchor_t : Tensor, (a, D) and (a, E)
-        Those of the anchors.
     metric : {"cosine", "euclidean"}
         Cosine similarities, as in the official code, or distances, as the paper says.
 
@@ -128,7 +104,7 @@ def _cut(y: Tensor, threshold: float) -> Tensor:
 
 
 def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Tensor:
-    r"""Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold.
+    """Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold.
 
     Parameters
     ----------
@@ -136,10 +112,6 @@ def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Ten
         From :func:`closeness_ratios`.
     threshold : float
         Labels up to it become 0.
-
-    Returns
-    -------
-    Tensor, (B,), in [0, 1]
     """
     return _cut((r_image + r_text) / 2, threshold)
 
@@ -147,23 +119,12 @@ def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Ten
 def clean_labels(
     r_image: Tensor, r_text: Tensor, order: Tensor, threshold: float = 0.5, *, compat_scatter: bool = False
 ) -> Tensor:
-    r"""Soft labels of a clean batch: 1 for anchors, else :math:`\frac12 + \frac14 (R^I + R^T)`.
+    r"""Soft labels of a clean batch, (B,), 1 for anchors, else :math:`\frac12 + \frac14 (R^I + R^T)`.
 
-    Parameters
-    ----------
-    r_image, r_text : Tensor, (B,)
-        From :func:`closeness_ratios`.
-    order : Tensor of int, (B,)
-        From :func:`by_reliability`; the last ``floor(B / 10) + 1`` are the anchors.
-    threshold : float
-        Labels up to it become 0.
-    compat_scatter : bool
-        The official code writes the labels of the first pairs of the batch to the non-anchors in order of
-        their reliability: nearly every label lands on another pair.
-
-    Returns
-    -------
-    Tensor, (B,), in [0, 1]
+    Parameters as in :func:`noisy_labels`; the last :func:`n_anchors` of ``order``, (B,), from
+    :func:`by_reliability`, are the anchors. With ``compat_scatter``, as the official code does, the labels of
+    the first pairs of the batch are written to the non-anchors in order of their reliability: nearly every
+    label lands on another pair.
     """
     y = _cut(0.5 + (r_image + r_text) / 4, threshold)
     others, anchors = order.tensor_split([len(order) - n_anchors(len(order))])
@@ -181,10 +142,6 @@ def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
     ----------
     images, captions
         What ``encode_images`` and ``encode_captions`` of a model return, B rows each.
-
-    Returns
-    -------
-    images, captions : Tensor, (B, D)
     """
     if isinstance(images, JointEncoding):
         members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]

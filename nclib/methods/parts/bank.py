@@ -1,4 +1,4 @@
-"""FIFO memory bank with encodings of pairs predicted clean (REPAIR)."""
+"""REPAIR's memory bank of encoded pairs; encoding and comparing in separate calls, in the run's precision."""
 
 from __future__ import annotations
 
@@ -9,7 +9,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nclib.common.tokens import Tokens
+from nclib.methods.base import Batch, Loop
+
 PRECISION = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def _precision(loop: Loop) -> torch.autocast:
+    """Return the context in which ``loop.similarity`` runs a network: bfloat16 or float32."""
+    half = getattr(getattr(loop, "schedule", None), "precision", "fp32") == "bf16"
+    return torch.autocast(loop.device.type, dtype=torch.bfloat16, enabled=half)
+
+
+def encode(loop: Loop, batch: Batch, network: int) -> tuple[Any, Any]:
+    """Return the images and captions of a batch as encoded by a network, given by its number."""
+    net = loop.networks[network]
+    with _precision(loop):
+        return net.encode_images(batch.images), net.encode_captions(batch.captions)
+
+
+def part_of(batch: Batch, rows: Tensor) -> Batch:
+    """Return some ``rows`` of a batch, int64 (n,) on the host."""
+    lengths = tuple(batch.captions.lengths[row] for row in rows.tolist())
+    index = rows.to(batch.images.device, non_blocking=True)
+    ids = batch.captions.ids[index, : max(lengths)]
+    return Batch(batch.index[rows], batch.images[index], Tokens(ids, lengths))
+
+
+def compare(loop: Loop, network: int, images: Any, captions: Any) -> Tensor:
+    """Return the float32 similarities of encoded images (rows) and captions, as ``loop.similarity`` does."""
+    with _precision(loop):
+        S: Tensor = loop.networks[network].similarity(images, captions)
+    return S.float()
+
+
+# ------------------------------------------------------------------------------ rows of any kind of encoding
 
 
 def _fragments(encoding: Any) -> Tensor | None:
@@ -24,7 +58,7 @@ def _ensemble(encoding: Any) -> tuple[Any, ...]:
 
 
 def pooled(encoding: Any) -> Tensor:
-    """Return one unit vector per image or caption, without gradient: for distances only.
+    """Return one unit vector per image or caption, float32 (B, D), without gradient: for distances only.
 
     The mean of the regions or of the valid words where the model keeps them, its global vector otherwise; the
     members of an ensemble stand side by side.
@@ -33,10 +67,6 @@ def pooled(encoding: Any) -> Tensor:
     ----------
     encoding
         What ``encode_images`` or ``encode_captions`` of a model gives.
-
-    Returns
-    -------
-    Tensor, float32, (B, D)
     """
     members = _ensemble(encoding)
     if members:
@@ -85,15 +115,7 @@ def _widen(x: Tensor, width: int) -> Tensor:
 
 
 class Rows:
-    """A fixed number of slots for rows of one kind of encoding, for encodings of any model.
-
-    Parameters
-    ----------
-    size : int
-        Number of slots.
-    dtype : torch.dtype
-        Number type of the slots.
-    """
+    """``size`` slots of a number type for rows of one kind of encoding, for encodings of any model."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         self.size, self.dtype = size, dtype
@@ -170,15 +192,7 @@ class FeatureBank:
         return self.count
 
     def push(self, images: Any, captions: Any, index: Tensor) -> None:
-        """Append pairs; of more than ``size`` only the last ones remain.
-
-        Parameters
-        ----------
-        images, captions
-            Encodings of B pairs.
-        index : Tensor, int64, (B,), on the host
-            Positions of the pairs in the training set.
-        """
+        """Append B encoded pairs, ``index`` (B,) in the training set, on the host; the last ``size`` stay."""
         if len(index) > self.size:
             rest = slice(len(index) - self.size, None)
             images, captions, index = images.select(rest), captions.select(rest), index[rest]
@@ -197,13 +211,7 @@ class FeatureBank:
         self.count = min(self.count + len(index), self.size)
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """Return the pooled unit vectors of images and captions, (len, D) each.
-
-        Raises
-        ------
-        RuntimeError
-            When nothing has been pushed yet.
-        """
+        """Return the pooled unit vectors of images and captions, (len, D) each; an error when it is empty."""
         if not self.count:
             raise RuntimeError("the bank is empty; push encoded pairs first")
         return self._unit("images", self._images), self._unit("captions", self._captions)

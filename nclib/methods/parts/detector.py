@@ -17,7 +17,6 @@ def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float
     p_clean : array, (N,)
         Probability of every training pair to be matched, in [0, 1].
     truth : Truth
-        Ground truth, from :meth:`Method.diagnostics <nclib.methods.Method.diagnostics>`.
     threshold : float
         A pair is called matched above it.
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,16 +26,11 @@ LEAST_HIDDEN = 8  # some models describe a pair by a single number
 EVALUATION_BYTES = 1 << 28  # largest chunk of similarity vectors without gradient
 
 Tensors = dict[str, Tensor]
+Loss = Callable[[Tensor], Tensor]
 
 
 class MetaNet(nn.Module):
-    """Score of a similarity vector: Linear, ReLU, Linear; its sigmoid is the similarity.
-
-    Parameters
-    ----------
-    width : int
-        Width of a similarity vector; a quarter of it are hidden units.
-    """
+    """Score of a similarity vector: Linear (to a quarter), ReLU, Linear; its sigmoid is the similarity."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -141,135 +137,57 @@ class MetaMatcher(Matcher):
         return compare(*encoded, logits=logits)
 
 
-def named_tensors(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
-    """Return the weights of model and meta-network and copies of the buffers, by name.
+Call = Callable[[MetaMatcher, Tensors], Tensor]
+"""Similarity vectors of a batch by a network with the given weights and buffers in place of its own."""
+
+
+def _named_tensors(network: MetaMatcher) -> tuple[Tensors, Tensors, Tensors]:
+    """Return the weights of model and meta-network and the buffers, by name.
 
     The meta-network's are new leaves, so that gradients reach them even while training holds them fixed.
-
-    Parameters
-    ----------
-    network : MetaMatcher
-
-    Returns
-    -------
-    phi, theta, buffers : dict of str to Tensor
     """
-    phi: Tensors = {}
-    theta: Tensors = {}
-    for name, value in network.named_parameters():
-        if name.startswith("meta."):
-            theta[name] = value.detach().requires_grad_()
-        else:
-            phi[name] = value
-    return phi, theta, {name: value.clone() for name, value in network.named_buffers()}
+    weights: Tensors = dict(network.named_parameters())
+    theta = {n: value.detach().requires_grad_() for n, value in weights.items() if n.startswith("meta.")}
+    phi = {n: value for n, value in weights.items() if n not in theta}
+    return phi, theta, dict(network.named_buffers())
 
 
 @contextmanager
-def same_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Draw dropout from ``seed`` inside, and leave the generators as they were.
-
-    Parameters
-    ----------
-    seed : int
-    device : torch.device
-        Where dropout is drawn.
-    """
+def _same_draws(seed: int, device: torch.device) -> Iterator[None]:
+    """Draw dropout on a device from ``seed`` inside, and leave the generators as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def sgd_step(phi: Tensors, gradients: tuple[Tensor | None, ...], lr: float) -> Tensors:
-    """Return ``phi - lr * gradient``, weight by weight; a weight without a gradient stays.
-
-    Parameters
-    ----------
-    phi : dict of str to Tensor
-    gradients : tuple of Tensor or None
-        In the order of ``phi``.
-    lr : float
-
-    Returns
-    -------
-    dict of str to Tensor
-    """
+    """Return ``phi - lr * gradient``, weight by weight in the order of phi; one without a gradient stays."""
     return {
         name: value if g is None else value - lr * g
         for (name, value), g in zip(phi.items(), gradients, strict=True)
     }
 
 
-Call = Callable[[MetaMatcher, Tensors], Tensor]
-"""Similarity vectors of a batch by a network with the given weights and buffers in place of its own."""
-
-
-def exact_gradient(
+def look_ahead_gradient(
     network: MetaMatcher,
     train_vectors: Call,
-    train_loss: Callable[[Tensor], Tensor],
+    train_loss: Loss,
     meta_vectors: Call,
-    meta_loss: Callable[[Tensor], Tensor],
+    meta_loss: Loss,
     *,
     lr: float,
     seed: int,
+    exact: bool,
 ) -> tuple[list[Tensor], Tensor]:
     r"""Gradient with respect to :math:`\Theta` of the meta loss after one SGD step of :math:`\phi`.
 
     .. math:: \hat\phi' = \phi - \eta \nabla_\phi L_{tr}(\phi, \Theta), \qquad
               \frac{d}{d\Theta} L_m(\hat\phi'(\Theta), \Theta)
 
-    by differentiating through the step, as the paper does: the gradient of :math:`L_{tr}` is itself
-    differentiated.
-
-    Parameters
-    ----------
-    network : MetaMatcher
-        Its weights and buffers stay as they are.
-    train_vectors, meta_vectors : callable
-        ``f(network, tensors)``: similarity vectors of the training batch and of the meta pairs.
-    train_loss, meta_loss : callable
-        Scalar loss of the logits that the meta-network gives to these vectors.
-    lr : float
-        :math:`\eta`.
-    seed : int
-        Seed of the dropout.
-
-    Returns
-    -------
-    gradients : list of Tensor
-        In the order of ``network.meta.parameters()``.
-    loss : Tensor
-        The meta loss, detached.
-    """
-    phi, theta, buffers = named_tensors(network)
-    device = network.device
-    # The fused recurrent kernels of CUDA have no second derivative.
-    with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
-        with same_draws(seed, device):
-            z = train_vectors(network, {**phi, **theta, **buffers})
-        loss = train_loss(_meta(network, theta, z))
-        g = torch.autograd.grad(loss, list(phi.values()), create_graph=True, allow_unused=True)
-        stepped = sgd_step(phi, g, lr)
-        with same_draws(seed + 1, device):
-            z = meta_vectors(network, {**stepped, **theta, **buffers})
-        found = meta_loss(_meta(network, theta, z))
-        return list(torch.autograd.grad(found, list(theta.values()))), found.detach()
-
-
-def difference_gradient(
-    network: MetaMatcher,
-    train_vectors: Call,
-    train_loss: Callable[[Tensor], Tensor],
-    meta_vectors: Call,
-    meta_loss: Callable[[Tensor], Tensor],
-    *,
-    lr: float,
-    seed: int,
-) -> tuple[list[Tensor], Tensor]:
-    r"""Compute :func:`exact_gradient` without a second derivative of the model.
-
-    With :math:`v = \nabla_{\hat\phi'} L_m` the term through the step is
-    :math:`-\eta\,\partial_\Theta \langle \partial_z L_{tr}(V(z; \Theta)), J v\rangle`: of the model it needs
+    Exact: by differentiating through the step, as the paper does; the gradient of :math:`L_{tr}` is itself
+    differentiated. Otherwise without a second derivative of the model: with
+    :math:`v = \nabla_{\hat\phi'} L_m` the term through the step is
+    :math:`-\eta\,\partial_\Theta \langle \partial_z L_{tr}(V(z; \Theta)), J v\rangle`. Of the model it needs
     only :math:`Jv`, how its similarity vectors :math:`z` change along :math:`v`. That is a central difference
     of two evaluations with the same dropout; the derivative in :math:`\Theta` goes through the meta-network
     alone.
@@ -286,6 +204,7 @@ def difference_gradient(
         :math:`\eta`.
     seed : int
         Seed of the dropout.
+    exact : bool
 
     Returns
     -------
@@ -294,21 +213,30 @@ def difference_gradient(
     loss : Tensor
         The meta loss, detached.
     """
-    phi, theta, buffers = named_tensors(network)
-    device = network.device
+    phi, theta, buffers = _named_tensors(network)
 
-    def vectors(weights: Tensors) -> Tensor:
-        with same_draws(seed, device):
-            fresh = {name: value.clone() for name, value in buffers.items()}
-            return train_vectors(network, {**weights, **theta, **fresh})
+    def vectors(of: Call, weights: Tensors, draws: int) -> Tensor:
+        fresh = {name: value.clone() for name, value in buffers.items()}
+        with _same_draws(draws, network.device):
+            return of(network, {**weights, **theta, **fresh})
 
-    with torch.enable_grad():
-        z = vectors(phi)
-        loss = train_loss(_meta(network, theta, z))
-        g = torch.autograd.grad(loss, list(phi.values()), allow_unused=True)
-        stepped = {name: value.detach().requires_grad_() for name, value in sgd_step(phi, g, lr).items()}
-        with same_draws(seed + 1, device):
-            found = meta_loss(_meta(network, theta, meta_vectors(network, {**stepped, **theta, **buffers})))
+    def logits(z: Tensor) -> Tensor:
+        weights = {name.removeprefix("meta."): value for name, value in theta.items()}
+        found: Tensor = torch.func.functional_call(network.meta, weights, (z,))
+        return found
+
+    # The fused recurrent kernels of CUDA have no second derivative.
+    kernels = torch.backends.cudnn.flags(enabled=False) if exact else nullcontext()
+    with kernels, torch.enable_grad():
+        z = vectors(train_vectors, phi, seed)
+        loss = train_loss(logits(z))
+        g = torch.autograd.grad(loss, list(phi.values()), create_graph=exact, allow_unused=True)
+        stepped = sgd_step(phi, g, lr)
+        if not exact:
+            stepped = {name: value.detach().requires_grad_() for name, value in stepped.items()}
+        found = meta_loss(logits(vectors(meta_vectors, stepped, seed + 1)))
+        if exact:
+            return list(torch.autograd.grad(found, list(theta.values()))), found.detach()
         wanted = [*theta.values(), *stepped.values()]
         grads = torch.autograd.grad(found, wanted, allow_unused=True)
     direct, v = grads[: len(theta)], dict(zip(stepped, grads[len(theta) :], strict=True))
@@ -319,26 +247,21 @@ def difference_gradient(
         # batch normalisation of nearly constant values has a large curvature.
         h = torch.finfo(z.dtype).eps ** (1 / 3) / 20
         move = {name: value if value is None else value * (h / length) for name, value in v.items()}
-        ahead, behind = (
-            vectors({n: p if move[n] is None else p + sign * move[n] for n, p in phi.items()})
-            for sign in (1, -1)
-        )
+        ends = [{n: p if move[n] is None else p + sign * move[n] for n, p in phi.items()} for sign in (1, -1)]
+        ahead, behind = (vectors(train_vectors, weights, seed) for weights in ends)
         jv = (ahead - behind) * (length / (2 * h))
     with torch.enable_grad():
         z = z.detach().requires_grad_()
-        (dz,) = torch.autograd.grad(train_loss(_meta(network, theta, z)), z, create_graph=True)
+        (dz,) = torch.autograd.grad(train_loss(logits(z)), z, create_graph=True)
         through = torch.autograd.grad((dz * jv).sum(), list(theta.values()), allow_unused=True)
     pairs = zip(direct, through, strict=True)
     return [d if t is None else d - lr * t for d, t in pairs], found.detach()
 
 
-def _meta(network: MetaMatcher, theta: Tensors, z: Tensor) -> Tensor:
-    weights = {name.removeprefix("meta."): value for name, value in theta.items()}
-    logits: Tensor = torch.func.functional_call(network.meta, weights, (z,))
-    return logits
-
-
-LOOK_AHEAD = {"exact": exact_gradient, "difference": difference_gradient}
+LOOK_AHEAD = {
+    "exact": partial(look_ahead_gradient, exact=True),
+    "difference": partial(look_ahead_gradient, exact=False),
+}
 
 
 class MetaPairs:
@@ -346,12 +269,7 @@ class MetaPairs:
 
     A mismatch is a training caption with the image of another training pair. Captions are distinct. A draw
     of the caption's own image gets the weight 0; images are compared themselves (the official code compares
-    numbers of captions with numbers of images).
-
-    Parameters
-    ----------
-    loop : Loop
-        Gives the known matches (``held_out``), the training pairs and the draws.
+    numbers of captions with numbers of images). The loop gives known matches, training pairs and draws.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -361,21 +279,15 @@ class MetaPairs:
         self.image_of = torch.randint(loop.n_pairs, (self.n,), generator=g)
 
     def load(self, rows: Tensor) -> tuple[Batch, Tensor, Tensor]:
-        """Load pairs: ``rows`` below n are matches, from n to 2 n mismatches.
+        """Load pairs: ``rows`` below n are matches, from n to 2 n mismatches; matches come first.
 
-        Returns
-        -------
-        pairs : Batch
-            Images and captions, matches first.
-        label, weight : Tensor, float, (len(rows),)
-            1 for matches, 0 for mismatches; weight 0 where a mismatch turned out to be none.
+        XX 0 where a mismatch turned out to be none.
         """
         loop = self.loop
         matches, drawn = rows[rows < self.n], rows[rows >= self.n] - self.n
         label = (torch.arange(len(rows)) < len(matches)).float().to(loop.device, non_blocking=True)
         if not len(drawn):
-            known = loop.held_out(matches)
-            return known, label, torch.ones_like(label)
+            return loop.held_out(matches), label, torch.ones_like(label)
         own, other = loop.batch(self.caption_of[drawn]), loop.batch(self.image_of[drawn])
         differs = (own.images != other.images).flatten(1).any(1).float()
         wrong = Batch(own.index, other.images, own.captions)
@@ -404,16 +316,7 @@ class MetaPairs:
 
 
 def join_batches(a: Batch, b: Batch) -> Batch:
-    """Return the pairs of two batches one after the other.
-
-    Parameters
-    ----------
-    a, b : Batch, of n and m pairs
-
-    Returns
-    -------
-    Batch, of n + m pairs
-    """
+    """Return the n pairs of one batch and the m of another, n + m in all."""
     width = max(a.captions.ids.shape[1], b.captions.ids.shape[1])
     ids = [F.pad(part.captions.ids, (0, width - part.captions.ids.shape[1])) for part in (a, b)]
     captions = Tokens(torch.cat(ids), (*a.captions.lengths, *b.captions.lengths))

@@ -9,15 +9,7 @@ from nclib.methods.base import Batch, Truth
 
 
 class RematchLog:
-    """Collects plans of one epoch on their device; nothing is read back before the epoch ends.
-
-    Parameters
-    ----------
-    batch_size : int
-        Width of the plans.
-    device : torch.device
-        Where the plans live.
-    """
+    """Collects plans (B, B) of one epoch on their device; nothing is read back before the epoch ends."""
 
     def __init__(self, batch_size: int, device: torch.device) -> None:
         self.batch_size = batch_size

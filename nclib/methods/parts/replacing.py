@@ -21,16 +21,8 @@ class ReplaceLog:
     def add(self, pair: Tensor, is_image: Tensor, source: Tensor, label: Tensor) -> None:
         """Note new pairs, (n,) each.
 
-        Parameters
-        ----------
-        pair : Tensor of int64, on the host
-            Training pair one half of which was replaced.
-        is_image : Tensor of bool, on the host
-            Whether that half was the image.
-        source : Tensor of int64
-            Training pair that the new half comes from.
-        label : Tensor
-            Soft label of the new pair.
+        On the host: training pair one half of which was replaced, and whether that half was the image. On the
+        device: training pair that the new half comes from, and soft label of the new pair.
         """
         self._kept.append((pair, is_image))
         self._found.append((source, label.detach()))
