@@ -11,10 +11,9 @@ from pathlib import Path
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
-from nclib.models.cosine import CosineMatcher, DualEncoder
 from nclib.models.encoders import l2
 from nclib.models.options import option
-from nclib.models.pairwise import FragmentMatcher
+from nclib.models.region_words import CosineMatcher, DualEncoder, FragmentMatcher
 from nclib.models.registry import available, build, options, register, settings
 from nclib.models.scoring import similarity_matrix
 

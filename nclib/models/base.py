@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,76 +15,67 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from nclib.common.tokens import Tokens
-from nclib.models.options import Option
+from nclib.models.options import Option, declared_options
 
 Index = Tensor | np.ndarray | Sequence[int] | slice
-
 
 SIZES = ("feature_dim", "vocab_size", "n_regions", "embed_dim", "sim_dim", "word_dim")
 """The sizes that every model takes."""
 
 
-def host_rows(index: Index, n: int) -> list[int]:
-    """Return row numbers as a plain list.
+@dataclass(frozen=True)
+class Encoding:
+    """Encoded samples; a subclass adds tensors with one row per sample, or None, and ``lengths``.
 
     Parameters
     ----------
-    index : Tensor, ndarray or sequence of int, (m,), of bool, (n,), or slice
-        Selected rows.
-    n : int
-        Number of rows, against which a slice is resolved.
-
-    Returns
-    -------
-    list of int
-        Row numbers on the host, in the order of ``index``.
+    vectors : Tensor, (B, D)
+        One global vector per sample.
     """
-    if isinstance(index, slice):
-        return list(range(n))[index]
-    rows = torch.as_tensor(index)
-    if rows.dtype == torch.bool:
-        rows = rows.nonzero().squeeze(1)
-    return rows.tolist()
 
+    vectors: Tensor
 
-def take(tensor: Tensor, rows: list[int]) -> Tensor:
-    """Return the given rows of a tensor.
+    ragged: ClassVar[tuple[str, ...]] = ()
+    """Fields that are zero beyond a sample's own length along dimension 1."""
 
-    Parameters
-    ----------
-    tensor : Tensor, (n, ...)
-        On any device.
-    rows : list of int, length m
-        Row numbers; repeats are allowed.
+    def __len__(self) -> int:
+        return len(self.vectors)
 
-    Returns
-    -------
-    Tensor, (m, ...)
-        A copy, which can be differentiated.
-    """
-    return tensor.index_select(0, torch.tensor(rows, dtype=torch.long).to(tensor.device, non_blocking=True))
+    def select(self, index: Index) -> Self:
+        """Return some samples in the order of ``index``: (m,) of int, (B,) of bool, or a slice.
 
+        Captions are cut to the longest of them.
+        """
+        rows = _host_rows(index, len(self))
+        values = self._each(lambda x: _take(x, rows))
+        if "lengths" in values:
+            values["lengths"] = tuple(values["lengths"][row] for row in rows)
+            width = max(values["lengths"], default=0)
+            values |= {name: values[name][:, :width] for name in self.ragged if values[name] is not None}
+        return type(self)(**values)
 
-def join(parts: list[Tensor | None]) -> Tensor | None:
-    """Concatenate the tensors that are present.
+    def detach(self) -> Self:
+        """Return the same values without a gradient."""
+        return type(self)(**self._each(Tensor.detach))
 
-    Parameters
-    ----------
-    parts : list of Tensor, (n_i, ...), or None
-        Equal beyond the first dimension.
+    @classmethod
+    def concat(cls, parts: Sequence[Encoding]) -> Self:
+        """Return all samples of ``parts``, at least one, in order, padded to the longest.
 
-    Returns
-    -------
-    Tensor, (sum of n_i, ...), or None
-        None without any tensor.
-    """
-    present = [part for part in parts if part is not None]
-    return torch.cat(present) if present else None
+        An optional field must be present in all parts or in none.
+        """
+        values = {f.name: [getattr(part, f.name, None) for part in parts] for f in fields(cls)}
+        return cls(**{name: _join(given, name in cls.ragged) for name, given in values.items()})
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Fields by name, tensors changed."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: change(x) if isinstance(x, Tensor) else x for name, x in values.items()}
 
 
 @dataclass(frozen=True)
-class ImageEncoding:
-    """Encoded images.
+class ImageEncoding(Encoding):
+    """Encoded images, with ``select(index)``, ``detach()`` and ``concat(parts)``.
 
     Parameters
     ----------
@@ -93,52 +85,12 @@ class ImageEncoding:
         One vector per region; absent in models that keep global vectors only.
     """
 
-    vectors: Tensor
     regions: Tensor | None = None
-
-    def __len__(self) -> int:
-        return self.vectors.shape[0]
-
-    def select(self, index: Index) -> ImageEncoding:
-        """Return some rows.
-
-        Parameters
-        ----------
-        index : Tensor, ndarray or sequence of int, (m,), of bool, (B,), or slice
-            Selected images.
-
-        Returns
-        -------
-        ImageEncoding
-            The selected images, in the order of ``index``.
-        """
-        rows = host_rows(index, len(self))
-        regions = None if self.regions is None else take(self.regions, rows)
-        return ImageEncoding(take(self.vectors, rows), regions)
-
-    def detach(self) -> ImageEncoding:
-        """Return the same values without a gradient."""
-        return ImageEncoding(self.vectors.detach(), None if self.regions is None else self.regions.detach())
-
-    @staticmethod
-    def concat(parts: Sequence[ImageEncoding]) -> ImageEncoding:
-        """Return all rows of ``parts``, in order.
-
-        Parameters
-        ----------
-        parts : sequence of ImageEncoding
-            At least one; all with regions or all without.
-
-        Returns
-        -------
-        ImageEncoding
-        """
-        return ImageEncoding(torch.cat([p.vectors for p in parts]), join([p.regions for p in parts]))
 
 
 @dataclass(frozen=True)
-class CaptionEncoding:
-    """Encoded captions.
+class CaptionEncoding(Encoding):
+    """Encoded captions, with ``select(index)``, ``detach()`` and ``concat(parts)``.
 
     Parameters
     ----------
@@ -150,55 +102,36 @@ class CaptionEncoding:
         One vector per word, zero beyond a caption's length; absent in models with global vectors only.
     """
 
-    vectors: Tensor
     lengths: tuple[int, ...]
     words: Tensor | None = None
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    ragged: ClassVar[tuple[str, ...]] = ("words",)
 
-    def select(self, index: Index) -> CaptionEncoding:
-        """Return some rows, cut to their longest caption.
 
-        Parameters
-        ----------
-        index : Tensor, ndarray or sequence of int, (m,), of bool, (C,), or slice
-            Selected captions.
+def _host_rows(index: Index, n: int) -> list[int]:
+    """Row numbers on the host, of a slice among ``n`` rows."""
+    if isinstance(index, slice):
+        return list(range(n))[index]
+    rows = torch.as_tensor(index)
+    if rows.dtype == torch.bool:
+        rows = rows.nonzero().squeeze(1)
+    return rows.tolist()
 
-        Returns
-        -------
-        CaptionEncoding
-            The selected captions, in the order of ``index``.
-        """
-        rows = host_rows(index, len(self))
-        lengths = tuple(self.lengths[row] for row in rows)
-        words = None if self.words is None else take(self.words, rows)[:, : max(lengths, default=0)]
-        return CaptionEncoding(take(self.vectors, rows), lengths, words)
 
-    def detach(self) -> CaptionEncoding:
-        """Return the same values without a gradient."""
-        words = None if self.words is None else self.words.detach()
-        return CaptionEncoding(self.vectors.detach(), self.lengths, words)
+def _take(tensor: Tensor, rows: list[int]) -> Tensor:
+    """Rows (m, ...) of a tensor (n, ...) on any device; repeats are allowed."""
+    return tensor.index_select(0, torch.tensor(rows, dtype=torch.long).to(tensor.device, non_blocking=True))
 
-    @staticmethod
-    def concat(parts: Sequence[CaptionEncoding]) -> CaptionEncoding:
-        """Return all rows of ``parts``, in order, padded to the longest caption.
 
-        Parameters
-        ----------
-        parts : sequence of CaptionEncoding
-            At least one; all with words or all without.
-
-        Returns
-        -------
-        CaptionEncoding
-        """
-        width = max((p.words.shape[1] for p in parts if p.words is not None), default=0)
-        words = [
-            None if p.words is None else F.pad(p.words, (0, 0, 0, width - p.words.shape[1])) for p in parts
-        ]
-        lengths = tuple(length for p in parts for length in p.lengths)
-        return CaptionEncoding(torch.cat([p.vectors for p in parts]), lengths, join(words))
+def _join(values: list[Any], ragged: bool) -> Any:
+    """Concatenate the tensors (n_i, ...), or tuples, that are present; None without any."""
+    present = [value for value in values if value is not None]
+    if present and isinstance(present[0], tuple):
+        return tuple(chain.from_iterable(present))
+    if ragged:
+        width = max((x.shape[1] for x in present), default=0)
+        present = [F.pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1])) for x in present]
+    return torch.cat(present) if present else None
 
 
 def same_count(images: Any, captions: Any) -> None:
@@ -207,7 +140,6 @@ def same_count(images: Any, captions: Any) -> None:
     Parameters
     ----------
     images, captions : sized
-        Encodings, or anything with a length.
 
     Raises
     ------
@@ -226,12 +158,10 @@ def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor,
     Parameters
     ----------
     images, captions : ImageEncoding, CaptionEncoding
-        Encodings of one model.
 
     Returns
     -------
-    regions : Tensor, (B, R, D)
-    words : Tensor, (C, W, D)
+    regions, words : Tensor, (B, R, D) and (C, W, D)
 
     Raises
     ------
@@ -246,12 +176,11 @@ def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor,
 
 
 def cosine_pairs(images: ImageEncoding, captions: CaptionEncoding, paired: bool) -> Tensor:
-    """Elementwise products of global vectors, whose sums over D are the cosines.
+    """Elementwise products of global unit vectors, whose sums over D are the cosines.
 
     Parameters
     ----------
     images, captions : ImageEncoding, CaptionEncoding
-        With unit vectors (B, D) and (C, D).
     paired : bool
         Only image i with caption i.
 
@@ -281,10 +210,8 @@ class Matcher(nn.Module, ABC):
 
     Parameters
     ----------
-    feature_dim : int
-        Width of a region feature.
-    vocab_size : int
-        Number of token ids.
+    feature_dim, vocab_size : int
+        Width of a region feature, number of token ids.
     n_regions : int
         Regions per image. Any number may be given later, unless :attr:`needs_regions` is set.
     embed_dim, sim_dim, word_dim : int
@@ -367,9 +294,7 @@ class Matcher(nn.Module, ABC):
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"{name} must be a positive integer, got {size!r}")
             setattr(self, name, size)
-        known: dict[str, Option] = {}
-        for cls in reversed(type(self).__mro__):
-            known |= vars(cls).get("declared", {})
+        known = declared_options(type(self).__mro__)
         unknown = [name for name in options if name not in known]
         if unknown:
             raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}; it has {', '.join(known)}")
@@ -403,16 +328,7 @@ class Matcher(nn.Module, ABC):
         return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
-        """Check images and return them in the model's number type.
-
-        Parameters
-        ----------
-        images : Tensor, (B, R, feature_dim)
-            Region features.
-
-        Returns
-        -------
-        Tensor, (B, R, feature_dim)
+        """Return images (B, R, feature_dim) in the model's number type.
 
         Raises
         ------
@@ -435,16 +351,7 @@ class Matcher(nn.Module, ABC):
         return images.to(self.dtype)
 
     def check_tokens(self, tokens: Tokens) -> Tokens:
-        """Check tokens and return them unchanged.
-
-        Parameters
-        ----------
-        tokens : Tokens
-            Padded token ids with lengths.
-
-        Returns
-        -------
-        Tokens
+        """Return tokens unchanged.
 
         Raises
         ------
@@ -477,33 +384,17 @@ class Matcher(nn.Module, ABC):
         Returns
         -------
         ImageEncoding
-            Or a model's own encoding with ``select`` and ``concat``.
+            Or a model's own encoding with ``select``, ``detach`` and ``concat``.
 
         Raises
         ------
         ValueError
-            If the feature width or the number of regions does not fit the model.
+            As :meth:`check_images`.
         """
 
     @abstractmethod
     def encode_captions(self, tokens: Tokens) -> Any:
-        """Encode captions.
-
-        Parameters
-        ----------
-        tokens : Tokens
-            Padded token ids with lengths.
-
-        Returns
-        -------
-        CaptionEncoding
-            Or a model's own encoding with ``select`` and ``concat``.
-
-        Raises
-        ------
-        ValueError
-            If a token id is not in the vocabulary or there is no caption.
-        """
+        """Encode C captions; returns and raises as :meth:`encode_images`, with CaptionEncoding."""
 
     @abstractmethod
     def similarity(
@@ -558,19 +449,7 @@ class Matcher(nn.Module, ABC):
         return self.similarity(images, captions, logits=True)[..., None]
 
     def paired_similarity(self, images: Any, captions: Any, *, logits: bool = False) -> Tensor:
-        """Compare image i with caption i only: the diagonal of :meth:`similarity`.
-
-        Parameters
-        ----------
-        images, captions
-            Encodings of this model, as many images as captions.
-        logits : bool
-            Return the unbounded score.
-
-        Returns
-        -------
-        Tensor, (n,)
-            Similarities within :attr:`score_range`, or their logits.
+        """Compare image i with caption i only, (n,): the diagonal of :meth:`similarity`.
 
         Raises
         ------
@@ -581,42 +460,12 @@ class Matcher(nn.Module, ABC):
         return self.similarity(images, captions, logits=logits).diagonal()
 
     def extra_terms(self, images: Any, captions: Any) -> dict[str, Tensor]:
-        """Return loss terms that belong to the model, by name: those that look at encodings, not at scores.
+        """Return weighted loss terms of the model's own, by name, from the encodings of one batch.
 
         Most models have none. A training loop that reproduces a model's own paper adds them to its loss.
-
-        Parameters
-        ----------
-        images, captions
-            Encodings of this model, of one batch.
-
-        Returns
-        -------
-        dict of str to Tensor
-            Weighted scalars.
         """
         return {}
 
     def forward(self, images: Tensor, tokens: Tokens, *, logits: bool = False) -> Tensor:
-        """Encode and compare all images and all captions.
-
-        Parameters
-        ----------
-        images : Tensor, (B, R, feature_dim)
-            Region features.
-        tokens : Tokens
-            C captions.
-        logits : bool
-            Return the unbounded score behind the similarity.
-
-        Returns
-        -------
-        Tensor, (B, C)
-            Images are rows, captions are columns.
-
-        Raises
-        ------
-        ValueError
-            If images or tokens do not fit the model.
-        """
+        """Encode and compare all images (B, R, feature_dim) and all C captions: (B, C)."""
         return self.similarity(self.encode_images(images), self.encode_captions(tokens), logits=logits)

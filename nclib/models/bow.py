@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
-from nclib.models.cosine import DualEncoder
 from nclib.models.encoders import l2
+from nclib.models.region_words import DualEncoder
 from nclib.models.registry import register
 from nclib.models.vse import mean_of_words
 

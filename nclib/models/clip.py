@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
-from nclib.models.cosine import DualEncoder
 from nclib.models.encoders import l2
 from nclib.models.options import option
 from nclib.models.pretrained import CLIP_COLOURS, CaptionReader, Frozen, Pictures, colours, load, table_of
+from nclib.models.region_words import DualEncoder
 from nclib.models.registry import register
 
 LONGEST, HEAD = 77, 64

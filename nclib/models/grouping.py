@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
 class Group:
-    """Captions that are compared together.
-
-    Parameters
-    ----------
-    rows : tuple of int
-        Which captions.
-    lengths : tuple of int
-        Their valid words.
-    width : int
-        The longest of them; shorter captions are padded to it.
-    """
+    """Captions that are compared together: which, their valid words, and the longest of these."""
 
     rows: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -34,15 +27,7 @@ class Group:
 
 
 class Grouped:
-    """Cuts tensors with one row per caption into groups, and puts columns of scores back in order.
-
-    Parameters
-    ----------
-    groups : sequence of Group
-        Every caption once.
-    device : torch.device
-        Of the tensors.
-    """
+    """Cuts tensors with one row per caption into groups, and puts columns of scores back in order."""
 
     def __init__(self, groups: Sequence[Group], device: torch.device) -> None:
         order = torch.tensor([row for group in groups for row in group.rows])
@@ -60,14 +45,26 @@ class Grouped:
         return torch.cat(list(tensors), dim).index_select(dim, back)
 
 
-def buckets(
-    counts: dict[int, int], *, group_cost: float, padded_factor: float = 1.0
-) -> list[tuple[int, int]]:
+def compute(function: Callable[..., Any], *inputs: Any, again: bool) -> Any:
+    """Call a function.
+
+    Parameters
+    ----------
+    function, *inputs
+        Without random numbers.
+    again : bool
+        Keep the inputs only, and compute again in the backward pass.
+    """
+    if again:
+        return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return function(*inputs)
+
+
+def buckets(counts: dict[int, int], *, group_cost: float) -> list[tuple[int, int]]:
     """Cut the lengths in use into runs with the least total cost.
 
-    A run of lengths ``a..b`` with ``n`` captions costs ``group_cost + n * (b + 1)``, and its second
-    term is multiplied by ``padded_factor`` if it needs a mask (``a < b``). Few runs save calls, many
-    runs save work on padding; dynamic programming finds the best cut.
+    A run of lengths ``a..b`` with ``n`` captions costs ``group_cost + n * (b + 1)``. Few runs save calls,
+    many runs save work on padding; dynamic programming finds the best cut.
 
     Parameters
     ----------
@@ -75,8 +72,6 @@ def buckets(
         Captions per length.
     group_cost : float
         Fixed cost of a run, in units of one word of one caption.
-    padded_factor : float
-        Price of a word in a masked run.
 
     Returns
     -------
@@ -91,8 +86,7 @@ def buckets(
         n, low, where = 0, float("inf"), end - 1
         for start in range(end - 1, -1, -1):
             n += counts[lengths[start]]
-            factor = 1.0 if start == end - 1 else padded_factor
-            cost = best[start] + group_cost + n * width * factor
+            cost = best[start] + group_cost + n * width
             if cost < low:
                 low, where = cost, start
         best.append(low)
@@ -126,14 +120,12 @@ def group_captions(
     list of Group
         Every caption once; short captions first.
     """
-    counts: dict[int, int] = {}
-    for length in lengths:
-        counts[length] = counts.get(length, 0) + 1
+    counts = Counter(lengths)
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     groups: list[Group] = []
     start = 0
     for low, high in buckets(counts, group_cost=group_cost):
-        stop = start + sum(counts[length] for length in range(low, high + 1) if length in counts)
+        stop = start + sum(counts[length] for length in range(low, high + 1))
         most = max(1, max_words // (high + 1))
         if max_captions is not None:
             most = min(most, max_captions)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nclib.models.cross import attention, context_cosine, gram, mean, raw_scores
 from nclib.models.encoders import l2
 from nclib.models.options import option
-from nclib.models.pairwise import FragmentMatcher
+from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
 BRANCHES: dict[str, tuple[str, ...]] = {"text": ("text",), "image": ("image",), "full": ("text", "image")}

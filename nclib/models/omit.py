@@ -9,18 +9,17 @@ the paper's text. Choices that the paper leaves open are options, described in t
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
-from nclib.models.encoders import EPS, l2, word_mask
-from nclib.models.grouping import Group, Grouped, group_captions
-from nclib.models.omit_encodings import IMAGE_ENCODERS, OMITCaptions, OMITImages
+from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
+from nclib.models.grouping import Group, Grouped, compute, group_captions
 from nclib.models.omit_matching import (
     MARGINALS,
     MATCHINGS,
@@ -35,6 +34,7 @@ from nclib.models.omit_text import SHORTEST, TEXTS, augment, gru_with_mask, pret
 from nclib.models.options import option, required_path, used_with
 from nclib.models.pvse import FragmentAttention
 from nclib.models.registry import register
+from nclib.models.vse_inf import ResidualRegionEncoder
 from nclib.ot.batched import LOOPS, transport_plans, transport_scores
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
@@ -56,6 +56,45 @@ BYTES = {"transport": 3, "attention": 8}
 
 GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 """Words of captions, and cosines, that are scored at a time without gradients."""
+
+
+@dataclass(frozen=True)
+class OMITImages(ImageEncoding):
+    """Encoded images: unit regions and their unit mean.
+
+    Parameters
+    ----------
+    norms : Tensor, (B, K), optional
+        Lengths of the regions before they were scaled to unit length.
+    spread : Tensor, (B, D), optional
+        Logarithm of the standard deviations, for ``matching="pem"``.
+    """
+
+    norms: Tensor | None = None
+    spread: Tensor | None = None
+
+    ragged: ClassVar[tuple[str, ...]] = ("regions", "norms")  # training masks some of them
+
+
+@dataclass(frozen=True)
+class OMITCaptions(CaptionEncoding):
+    """Encoded captions: unit words and their unit mean, the rest as in :class:`OMITImages`."""
+
+    norms: Tensor | None = None
+    spread: Tensor | None = None
+
+    ragged: ClassVar[tuple[str, ...]] = ("words", "norms")
+
+
+def _identity(feature_dim: int, embed_dim: int) -> nn.Module:
+    if feature_dim != embed_dim:
+        raise ValueError(
+            f"image_encoder='identity' needs embed_dim = feature_dim, got {embed_dim} and {feature_dim}"
+        )
+    return nn.Identity()
+
+
+IMAGE_ENCODERS = {"mlp": ResidualRegionEncoder, "linear": xavier_linear, "identity": _identity}
 
 
 @register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
@@ -111,7 +150,7 @@ class OMIT(Matcher):
         Change captions at random in training.
     word_vectors : str, optional
         For ``text="bigru"``: ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN
-        where unknown; see :func:`nclib.models.omit_text.read_word_vectors`.
+        where unknown.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. Fragments are detector regions or the cells of a feature
         grid, as given.
@@ -318,12 +357,8 @@ class OMIT(Matcher):
             )
             grouped, columns = Grouped(groups, device), []
             for group, part in zip(groups, self._parts(caption, grouped, groups), strict=True):
-                if again:
-                    columns.append(
-                        checkpoint(self._block, image, part, use_reentrant=False, preserve_rng_state=False)
-                    )
-                elif training:
-                    columns.append(self._block(image, part))
+                if training:
+                    columns.append(compute(self._block, image, part, again=again))
                 else:
                     columns.append(self._slab_by_slab(image, part, group))
             return grouped.join(columns)

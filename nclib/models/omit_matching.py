@@ -28,18 +28,8 @@ def _aligned(count: int) -> int:
     return -(-count // ALIGNED) * ALIGNED
 
 
-def cosines(regions: Tensor, words: Tensor) -> Tensor:
-    """Inner products of all regions and all words.
-
-    Parameters
-    ----------
-    regions, words : Tensor, (B, n, D) and (C, m, D)
-        Of unit length.
-
-    Returns
-    -------
-    Tensor, (B, n, m, C)
-    """
+def _cosines(regions: Tensor, words: Tensor) -> Tensor:
+    """Inner products (B, n, m, C) of all unit regions (B, n, D) and words (C, m, D)."""
     flat = words.transpose(0, 1).reshape(-1, words.shape[-1])  # (m C, D)
     padded = F.pad(flat, (0, 0, 0, _aligned(len(flat)) - len(flat)))
     product = (regions.reshape(-1, regions.shape[-1]) @ padded.t())[:, : len(flat)]
@@ -55,7 +45,6 @@ def compare(images: Side, captions: Side) -> Tensor:
     Parameters
     ----------
     images, captions : dict of str to Tensor
-        Both sides; see the module.
 
     Returns
     -------
@@ -63,7 +52,7 @@ def compare(images: Side, captions: Side) -> Tensor:
     """
     keys, flat, scale = images["keys"], captions.get("flat"), captions.get("mean_scale")
     if flat is None:
-        return cosines(keys, captions["queries"])
+        return _cosines(keys, captions["queries"])
     lead = 0 if scale is None else len(scale)
     start = _aligned(lead)
     stop = start + len(flat)
@@ -80,10 +69,8 @@ def mean_scale(words: Tensor, vectors: Tensor) -> Tensor | None:
 
     Parameters
     ----------
-    words : Tensor, (C, W, D)
-        Words, zero where padded.
-    vectors : Tensor, (C, D)
-        Unit global vectors.
+    words, vectors : Tensor, (C, W, D) and (C, D)
+        Words, zero where padded, and unit global vectors.
 
     Returns
     -------
@@ -96,7 +83,8 @@ def mean_scale(words: Tensor, vectors: Tensor) -> Tensor | None:
 
 
 # -- marginals (Table 5) ------------------------------------------------------------------------------------
-# Each returns p (B or 1, K, C or 1) and q (B or 1, W, C): the weights of regions and words, sums of 1.
+# Each returns p (B or 1, K, C or 1) and q (B or 1, W, C): the weights of regions and words, sums of 1, zero
+# at padding. ``tau`` is the temperature of the softmax where there is one.
 
 
 def _share(scores: Tensor, mask: Tensor) -> Tensor:
@@ -104,95 +92,30 @@ def _share(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(mask == 0, -torch.inf).softmax(1)
 
 
-def uniform(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """Uniform marginals: all regions alike, all words alike.
-
-    Parameters
-    ----------
-    images, captions : dict of str to Tensor
-        Both sides; see the module.
-    tau : float
-        Ignored.
-
-    Returns
-    -------
-    p : Tensor, (1, K, 1)
-        Weights of the regions, 1 / K each.
-    q : Tensor, (1, W, C)
-        Weights of the words, zero at padding.
-    """
+def _uniform(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """Uniform marginals (1, K, 1) and (1, W, C): all regions alike, all words alike."""
     n_regions, mask = images["regions"].shape[1], captions["mask"].t()[None]  # (1, W, C)
     p = mask.new_full((1, n_regions, 1), 1 / n_regions)
     return p, mask / mask.sum(1, keepdim=True)
 
 
-def intra(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """Marginals by the cosine with the global vector of the same side (Eq. 7).
-
-    Parameters
-    ----------
-    images, captions : dict of str to Tensor
-        Both sides; see the module.
-    tau : float
-        Positive temperature of the softmax.
-
-    Returns
-    -------
-    p : Tensor, (B, K, 1)
-        Weights of the regions; sums of 1.
-    q : Tensor, (1, W, C)
-        Weights of the words; sums of 1, zero at padding.
-    """
+def _intra(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """Marginals (B, K, 1) and (1, W, C) by the cosine with the global vector of the same side (Eq. 7)."""
     own_p = (images["regions"] * images["vectors"][:, None]).sum(-1)  # (B, K)
     own_q = (captions["words"] * captions["vectors"][:, None]).sum(-1)  # (C, W)
     p = (own_p / tau).softmax(1)[..., None]
     return p, _share(own_q.t()[None] / tau, captions["mask"].t()[None])
 
 
-def inter(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """Marginals by the cosine with the global vector of the other side; other weights for every pair.
-
-    Parameters
-    ----------
-    images, captions : dict of str to Tensor
-        Both sides; see the module.
-    tau : float
-        Positive temperature of the softmax.
-
-    Returns
-    -------
-    p : Tensor, (B, K, C)
-        Weights of the regions; sums of 1.
-    q : Tensor, (B, W, C)
-        Weights of the words; sums of 1, zero at padding.
-    """
-    p = cosines(images["regions"], captions["vectors"][:, None]).squeeze(2)  # (B, K, C)
-    q = cosines(images["vectors"][:, None], captions["words"]).squeeze(1)  # (B, W, C)
+def _inter(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """Marginals (B, K, C) and (B, W, C) by the cosine with the global vector of the other side."""
+    p = _cosines(images["regions"], captions["vectors"][:, None]).squeeze(2)  # (B, K, C)
+    q = _cosines(images["vectors"][:, None], captions["words"]).squeeze(1)  # (B, W, C)
     return (p / tau).softmax(1), _share(q / tau, captions["mask"].t()[None])
 
 
-def norm(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
-    """Marginals by the length of a fragment before its scaling to unit length.
-
-    Parameters
-    ----------
-    images, captions : dict of str to Tensor
-        Both sides, with ``norms``; see the module.
-    tau : float
-        Ignored.
-
-    Returns
-    -------
-    p : Tensor, (B, K, 1)
-        Weights of the regions; sums of 1.
-    q : Tensor, (1, W, C)
-        Weights of the words; sums of 1, zero at padding.
-
-    Raises
-    ------
-    ValueError
-        If a side lacks ``norms``.
-    """
+def _norm(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
+    """Marginals (B, K, 1) and (1, W, C) by the length of a fragment before its scaling to unit length."""
     if "norms" not in images or "norms" not in captions:
         raise ValueError("marginals='norm' needs the lengths of the fragments: encode with this model")
     p, q = images["norms"], captions["norms"] * captions["mask"]
@@ -201,10 +124,10 @@ def norm(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]:
 
 
 MARGINALS: dict[str, Callable[[Side, Side, float], tuple[Tensor, Tensor]]] = {
-    "uni": uniform,
-    "intra": intra,
-    "inter": inter,
-    "norm": norm,
+    "uni": _uniform,
+    "intra": _intra,
+    "inter": _inter,
+    "norm": _norm,
 }
 
 
@@ -278,16 +201,13 @@ def attention(images: Side, captions: Side, tau: float) -> tuple[Tensor, Tensor]
     Parameters
     ----------
     images, captions : dict of str to Tensor
-        Both sides; see the module.
     tau : float
         Positive temperature of the softmax.
 
     Returns
     -------
-    share : Tensor, (B, n, W, C)
-        Shares of the keys; they sum to one over dimension 1.
-    s : Tensor, (B, n, W, C)
-        Cosines of keys and words.
+    share, s : Tensor, (B, n, W, C)
+        Shares of the keys, which sum to one over dimension 1, and cosines of keys and words.
     """
     s = compare(images, captions)
     return (s / tau).softmax(1), s
@@ -302,10 +222,8 @@ def attention_scores(images: Side, captions: Side, tau: float, dustbin: bool) ->
 
     Parameters
     ----------
-    images, captions : dict of str to Tensor
-        Both sides; see the module.
-    tau : float
-        Positive temperature of the attention.
+    images, captions, tau
+        As in :func:`attention`.
     dustbin : bool
         Whether an image's first key is its dustbin.
 

@@ -1,14 +1,11 @@
-"""OMIT's text encoders, its random changes of captions in training, and word vectors from a local file."""
+"""OMIT's text encoders and its random changes of captions in training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import TextEncoder
@@ -30,12 +27,10 @@ def gru_with_mask(vocab_size: int, embed_dim: int, word_dim: int, *, word_vector
 
     Parameters
     ----------
-    vocab_size : int
-        Token ids of the data.
-    embed_dim, word_dim : int
-        Width of an encoded word and of a word embedding.
+    vocab_size, embed_dim, word_dim : int
+        Token ids of the data, width of an encoded word and of a word embedding.
     word_vectors : str
-        ``.npy`` file of at most ``vocab_size + 1`` rows of ``word_dim`` numbers; empty for none.
+        ``.npy`` file of at most ``vocab_size + 1`` rows of ``word_dim`` numbers; rows of NaN change nothing.
 
     Returns
     -------
@@ -45,12 +40,20 @@ def gru_with_mask(vocab_size: int, embed_dim: int, word_dim: int, *, word_vector
     Raises
     ------
     ValueError
-        If the word vectors do not fit; see :func:`fill_embedding`.
+        If the width of the word vectors differs or there are too many.
     """
     encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
     torch.nn.init.normal_(encoder.embedding.weight)
     if word_vectors:
-        fill_embedding(encoder.embedding, np.load(word_vectors, allow_pickle=False))
+        vectors, weight = np.load(word_vectors, allow_pickle=False), encoder.embedding.weight
+        if vectors.ndim != 2 or vectors.shape[1] != word_dim or len(vectors) > vocab_size + 1:
+            raise ValueError(
+                f"word_vectors must be (at most {vocab_size + 1}, {word_dim}): one row per word of the "
+                f"vocabulary and word_dim columns, got {vectors.shape}"
+            )
+        known = torch.from_numpy(~np.isnan(vectors).any(1))
+        with torch.no_grad():
+            weight[: len(vectors)][known] = torch.from_numpy(vectors.astype(np.float32))[known].to(weight)
     return encoder
 
 
@@ -64,18 +67,8 @@ def pretrained_words(
 
     Parameters
     ----------
-    kind : {"bert", "clip"}
-        Transformer.
-    vocab_size : int
-        Token ids of the data.
-    embed_dim : int
-        Width of an encoded word.
-    text_folder : str
-        Folder or name of the transformer.
-    text_words : str
-        The data's vocabulary file; empty if the data's ids are the transformer's.
-    finetune : bool
-        Train the transformer.
+    kind, vocab_size, embed_dim, text_folder, text_words, finetune
+        As in :class:`~nclib.models.pretrained.PretrainedText`.
 
     Returns
     -------
@@ -86,15 +79,8 @@ def pretrained_words(
     ValueError
         If a file is missing or does not fit, or BERT's tokenizer lacks [MASK].
     """
-    encoder = PretrainedText(
-        vocab_size,
-        embed_dim,
-        kind=kind,
-        folder=text_folder,
-        words_file=text_words,
-        unit=False,
-        finetune=finetune,
-    )
+    paths = {"folder": text_folder, "words_file": text_words}
+    encoder = PretrainedText(vocab_size, embed_dim, kind=kind, **paths, unit=False, finetune=finetune)
     if kind == "bert":
         piece = load_tokenizer(text_folder, "text_folder").mask_token_id if text_words else 3
         if piece is None or piece >= encoder.tower.config.vocab_size:
@@ -133,11 +119,8 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
     Parameters
     ----------
     tokens : Tokens
-        Captions.
-    mask_id : int
-        Id of the mask word.
-    n_words : int
-        Random words are drawn from ids below this.
+    mask_id, n_words : int
+        Id of the mask word; random words are drawn from ids below ``n_words``.
     shortest : int
         Captions with fewer words, start and end not counted, stay as they are.
 
@@ -158,78 +141,3 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
     ids = torch.where(replaced.to(device), other.to(device), ids)
     keep = valid & ~((chance >= MASKED + REPLACED) & (chance < MASKED + REPLACED + DELETED))
     return Tokens(*keep_rows(keep, ids))
-
-
-def read_word_vectors(path: str | Path, words: Sequence[str], dim: int) -> np.ndarray:
-    """Read the vectors of a vocabulary's words from a text file such as ``glove.840B.300d.txt``.
-
-    A word that the file does not have is looked up again without ``- . '`` and cut at a slash, as in OMIT's
-    code.
-
-    Parameters
-    ----------
-    path : str or Path
-        Text file; each line a word and ``dim`` numbers, separated by spaces.
-    words : sequence of str
-        The vocabulary's words, in the order of their ids.
-    dim : int
-        Numbers per word.
-
-    Returns
-    -------
-    ndarray, float32, (len(words), dim)
-        Rows of words that were not found are NaN.
-
-    Raises
-    ------
-    ValueError
-        When a line of a wanted word does not hold ``dim`` numbers.
-    """
-    wanted: dict[str, list[int]] = {}
-    plain: dict[str, list[int]] = {}
-    for i, word in enumerate(words):
-        wanted.setdefault(word, []).append(i)
-        short = word.replace("-", "").replace(".", "").replace("'", "").split("/")[0]
-        plain.setdefault(short, []).append(i)
-    found = np.full((len(words), dim), np.nan, np.float32)
-    second = found.copy()
-    with Path(path).open(encoding="utf8") as file:
-        for number, line in enumerate(file, 1):
-            word, _, rest = line.rstrip("\n").partition(" ")
-            if word not in wanted and word not in plain:
-                continue
-            values = np.array(rest.split(), np.float32)
-            if len(values) != dim:
-                raise ValueError(f"{path}, line {number}: {len(values)} numbers, dim={dim} are needed")
-            found[wanted.get(word, [])] = values
-            second[plain.get(word, [])] = values
-    missing = np.isnan(found[:, 0])
-    found[missing] = second[missing]
-    return found
-
-
-def fill_embedding(embedding: torch.nn.Embedding, vectors: np.ndarray) -> None:
-    """Copy word vectors into the first rows of an embedding; a row of NaN changes nothing.
-
-    Parameters
-    ----------
-    embedding : torch.nn.Embedding, (rows, dim)
-        Changed in place.
-    vectors : ndarray, (at most rows, dim)
-        One row per token id.
-
-    Raises
-    ------
-    ValueError
-        When the width differs or there are more vectors than rows.
-    """
-    rows, dim = embedding.weight.shape
-    if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
-        raise ValueError(
-            f"word_vectors must be (at most {rows}, {dim}): one row per word of the vocabulary and word_dim "
-            f"columns, got {vectors.shape}"
-        )
-    known = torch.from_numpy(~np.isnan(vectors).any(1))
-    with torch.no_grad():
-        target: Tensor = embedding.weight[: len(vectors)]
-        target[known] = torch.from_numpy(vectors.astype(np.float32))[known].to(target)

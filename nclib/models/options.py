@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,14 +46,11 @@ def option(
     Parameters
     ----------
     default : object
-        Value when the option is not given.
     kind : type, optional
         Type of the values; that of ``default`` if not given. Whole numbers are accepted where it is float.
         Needed when ``default`` is None, which is then allowed too.
-    low, high : float, optional
-        Smallest and largest value.
-    above, below : float, optional
-        Values must be larger, smaller than this.
+    low, high, above, below : float, optional
+        Smallest and largest value; bounds that are not allowed themselves.
     choices : iterable, optional
         The allowed values.
     help : str
@@ -76,17 +73,27 @@ def option(
     return Option(default, Rule(kind or type(default), low, high, above, chosen, help), below)
 
 
-def required_path(name: str, path: str, option: str, chosen: str, *users: str) -> None:
-    """Require ``path`` when ``option`` has one of the values ``users``, and forbid it otherwise.
+def declared_options(classes: Sequence[type]) -> dict[str, Option]:
+    """Return the options that classes declare, by name.
 
     Parameters
     ----------
-    name, path : str
-        Option that holds the path, and its value; empty when not given.
-    option, chosen : str
-        Option that decides, and its value.
-    *users : str
-        Values of ``option`` that need the path.
+    classes : sequence of type
+        In the order in which names are looked up.
+    """
+    found: dict[str, Option] = {}
+    for cls in reversed(classes):
+        found |= vars(cls).get("declared", {})
+    return found
+
+
+def required_path(name: str, path: str, option: str, chosen: str, *users: str) -> None:
+    """Require an option ``name`` with a ``path`` where it has an effect, and forbid it otherwise.
+
+    Parameters
+    ----------
+    name, path, option, chosen, *users : str
+        As in :func:`used_with`; the path is empty when not given.
 
     Raises
     ------
@@ -103,14 +110,10 @@ def used_with(name: str, value: Any, usual: Any, option: str, chosen: str, *user
 
     Parameters
     ----------
-    name : str
-        Option that may be without effect.
-    value, usual : object
-        Its value and its default.
-    option, chosen : str
-        Option that decides, and its value.
-    *users : str
-        Values of ``option`` with which ``name`` has an effect.
+    name, value, usual : str, object, object
+        Option that may be without effect, its value and its default.
+    option, chosen, *users : str
+        Option that decides, its value, and the values with which ``name`` has an effect.
 
     Raises
     ------

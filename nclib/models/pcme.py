@@ -38,8 +38,8 @@ class PCME(Matcher):
         Approximate deviation of the untrained Gaussians; 1 in the official code.
     slope, shift : float
         First values of a and b; both 15 in the official code. There the probabilities of all untrained pairs
-        are close to zero, from which only PCME's own loss in log space recovers (:func:`soft_contrastive`);
-        the defaults here give a ranking loss on probabilities something to rank.
+        are close to zero, from which only PCME's own loss recovers (-log p of the pairs of a batch and
+        -log (1 - p) of the others); the defaults here give a ranking loss on probabilities something to rank.
     kl : float
         Weight of the term of :meth:`extra_terms`.
     sentence : {"last_token", "final"}
@@ -108,7 +108,7 @@ class PCME(Matcher):
         else:
             draws = self.draws[side].to(mean.dtype).expand(shape)
         points = mean[:, None] + log_sigma.exp()[:, None] * draws
-        return SetEncoding(mean, points, (log_sigma,))
+        return SetEncoding(mean, points, log_sigma)
 
     def similarity(
         self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
@@ -155,22 +155,5 @@ class PCME(Matcher):
 
 
 def _divergence(encoding: SetEncoding) -> Tensor:
-    (s,) = encoding.parts
+    s = encoding.detail
     return -0.5 * (1 + s - encoding.members.mean(1).square() - s.exp()).sum()
-
-
-def soft_contrastive(logits: Tensor) -> Tensor:
-    """Return PCME's own loss of each pair: -log p on the diagonal, -log (1 - p) elsewhere.
-
-    Parameters
-    ----------
-    logits : Tensor, (B, B)
-        ``similarity(..., logits=True)`` of a batch.
-
-    Returns
-    -------
-    Tensor, (B, B)
-        The official total is the sum over all pairs, taken twice (once for each direction).
-    """
-    sign = 1 - 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
-    return F.softplus(sign * logits)

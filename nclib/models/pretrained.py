@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
+Colours = tuple[Sequence[float], Sequence[float]]
+
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of red, green and blue in the pictures that residual networks are trained on."""
 
@@ -31,24 +33,8 @@ CLASSES = {"bert": "BertModel", "clip": "CLIPModel", "resnet": "ResNetModel"}
 """Kinds of networks, each named like ``model_type`` in its ``config.json``, and their classes."""
 
 
-def transformers(option: str) -> Any:
-    """Import the library, or tell what to install.
-
-    Parameters
-    ----------
-    option : str
-        The model's option that needs the library, for the message.
-
-    Returns
-    -------
-    module
-        The library ``transformers``.
-
-    Raises
-    ------
-    ValueError
-        If the library is not installed.
-    """
+def _transformers(option: str) -> Any:
+    """Import the library, or raise a ValueError with the model's option that needs it."""
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
@@ -58,18 +44,8 @@ def transformers(option: str) -> Any:
 
 
 @contextlib.contextmanager
-def quietly(library: Any) -> Iterator[None]:
-    """Silence the library's progress bars and reports; problems of a file are errors here.
-
-    Parameters
-    ----------
-    library : module
-        The library ``transformers``.
-
-    Yields
-    ------
-    None
-    """
+def _quietly(library: Any) -> Iterator[None]:
+    """Silence the library's progress bars and reports; problems of a file are errors here."""
     log = library.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -88,11 +64,8 @@ def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
     Parameters
     ----------
     kind : {"bert", "clip", "resnet"}
-        What it must be.
-    source : str
-        Local folder, or a name in the hub's cache.
-    option : str
-        The model's option that holds ``source``, for messages.
+    source, option : str
+        Local folder or name in the hub's cache, and the model's option that holds it.
     finetune : bool
         Whether it will be trained. Its attention is then computed in plain steps, which can be differentiated
         twice; otherwise by fused kernels.
@@ -108,8 +81,8 @@ def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
         If the library or the files are missing, the network is of another kind, or a weight is missing or
         has another shape.
     """
-    library, given = transformers(option), f"{option}={source!r}"
-    with quietly(library):
+    library, given = _transformers(option), f"{option}={source!r}"
+    with _quietly(library):
         try:
             found = library.AutoConfig.from_pretrained(source, local_files_only=True).model_type
             if found != kind:
@@ -138,25 +111,8 @@ def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
     return model
 
 
-def read_words(words_file: str, vocab_size: int) -> list[str]:
-    """Read the data's words in the order of their ids from its vocabulary file.
-
-    Parameters
-    ----------
-    words_file : str
-        JSON file with a mapping of words to ids under ``word2idx``.
-    vocab_size : int
-        Words of the data, whose ids are 0 to ``vocab_size - 1``.
-
-    Returns
-    -------
-    list of str, length ``vocab_size``
-
-    Raises
-    ------
-    ValueError
-        If there is no such file or it does not have as many words as the data.
-    """
+def _read_words(words_file: str, vocab_size: int) -> list[str]:
+    """The data's words in the order of their ids, from ``word2idx`` in its vocabulary file (JSON)."""
     if not Path(words_file).is_file():
         raise ValueError(f"text_words={words_file!r}: there is no such file")
     index = json.loads(Path(words_file).read_text(encoding="utf8")).get("word2idx", {})
@@ -168,7 +124,7 @@ def read_words(words_file: str, vocab_size: int) -> list[str]:
     return sorted(index, key=index.__getitem__)
 
 
-def piece_table(words: Iterable[str], tokenizer: Any) -> Tensor:
+def piece_table(words: Iterable[str], t: Any) -> Tensor:
     """Ids of the pieces (WordPieces, byte pairs) of each word.
 
     ``<start>`` and ``<end>`` are the tokenizer's own. ``<unk>``, and a word without pieces, is BERT's [UNK];
@@ -177,16 +133,14 @@ def piece_table(words: Iterable[str], tokenizer: Any) -> Tensor:
     Parameters
     ----------
     words : iterable of str, V words
-        The data's words in the order of their ids.
-    tokenizer
-        The transformer's tokenizer.
+        In the order of their ids.
+    t : PreTrainedTokenizerBase
 
     Returns
     -------
     Tensor, int64, (V, M)
         -1 beyond a word's last piece; M is the longest word's number of pieces, at least 1.
     """
-    t = tokenizer
     clip = t.cls_token_id is None
     unknown = [] if clip else [t.unk_token_id]
     start, end = (t.bos_token_id, t.eos_token_id) if clip else (t.cls_token_id, t.sep_token_id)
@@ -198,24 +152,10 @@ def piece_table(words: Iterable[str], tokenizer: Any) -> Tensor:
     return torch.tensor([row + [-1] * (width - len(row)) for row in rows])
 
 
-def cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Replace the words of captions by their pieces.
+def _cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Pieces of captions: their ids, the positions of their words, and which are no padding, (C, P) each.
 
-    Parameters
-    ----------
-    pieces : Tensor, (V, M)
-        Ids of the pieces of each word, -1 beyond the last.
-    ids : Tensor, (C, W)
-        Captions.
-    valid : Tensor of bool, (C, W)
-        False at padding.
-
-    Returns
-    -------
-    ids, owner : Tensor, (C, P)
-        Ids of the pieces, and for each the position of its word in the caption.
-    present : Tensor of bool, (C, P)
-        False at padding.
+    ``pieces`` (V, M) is a :func:`piece_table`; the words ``ids`` (C, W) are ``valid`` or padding.
     """
     found = pieces[ids]  # (C, W, M)
     n = found.shape[-1]
@@ -227,26 +167,10 @@ def cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Ten
     return found.flatten(1).gather(1, order).clamp_min(0), order // n, present
 
 
-def word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) -> tuple[Tensor, Tensor]:
-    """Mean state of the pieces of each word.
+def _word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) -> tuple[Tensor, Tensor]:
+    """Mean state (C, W, H) of the pieces of each word, zero without any, and their number (C, W, 1).
 
-    Parameters
-    ----------
-    states : Tensor, (C, P, H)
-        States of the pieces.
-    owner : Tensor, int64, (C, P)
-        Position of the word that each piece belongs to, in 0 to ``n_words - 1``.
-    present : Tensor, bool, (C, P)
-        False at padding.
-    n_words : int
-        Words W of the longest caption.
-
-    Returns
-    -------
-    means : Tensor, (C, W, H)
-        Zero at words without pieces.
-    count : Tensor, (C, W, 1)
-        Pieces of each word.
+    ``states`` (C, P, H) are the pieces', ``owner`` and ``present`` (C, P) as :func:`_cut` returns them.
     """
     states = states * present[..., None]
     total = states.new_zeros(len(states), n_words, states.shape[-1])
@@ -262,10 +186,8 @@ class Frozen(nn.Module):
     ----------
     tower : nn.Module
         The network.
-    finetune : bool
-        Train it.
-    fixed_norms : bool
-        Stay in evaluation mode even when trained, so that batch norms keep the file's statistics.
+    finetune, fixed_norms : bool
+        Train it; stay in evaluation mode even then, so that batch norms keep the file's statistics.
     """
 
     def __init__(self, tower: Any, *, finetune: bool, fixed_norms: bool = False) -> None:
@@ -303,7 +225,6 @@ class CaptionReader(Frozen):
     pieces : Tensor, (V, M)
         Ids of the pieces of each of the data's words, -1 beyond the last.
     finetune : bool
-        Train the transformer.
     """
 
     def __init__(self, tower: Any, pieces: Tensor, *, finetune: bool) -> None:
@@ -331,7 +252,7 @@ class CaptionReader(Frozen):
         """
         width = max(tokens.lengths)
         valid = word_mask(tokens.lengths, width, self.tower.get_input_embeddings().weight) > 0
-        ids, owner, present = cut(self.pieces, tokens.ids[:, :width], valid)  # (C, P) each
+        ids, owner, present = _cut(self.pieces, tokens.ids[:, :width], valid)  # (C, P) each
         last = (present.sum(1, keepdim=True) - 1).clamp_min(0)  # (C, 1)
         if ids.shape[1] > self.longest:
             if not self.clip:
@@ -346,7 +267,7 @@ class CaptionReader(Frozen):
             states = self.tower(input_ids=ids, attention_mask=present.to(ids)).last_hidden_state  # (C, P, H)
             place = last if self.clip else torch.zeros_like(last)
             sentences = states.gather(1, place[..., None].expand(-1, -1, states.shape[-1])).squeeze(1)
-            means, count = word_means(states, owner, present, width)
+            means, count = _word_means(states, owner, present, width)
             return torch.where(count > 0, means, sentences[:, None]), sentences
 
 
@@ -356,13 +277,11 @@ def table_of(source: str, option: str, n_known: int, *, words_file: str, vocab_s
     Parameters
     ----------
     source, option : str
-        Folder or name of the transformer, and the option that holds it.
-    n_known : int
-        Ids that the transformer knows.
+        As in :func:`load`.
+    n_known, vocab_size : int
+        Ids that the transformer knows, token ids of the data.
     words_file : str
         The data's vocabulary file, or empty.
-    vocab_size : int
-        Token ids of the data.
 
     Returns
     -------
@@ -381,8 +300,7 @@ def table_of(source: str, option: str, n_known: int, *, words_file: str, vocab_s
                 "the data's vocabulary file, to cut its words into pieces"
             )
         return torch.arange(vocab_size)[:, None]
-    words = read_words(words_file, vocab_size)
-    pieces = piece_table(words, load_tokenizer(source, option))
+    pieces = piece_table(_read_words(words_file, vocab_size), load_tokenizer(source, option))
     if int(pieces.max()) >= n_known:
         raise ValueError(
             f"{option}={source!r}: the tokenizer gives the id {int(pieces.max())}, config.json has {n_known}"
@@ -395,31 +313,27 @@ def load_tokenizer(source: str, option: str) -> Any:
 
     Parameters
     ----------
-    source : str
-        Folder or name of the network.
-    option : str
-        The model's option that holds ``source``, for messages.
+    source, option : str
+        As in :func:`load`.
 
     Returns
     -------
     PreTrainedTokenizerBase
-        The library's tokenizer.
 
     Raises
     ------
     ValueError
         If its files or the library are missing.
     """
-    library = transformers(option)
-    with quietly(library):
+    library = _transformers(option)
+    missing = ValueError(f"{option}={source!r} has no tokenizer's files, which text_words needs")
+    with _quietly(library):
         try:
             found = library.AutoTokenizer.from_pretrained(source, local_files_only=True)
         except (OSError, ValueError) as error:
-            raise ValueError(
-                f"{option}={source!r} has no tokenizer's files, which text_words needs"
-            ) from error
+            raise missing from error
     if len(found) < 8:  # the library makes an empty one where the vocabulary's file is missing
-        raise ValueError(f"{option}={source!r} has no tokenizer's files, which text_words needs")
+        raise missing
     return found
 
 
@@ -431,15 +345,12 @@ class PretrainedText(CaptionReader):
     vocab_size, embed_dim : int
         Number of token ids of the data, width of an encoded word.
     kind : {"bert", "clip"}
-        Which transformer.
-    folder : str
-        Local folder, or a name in the hub's cache; see :func:`load`.
-    words_file : str
-        The data's vocabulary file (JSON with ``word2idx``); see :class:`CaptionReader`.
-    unit : bool
-        Scale every encoded word to unit length.
-    finetune : bool
-        Train the transformer too, with its dropout; otherwise only the linear map is trained.
+    folder, words_file : str
+        Transformer, see :func:`load`; the data's vocabulary file (JSON with ``word2idx``), see
+        :class:`CaptionReader`.
+    unit, finetune : bool
+        Scale every encoded word to unit length; train the transformer too, with its dropout, and not only
+        the linear map.
 
     Raises
     ------
@@ -534,10 +445,8 @@ class Pictures(nn.Module):
         return (x - self.mean) / self.std
 
 
-def colours(
-    source: str, usual: tuple[Sequence[float], Sequence[float]]
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and deviation of the colours in a network's ``preprocessor_config.json``.
+def colours(source: str, usual: Colours) -> Colours:
+    """Mean and deviation of red, green and blue in a network's ``preprocessor_config.json``.
 
     Parameters
     ----------
@@ -548,15 +457,14 @@ def colours(
 
     Returns
     -------
-    mean, deviation : sequence of float, length 3
-        Of red, green and blue in [0, 1].
+    pair of sequences of float, length 3
 
     Raises
     ------
     ValueError
         If the library is missing.
     """
-    library = transformers("image_folder")
+    library = _transformers("image_folder")
     file = library.utils.cached_file(
         source,
         "preprocessor_config.json",
@@ -579,9 +487,8 @@ class PretrainedCells(Frozen):
     feature_dim, n_rows : int
         Numbers in a row (three times the width of a picture), and rows of a picture.
     kind : {"resnet", "clip"}
-        Which network.
     folder : str
-        Local folder, or a name in the hub's cache; see :func:`load`.
+        See :func:`load`.
     finetune : bool
         Train the network too. Batch norms stay in evaluation mode.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import Index, Matcher, same_count
+from nclib.models.base import Encoding, Matcher, same_count
 from nclib.models.encoders import l2, word_mask, xavier_linear
 from nclib.models.options import option
 from nclib.models.registry import register
@@ -21,46 +20,19 @@ SENTENCES = ("last_token", "final")
 
 
 @dataclass(frozen=True)
-class SetEncoding:
+class SetEncoding(Encoding):
     """Several vectors per sample.
 
     Parameters
     ----------
-    vectors : Tensor, (B, D)
-        One global vector per sample.
-    members : Tensor, (B, K, D)
-        Its embeddings or samples.
-    parts : tuple of Tensor, each (B, ...)
-        Tensors for the model's own loss terms.
+    vectors, members : Tensor, (B, D) and (B, K, D)
+        One global vector per sample, and its embeddings or samples.
+    detail : Tensor, (B, ...)
+        What the model's own loss terms need.
     """
 
-    vectors: Tensor
     members: Tensor
-    parts: tuple[Tensor, ...] = ()
-
-    def __len__(self) -> int:
-        return self.vectors.shape[0]
-
-    def select(self, index: Index) -> SetEncoding:
-        """Return the rows ``index`` (integers, a boolean mask or a slice)."""
-        rows = torch.arange(len(self))[index if isinstance(index, slice) else torch.as_tensor(index)]
-        rows = rows.to(self.vectors.device, non_blocking=True)
-        return SetEncoding(self.vectors[rows], self.members[rows], tuple(p[rows] for p in self.parts))
-
-    def detach(self) -> SetEncoding:
-        """Return the same values without a gradient."""
-        parts = tuple(p.detach() for p in self.parts)
-        return SetEncoding(self.vectors.detach(), self.members.detach(), parts)
-
-    @staticmethod
-    def concat(encodings: Sequence[SetEncoding]) -> SetEncoding:
-        """Return all rows of ``encodings``, in order."""
-        parts = zip(*(e.parts for e in encodings), strict=True)
-        return SetEncoding(
-            torch.cat([e.vectors for e in encodings]),
-            torch.cat([e.members for e in encodings]),
-            tuple(torch.cat(part) for part in parts),
-        )
+    detail: Tensor
 
 
 class FragmentAttention(nn.Module):
@@ -187,7 +159,7 @@ class PVSE(Matcher):
     @staticmethod
     def _encoding(embeddings: Tensor, residuals: Tensor) -> SetEncoding:
         unit = nn.functional.normalize(embeddings, dim=-1)
-        return SetEncoding(unit.mean(1), unit, (residuals,))
+        return SetEncoding(unit.mean(1), unit, residuals)
 
     def similarity(
         self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False, chunk: int | None = None
@@ -221,7 +193,7 @@ class PVSE(Matcher):
         """
         x, y = images.members.flatten(0, 1), captions.members.flatten(0, 1)
         discrepancy = _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)
-        alike = _alike(images.parts[0]) + _alike(captions.parts[0])
+        alike = _alike(images.detail) + _alike(captions.detail)
         return {"diversity": self.diversity * alike, "mmd": self.mmd * discrepancy}
 
 

@@ -12,7 +12,7 @@ from nclib.common.options import misfits, signature
 from nclib.common.registry import Catalogue, Registry
 from nclib.common.tokens import Tokens
 from nclib.models.base import SIZES, Matcher
-from nclib.models.options import Option
+from nclib.models.options import Option, declared_options
 
 MODELS: Registry[type[Matcher]] = Registry("model")
 
@@ -24,12 +24,8 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
 
     Parameters
     ----------
-    name : str
-        Its name in ``nclib.run(model=name)``.
-    summary : str
-        One line for the catalogue.
-    paper : str
-        Where it comes from.
+    name, summary, paper : str
+        Its name in ``nclib.run(model=name)``, one line for the catalogue, where it comes from.
 
     Returns
     -------
@@ -46,7 +42,7 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
     """
 
     def add(cls: M) -> M:
-        mistake = mistake_in(cls)
+        mistake = _mistake_in(cls)
         if mistake:
             raise TypeError(f"model {name!r}: {mistake}")
         MODELS.register(name, summary=summary, paper=paper)(cls)
@@ -55,8 +51,8 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
     return add
 
 
-def mistake_in(cls: type) -> str:
-    """Return what keeps a class from being built and used as a model, in one line; empty if nothing does."""
+def _mistake_in(cls: type) -> str:
+    """What keeps a class from being built and used as a model, in one line; empty if nothing does."""
     if not (isinstance(cls, type) and issubclass(cls, Matcher)):
         return f"{getattr(cls, '__name__', cls)} must be a class derived from nclib.models.Matcher"
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
@@ -117,18 +113,14 @@ def misfits_of(model: type, given: Mapping[str, Any]) -> list[str]:
     Parameters
     ----------
     model : type
-        Class of a model.
-    given : mapping
-        Options by name.
+    given : mapping of str to value
 
     Returns
     -------
     list of str
         One message per option; empty when all fit.
     """
-    declared: dict[str, Option] = {}
-    for cls in reversed((model, *inspect.getmro(getattr(model, "common_of", model)))):
-        declared |= vars(cls).get("declared", {})
+    declared = declared_options((model, *inspect.getmro(getattr(model, "common_of", model))))
     found = misfits({k: v for k, v in given.items() if k not in declared}, parameters_of(model))
     for name, value in given.items():
         try:
@@ -164,21 +156,15 @@ def build(
     ----------
     name : str
         One of :func:`available`.
-    feature_dim : int
-        Width of a region feature; 2048 for the field's precomputed features.
-    vocab_size : int
-        Number of token ids, padding included.
-    n_regions : int
-        Regions per image.
-    embed_dim, sim_dim, word_dim : int
-        Width of the common space, of a similarity vector, of a word embedding.
+    feature_dim, vocab_size, n_regions, embed_dim, sim_dim, word_dim : int
+        Sizes, as in :class:`Matcher`; the field's precomputed features have 2048 numbers, and token ids
+        include padding.
     **own_options
         The model's own options, such as ``dropout``; see :func:`options`.
 
     Returns
     -------
     Matcher
-        A ``torch.nn.Module`` with ``encode_images``, ``encode_captions`` and ``similarity``.
 
     Raises
     ------
@@ -194,43 +180,23 @@ def build(
     (0.0, 1.0)
     """
     factory = MODELS[name].factory
-    sizes = {
-        "feature_dim": feature_dim,
-        "vocab_size": vocab_size,
-        "n_regions": n_regions,
-        "embed_dim": embed_dim,
-        "sim_dim": sim_dim,
-        "word_dim": word_dim,
-    }
+    given = (feature_dim, vocab_size, n_regions, embed_dim, sim_dim, word_dim)
     own = list(options(name))
     unknown = [key for key in own_options if key not in own]
     if unknown:
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}. Its options: {', '.join(own)}.")
     taken = parameters_of(factory)
-    model = factory(**{key: size for key, size in sizes.items() if key in taken}, **own_options)
+    sizes = {key: size for key, size in zip(SIZES, given, strict=True) if key in taken}
+    model = factory(**sizes, **own_options)
     if not factory.__module__.startswith("nclib."):
         with torch.random.fork_rng(devices=[]):
-            try_out(model, name)
+            _try_out(model, name)
     return model
 
 
 @torch.no_grad()
-def try_out(model: Matcher, name: str) -> None:
-    """Encode and compare two images and three captions, and say what is not as it must be.
-
-    Parameters
-    ----------
-    model : Matcher
-        Just built.
-    name : str
-        Its name, for the message.
-
-    Raises
-    ------
-    TypeError
-        If encodings have no length, ``select``, ``detach`` or ``concat``, or scores have another shape than
-        (images, captions).
-    """
+def _try_out(model: Matcher, name: str) -> None:
+    """Encode and compare two images and three captions; a TypeError says what is not as it must be."""
     if model.device.type == "meta":
         return
     training = model.training

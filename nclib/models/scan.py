@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nclib.models.cross import POOLS, attention, context_cosine, gram, raw_scores
 from nclib.models.options import option
-from nclib.models.pairwise import FragmentMatcher
+from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
 TEMPERATURES = {"t2i": 9.0, "i2t": 4.0}

@@ -13,25 +13,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from nclib.common.shares import with_all_captions
 from nclib.common.tokens import Tokens
-from nclib.models.alignment import pair_nodes, plain_nodes
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
-from nclib.models.encoders import (
-    EPS,
-    TextGlobal,
-    VisualGlobal,
-    l2,
-    word_mask,
-    xavier_linear,
-)
-from nclib.models.grouping import Group, Grouped, group_captions
+from nclib.models.encoders import EPS, TextGlobal, VisualGlobal, l2, word_mask, xavier_linear
+from nclib.models.grouping import Group, Grouped, compute, group_captions
 from nclib.models.options import option
-from nclib.models.reasoning import reason_over_pairs
 from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import register
+from nclib.models.sgraf_nodes import pair_nodes, plain_nodes, reason_over_pairs
 
 BLOCK_VALUES = {"cpu": 300_000, "other": 1 << 28}
 """Values of the attended contexts of one block of images. On a CPU they fit in the cache (1.2 MB in float32);
@@ -68,7 +59,7 @@ class GraphStep(nn.Module):
         self.update = xavier_linear(dim, dim)
 
     def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return M, r, A_u and b_u of :mod:`nclib.models.reasoning`."""
+        """Return M, r, A_u and b_u of :mod:`nclib.models.sgraf_nodes`."""
         merged, shift = self.query.weight.t() @ self.key.weight, self.query.bias @ self.key.weight
         return merged, shift, self.update.weight.t(), self.update.bias
 
@@ -218,11 +209,11 @@ class SimilarityNodes(RegionWordMatcher):
         if not paired:
             return self._all_pairs(images, captions, chunk=None, scored=False)
         same_count(images, captions)
-        vectors, regions, caption_vectors, words, maps = self._parts(images, captions)
+        vectors, regions, caption_vectors, words = self._parts(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             mask = word_mask(captions.lengths, words.shape[1], words)
             sets = (vectors, regions, caption_vectors, words * mask[..., None])
-            nodes = plain_nodes(*(part[:, None] for part in sets), *maps, temperature=self.temperature)
+            nodes = plain_nodes(*(x[:, None] for x in sets), *self._maps(), temperature=self.temperature)
             nodes = nodes.flatten(0, 2)[None]  # (1, n, w + 1, S)
             result, moments = self._reason(nodes, F.pad(mask, (1, 0), value=1.0))
         if moments is not None:
@@ -238,21 +229,24 @@ class SimilarityNodes(RegionWordMatcher):
             total = self.score(vectors).squeeze(-1)
         return total if logits else torch.sigmoid(total)
 
-    def _parts(self, images: ImageEncoding, captions: CaptionEncoding) -> tuple[Any, ...]:
-        """Return the encodings in the weights' type, and weights and biases of the two maps to nodes.
+    def _parts(self, images: ImageEncoding, captions: CaptionEncoding) -> list[Tensor]:
+        """Return the encodings in the weights' type.
 
         Under autocast the encoders work in low precision; normalised differences need the weights' own.
         """
         regions, words = fragments(images, captions)
-        parts = [part.to(self.dtype) for part in (images.vectors, regions, captions.vectors, words)]
+        return [part.to(self.dtype) for part in (images.vectors, regions, captions.vectors, words)]
+
+    def _maps(self) -> tuple[Tensor, ...]:
+        """Weights and biases of the two maps to nodes."""
         whole, local = self.global_similarity, self.local_similarity
-        return *parts, (whole.weight, whole.bias, local.weight, local.bias)
+        return whole.weight, whole.bias, local.weight, local.bias
 
     def _all_pairs(
         self, images: ImageEncoding, captions: CaptionEncoding, *, chunk: int | None, scored: bool
     ) -> Tensor:
         """Logits (B, C) of all pairs, or their vectors (B, C, S)."""
-        vectors, regions, caption_vectors, words, _ = self._parts(images, captions)
+        vectors, regions, caption_vectors, words = self._parts(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             groups, again = self._plan(regions, captions.lengths, chunk)
             grouped = Grouped(groups, regions.device)
@@ -261,12 +255,7 @@ class SimilarityNodes(RegionWordMatcher):
             caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
             for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
                 inputs = (vectors, regions, some_vectors, some_words, group, scored)
-                if again:
-                    out, kept = checkpoint(
-                        self._group, *inputs, use_reentrant=False, preserve_rng_state=False
-                    )
-                else:
-                    out, kept = self._group(*inputs)
+                out, kept = compute(self._group, *inputs, again=again)
                 columns.append(out)
                 if kept is not None:
                     moments.append(kept)
@@ -302,20 +291,9 @@ class SimilarityNodes(RegionWordMatcher):
             mask = word_mask(group.lengths, group.width, words)
             words = words * mask[..., None]
             mask = F.pad(mask, (1, 0), value=1.0)  # (n, w + 1): the global node is always there
-        whole, local = self.global_similarity, self.local_similarity
         block = max(1, BLOCK_VALUES[_place(words)] // words.numel())
-        nodes = pair_nodes(
-            image_vectors,
-            regions,
-            vectors,
-            words,
-            whole.weight,
-            whole.bias,
-            local.weight,
-            local.bias,
-            temperature=self.temperature,
-            block=block,
-        )
+        inputs = (image_vectors, regions, vectors, words, *self._maps())
+        nodes = pair_nodes(*inputs, temperature=self.temperature, block=block)
         vectors, moments = self._reason(nodes, mask)
         return (self.score(vectors).squeeze(-1) if scored else vectors), moments
 

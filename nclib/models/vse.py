@@ -10,9 +10,9 @@ from torch import Tensor
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding
-from nclib.models.cosine import CosineMatcher
 from nclib.models.encoders import l2, word_mask
 from nclib.models.options import option
+from nclib.models.region_words import CosineMatcher
 from nclib.models.registry import register
 
 

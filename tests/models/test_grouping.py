@@ -8,12 +8,12 @@ import pytest
 from nclib.models.grouping import buckets, group_captions
 
 
-def price(runs, counts, group_cost, factor):
+def price(runs, counts, group_cost):
     total = 0.0
     for low, high in runs:
         inside = [length for length in counts if low <= length <= high]
         n = sum(counts[length] for length in inside)
-        total += group_cost + n * (high + 1) * (factor if len(inside) > 1 else 1)
+        total += group_cost + n * (high + 1)
     return total
 
 
@@ -21,16 +21,16 @@ def price(runs, counts, group_cost, factor):
 def test_buckets_are_the_best_cut(seed):
     rng = random.Random(seed)
     counts = {length: rng.randint(1, 9) for length in rng.sample(range(1, 30), 7)}
-    group_cost, factor = rng.choice([0.0, 5.0, 40.0, 1e6]), rng.choice([1.0, 1.3])
+    group_cost = rng.choice([0.0, 5.0, 40.0, 1e6])
     lengths = sorted(counts)
     every = []
     for cuts in itertools.product([False, True], repeat=len(lengths) - 1):
         edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), len(lengths)]
         every.append([(lengths[a], lengths[b - 1]) for a, b in itertools.pairwise(edges)])
-    best = min(price(runs, counts, group_cost, factor) for runs in every)
-    runs = buckets(counts, group_cost=group_cost, padded_factor=factor)
+    best = min(price(runs, counts, group_cost) for runs in every)
+    runs = buckets(counts, group_cost=group_cost)
     assert runs in every
-    assert price(runs, counts, group_cost, factor) == pytest.approx(best)
+    assert price(runs, counts, group_cost) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("group_cost", [0.0, 12.0, 1e9])

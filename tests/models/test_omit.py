@@ -14,7 +14,7 @@ from nclib.models import build
 from nclib.models.base import CaptionEncoding, ImageEncoding
 from nclib.models.encoders import word_mask
 from nclib.models.omit_matching import MARGINALS, MATCHINGS
-from nclib.models.omit_text import augment, read_word_vectors
+from nclib.models.omit_text import augment
 
 TRANSPORT = [name for name, kind in MATCHINGS.items() if kind.family == "transport"]
 
@@ -455,13 +455,8 @@ def test_an_option_of_another_text_encoder_is_refused(options, message):
 
 
 def test_word_vectors_from_a_file(tmp_path):
-    path = tmp_path / "vectors.txt"
-    path.write_text("red 1 2\nteapot 3 4\nnt 5 6\nunused 7 8\nsalt 9 10\n")
-    words = ["<pad>", "red", "tea-pot", "n't", "zebra", "salt/pepper"]
-    found = read_word_vectors(path, words, 2)
-    assert np.isnan(found[[0, 4]]).all()
-    assert found[[1, 2, 3, 5]].tolist() == [[1, 2], [3, 4], [5, 6], [9, 10]]
-    np.save(tmp_path / "vectors.npy", found)
+    unknown = [np.nan, np.nan]
+    np.save(tmp_path / "vectors.npy", np.array([unknown, [1, 2], [3, 4], [5, 6], unknown, [9, 10]]))
     options = {"vocab_size": 6, "word_dim": 2, "word_vectors": str(tmp_path / "vectors.npy")}
     weight = model(**options).text_encoder.embedding.weight
     assert weight.shape == (7, 2)
@@ -470,9 +465,6 @@ def test_word_vectors_from_a_file(tmp_path):
     assert weight.requires_grad
     with pytest.raises(ValueError, match=r"word_vectors must be \(at most 7, 3\)"):
         model(**options | {"word_dim": 3})
-    path.write_text("red 1 2 3\n")
-    with pytest.raises(ValueError, match="line 1: 3 numbers, dim=2"):
-        read_word_vectors(path, words, 2)
 
 
 def test_captions_are_changed_at_the_published_rates():

@@ -9,7 +9,7 @@ from toy import fill, regions, words
 from nclib import losses
 from nclib.common.tokens import Tokens
 from nclib.models import build
-from nclib.models.pcme import PCME, soft_contrastive
+from nclib.models.pcme import PCME
 from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SetEncoding
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
@@ -93,7 +93,7 @@ def worked_pcme(**options):
     for mean, s, eps in zip((IMAGE_GLOBALS, TEXT_GLOBALS), spread, draws, strict=True):
         mean = unit(mean, dim=-1)
         points = mean[:, None] + s.exp()[:, None] * torch.tensor(eps, dtype=torch.float64)
-        encodings.append(SetEncoding(mean, points, (s,)))
+        encodings.append(SetEncoding(mean, points, s))
     return model, *encodings
 
 
@@ -110,7 +110,8 @@ def test_worked_probabilities_and_losses_of_pcme():
     close(scores, [[3.92736e-14, 0.998021], [0.573750, 3.68634e-05]], rtol=1e-5, atol=0)
     logits = model.similarity(images, captions, logits=True)
     torch.testing.assert_close(torch.sigmoid(logits), scores, rtol=1e-9, atol=0)
-    pairs = soft_contrastive(logits)
+    own = torch.eye(2, dtype=logits.dtype)  # PCME's loss: -log p of a pair, -log (1 - p) of the others
+    pairs = torch.nn.functional.softplus((1 - 2 * own) * logits)
     close(pairs.diagonal().sum(), 41.0765)
     close(pairs.sum() - pairs.diagonal().sum(), 7.07783)
     kl = model.extra_terms(images, captions)["kl"] / model.kl
@@ -241,7 +242,7 @@ def test_points_are_drawn_anew_in_training_only():
     first, second = model.encode_images(images), model.encode_images(images[1:])
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(first.members[1:], second.members)
-    middle, spread = first.members.mean(1) - first.vectors, first.parts[0].exp()
+    middle, spread = first.members.mean(1) - first.vectors, first.detail.exp()
     torch.testing.assert_close(middle, spread * model.draws[0].mean(0))
     assert isinstance(model, PCME)
 
@@ -249,7 +250,7 @@ def test_points_are_drawn_anew_in_training_only():
 def test_the_logit_separates_where_probabilities_round():
     model = build("pcme", **SIZES, slope=100.0, shift=15.0)
     near, far = torch.zeros(1, 7, 8), torch.ones(1, 7, 8)
-    a, b, c = (SetEncoding(x[:, 0], x) for x in (near, far, 2 * far))
+    a, b, c = (SetEncoding(x[:, 0], x, x) for x in (near, far, 2 * far))
     assert model.similarity(a, b).item() == model.similarity(a, c).item() == 0.0
     one, two = (model.similarity(a, other, logits=True).item() for other in (b, c))
     assert one == pytest.approx(2 * (15 - 100 * math.sqrt(8)), rel=1e-4)

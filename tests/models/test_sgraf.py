@@ -10,8 +10,7 @@ from toy import fill, regions, words
 import nclib.models.sgraf as sgraf
 from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
-from nclib.models.alignment import pair_nodes
-from nclib.models.reasoning import reason_over_pairs, softmax_
+from nclib.models.sgraf_nodes import pair_nodes, reason_over_pairs, softmax_
 
 SIZES = {"feature_dim": 7, "vocab_size": 30, "n_regions": 5, "embed_dim": 12, "sim_dim": 6, "word_dim": 4}
 LENGTHS = (4, 2, 6, 4, 3, 1, 6)

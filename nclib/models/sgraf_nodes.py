@@ -1,7 +1,7 @@
-"""Similarity nodes of all image-caption pairs, computed and differentiated block by block.
+"""Similarity nodes and graph reasoning of all pairs, computed and differentiated block by block.
 
-A pair (image b, caption c) has a global node s_0 = l2(W_g (v_b - t_c)^2 + b_g) and one node per word,
-s_j = l2(W_l (c_j - t_j)^2 + b_l), where c_j is the word's attended context (SGRAF, arXiv 2101.01368,
+**Nodes.** A pair (image b, caption c) has a global node s_0 = l2(W_g (v_b - t_c)^2 + b_g) and one node per
+word, s_j = l2(W_l (c_j - t_j)^2 + b_l), where c_j is the word's attended context (SGRAF, arXiv 2101.01368,
 Eqs. 2-5, with the LeakyReLU and the biases of the official code). The contexts of a batch of 128 pairs of
 1024-d vectors would take gigabytes. They are never stored: images are taken in blocks that fit in the cache,
 and the backward pass computes each block's contexts again from the attention weights, which are small.
@@ -11,6 +11,12 @@ scores divided by their norm over the words of a caption; softmax over regions; 
 product, scaled to unit length; squared differences; the two linear maps; unit length. The backward pass goes
 through the same steps in reverse. It keeps ``score``, ``share``, the nodes, and the norms ``scale``,
 ``extent`` and ``length``, none of which has D as a dimension.
+
+**Reasoning.** One step is X <- ReLU(softmax(Q K^T) X A_u + b_u) with Q = X A_q + b_q and K = X A_k + b_k
+(Eqs. 6-8). The logits <Q_i, K_j> are x_i M x_j + r x_j, with M = A_q A_k^T and r = A_k b_q, up to terms that
+are equal for all keys j, which the softmax ignores: one map instead of two. The last step is needed at node 0
+alone. Plan for each block of pairs and each step: queries y = x M + r, edges y x^T, softmax, mixture, update,
+ReLU. The backward pass keeps y, edges, mixtures and states of all steps and goes through them in reverse.
 """
 
 from __future__ import annotations
@@ -29,19 +35,7 @@ LEAK = 0.1
 """Slope of the LeakyReLU on raw attention scores."""
 
 
-def pair_nodes(
-    vectors: Tensor,
-    regions: Tensor,
-    captions: Tensor,
-    words: Tensor,
-    weight_g: Tensor,
-    bias_g: Tensor,
-    weight_l: Tensor,
-    bias_l: Tensor,
-    *,
-    temperature: float,
-    block: int,
-) -> Tensor:
+def pair_nodes(*inputs: Tensor, temperature: float, block: int) -> Tensor:
     """Similarity nodes of all pairs of B images and n captions of w words.
 
     Parameters
@@ -63,9 +57,7 @@ def pair_nodes(
         Unit vectors; node 0 of a pair is the global one.
     """
     # A function's forward cannot see whether gradients are on, and without them nothing need be kept.
-    keep = torch.is_grad_enabled()
-    maps = (weight_g, bias_g, weight_l, bias_l)
-    return _PairNodes.apply(vectors, regions, captions, words, *maps, temperature, block, keep)
+    return _PairNodes.apply(temperature, block, torch.is_grad_enabled(), *inputs)
 
 
 def plain_nodes(
@@ -84,19 +76,13 @@ def plain_nodes(
 
     Parameters
     ----------
-    vectors, regions : Tensor, (..., B, D) and (..., B, R, D)
-        Global vectors of the images and their unit regions.
-    captions, words : Tensor, (..., n, D) and (..., n, w, D)
-        Global vectors of the captions and their unit words, zero where padded.
-    weight_g, bias_g, weight_l, bias_l : Tensor, (S, D) and (S,)
-        Linear maps of the global and of the local squared differences.
+    vectors, regions, captions, words, weight_g, bias_g, weight_l, bias_l : Tensor
+        As in :func:`pair_nodes`, the first four with any leading dimensions.
     temperature : float
-        Inverse temperature of the attention.
 
     Returns
     -------
     Tensor, (..., B, n, w + 1, S)
-        As :func:`pair_nodes` gives.
     """
     raw = F.leaky_relu(torch.einsum("...brd,...nwd->...brnw", regions, words), LEAK)
     share = torch.softmax(temperature * l2(raw), dim=-3)
@@ -107,28 +93,12 @@ def plain_nodes(
     return l2(torch.cat(nodes, -2))
 
 
-def differentiate(
+def _differentiate(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], wanted: Sequence[bool], grad: Tensor
 ) -> list[Tensor | None]:
-    """Gradient of a function that can itself be differentiated.
+    """Gradients of a function of tensors, None where not ``wanted``, that can themselves be differentiated.
 
     One input may be computed from another: views cut that path, which belongs to the graph around.
-
-    Parameters
-    ----------
-    function : callable
-        Takes the inputs as positional arguments and returns one Tensor.
-    inputs : sequence of Tensor
-        Where the gradient is taken.
-    wanted : sequence of bool, as long as ``inputs``
-        Inputs whose gradient is computed.
-    grad : Tensor
-        Gradient at the function's result, of its shape.
-
-    Returns
-    -------
-    list of Tensor or None, as long as ``inputs``
-        Gradients of the inputs' shapes; None where not ``wanted``.
     """
     views = [part.view_as(part) for part in inputs]
     asked = [view for view, want in zip(views, wanted, strict=True) if want]
@@ -140,20 +110,8 @@ class _PairNodes(torch.autograd.Function):
     """See :func:`pair_nodes`."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        vectors: Tensor,
-        regions: Tensor,
-        captions: Tensor,
-        words: Tensor,
-        weight_g: Tensor,
-        bias_g: Tensor,
-        weight_l: Tensor,
-        bias_l: Tensor,
-        temperature: float,
-        block: int,
-        keep: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, temperature: float, block: int, keep: bool, *inputs: Tensor) -> Tensor:
+        vectors, regions, captions, words, weight_g, bias_g, weight_l, bias_l = inputs
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
         size = weight_l.shape[0]
@@ -185,22 +143,7 @@ class _PairNodes(torch.autograd.Function):
             _project(gap.square_(), weight_g, bias_g, nodes[i : i + b, :, :1], length[k, :, :1])
         ctx.temperature, ctx.block = temperature, block
         if keep:
-            ctx.save_for_backward(
-                vectors,
-                regions,
-                captions,
-                words,
-                weight_g,
-                bias_g,
-                weight_l,
-                bias_l,
-                nodes,
-                score,
-                share,
-                scale,
-                extent,
-                length,
-            )
+            ctx.save_for_backward(*inputs, nodes, score, share, scale, extent, length)
         return nodes
 
     @staticmethod
@@ -211,9 +154,9 @@ class _PairNodes(torch.autograd.Function):
         """
         with torch.autocast(grads[0].device.type, enabled=False):
             if torch.is_grad_enabled():  # create_graph: the gradient will be differentiated
-                inputs, wanted = ctx.saved_tensors[:8], ctx.needs_input_grad[:8]
                 plain = partial(plain_nodes, temperature=ctx.temperature)
-                return *differentiate(plain, inputs, wanted, grads[0]), None, None, None
+                found = _differentiate(plain, ctx.saved_tensors[:8], ctx.needs_input_grad[3:], grads[0])
+                return None, None, None, *found
             return _PairNodes._backward(ctx, grads[0])
 
     @staticmethod
@@ -268,9 +211,8 @@ class _PairNodes(torch.autograd.Function):
             d_part.view(-1, dim).addmm_(d_raw, flat)
             d_flat.addmm_(d_raw.t(), part.reshape(-1, dim))
             d_regions[k] = d_part
-        d_words = d_flat.view_as(words)
         d_maps = (d_weight_g, d_bias_g, d_weight_l, d_bias_l)
-        return d_vectors, d_regions, d_captions, d_words, *d_maps, None, None, None
+        return None, None, None, d_vectors, d_regions, d_captions, d_flat.view_as(words), *d_maps
 
 
 def _project(squares: Tensor, weight: Tensor, bias: Tensor, out: Tensor, length: Tensor) -> None:
@@ -283,3 +225,145 @@ def _project(squares: Tensor, weight: Tensor, bias: Tensor, out: Tensor, length:
 def _factor(extended: Tensor) -> Tensor:
     """(|x| + eps) / |x| from |x| + eps; finite where x is zero, where it multiplies zero."""
     return extended / (extended - EPS).clamp_min(torch.finfo(extended.dtype).tiny)
+
+
+def softmax_(logits: Tensor) -> Tensor:
+    """Overwrite ``logits`` with their softmax along the last axis.
+
+    On a CPU, torch's own softmax leaves the vector units idle when the axis is shorter than 16: five times
+    slower than these four calls.
+
+    Parameters
+    ----------
+    logits : Tensor, (..., N)
+    """
+    if logits.device.type != "cpu" or logits.shape[-1] >= 16:
+        return torch.softmax(logits, -1, out=logits)
+    logits.sub_(logits.amax(-1, keepdim=True)).exp_()
+    return logits.div_(logits.sum(-1, keepdim=True))
+
+
+def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tensor], *, block: int) -> Tensor:
+    """Run the steps on all pairs.
+
+    Parameters
+    ----------
+    nodes : Tensor, (P, N, S)
+    absent : Tensor, (P, 1, N), optional
+        0 at nodes and -inf at padding.
+    maps : sequence of Tensor
+        For each step M (S, S), r (S), A_u (S, S) as (in, out), b_u (S).
+    block : int
+        Pairs per block.
+
+    Returns
+    -------
+    Tensor, (P, S)
+        Node 0 of each pair after the last step.
+    """
+    # A function's forward cannot see whether gradients are on, and without them nothing need be kept.
+    return _Reason.apply(nodes, absent, block, torch.is_grad_enabled(), *maps)
+
+
+def _plain_reasoning(nodes: Tensor, absent: Tensor | None, *maps: Tensor) -> Tensor:
+    """:func:`reason_over_pairs` straight from the formulas: differentiable any number of times."""
+    last = len(maps) - 4
+    for t in range(0, len(maps), 4):
+        merged, shift, update, bias = maps[t : t + 4]
+        asking = nodes[:, :1] if t == last else nodes
+        edges = (asking @ merged + shift) @ nodes.transpose(1, 2)
+        edges = torch.softmax(edges if absent is None else edges + absent, -1)
+        nodes = torch.relu(edges @ nodes @ update + bias)
+    return nodes[:, 0]
+
+
+class _Reason(torch.autograd.Function):
+    """See :func:`reason_over_pairs`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, nodes: Tensor, absent: Tensor | None, block: int, keep: bool, *maps: Tensor
+    ) -> Tensor:
+        pairs, n, size = nodes.shape
+        steps = len(maps) // 4
+        rows = pairs if keep else min(block, pairs)
+        asked = [n] * (steps - 1) + [1]
+        asking = [nodes.new_empty(rows, q, size) for q in asked]
+        edges = [nodes.new_empty(rows, q, n) for q in asked]
+        mixed = [nodes.new_empty(rows, q, size) for q in asked]
+        states = [nodes.new_empty(rows if q > 1 else pairs, q, size) for q in asked]
+        for i in range(0, pairs, block):
+            x = nodes[i : i + block]
+            b = x.shape[0]
+            k = slice(i, i + b) if keep else slice(0, b)
+            for t in range(steps):
+                merged, shift, update, bias = maps[4 * t : 4 * t + 4]
+                q = asked[t]
+                y, e, m = asking[t][k], edges[t][k], mixed[t][k]
+                after = states[t][k] if t < steps - 1 else states[t][i : i + b]
+                torch.addmm(shift, x[:, :q].reshape(-1, size), merged, out=y.view(-1, size))
+                torch.bmm(y, x.transpose(1, 2), out=e)
+                if absent is not None:
+                    e.add_(absent[i : i + b])
+                softmax_(e)
+                torch.bmm(e, x, out=m)
+                torch.addmm(bias, m.view(-1, size), update, out=after.view(-1, size))
+                x = after.relu_()
+        ctx.block, ctx.asked = block, asked
+        out = states[-1][:, 0]
+        if keep:
+            ctx.save_for_backward(nodes, *maps, *asking, *edges, *mixed, *states, absent)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Propagate to the nodes and the maps."""
+        with torch.autocast(grads[0].device.type, enabled=False):
+            if torch.is_grad_enabled():  # create_graph: the gradient will be differentiated
+                *saved, absent = ctx.saved_tensors
+                wanted = (ctx.needs_input_grad[0], *ctx.needs_input_grad[4:])
+
+                def plain(nodes: Tensor, *maps: Tensor) -> Tensor:
+                    return _plain_reasoning(nodes, absent, *maps)
+
+                first, *rest = _differentiate(plain, saved[: len(wanted)], wanted, grads[0])
+                return first, None, None, None, *rest
+            return _Reason._backward(ctx, grads[0])
+
+    @staticmethod
+    def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        asked, block = ctx.asked, ctx.block
+        steps = len(asked)
+        nodes, *rest = ctx.saved_tensors[:-1]
+        maps, rest = rest[: 4 * steps], rest[4 * steps :]
+        asking, edges, mixed, states = (rest[i * steps : (i + 1) * steps] for i in range(4))
+        pairs, _, size = nodes.shape
+        d_maps = [torch.zeros_like(part) for part in maps]
+        d_nodes = torch.empty_like(nodes)
+        for i in range(0, pairs, block):
+            k = slice(i, i + block)
+            d_after = grad[k, None]
+            for t in range(steps - 1, -1, -1):
+                merged, _, update, _ = maps[4 * t : 4 * t + 4]
+                d_merged, d_shift, d_update, d_bias = d_maps[4 * t : 4 * t + 4]
+                q = asked[t]
+                x = states[t - 1][k] if t else nodes[k]
+                y, e, m = asking[t][k], edges[t][k], mixed[t][k]
+                g = torch.ops.aten.threshold_backward(d_after, states[t][k], 0).view(-1, size)
+                d_update.addmm_(m.view(-1, size).t(), g)
+                d_bias += g.sum(0)
+                d_m = torch.mm(g, update.t()).view_as(m)
+                d_e = torch.bmm(d_m, x.transpose(1, 2))
+                d_x = torch.bmm(e.transpose(1, 2), d_m)
+                d_e.sub_((d_e * e).sum(-1, keepdim=True)).mul_(e)
+                d_x.baddbmm_(d_e.transpose(1, 2), y)
+                d_y = torch.bmm(d_e, x).view(-1, size)
+                d_merged.addmm_(x[:, :q].reshape(-1, size).t(), d_y)
+                d_shift += d_y.sum(0)
+                if q > 1:
+                    d_x.view(-1, size).addmm_(d_y, merged.t())
+                else:
+                    d_x[:, 0].addmm_(d_y, merged.t())
+                d_after = d_x
+            d_nodes[k] = d_after
+        return d_nodes, None, None, None, *d_maps
