@@ -171,7 +171,7 @@ def test_tensors_that_stay_on_their_device_until_read(monkeypatch, dtype):
     # The path of a matrix on an accelerator: the tensor itself is cut into blocks.
     S = torch.from_numpy(np.random.default_rng(0).integers(0, 60, (130, 260)))
     expected = recall(S, 2), evaluation.relevant_recall(S, S > 50), dual_softmax(S.double(), 40.0)
-    for module in (evaluation.ranking, evaluation.relevance, evaluation.rescoring):
+    for module in (evaluation.ranking, evaluation.relevance, evaluation.scores):
         monkeypatch.setattr(module, "as_matrix", lambda x, name="": x)
     S = S.to(dtype)
     assert recall(S, 2) == expected[0]

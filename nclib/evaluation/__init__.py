@@ -14,7 +14,7 @@ from __future__ import annotations
 from nclib.evaluation.category import mean_average_precision
 from nclib.evaluation.ranking import TIES, ranks, recall, rsum
 from nclib.evaluation.relevance import map_at_r, precision_at_r, relevant_recall
-from nclib.evaluation.rescoring import dual_softmax
+from nclib.evaluation.scores import dual_softmax
 
 __all__ = [
     "TIES",

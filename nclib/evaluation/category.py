@@ -105,6 +105,7 @@ def _ranked(similarity: Float, relevant: Hits) -> Hits:
 def _on_host(
     queries: Any, gallery: Any, norms: tuple[Any, Any], ql: Any, gl: Any, k: int, chunk: int
 ) -> tuple[float, int]:
+    """Sum of average precisions, and the number of queries that have a relevant item."""
     n = gallery.shape[0]
     inverse = 1.0 / np.arange(1, n + 1)
     nth = np.arange(1, n + 1, dtype=np.float64)

@@ -14,27 +14,12 @@ from nclib.evaluation.scores import Counts, as_matrix, blocks, count, host
 KS = (1, 5, 10)
 Tie = Callable[[Counts, Counts, Counts], NDArray[np.float64]]
 
-
-def _stable(above: Counts, equal: Counts, later: Counts) -> NDArray[np.float64]:
-    return (above + later).astype(np.float64)
-
-
-def _pessimistic(above: Counts, equal: Counts, later: Counts) -> NDArray[np.float64]:
-    return (above + equal).astype(np.float64)
-
-
-def _shared(above: Counts, equal: Counts, later: Counts) -> NDArray[np.float64]:
-    return above + equal / 2
-
-
-TIES: dict[str, Tie] = {"stable": _stable, "pessimistic": _pessimistic, "shared": _shared}
+TIES: dict[str, Tie] = {
+    "stable": lambda above, equal, later: (above + later).astype(np.float64),
+    "pessimistic": lambda above, equal, later: (above + equal).astype(np.float64),
+    "shared": lambda above, equal, later: above + equal / 2,
+}
 """Rank from the number of scores above, of equal scores of wrong items, and of those at a later position."""
-
-
-def _tie_rule(ties: str) -> Tie:
-    if ties not in TIES:
-        raise ValueError(f"ties must be one of {tuple(TIES)}, got {ties!r}")
-    return TIES[ties]
 
 
 def _sizes(matrix: Any, captions_per_image: int) -> tuple[int, int, int]:
@@ -79,7 +64,10 @@ def ranks(
     ValueError
         If the shape does not fit, a score is NaN or infinite, or the tie rule is unknown.
     """
-    matrix, rule = as_matrix(similarity), _tie_rule(ties)
+    matrix = as_matrix(similarity)
+    if ties not in TIES:
+        raise ValueError(f"ties must be one of {tuple(TIES)}, got {ties!r}")
+    rule = TIES[ties]
     n, m, p = _sizes(matrix, captions_per_image)
     own = np.arange(m).reshape(n, p)
     if isinstance(matrix, torch.Tensor):
@@ -118,40 +106,18 @@ def ranks(
     return i2t, t2i, int(tied_rows.sum() + tied_columns.sum())
 
 
-def metrics(rank: NDArray[np.float64], direction: str) -> dict[str, float]:
-    """Return recalls in percent, median and mean rank of 0-based ranks, named by direction.
-
-    Parameters
-    ----------
-    rank : ndarray, float, (n,)
-        Ranks of n queries, 0 for the best; halves are allowed.
-    direction : {"i2t", "t2i"}
-        Prefix of the names.
-
-    Returns
-    -------
-    dict of str to float
-        ``_r1``, ``_r5``, ``_r10`` in percent, ``_medr`` and ``_meanr`` counted from 1.
-    """
-    values = {f"{direction}_r{k}": 100.0 * float((rank < k).mean()) for k in KS}
-    values[f"{direction}_medr"] = float(np.floor(np.median(rank)) + 1)
-    values[f"{direction}_meanr"] = float(rank.mean() + 1)
-    return values
+def metrics(i2t: NDArray[np.float64], t2i: NDArray[np.float64]) -> dict[str, float]:
+    """Return the metrics of :func:`recall`, without ``n_ties``, from 0-based ranks (n,), halves allowed."""
+    values = {}
+    for direction, rank in (("i2t", i2t), ("t2i", t2i)):
+        values |= {f"{direction}_r{k}": 100.0 * float((rank < k).mean()) for k in KS}
+        values[f"{direction}_medr"] = float(np.floor(np.median(rank)) + 1)
+        values[f"{direction}_meanr"] = float(rank.mean() + 1)
+    return values | {"rsum": rsum(values)}
 
 
 def rsum(values: dict[str, float]) -> float:
-    """Return the sum of the six recalls.
-
-    Parameters
-    ----------
-    values : dict of str to float
-        Recalls at 1, 5 and 10 of both directions in percent, as :func:`metrics` names them.
-
-    Returns
-    -------
-    float
-        In [0, 600].
-    """
+    """Return the sum, in [0, 600], of the six recalls in percent, as :func:`recall` names them."""
     return sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in KS)
 
 
@@ -162,12 +128,8 @@ def recall(
 
     Parameters
     ----------
-    similarity : Tensor or ndarray, (n_images, n_captions), any device
-        Finite scores, larger is better, ``n_captions = n_images * captions_per_image``.
-    captions_per_image : int >= 1
-        5 for Flickr30K and MS-COCO, 1 for CC152K; caption j belongs to image ``j // captions_per_image``.
-    ties : {"stable", "pessimistic", "shared"}
-        See :func:`ranks`.
+    similarity, captions_per_image, ties
+        As in :func:`ranks`, with the same errors; 5 captions for Flickr30K and MS-COCO, 1 for CC152K.
     folds : int >= 1
         Consecutive equal blocks of images (with their captions) evaluated apart; every metric is the mean
         over the folds, ``n_ties`` the sum. MS-COCO "1K" is ``folds=5`` on 5,000 images.
@@ -178,11 +140,6 @@ def recall(
         ``i2t_r1, i2t_r5, i2t_r10`` and ``t2i_*`` in percent; ``*_medr`` (floor of the median, plus 1) and
         ``*_meanr``, 1-based; ``rsum``, the sum of the six recalls (at most 600), before any rounding;
         ``n_ties``, queries whose best true item ties with a wrong one.
-
-    Raises
-    ------
-    ValueError
-        If the shape does not fit, a score is NaN or infinite, or an option is unknown.
 
     Examples
     --------
@@ -201,8 +158,7 @@ def recall(
     for f in range(folds):
         block = matrix[f * size : (f + 1) * size, f * size * p : (f + 1) * size * p]
         i2t, t2i, n_ties = ranks(block, p, ties)
-        values = metrics(i2t, "i2t") | metrics(t2i, "t2i")
-        parts.append(values | {"rsum": rsum(values), "n_ties": float(n_ties)})
+        parts.append(metrics(i2t, t2i) | {"n_ties": float(n_ties)})
     result = {key: float(np.mean([part[key] for part in parts])) for key in parts[0]}
     result["n_ties"] = float(sum(part["n_ties"] for part in parts))
     return result

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.evaluation.ranking import metrics, rsum
+from nclib.evaluation.ranking import metrics
 from nclib.evaluation.scores import Float, as_matrix, ascending, blocks, count, host
 
 
@@ -25,35 +25,34 @@ def _relevant(similarity: Any, relevance: Any, threshold: float) -> tuple[Float,
     return scores, relevant
 
 
-def _both(
-    measure: Callable[[Float, NDArray[np.bool_]], NDArray[np.float64]],
-    scores: Float,
-    relevant: NDArray[np.bool_],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+Measure = Callable[[Float, NDArray[np.bool_]], NDArray[np.float64]]
+
+
+def _both(measure: Measure, scores: Float, relevant: NDArray[np.bool_]) -> list[NDArray[np.float64]]:
     """Apply a per-query measure in both directions, to the queries that have a true item."""
     both = []
     for s, r in ((scores, relevant), (scores.T, relevant.T)):
         asked = np.flatnonzero(r.any(1))
         chunks = (asked[i : i + 256] for i in range(0, asked.size, 256))
         both.append(np.concatenate([measure(s[rows], r[rows]) for rows in chunks]))
-    return both[0], both[1]
+    return both
 
 
-def _sorted_relevance(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return relevance by descending score; equal scores as a reversed stable sort leaves them."""
-    return np.take_along_axis(relevant, ascending(scores)[:, ::-1], 1)
+def _hits_at_r(scores: Float, relevant: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Relevance of the first R items of each query, ties as a reversed stable sort; R itself, (q, 1)."""
+    size = relevant.sum(1, keepdims=True)
+    order = ascending(scores)[:, ::-1]
+    return np.take_along_axis(relevant, order, 1) & (np.arange(relevant.shape[1]) < size), size
 
 
 def _precision_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
-    size = relevant.sum(1, keepdims=True)
-    within = np.arange(relevant.shape[1]) < size
-    return (_sorted_relevance(scores, relevant) & within).sum(1) / size[:, 0]
+    hits, size = _hits_at_r(scores, relevant)
+    return hits.sum(1) / size[:, 0]
 
 
 def _map_at_r(scores: Float, relevant: NDArray[np.bool_]) -> NDArray[np.float64]:
-    size = relevant.sum(1, keepdims=True)
+    hits, size = _hits_at_r(scores, relevant)
     position = np.arange(1, relevant.shape[1] + 1)
-    hits = _sorted_relevance(scores, relevant) & (position <= size)
     return (hits * (hits.cumsum(1) / position)).sum(1) / size[:, 0]
 
 
@@ -118,7 +117,7 @@ def relevant_recall(similarity: Any, relevance: Any, threshold: float = 1.0) -> 
     Parameters
     ----------
     similarity, relevance, threshold
-        As for :func:`precision_at_r`, with the same errors; ties follow the stable rule of :func:`ranks`.
+        As for :func:`precision_at_r`; ties follow the stable rule of :func:`ranks`.
 
     Returns
     -------
@@ -126,5 +125,4 @@ def relevant_recall(similarity: Any, relevance: Any, threshold: float = 1.0) -> 
         Recalls, ranks and ``rsum`` under the names of :func:`recall`, over the queries that have a true item.
     """
     i2t, t2i = _both(_best_rank, *_relevant(similarity, relevance, threshold))
-    values = metrics(i2t, "i2t") | metrics(t2i, "t2i")
-    return values | {"rsum": rsum(values)}
+    return metrics(i2t, t2i)

@@ -1,4 +1,4 @@
-"""Score matrices: checked, on the host, in blocks of rows."""
+"""Score matrices: checked, on the host, in blocks of rows; their dual-softmax re-scoring."""
 
 from __future__ import annotations
 
@@ -16,26 +16,21 @@ Counts = NDArray[np.int64]
 
 
 def as_matrix(x: Any, name: str = "similarity") -> Any:
-    """Return scores as a 2-d tensor or ndarray; only half precision on the CPU is copied.
+    """Return scores as a 2-d array, or as a tensor where ``x`` is one on another device than the CPU.
+
+    Only half precision on the CPU is copied.
 
     Parameters
     ----------
     x : Tensor or array-like, (n_images, n_captions)
-        Real numbers; a tensor may live on any device and require a gradient.
+        Real numbers; a tensor may require a gradient.
     name : str
         Word for the error message.
 
-    Returns
-    -------
-    Tensor or ndarray, (n_images, n_captions)
-        A tensor only where ``x`` is one on another device than the CPU.
-
     Raises
     ------
-    ValueError
-        If ``x`` is not a matrix or is empty.
-    TypeError
-        If an array does not hold real numbers.
+    ValueError, TypeError
+        If ``x`` is not a matrix, is empty, or does not hold real numbers.
     """
     if isinstance(x, torch.Tensor):
         x = x.detach()
@@ -51,18 +46,7 @@ def as_matrix(x: Any, name: str = "similarity") -> Any:
 
 
 def host(block: Any) -> Float:
-    """Return a block as a float32 or float64 array on the host.
-
-    Parameters
-    ----------
-    block : Tensor or ndarray, any shape
-        Real numbers, on any device.
-
-    Returns
-    -------
-    ndarray, same shape
-        float32 for types of up to 32 bits with a decimal point, else float64.
-    """
+    """Return a tensor or array on the host: float32 for floats of up to 32 bits, else float64."""
     if isinstance(block, torch.Tensor):
         short = block.dtype in (torch.float32, torch.float16, torch.bfloat16)
         block = block.to("cpu", torch.float32 if short else torch.float64).numpy()
@@ -70,29 +54,16 @@ def host(block: Any) -> Float:
     return block if block.dtype in (np.float32, np.float64) else block.astype(kind)
 
 
-def blocks(matrix: Any, rows: int = ROWS) -> Iterator[tuple[int, Float]]:
-    """Yield (first row, block on the host); refuse scores that are not finite.
-
-    Parameters
-    ----------
-    matrix : Tensor or ndarray, (n, m)
-        Scores, as :func:`as_matrix` returns them.
-    rows : int >= 1
-        Rows per block; the last block may have fewer.
-
-    Yields
-    ------
-    int
-        Index of the first row.
-    ndarray, float32 or float64, (rows, m)
+def blocks(matrix: Any) -> Iterator[tuple[int, Float]]:
+    """Yield (first row, block (rows, m) on the host) of a matrix (n, m) that :func:`as_matrix` returned.
 
     Raises
     ------
     ValueError
         If a score is NaN or infinite; names the first one.
     """
-    for i in range(0, matrix.shape[0], rows):
-        block = host(matrix[i : i + rows])
+    for i in range(0, matrix.shape[0], ROWS):
+        block = host(matrix[i : i + ROWS])
         flat = block.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
             suspicious = not np.isfinite(flat @ flat)  # one quick pass; an overflow is told apart below
@@ -106,42 +77,65 @@ def blocks(matrix: Any, rows: int = ROWS) -> Iterator[tuple[int, Float]]:
 
 
 def count(mask: NDArray[np.bool_], axis: int) -> Counts:
-    """Return the number of true entries along ``axis``.
-
-    It is summed in the narrowest type that holds it, the fastest.
-
-    Parameters
-    ----------
-    mask : ndarray of bool, any shape
-    axis : int
-        Axis that is summed.
-
-    Returns
-    -------
-    ndarray, int64
-        Shape of ``mask`` without ``axis``.
-    """
+    """Return the number of true entries along ``axis``, int64, summed in the narrowest, fastest type."""
     length = mask.shape[axis]
     kind = np.uint8 if length < 2**8 else np.uint16 if length < 2**16 else np.uint32
     return mask.view(np.uint8).sum(axis, dtype=kind).astype(np.int64)
 
 
 def ascending(keys: Float) -> NDArray[np.int64]:
-    """Return the ascending order of every row, equal keys by position.
-
-    Parameters
-    ----------
-    keys : ndarray, float, (n, m)
-        Finite values.
-
-    Returns
-    -------
-    ndarray, int64, (n, m)
-        Columns, smallest key first.
-    """
+    """Return the columns (n, m) of every row of ``keys`` (n, m), smallest first, equal keys by position."""
     order = np.argsort(keys, axis=1)  # several times faster than the stable sort, which only ties need
     found = np.take_along_axis(keys, order, 1)
     tied = np.flatnonzero((found[:, 1:] == found[:, :-1]).any(1))
     if tied.size:
         order[tied] = np.argsort(keys[tied], axis=1, kind="stable")
     return order
+
+
+def dual_softmax(similarity: Any, temperature: float = 0.01, *, direction: str = "i2t") -> Float:
+    """Dual-softmax re-scoring: every score times the softmax over the *queries* of its item.
+
+    It looks at all test queries at once (transductive), so such results stand apart from plain ones.
+    ``S' = n S softmax(S / T)``, the softmax and its length n over images for image-to-text, over captions
+    for text-to-image; the result keeps images in rows.
+
+    Parameters
+    ----------
+    similarity : Tensor or ndarray, (n_images, n_captions)
+        Finite scores.
+    temperature : float, > 0
+        T; 0.01 suits cosines.
+    direction : {"i2t", "t2i"}
+        Direction that the result is meant for.
+
+    Returns
+    -------
+    ndarray, (n_images, n_captions), float32 or float64
+        New scores.
+
+    Raises
+    ------
+    ValueError
+        If a score is not finite, the temperature is not positive, or the direction is unknown.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nclib.evaluation import dual_softmax
+    >>> dual_softmax(np.array([[0.5, 0.4], [0.4, 0.1]]), 0.1).round(3)
+    array([[0.731, 0.762],
+           [0.215, 0.009]])
+    """
+    axes = {"i2t": 0, "t2i": 1}
+    if direction not in axes:
+        raise ValueError(f"direction must be one of {tuple(axes)}, got {direction!r}")
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, got {temperature}")
+    axis = axes[direction]
+    scores = np.concatenate([block for _, block in blocks(as_matrix(similarity))])
+    weights = scores / temperature
+    weights -= weights.max(axis, keepdims=True)
+    np.exp(weights, out=weights)
+    weights *= scores.shape[axis] / weights.sum(axis, keepdims=True)
+    return scores * weights

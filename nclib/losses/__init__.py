@@ -25,22 +25,18 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from nclib.losses.checks import Family, log_probabilities
-from nclib.losses.ranking import (
-    SOFT_MARGIN,
-    SOFT_TRIPLET,
-    hinges,
-    soft_margin_triplet,
-    soft_margins,
-    triplet,
-)
-from nclib.losses.rematching import rematch_infonce, rematch_kl, rematch_sym_kl
+from nclib.losses.checks import Family
+from nclib.losses.ranking import SOFT_MARGIN, SOFT_TRIPLET, hinges, soft_margin_triplet, soft_margins, triplet
 from nclib.losses.softmax import (
     COMPLEMENTARY,
     complementary,
     generalised_cross_entropy,
     info_nce,
     infonce_rce,
+    log_probabilities,
+    rematch_infonce,
+    rematch_kl,
+    rematch_sym_kl,
     reverse_cross_entropy,
 )
 
@@ -67,19 +63,11 @@ __all__ = [
 
 
 def _by_temperature(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def call(S: Tensor, *, tau: float = 0.05, margin: float = 0.2) -> Tensor:
-        return loss(S, tau)
-
-    call.__doc__ = loss.__doc__
-    return call
+    return lambda S, *, tau=0.05, margin=0.2: loss(S, tau)
 
 
 def _by_margin(negatives: str) -> Callable[..., Tensor]:
-    def call(S: Tensor, *, tau: float = 0.05, margin: float = 0.2) -> Tensor:
-        return triplet(S, margin, negatives)
-
-    call.__doc__ = triplet.__doc__
-    return call
+    return lambda S, *, tau=0.05, margin=0.2: triplet(S, margin, negatives)
 
 
 WARMUP = Family(

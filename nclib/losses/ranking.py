@@ -10,31 +10,21 @@ from torch import Tensor
 from nclib.losses.checks import Family, scores
 
 
-def _hardest(cost: Tensor, axis: int) -> Tensor:
-    return cost.amax(axis)
-
-
 def _mean(cost: Tensor, axis: int) -> Tensor:
     return cost.sum(axis) / cost.shape[axis]
 
 
-def _sum(cost: Tensor, axis: int) -> Tensor:
-    return cost.sum(axis)
-
-
-_NEGATIVES = Family("negatives", {"hardest": _hardest, "mean": _mean, "sum": _sum})
+_NEGATIVES = Family("negatives", {"hardest": torch.amax, "mean": _mean, "sum": torch.sum})
 
 
 def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tensor:
     """Hinge triplet ranking loss in both directions (L2RM Eq. 2; Faghri et al. 2018).
 
-    For pair i and negatives j != i:
-    ``[margin + S_ij - S_ii]_+`` over captions, plus ``[margin + S_ji - S_ii]_+`` over images.
+    For negatives j != i ``[margin + S_ij - S_ii]_+`` over captions, plus ``[margin + S_ji - S_ii]_+``.
 
     Parameters
     ----------
     S : Tensor, (B, B)
-        Similarities, images in rows.
     margin : float, >= 0
         alpha, in units of the similarity.
     negatives : {"hardest", "mean", "sum"}
@@ -44,7 +34,7 @@ def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tenso
     Returns
     -------
     Tensor, (B,)
-        Loss of each pair; zero when B is 1.
+        Zero when B is 1.
 
     Raises
     ------
@@ -72,9 +62,8 @@ def hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> t
     Parameters
     ----------
     S : Tensor, (B, B)
-        Similarities, images in rows, the given pairs on the diagonal.
     margin : float or Tensor, (B,)
-        Margin, in units of the similarity; one for all pairs or one for each.
+        One for all pairs or one for each, in units of the similarity.
     ignore : Tensor of bool, (B, B), optional
         Entries that do not count as negatives.
 
@@ -92,19 +81,15 @@ def hinges(S: Tensor, margin: float | Tensor, ignore: Tensor | None = None) -> t
     return to_captions, to_images
 
 
-def _exponential(y: Tensor, base: float) -> Tensor:
-    return (base**y - 1) / (base - 1)
-
-
-def _linear(y: Tensor, base: float) -> Tensor:
-    return y
-
-
-def _sine(y: Tensor, base: float) -> Tensor:
-    return torch.sin(math.pi * y - math.pi / 2) / 2 + 0.5
-
-
-SOFT_MARGIN = Family("soft margin", {"exponential": _exponential, "linear": _linear, "sine": _sine})
+SOFT_MARGIN = Family(
+    "soft margin",
+    {
+        "exponential": lambda y, base: (base**y - 1) / (base - 1),
+        "linear": lambda y, base: y,
+        "sine": lambda y, base: torch.sin(math.pi * y - math.pi / 2) / 2 + 0.5,
+    },
+)
+"""Share of the full margin at a soft label ``y`` in [0, 1]: ``SOFT_MARGIN[name](y, base)``."""
 
 
 def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str = "exponential") -> Tensor:
@@ -128,7 +113,7 @@ def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str =
     Raises
     ------
     ValueError
-        For a base that is not above 1 or an unknown kind.
+        For a base or a kind that is not allowed.
     """
     if not base > 1:
         raise ValueError(f"base must be above 1, got {base}")
@@ -143,17 +128,14 @@ def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None
 
     Parameters
     ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
+    S, ignore
+        As in :func:`hinges`.
     margins : Tensor, (B,)
-        Margin of each pair, in units of the similarity.
-    ignore : Tensor of bool, (B, B), optional
-        Entries that do not count as negatives.
 
     Returns
     -------
     Tensor, (B,)
-        Loss of each pair; zero when B is 1.
+        Zero when B is 1.
 
     Raises
     ------
@@ -175,8 +157,8 @@ def _margin_of_the_negative(S: Tensor, margins: Tensor) -> Tensor:
     """
     d = S.diagonal()
     own = torch.eye(len(S), dtype=torch.bool, device=S.device)
-    to_captions = (S + margins[None] - d[:, None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
-    to_images = (S + margins[None] - d[None]).masked_fill(own, 0.0).clamp_min(0)  # (B, B)
+    raised = S + margins[None]
+    to_captions, to_images = ((raised - x).masked_fill(own, 0.0).clamp_min(0) for x in (d[:, None], d[None]))
     return to_captions.amax(1) + to_images.amax(0)
 
 

@@ -1,4 +1,4 @@
-"""Losses of the softmax over a batch: InfoNCE, its robust relatives, and complementary losses."""
+"""Losses of the softmax over a batch: InfoNCE, its robust relatives, rematching (L2RM), complementary."""
 
 from __future__ import annotations
 
@@ -6,8 +6,45 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import log_softmax
 
-from nclib.losses.checks import Family, log_probabilities, positive
+from nclib.losses.checks import Family, scores
+
+
+def _positive(name: str, value: float) -> None:
+    """Raise a ValueError that names ``value`` unless it is positive and finite."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def _exponent(q: float) -> None:
+    if not 0 < q <= 1:
+        raise ValueError(f"q must lie in (0, 1], got {q}")
+
+
+def log_probabilities(S: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Return the logarithms of the softmax of similarities in both directions.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+    tau : float, > 0
+        Temperature, in units of the similarity.
+
+    Returns
+    -------
+    two Tensors, (B, B)
+        Of p_v2t (captions of an image) and p_t2v (images of a caption), one query per row.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If ``S`` is not a square floating matrix or ``tau`` not positive.
+    """
+    S = scores(S)
+    _positive("tau", tau)
+    logits = S / tau
+    return log_softmax(logits, 1), log_softmax(logits.T, 1)
 
 
 def info_nce(S: Tensor, tau: float) -> Tensor:
@@ -15,20 +52,13 @@ def info_nce(S: Tensor, tau: float) -> Tensor:
 
     Parameters
     ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
-    tau : float, > 0
-        Temperature, in units of the similarity.
+    S, tau
+        With the errors of :func:`log_probabilities`.
 
     Returns
     -------
     Tensor, (B,)
-        Loss of each pair; zero when B is 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If ``S`` is not a square floating matrix or ``tau`` not positive.
+        Zero when B is 1.
 
     Examples
     --------
@@ -49,10 +79,8 @@ def reverse_cross_entropy(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
 
     Parameters
     ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
-    tau : float, > 0
-        Temperature.
+    S, tau
+        With the errors of :func:`log_probabilities`.
     eps : float, > 0
         What replaces the zeros of the one-hot label.
 
@@ -60,7 +88,8 @@ def reverse_cross_entropy(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
     -------
     Tensor, (B,)
     """
-    off, on = math.log(positive("eps", eps)), math.log1p(eps)
+    _positive("eps", eps)
+    off, on = math.log(eps), math.log1p(eps)
     v2t, t2v = log_probabilities(S, tau)
     both = torch.stack([v2t.diagonal(), t2v.diagonal()])  # (2, B)
     # The off-diagonal probabilities of a row sum to 1 - p_ii.
@@ -71,19 +100,7 @@ def infonce_rce(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
     """Half of InfoNCE plus reverse cross entropy: the warm-up loss of L2RM's official code.
 
     The paper (Eq. 6) prints the sum without the half; the half matters because the gradient norm is clipped.
-
-    Parameters
-    ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
-    tau : float, > 0
-        Temperature.
-    eps : float, > 0
-        See :func:`reverse_cross_entropy`.
-
-    Returns
-    -------
-    Tensor, (B,)
+    Parameters and value, (B,), as in :func:`reverse_cross_entropy`.
     """
     return 0.5 * (info_nce(S, tau) + reverse_cross_entropy(S, tau, eps))
 
@@ -93,22 +110,15 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
 
     Parameters
     ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows.
-    tau : float, > 0
-        Temperature.
+    S, tau
+        With the errors of :func:`log_probabilities`.
     q : float in (0, 1]
         Near 0 it is InfoNCE, at 1 the mean absolute error.
 
     Returns
     -------
     Tensor, (B,)
-        Loss of each pair, at most ``2 / q``.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If ``S`` is not a square floating matrix, ``tau`` not positive or ``q`` outside (0, 1].
+        At most ``2 / q``.
 
     Examples
     --------
@@ -117,10 +127,82 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
     >>> losses.generalised_cross_entropy(torch.tensor([[0.9, 0.1], [0.2, 0.7]]), tau=0.5)
     tensor([0.3768, 0.5217])
     """
-    if not 0 < q <= 1:
-        raise ValueError(f"q must lie in (0, 1], got {q}")
+    _exponent(q)
     v2t, t2v = log_probabilities(S, tau)
     return -(torch.expm1(q * v2t.diagonal()) + torch.expm1(q * t2v.diagonal())) / q
+
+
+# ------------------------------------------------------------- against a transport plan: rematching (L2RM)
+
+
+def _with_targets(S: Tensor, plan: Tensor, tau: float, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probabilities in both directions; rows and columns of the plan as distributions; (B, B) each."""
+    v2t, t2v = log_probabilities(S, tau)
+    if not isinstance(plan, Tensor):
+        raise TypeError(f"plan must be a torch.Tensor, got {type(plan).__name__}")
+    if plan.shape != S.shape:
+        raise ValueError(f"plan must have the shape of S, {tuple(S.shape)}, got {tuple(plan.shape)}")
+    _positive("floor", floor)
+    # The floor is too small for half precision, so both are raised before it is applied.
+    kept = plan.detach().to(torch.promote_types(plan.dtype, torch.float32)).clamp_min(floor)
+    rows = kept / kept.sum(1, keepdim=True)
+    columns = (kept / kept.sum(0, keepdim=True)).T
+    return v2t, t2v, rows.to(v2t.dtype), columns.to(v2t.dtype)
+
+
+def rematch_sym_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Tensor:
+    """Symmetric Kullback-Leibler rematching loss (L2RM Eq. 10).
+
+    ``1/2 [KL(r_i || p_v2t_i) + KL(p_v2t_i || r_i) + KL(c_i || p_t2v_i) + KL(p_t2v_i || c_i)]``, where ``r``
+    and ``c`` are the rows and columns of ``max(plan, floor)``, each scaled to sum to one. A row without mass
+    becomes uniform, its own pair included: label smoothing for the pairs that nothing was matched to.
+
+    Parameters
+    ----------
+    S, tau
+        With the errors of :func:`log_probabilities`.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    floor : float, > 0
+        Smallest plan entry, before scaling. It sets the size of the reverse terms.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the plan has another shape than ``S``, or a number is out of range.
+    """
+    v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
+    # KL(a || b) + KL(b || a) = sum (a - b)(log a - log b): every term is >= 0, so nothing cancels.
+    rows = ((r - v2t.exp()) * (r.log() - v2t)).sum(1)
+    columns = ((c - t2v.exp()) * (c.log() - t2v)).sum(1)
+    return 0.5 * (rows + columns)
+
+
+def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Tensor:
+    """One-sided rematching loss ``KL(r_i || p_v2t_i) + KL(c_i || p_t2v_i)`` (L2RM Table 3, "w KL").
+
+    Parameters, value (B,) and errors as in :func:`rematch_sym_kl`.
+    """
+    v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
+    return (r * (r.log() - v2t)).sum(1) + (c * (c.log() - t2v)).sum(1)
+
+
+def rematch_infonce(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Tensor:
+    """InfoNCE with the plan as soft target: ``H(r_i, p_v2t_i) + H(c_i, p_t2v_i)`` (L2RM Table 3).
+
+    The plan carries no gradient, so this differs from :func:`rematch_kl` by the entropy of the targets alone
+    and trains the same network. Parameters, value (B,) and errors as in :func:`rematch_sym_kl`.
+    """
+    v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
+    return -(r * v2t).sum(1) - (c * t2v).sum(1)
+
+
+# --------------------------------------------------------------------------------------- of negatives (RCL)
 
 
 def _complement(log_p: Tensor) -> Tensor:
@@ -162,12 +244,10 @@ def complementary(
 
     Parameters
     ----------
-    S : Tensor, (B, B)
-        Similarities, images in rows, the given pairs on the diagonal.
+    S, tau
+        With the errors of :func:`log_probabilities`.
     loss : {"log", "tan", "abs", "exp", "gce"}
         The function f of the negatives' probabilities, one of :data:`COMPLEMENTARY`.
-    tau : float, > 0
-        Temperature, in units of the similarity.
     q : float in (0, 1]
         Exponent of ``"gce"``.
     negatives : two Tensors of bool, (B, B), optional
@@ -178,15 +258,9 @@ def complementary(
     -------
     Tensor, (B,)
         The sum over the negatives of each pair; zero when B is 1.
-
-    Raises
-    ------
-    ValueError, TypeError
-        For an unknown loss, a temperature or an exponent out of range, or a matrix that is not square.
     """
     f, per_direction = COMPLEMENTARY[loss], []
-    if not 0 < q <= 1:
-        raise ValueError(f"q must lie in (0, 1], got {q}")
+    _exponent(q)
     for direction, log_p in enumerate(log_probabilities(S, tau)):  # p_v2t, then p_t2v, queries in rows
         values = f(log_p.exp(), _complement(log_p), q)  # (B, B)
         out = torch.eye(len(S), dtype=torch.bool, device=S.device)

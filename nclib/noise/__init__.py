@@ -16,7 +16,7 @@ from nclib.noise.label_noise import (
     symmetric_labels,
 )
 from nclib.noise.mismatch import PROTOCOLS, Mismatch, load_index, mismatch
-from nclib.noise.mixture import GaussianMixture1d
+from nclib.noise.mixture import GaussianMixture1d, unit_interval
 from nclib.noise.published import PUBLISHED
 from nclib.noise.rank import (
     RankCorrespondence,
@@ -28,7 +28,6 @@ from nclib.noise.rank import (
     rank_correspondence,
     rank_labels,
 )
-from nclib.noise.scaling import unit_interval
 
 __all__ = [
     "LABEL_PROTOCOLS",

@@ -9,23 +9,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.noise.mixture import VANISHED, Mixture
-from nclib.noise.scaling import Array, is_scaled, sample, unit_interval, values_1d
+from nclib.noise.mixture import Array, Mixture, is_scaled, sample, two_moments, unit_interval, values_1d
 
 Shape = tuple[float, float]
 Stage = tuple[int, float | None]
 
+#: Stop rule of L2RM's official code: limit of M-steps and least gain in log-likelihood, stage by stage.
 TWO_STAGES: tuple[Stage, ...] = ((10, 1e-2), (10_000, 1e-1))
-"""Stop rule of L2RM's official code: limit of M-steps and least gain in log-likelihood, stage by stage."""
-
+#: Smallest variance that shapes are computed from: equal values would give an infinite shape.
 SPREAD = 1e-12
-"""Smallest variance that shapes are computed from: equal values would give an infinite shape."""
-
+#: Largest logarithm of a density, so that its exponential is finite.
 HIGHEST = 700.0
-"""Largest logarithm of a density, so that its exponential is finite."""
-
+#: Fall of the log-likelihood, relative to it, that is rounding.
 FALL = 1e-12
-"""Fall of the log-likelihood, relative to it, that is rounding."""
 
 
 def beta_moments(x: Array, weight: Array | None = None) -> Shape:
@@ -36,13 +32,8 @@ def beta_moments(x: Array, weight: Array | None = None) -> Shape:
     Parameters
     ----------
     x : ndarray, (n,), inside (0, 1)
-        Values.
     weight : ndarray, (n,), optional
-        Weights >= 0; equal unless given.
-
-    Returns
-    -------
-    (float, float)
+        Not negative; equal unless given.
     """
     w = np.full(x.shape, 1 / x.size) if weight is None else weight / weight.sum()
     m = float(w @ x)
@@ -144,25 +135,20 @@ class BetaMixture(Mixture):
         return cls(None, 1e-4, shapes=((1, 2), (2, 1)), stages=((10, None),), floor=1e-12)
 
     def fit(self, x: Any, start: Any = None) -> Self:
-        """Fit to per-pair values.
+        """Fit to per-pair values and return the mixture.
 
         Parameters
         ----------
         x : Tensor or ndarray, (n,)
-            Values, such as losses; finite. Without ``shapes`` at least 4, and not all equal.
+            Such as losses; finite. Without ``shapes`` at least 4, and not all equal.
         start : array of bool, (n,), optional
             Members of the lower component to start from, in place of two means.
-
-        Returns
-        -------
-        BetaMixture
-            Itself, fitted.
 
         Raises
         ------
         ValueError
-            If ``x`` cannot be fitted: NaN or infinity, fewer than 4 values, constant, outside [0, 1] with
-            ``scale=None``; if a start is given beside ``shapes``.
+            If ``x`` cannot be fitted, or lies outside [0, 1] with ``scale=None``; if a start is given beside
+            ``shapes``.
         """
         values = sample(x) if self.shapes is None else values_1d(x)
         low, high = float(values.min()), float(values.max())
@@ -256,12 +242,11 @@ class BetaMixture(Mixture):
         r = np.empty(n) if lower is None else lower
 
         def m_step() -> bool:
-            n0, s0, q0 = float(r.sum()), float(r @ x), float(r @ x2)
-            size = np.array([n0, n - n0])
-            if size.min() < VANISHED:
+            found = two_moments([float(r.sum()), float(r @ x), float(r @ x2)], [n, sum_x, sum_x2])
+            if found is None:
                 return False
-            m = np.array([s0, sum_x - s0]) / size
-            s2 = np.maximum(np.array([q0, sum_x2 - q0]) / size - m * m, SPREAD)
+            size, m, s2 = found
+            s2 = np.maximum(s2, SPREAD)
             self.a_ = m * (m * (1 - m) / s2 - 1)
             self.b_ = self.a_ * (1 - m) / m
             self.weights_ = size / n

@@ -14,25 +14,12 @@ Seed = int | Sequence[int]
 
 
 def integers(x: Any, name: str) -> Index:
-    """Return ``x`` as an int64 vector, (n,) with n >= 1, or raise an error that names it.
-
-    Parameters
-    ----------
-    x : array-like of int, (n,)
-        Integers >= 0.
-    name : str
-        Word for the error message.
-
-    Returns
-    -------
-    ndarray, int64, (n,)
+    """Return ``x`` as an int64 vector, (n,) with n >= 1 and entries >= 0.
 
     Raises
     ------
-    TypeError
-        If ``x`` does not hold integers.
-    ValueError
-        If ``x`` is not a vector, is empty, or holds a negative number.
+    TypeError, ValueError
+        Naming ``name``, if ``x`` does not hold integers, is no vector, is empty, or holds a negative number.
     """
     array = np.asarray(x)
     if array.dtype.kind not in "iu":
@@ -47,24 +34,10 @@ def integers(x: Any, name: str) -> Index:
 def share(rate: float, n: int) -> int:
     """Return ``floor(rate * n)`` of the decimal rate (0.29 of 100 is 29, not 28).
 
-    Parameters
-    ----------
-    rate : float
-        In [0, 1].
-    n : int >= 0
-        Number of samples.
-
-    Returns
-    -------
-    int
-        In [0, n].
-
     Raises
     ------
-    TypeError
-        If ``rate`` is not a number.
-    ValueError
-        If ``rate`` lies outside [0, 1] or is NaN.
+    TypeError, ValueError
+        If ``rate`` is not a number in [0, 1].
     """
     if isinstance(rate, bool) or not isinstance(rate, (int, float, np.floating, np.integer)):
         raise TypeError(f"rate must be a number in [0, 1], got {rate!r}")
@@ -74,22 +47,7 @@ def share(rate: float, n: int) -> int:
 
 
 def generator(seed: Seed) -> np.random.Generator:
-    """Return a new generator for ``seed``: an integer >= 0 or a sequence of them.
-
-    Parameters
-    ----------
-    seed : int or sequence of int
-        Each >= 0.
-
-    Returns
-    -------
-    numpy.random.Generator
-
-    Raises
-    ------
-    ValueError
-        If ``seed`` is empty, negative or not an integer.
-    """
+    """Return a new generator for ``seed``, an integer >= 0 or a sequence of them; else a ValueError."""
     parts: list[Any] = list(seed) if isinstance(seed, (list, tuple)) else [seed]
     if not parts or any(isinstance(s, bool) or not isinstance(s, (int, np.integer)) or s < 0 for s in parts):
         raise ValueError(f"seed must be an integer >= 0 or a sequence of them, got {seed!r}")

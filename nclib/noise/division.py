@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.noise.scaling import values_1d
+from nclib.noise.mixture import values_1d
 
 
 def _truth(matched: Any, n: int) -> NDArray[np.bool_]:
@@ -17,11 +17,11 @@ def _truth(matched: Any, n: int) -> NDArray[np.bool_]:
     return truth
 
 
-def _probabilities(p_clean: Any) -> NDArray[np.float64]:
+def _checked(p_clean: Any, matched: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     p = values_1d(p_clean, "p_clean")
     if p.min() < 0 or p.max() > 1:
         raise ValueError(f"p_clean must lie in [0, 1], got {p.min():.6g} to {p.max():.6g}")
-    return p
+    return p, _truth(matched, p.size)
 
 
 def auc(score: Any, positive: Any) -> float | None:
@@ -64,7 +64,7 @@ def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
     Parameters
     ----------
     p_clean : Tensor or ndarray, (n,), in [0, 1]
-        Probability of being matched.
+        Probability of being matched, such as ``predict_proba(losses)[:, 0]``.
     matched : array of bool, (n,)
         Ground truth.
     bins : int >= 1
@@ -77,8 +77,7 @@ def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
         observed frequency and stated probability, weighted by bin size;
         ``edges`` (bins + 1), ``count``, ``stated`` and ``observed`` (bins each; None where a bin is empty).
     """
-    p = _probabilities(p_clean)
-    truth = _truth(matched, p.size)
+    p, truth = _checked(p_clean, matched)
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins}")
     index = np.minimum((p * bins).astype(np.int64), bins - 1)
@@ -101,14 +100,10 @@ def division(p_clean: Any, matched: Any, *, threshold: float = 0.5, bins: int = 
 
     Parameters
     ----------
-    p_clean : Tensor or ndarray, (n,), in [0, 1]
-        Probability of being matched, such as ``predict_proba(losses)[:, 0]``.
-    matched : array of bool, (n,)
-        Ground truth.
+    p_clean, matched, bins
+        As in :func:`calibration`.
     threshold : float in [0, 1)
         A pair is called matched if ``p_clean > threshold``.
-    bins : int >= 1
-        Bins of the reliability table.
 
     Returns
     -------
@@ -122,8 +117,7 @@ def division(p_clean: Any, matched: Any, *, threshold: float = 0.5, bins: int = 
     ValueError
         If shapes differ, or probabilities or threshold are out of range.
     """
-    p = _probabilities(p_clean)
-    truth = _truth(matched, p.size)
+    p, truth = _checked(p_clean, matched)
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must lie in [0, 1), got {threshold}")
     called = p > threshold

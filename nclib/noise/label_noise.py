@@ -60,7 +60,7 @@ def symmetric_labels(
     Raises
     ------
     ValueError, TypeError
-        If labels, rate, number of classes or seed are out of range.
+        Naming the argument, what was given and what is allowed.
 
     Examples
     --------
@@ -82,27 +82,11 @@ def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, m
 
     Parameters
     ----------
-    labels : array of int, (n,)
-        True classes, 0..n_classes-1.
-    rate : float in [0, 1]
-        Exactly ``floor(rate * n)`` samples are sent through the mapping.
-    n_classes : int >= 2
-        K.
-    seed : int >= 0, or a sequence of them
-        Seed of this draw.
+    labels, rate, n_classes, seed
+        As in :func:`symmetric_labels`, with the same errors and the same kind of result.
     mapping : array of int, (K,), optional
         Class that each class is mistaken for. Unless given, a random half of the classes is mapped one to
         one onto the other half, which does not change (MRL's official code).
-
-    Returns
-    -------
-    ndarray, int64, (n,)
-        Noisy labels.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If labels, rate, number of classes, mapping or seed are out of range.
     """
     clean = _labels(labels, n_classes)
     rng = generator(seed)
@@ -172,28 +156,15 @@ class LabelNoise:
 
         Parameters
         ----------
-        labels : array of int, (N,)
-            True classes, 0..n_classes-1.
-        rate : float in [0, 1]
-            ``floor(rate * N)`` labels of each modality are redrawn.
-        n_classes : int
-            K.
+        labels, rate, n_classes
+            As in :func:`symmetric_labels`, with the same errors; the rate holds for each modality.
         seed : int >= 0
-            Seed of the draw; nothing else is random.
+            Nothing else is random.
         protocol : {"symmetric", "symmetric_exclusive", "asymmetric"}
             Uniform over all K classes, the true one included (the papers'), so that a share ``1/K`` of the
             redrawn labels stays right; uniform over the K - 1 wrong classes; or one fixed wrong class each.
         scope : {"modality", "pair"}
             Independent draws for images and texts (the papers' protocol), or one draw for both.
-
-        Returns
-        -------
-        LabelNoise
-
-        Raises
-        ------
-        ValueError, TypeError
-            For an unknown protocol or scope, and as :func:`nclib.noise.symmetric_labels`.
 
         Examples
         --------
@@ -217,22 +188,14 @@ class LabelNoise:
         Parameters
         ----------
         path : path
-            The file; the list of the images comes first.
+            The list of the images comes first.
         labels : array of int, (N,)
-            True classes.
-        n_classes : int
-            K.
-
-        Returns
-        -------
-        LabelNoise
+            True classes, 0..n_classes-1.
 
         Raises
         ------
-        FileNotFoundError
-            When there is no such file.
-        ValueError
-            When the lists do not fit the training pairs or a class is out of range.
+        FileNotFoundError, ValueError
+            If there is no such file, the lists do not fit the labels, or a class is out of range.
         """
         truth = np.asarray(labels, np.int64)
         try:
@@ -254,7 +217,7 @@ class LabelNoise:
     @cached_property
     def moved(self) -> int:
         """Number of given labels, of both modalities, that are really wrong."""
-        return sum(int((given != self.truth).sum()) for given in (self.image_labels, self.text_labels))
+        return int((self.image_labels != self.truth).sum() + (self.text_labels != self.truth).sum())
 
     @property
     def true_rate(self) -> float:

@@ -17,6 +17,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,17 +39,15 @@ def _images(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Ind
     return moved[position], int(np.isin(position, chosen).sum())
 
 
-def _captions(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Index, int]:
+def _captions(
+    image_of: Index, rate: float, rng: np.random.Generator, *, all_wrong: bool = False
+) -> tuple[Index, int]:
     chosen = rng.choice(image_of.size, share(rate, image_of.size), replace=False)
     noisy = image_of.copy()
-    noisy[chosen] = image_of[rng.permutation(chosen)]
-    return noisy, chosen.size
-
-
-def _pairs(image_of: Index, rate: float, rng: np.random.Generator) -> tuple[Index, int]:
-    chosen = rng.choice(image_of.size, share(rate, image_of.size), replace=False)
-    noisy = image_of.copy()
-    noisy[chosen] = _exchange(image_of[chosen], np.unique(image_of), rng)
+    if all_wrong:
+        noisy[chosen] = _exchange(image_of[chosen], np.unique(image_of), rng)
+    else:
+        noisy[chosen] = image_of[rng.permutation(chosen)]
     return noisy, chosen.size
 
 
@@ -80,7 +79,7 @@ def _exchange(rows: Index, images: Index, rng: np.random.Generator) -> Index:
 PROTOCOLS: dict[str, Callable[[Index, float, np.random.Generator], tuple[Index, int]]] = {
     "images": _images,
     "captions": _captions,
-    "pairs": _pairs,
+    "pairs": partial(_captions, all_wrong=True),
 }
 """Protocol name to the function that draws it."""
 
@@ -112,8 +111,7 @@ def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images"
     Raises
     ------
     ValueError, TypeError
-        If the rate is outside [0, 1], the protocol or the seed is unknown, or ``image_of`` is not a vector of
-        indices.
+        Naming the argument, what was given and what is allowed.
 
     Examples
     --------
@@ -136,7 +134,7 @@ class Mismatch:
     rate : float or None
         Nominal rate; None for a file of unknown rate.
     seed : int, sequence of int, or None
-        Seed; None for a file.
+        None for a file.
     image_of : ndarray, int64, (n_captions,)
         Image row that each caption is paired with.
     matched : ndarray, bool, (n_captions,)
@@ -153,8 +151,7 @@ class Mismatch:
     true_rate : float
         ``moved / n_captions``.
     checksum : str
-        First 16 hex digits of the SHA-256 of ``image_of`` (int64, little-endian). A saved and reloaded
-        draw keeps it.
+        First 16 hex digits of the SHA-256 of ``image_of`` (int64, little-endian), which saving keeps.
     """
 
     protocol: str
@@ -213,7 +210,7 @@ class Mismatch:
         Parameters
         ----------
         path : path
-            The file. A missing file is an error; nothing is drawn in its place.
+            A missing file is an error; nothing is drawn in its place.
         image_of : array of int, (n_captions,)
             Image row that each caption truly describes.
         captions_per_image : int, optional
@@ -221,17 +218,11 @@ class Mismatch:
         rate : float, optional
             Nominal rate, for the record. Files that papers published are recognised by checksum.
 
-        Returns
-        -------
-        Mismatch
-
         Raises
         ------
-        FileNotFoundError
-            If there is no such file.
-        ValueError
-            If the file is not a ``.npy`` file of whole numbers, fits neither format, fits both in different
-            ways, or is not a permutation.
+        FileNotFoundError, ValueError
+            If there is no such file; if it is not a ``.npy`` file of whole numbers, fits neither format, fits
+            both in different ways, or is not a permutation.
         """
         path = Path(path)
         if not path.is_file():
@@ -256,29 +247,14 @@ class Mismatch:
         found = digest(path)[:16]
         name, known = PUBLISHED.get(found, (None, None))
         source = f"file {path.name}, sha256 {found}" + (f", published: {name}, rate {known}" if name else "")
-        together = _together(noisy, true)
-        return cls(
-            "images" if together else "captions",
-            known if rate is None else float(rate),
-            None,
-            noisy,
-            noisy == true,
-            None,
-            source,
-        )
+        protocol = "images" if _together(noisy, true) else "captions"
+        nominal = known if rate is None else float(rate)
+        return cls(protocol, nominal, None, noisy, noisy == true, None, source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``image_of`` as a caption-level index file that :meth:`from_file` and official code read.
 
-        Parameters
-        ----------
-        path : path
-            Ends in ``.npy``; an existing file is replaced at once or not at all.
-
-        Returns
-        -------
-        Path
-            The file.
+        ``path`` ends in ``.npy`` and is returned; an existing file is replaced at once or not at all.
         """
         path = Path(path)
         if path.suffix != ".npy":
@@ -297,22 +273,12 @@ class Mismatch:
 
 
 def load_index(path: Path) -> NDArray[Any]:
-    """Return the array in a noise-index file; its numbers are not checked.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.npy`` file.
-
-    Returns
-    -------
-    ndarray
-        Shape and type of the file.
+    """Return the array in a ``.npy`` noise-index file; its numbers are not checked.
 
     Raises
     ------
     ValueError
-        When the file cannot be read or is not a ``.npy`` file of numbers.
+        If the file cannot be read or is not a ``.npy`` file of numbers.
     """
     try:
         with open(path, "rb") as file:  # NumPy leaves a damaged archive open

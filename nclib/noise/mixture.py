@@ -13,12 +13,131 @@ from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from nclib.noise.scaling import SCALES, Array, sample, two_means, values_1d
+Array = NDArray[np.float64]
 
+SCALES = ("minmax", None)
+#: Weight, in samples, below which a component has no moments worth taking.
 VANISHED = 1e-6
-"""Weight, in samples, below which a component has no moments worth taking."""
+#: Value that min-max scaling puts in place of 0; one minus it replaces 1 (as in L2RM's official code).
+EDGE = 1e-3
+
+
+def values_1d(x: Any, name: str = "x") -> Array:
+    """Return ``x`` as a float64 vector, (n,), on the host.
+
+    Parameters
+    ----------
+    x : Tensor, ndarray or sequence of float, (n,)
+        A tensor may live on any device and require a gradient.
+    name : str
+        Word for the error message.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``x`` is not numeric, not one-dimensional, is empty, or holds a NaN or an infinity.
+    """
+    if isinstance(x, torch.Tensor):
+        x = x.detach().to("cpu", torch.float64).numpy()
+    values = np.asarray(x)
+    if values.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got dtype {values.dtype}")
+    if values.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, (n,), got shape {values.shape}; flatten it first")
+    if values.size == 0:
+        raise ValueError(f"{name} is empty")
+    values = values.astype(np.float64, copy=False)
+    # A sum is finite exactly when all terms are, unless it overflows: only then look at every value.
+    if not np.isfinite(values.sum()):
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise ValueError(
+                f"{name} holds {bad.size} value(s) that are NaN or infinite, the first at position {bad[0]}; "
+                "a diverged model has no usable losses"
+            )
+    return values
+
+
+def sample(x: Any) -> Array:
+    """Return ``x`` as :func:`values_1d` does; a ValueError unless it has 4 values that are not all equal."""
+    values = values_1d(x)
+    if values.size < 4:
+        raise ValueError(f"x has {values.size} value(s); a mixture of two components needs at least 4")
+    if values.min() == values.max():
+        raise ValueError(
+            f"x is constant (all {values.size} values are {values[0]:.6g}), so there is nothing to "
+            "divide; has the model collapsed?"
+        )
+    return values
+
+
+def is_scaled(low: float, high: float) -> bool:
+    """Return whether data of this range fill the open interval (0, 1), as scaled data do."""
+    return 0 < low <= EDGE and 1 - EDGE <= high < 1
+
+
+def unit_interval(x: Any, low: float | None = None, high: float | None = None) -> Array:
+    """Min-max scale to (0, 1) for a beta mixture.
+
+    ``(x - low) / (high - low)``; results <= 0 become 0.001 and results >= 1 become 0.999, so that of the
+    data that set the range only the extreme points move. Data that already fill (0, 1), with a minimum
+    of at most 0.001 and a maximum of at least 0.999, are returned unchanged: scaling twice changes nothing.
+
+    Parameters
+    ----------
+    x : Tensor or ndarray, (n,)
+    low, high : float, optional
+        Range to scale by; the minimum and maximum of ``x`` unless given.
+
+    Returns
+    -------
+    ndarray, float64, (n,)
+
+    Raises
+    ------
+    ValueError
+        If ``x`` is not finite and one-dimensional, or the range is empty.
+    """
+    values = values_1d(x)
+    if low is None and high is None and is_scaled(float(values.min()), float(values.max())):
+        return values.copy()
+    low = float(values.min()) if low is None else float(low)
+    high = float(values.max()) if high is None else float(high)
+    if not high > low:
+        raise ValueError(f"cannot scale: the range [{low:.6g}, {high:.6g}] is empty (constant values?)")
+    scaled = (values - low) / (high - low)
+    scaled[scaled >= 1] = 1 - EDGE
+    scaled[scaled <= 0] = EDGE
+    return scaled
+
+
+def two_means(ordered: Array, counts: Array | None = None) -> int:
+    """Return how many of the ascending values (m,), of weights ``counts``, form the lower of two exact means.
+
+    That is the cut, in 1..m-1, with the smallest sum of squared distances in one dimension.
+    """
+    weights = np.ones_like(ordered) if counts is None else counts
+    n = np.cumsum(weights)
+    s = np.cumsum(weights * ordered)
+    low = s[:-1] ** 2 / n[:-1]
+    high = (s[-1] - s[:-1]) ** 2 / (n[-1] - n[:-1])
+    return int(np.argmax(low + high)) + 1
+
+
+def two_moments(part: list[float], whole: list[float]) -> tuple[Array, Array, Array] | None:
+    """Sizes, means and variances, (2,) each, of component 0 and of the rest; None if one has no weight.
+
+    ``part`` and ``whole`` are count, sum and sum of squares of component 0 and of all samples.
+    """
+    (n0, s0, q0), (n, s, q) = part, whole
+    size = np.array([n0, n - n0])
+    if size.min() < VANISHED:
+        return None
+    mean = np.array([s0, s - s0]) / size
+    return size, mean, np.array([q0, q - q0]) / size - mean * mean
 
 
 class Mixture(ABC):
@@ -61,12 +180,7 @@ class Mixture(ABC):
         return values_1d(x)
 
     def predict_proba(self, x: Any) -> Array:
-        """Return the posterior of both components.
-
-        Parameters
-        ----------
-        x : Tensor or ndarray, (n,)
-            Values on the scale that ``fit`` saw.
+        """Return the posterior of both components at ``x``, (n,), on the scale that ``fit`` saw.
 
         Returns
         -------
@@ -167,32 +281,20 @@ class GaussianMixture1d(Mixture):
         return cls(max_iter=10, tol=1e-2, floor=5e-4)
 
     def fit(self, x: Any) -> Self:
-        """Fit to per-pair values.
+        """Fit to per-pair values and return the mixture.
 
         Parameters
         ----------
         x : Tensor or ndarray, (n,), n >= 4
-            Values, such as losses; finite and not all equal.
-
-        Returns
-        -------
-        GaussianMixture1d
-            Itself, fitted.
-
-        Raises
-        ------
-        ValueError
-            If ``x`` holds NaN or infinity, fewer than 4 values, or is constant.
+            Such as losses; a ValueError unless they are finite and not all equal.
         """
         values = sample(x)
         low, high = float(values.min()), float(values.max())
-        scaling = self.scale is not None
-        self.range_ = (low, high) if scaling else None
-        shift, span = (low, high - low) if scaling else (0.0, 1.0)
-        w, m, v = self._maximise(*self._histogram((values - shift) / span if scaling else values))
+        self.range_ = None if self.scale is None else (low, high)
+        shift, span = (0.0, 1.0) if self.range_ is None else (low, high - low)
+        w, m, v = self._maximise(*self._histogram((values - shift) / span if self.range_ else values))
         order = np.argsort(m, kind="stable")
-        self.weights_ = w[order]
-        self.means_ = shift + span * m[order]
+        self.weights_, self.means_ = w[order], shift + span * m[order]
         self.variances_ = span * span * v[order]
         return self
 
@@ -215,14 +317,12 @@ class GaussianMixture1d(Mixture):
         n, sum_x, sum_x2 = float(count.sum()), float(total.sum()), float(square.sum())
 
         def m_step(r: Array) -> tuple[Array, Array, Array] | None:
-            n0, s0, q0 = float(r @ count), float(r @ total), float(r @ square)
-            size = np.array([n0, n - n0])
-            if size.min() < VANISHED:
+            found = two_moments([float(r @ count), float(r @ total), float(r @ square)], [n, sum_x, sum_x2])
+            if found is None:
                 return None
-            m = np.array([s0, sum_x - s0]) / size
-            v = np.maximum(np.array([q0, sum_x2 - q0]) / size - m * m, 0.0) + self.floor
+            size, m, v = found
             # Without a floor a component of one repeated value would get an infinite density.
-            return size / n, m, np.maximum(v, 1e-12 * (sum_x2 / n))
+            return size / n, m, np.maximum(np.maximum(v, 0.0) + self.floor, 1e-12 * (sum_x2 / n))
 
         responsibility = (np.arange(centre.size) < two_means(centre, count)).astype(np.float64)
         start = m_step(responsibility)

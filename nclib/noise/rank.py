@@ -18,46 +18,34 @@ from torch import Tensor
 
 
 class RankCorrespondence(NamedTuple):
-    r"""Correlations of pairs and the soft labels made of them.
+    r"""Correlations :math:`corre` of pairs (Eq. 8), their soft labels :math:`y^*` and the anchors (Eq. 9)."""
 
-    Parameters
-    ----------
-    correlation : Tensor, (B,), in [-1, 1]
-        :math:`corre`, Eq. 8.
-    label : Tensor, (B,), in [0, 1]
-        :math:`y^*`, Eq. 9.
-    mu, gamma : Tensor, scalars
-        The anchors of Eq. 9.
-    """
-
-    correlation: Tensor
-    label: Tensor
-    mu: Tensor
-    gamma: Tensor
+    correlation: Tensor  # (B,), in [-1, 1]
+    label: Tensor  # (B,), in [0, 1]
+    mu: Tensor  # scalar
+    gamma: Tensor  # scalar
 
 
 # ------------------------------------------------------------------------------------------------- checks
 
 
-def _matrix(x: Tensor, name: str) -> Tensor:
+def _numbers(x: Tensor, name: str, finite: bool = True) -> Tensor:
+    """Detached floating numbers, half precision raised; refuses NaN and infinity on a CPU."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating dtype, got {x.dtype}")
     x = x.detach()
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def _finite(x: Tensor, name: str) -> Tensor:
+    x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     # Reading a value back would stall an accelerator; there NaN shows in the loss.
     # A sum is finite exactly when all terms are, unless it overflows: only then look at every value.
-    if x.device.type == "cpu" and not bool(x.sum().isfinite()) and not bool(x.isfinite().all()):
+    if finite and x.device.type == "cpu" and not bool(x.sum().isfinite()) and not bool(x.isfinite().all()):
         raise ValueError(f"{name} holds NaN or infinite values; has the network diverged?")
     return x
 
 
 def _features(x: Tensor, bank: Tensor, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
-    x, bank = (_finite(_matrix(value, name), name) for value, name in zip((x, bank), names, strict=True))
+    x, bank = (_numbers(value, name) for value, name in zip((x, bank), names, strict=True))
     if x.ndim != 2 or bank.ndim != 2 or x.shape[1] != bank.shape[1]:
         raise ValueError(
             f"{names[0]} and {names[1]} must be (B, D) and (M, D), got {tuple(x.shape)} and "
@@ -125,10 +113,8 @@ def bank_distances(x: Tensor, bank: Tensor) -> Tensor:
 
     Parameters
     ----------
-    x : Tensor, (B, D)
+    x, bank : Tensor, (B, D) and (M, D)
         Features of one modality.
-    bank : Tensor, (M, D)
-        The bank's features of the same modality.
 
     Returns
     -------
@@ -151,16 +137,15 @@ def nearest_entries(distances: Tensor, k: int) -> Tensor:
     Parameters
     ----------
     distances : Tensor, (B, M)
-        Distances to the entries of a bank, not negative.
+        To the entries of a bank, not negative.
     k : int >= 1
-        Number of entries; all of them when the bank holds fewer.
 
     Returns
     -------
     Tensor of int64, (B, min(k, M))
         Positions in the bank, nearest first.
     """
-    d = _matrix(distances, "distances")
+    d = _numbers(distances, "distances", finite=False)
     if d.ndim != 2 or k < 1:
         raise ValueError(f"distances must be (B, M) and k at least 1, got {tuple(d.shape)} and k={k}")
     # Non-negative floats are ordered as their bits are: one whole number per entry says distance and place.
@@ -215,18 +200,13 @@ def max_ranks(values: Tensor) -> Tensor:
     Parameters
     ----------
     values : Tensor, (..., M)
-        Any finite floating numbers.
+        Finite floating numbers, else a ValueError or TypeError.
 
     Returns
     -------
     Tensor of int64, (..., M), in 1..M
-
-    Raises
-    ------
-    ValueError, TypeError
-        If a value is not a finite floating number.
     """
-    return _at_entries(*_places(_finite(_matrix(values, "values"), "values")))
+    return _at_entries(*_places(_numbers(values, "values")))
 
 
 def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
@@ -247,9 +227,7 @@ def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
     ValueError, TypeError
         If the shapes differ or a value is not a finite floating number.
     """
-    d_image, d_text = (
-        _finite(_matrix(value, name), name) for value, name in ((d_image, "d_image"), (d_text, "d_text"))
-    )
+    d_image, d_text = _numbers(d_image, "d_image"), _numbers(d_text, "d_text")
     if d_image.shape != d_text.shape or d_image.ndim < 1:
         raise ValueError(
             f"d_image and d_text must both be (..., M), got {tuple(d_image.shape)} and {tuple(d_text.shape)}"
@@ -291,19 +269,9 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     Parameters
     ----------
     correlation : Tensor, (N,), N >= 1
-        Correlations, best those of a whole data set.
-
-    Returns
-    -------
-    mu, gamma : Tensor, scalar
-        On the device of the correlations.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If there are none, or they are not finite floating numbers.
+        Best those of a whole data set; finite, else a ValueError.
     """
-    r = _finite(_matrix(correlation, "correlation"), "correlation")
+    r = _numbers(correlation, "correlation")
     if r.ndim != 1 or len(r) == 0:
         raise ValueError(f"correlation must be a non-empty vector, got shape {tuple(r.shape)}")
     n = len(r)
@@ -322,7 +290,6 @@ def rank_labels(correlation: Tensor, mu: Tensor | float, gamma: Tensor | float) 
     Parameters
     ----------
     correlation : Tensor, (B,)
-        :math:`corre`.
     mu, gamma : float or scalar Tensor
         From :func:`rank_anchors`.
 
@@ -330,7 +297,7 @@ def rank_labels(correlation: Tensor, mu: Tensor | float, gamma: Tensor | float) 
     -------
     Tensor, (B,), in [0, 1]
     """
-    r = _matrix(correlation, "correlation")
+    r = _numbers(correlation, "correlation", finite=False)
     low, high = (torch.as_tensor(v, dtype=r.dtype, device=r.device) for v in (mu, gamma))
     low = low.clamp_min(0)
     above = (r > high).to(r.dtype)
@@ -361,12 +328,12 @@ def rank_correspondence(
     Returns
     -------
     RankCorrespondence
-        Correlation and label of each pair, and the anchors, without gradient.
+        Without gradient.
 
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, or values that are not finite floating numbers.
+        As in :func:`bank_distances`.
 
     Examples
     --------

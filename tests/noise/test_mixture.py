@@ -221,7 +221,7 @@ def test_histogram_loses_nothing_visible():
 
 
 def test_two_means_is_the_best_cut():
-    from nclib.noise.scaling import two_means
+    from nclib.noise.mixture import two_means
 
     x = np.sort(two_groups(60, 6, overlap=True))
     spread = [x[:k].var() * k + x[k:].var() * (60 - k) for k in range(1, 60)]
