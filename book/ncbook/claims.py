@@ -55,7 +55,6 @@ def ledger(runs: Runs) -> pd.DataFrame:
     Parameters
     ----------
     runs : Runs
-        From :func:`ncbook.load_runs`.
 
     Returns
     -------
@@ -95,7 +94,7 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
     table : DataFrame
         From :func:`ledger`.
     paper : str
-        One paper; all when empty.
+        All when empty.
     """
     part = table[table["paper"] == paper] if paper else table
     rows = []

@@ -23,7 +23,6 @@ def mean_text(values: Sequence[float], digits: int = 1, *, count: bool = True) -
     Parameters
     ----------
     values : sequence of float
-        One value per run.
     digits : int
         Decimals.
     count : bool
@@ -149,10 +148,8 @@ def paired(
         Rows with columns ``seed`` and ``value``. The same seed gives both the same noise and first weights.
     value : str
         Metric.
-    name : str
-        What is compared, for text.
-    digits : int
-        Decimals in text.
+    name, digits
+        As in :class:`Difference`.
 
     Returns
     -------

@@ -37,89 +37,40 @@ OPTIONS = re.compile(r"^(matching|marginals|variant)=")  # named by their value 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One comparison of a claim, as written in ``claims.yml``.
+    """One comparison of a claim, as written in ``claims.yml``."""
 
-    Parameters
-    ----------
-    ours, theirs : str, mapping, or list
-        Settings that are compared: a variant of the paper's method or column = value pairs. ``*`` in a
-        variant matches every recorded value of one option; as a column's value every other recorded value.
-    best : str
-        Column in which ``ours`` is compared with the best of ``others``.
-    others : list of str or {"recorded", "robust", "robust and plain"}
-        Values of that column.
-    least : int
-        Number of others that such a comparison needs.
-    column, minus : str, str or float
-        Column of the same runs, and the column or number that is taken from it.
-    metric : str or list of str
-        Metric; by default rSum, or mean average precision for labels.
-    where : mapping
-        Column = value pairs of all runs; a list means any of its values.
-    query : str
-        Further condition, as :meth:`pandas.DataFrame.query` takes it.
-    values : str
-        Condition on the ``value`` of a matched variant; ``usual`` is that of the usual runs.
-    conditions : list of str
-        Columns that must agree; the usual ones by default.
-    digits : int
-        Decimals; by default 1, or 3 for labels and columns.
-    name : str
-        Text before the condition, with ``{ours}``, ``{theirs}`` and ``{metric}``.
-    turn : bool
-        Reverse the sign.
-    """
-
+    # A variant of the paper's method or column = value pairs, or a list. ``*`` in a variant matches every
+    # recorded value of one option; as a column's value it means every other recorded value.
     ours: Any = None
     theirs: Any = None
-    best: str = ""
-    others: str | Sequence[str] = "recorded"
-    least: int = 1
-    column: str = ""
+    best: str = ""  # column in which ``ours`` is compared with the best of ``others``
+    others: str | Sequence[str] = "recorded"  # or "robust", "robust and plain", a list of values
+    least: int = 1  # number of others that such a comparison needs
+    column: str = ""  # of the same runs, from which ``minus``, a column or a number, is taken
     minus: str | float = 0
-    metric: str | Sequence[str] = ""
-    where: Mapping[str, Any] = field(default_factory=dict)
-    query: str = ""
-    values: str = ""
-    conditions: Sequence[str] = ()
-    digits: int | None = None
-    name: str | None = None
-    turn: bool = False
+    metric: str | Sequence[str] = ""  # by default rSum, or mean average precision for labels
+    where: Mapping[str, Any] = field(default_factory=dict)  # column = value pairs; a list means any of it
+    query: str = ""  # further condition, as DataFrame.query takes it
+    values: str = ""  # condition on the ``value`` of a matched variant; ``usual`` is that of the usual runs
+    conditions: Sequence[str] = ()  # columns that must agree; the usual ones by default
+    digits: int | None = None  # by default 1, or 3 for labels and columns
+    name: str | None = None  # text before the condition, with {ours}, {theirs} and {metric}
+    turn: bool = False  # reverse the sign
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that comparisons decide, as written in ``claims.yml``.
-
-    Parameters
-    ----------
-    paper : str
-        The paper.
-    compare : sequence of Comparison
-        All of them count.
-    rule : str
-        Name in :data:`ncbook.evidence.RULES`.
-    limit : float, optional
-        Limit of the rule ``small``.
-    decides : str
-        Only differences whose name starts so decide; all when empty.
-    rates : sequence of float
-        Rates that the claim speaks of.
-    data : mapping, optional
-        Runs whose data are named; those of the paper's method by default.
-    lead, missing : str
-        Meaning of the numbers; runs that would have to be recorded.
-    """
+    """A claim that comparisons decide, as written in ``claims.yml``."""
 
     paper: str
-    compare: Sequence[Comparison]
-    rule: str = "above"
-    limit: float | None = None
-    decides: str = ""
-    rates: Sequence[float] = ()
-    data: Mapping[str, Any] | None = None
-    lead: str = ""
-    missing: str = ""
+    compare: Sequence[Comparison]  # all of them count
+    rule: str = "above"  # name in ncbook.evidence.RULES
+    limit: float | None = None  # of the rule ``small``
+    decides: str = ""  # only differences whose name starts so decide; all when empty
+    rates: Sequence[float] = ()  # that the claim speaks of
+    data: Mapping[str, Any] | None = None  # runs whose data are named; by default those of the paper's method
+    lead: str = ""  # meaning of the numbers
+    missing: str = ""  # runs that would have to be recorded
 
     def verdict(self, runs: Runs) -> Verdict:
         """Return the verdict on the claim from recorded runs."""
@@ -169,19 +120,10 @@ def reported(paper: str) -> list[Comparison]:
 
 
 def runs_of(paper: str, runs: Runs, query: str = "") -> pd.DataFrame:
-    """Return the recorded runs that a paper's claims are about, with derived columns.
+    """Return the recorded runs that a paper's claims are about, or those of ``query``, with derived columns.
 
     ``lost`` is what the last epoch loses against the selected one, ``called_share`` and ``clean_share`` are
     the shares of training pairs that a method calls matched and that are.
-
-    Parameters
-    ----------
-    paper : str
-        The paper.
-    runs : Runs
-        From :func:`ncbook.load_runs`.
-    query : str
-        Condition on the runs, in place of the paper's own in ``claims.yml``.
     """
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
     if "last.map_avg" in table:

@@ -32,10 +32,8 @@ class Verdict:
         Numbers, or the reason why there are none.
     n : int
         Seeds (or problems) in the smallest comparison; 0 when nothing was tested.
-    data : str
-        Data and preset.
-    test : str
-        How the comparison was made.
+    data, test : str
+        Data and preset, and how the comparison was made.
     """
 
     word: str
@@ -81,22 +79,8 @@ def compare(
 ) -> list[Difference]:
     """Return the difference of two settings under every condition in which both were recorded.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Recorded runs.
-    ours, theirs : mapping
-        Column = value pairs of either side.
-    value : str
-        Metric.
-    digits : int
-        Decimals in text.
-    conditions : sequence of str
-        Columns that must agree.
-    name : str
-        What is compared, put before the condition.
-    **where
-        Column = value pairs of both sides.
+    ``ours``, ``theirs`` and ``where`` are column = value pairs, of either side and of both; ``conditions``
+    are columns that must agree.
     """
     found = []
     for at, part in conditions_of(select(table, **where), conditions):
@@ -115,19 +99,7 @@ def within(
     name: str = "",
     **where: Any,
 ) -> list[Difference]:
-    """Return a column minus another column, or a number, of the same runs, per condition.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Recorded runs.
-    ours : str
-        Column.
-    theirs : str or float
-        Column or number.
-    digits, conditions, name, **where
-        As in :func:`compare`.
-    """
+    """Return a column minus another column, or a number, of the same runs, per condition."""
     part = select(table, **where)
     columns = [ours, *([theirs] if isinstance(theirs, str) else [])]
     if part.empty or not set(columns) <= set(part):
@@ -156,22 +128,8 @@ def best_other(
     """Return ours minus the best of the others, by mean, under every condition where both were recorded.
 
     Only others with every seed of ours count, so that the best is chosen among equals; conditions with fewer
-    than ``least`` of them are left out.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Recorded runs.
-    column : str
-        Column that tells ours from the others: ``method``, ``model`` or ``variant``.
-    ours : str
-        Value of ours.
-    others : iterable of str, optional
-        Values of the others; by default every other recorded one.
-    value, digits, conditions, name, **where
-        As in :func:`compare`.
-    least : int
-        Number of others that a comparison needs.
+    than ``least`` of them are left out. ``ours`` and ``others`` (by default all recorded) are values of
+    ``column``; the rest is as in :func:`compare`.
     """
     table = select(table, **where)
     rivals = set(table.get(column, ())) if others is None else set(others)
@@ -247,18 +205,7 @@ def conclude(
 ) -> Verdict:
     """Return a verdict with its evidence; untested when no condition has two seeds on both sides.
 
-    Parameters
-    ----------
-    differences : sequence of Difference
-        Comparisons.
-    data : str
-        Data and preset in words.
-    word : str
-        Verdict; by default that of :func:`verdict_of`.
-    lead : str
-        Meaning of the numbers.
-    missing : str
-        Runs that would have to be recorded.
+    ``lead`` says what the numbers mean, ``missing`` names the runs that would have to be recorded.
     """
     word = word or verdict_of(differences)
     counted = [d for d in differences if d.n > 1]

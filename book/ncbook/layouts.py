@@ -34,22 +34,17 @@ class Layout:
 
     Parameters
     ----------
-    paper, table : str
-        As in the CSV files.
-    title : str
-        What the table shows.
-    protocol : str
-        What is known of data, noise, split, number of models and selection.
+    paper, table, title, protocol : str
+        Paper and number as in the CSV files; what the table shows; what is known of data, noise, split,
+        number of models and selection.
     rows, columns : tuple of str
         Fields that make the row headings and the column headings, outermost first.
     file : {"retrieval", "category_map", "resources"}
         CSV file that holds its cells; see :func:`ncbook.printed`.
-    number : str
-        Number as the paper prints it, where it differs from ``table``.
+    number, note : str
+        Number as the paper prints it, where it differs from ``table``; remark for the reader.
     noise : {"", "images", "captions"}
         The kind of mismatch here that comes nearest.
-    note : str
-        Remark for the reader.
     reference : str
         Row that measured differences are taken against: ``plain`` (plain training of the same model),
         ``full method`` (the row's method with usual settings), ``deep_sm``, or a name for plain OMIT.
@@ -112,13 +107,7 @@ PAPERS = tuple(dict.fromkeys(paper for paper, _ in LAYOUTS))
 
 
 def layout_of(paper: str, table: str) -> Layout:
-    """Return the layout of a printed table.
-
-    Raises
-    ------
-    ValueError
-        For a table that does not exist, naming those that do.
-    """
+    """Return the layout of a printed table; for an unknown one a ValueError that names those that exist."""
     if (paper, str(table)) not in LAYOUTS:
         known = "; ".join(f"{p}: {', '.join(t for q, t in LAYOUTS if q == p)}" for p in PAPERS)
         raise ValueError(f"no table {table!r} of {paper!r}; there are {known}")

@@ -13,63 +13,28 @@ from itertools import groupby
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table on a page.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    marks : tuple of str
-        Footnotes that it refers to.
-    own : str
-        Second line, for measured values.
-    kind : str
-        CSS class.
-    link : str
-        Page that the text links to.
-    """
+    """One cell of a table on a page."""
 
     text: str
-    marks: tuple[str, ...] = ()
-    own: str = ""
-    kind: str = "nc-value"
-    link: str = ""
+    marks: tuple[str, ...] = ()  # footnotes that it refers to
+    own: str = ""  # second line, for measured values
+    kind: str = "nc-value"  # CSS class
+    link: str = ""  # page that the text links to
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table on a page; a notebook displays it as HTML.
+    """A table on a page; a notebook displays it as HTML."""
 
-    Parameters
-    ----------
-    slug : str
-        Identifier in the page, and name of the file to download.
-    title : str
-        Heading of the table.
-    kind : {"printed", "measured", "ledger", "errata"}
-        Where the numbers come from; shown as a label and a colour.
-    lines : sequence of str
-        How the numbers were made.
-    names : tuple of str
-        Names of the row headings.
-    columns : sequence of tuple of str
-        Column headings, outermost first.
-    rows : sequence of (row headings, cells)
-    notes : mapping of str to str
-        Footnotes by mark.
-    file : str
-        Content of the file to download (CSV).
-    """
-
-    slug: str
+    slug: str  # identifier in the page, and name of the file to download
     title: str
-    kind: str
-    lines: Sequence[str]
-    names: Sequence[str]
-    columns: Sequence[tuple[str, ...]]
-    rows: Sequence[tuple[Sequence[Cell], Sequence[Cell]]]
-    notes: dict[str, str] = field(default_factory=dict)
-    file: str = ""
+    kind: str  # key of KINDS: where the numbers come from, shown as a label and a colour
+    lines: Sequence[str]  # how the numbers were made
+    names: Sequence[str]  # of the row headings
+    columns: Sequence[tuple[str, ...]]  # headings, outermost first
+    rows: Sequence[tuple[Sequence[Cell], Sequence[Cell]]]  # row headings, cells
+    notes: dict[str, str] = field(default_factory=dict)  # footnotes by mark
+    file: str = ""  # CSV to download
 
     def _repr_html_(self) -> str:
         marks = {name: str(i + 1) for i, name in enumerate(self.notes)}

@@ -35,9 +35,7 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
 
     Parameters
     ----------
-    name : str
-        One of ``retrieval``, ``category_map``, ``claims``, ``figures``, ``hyperparameters``, ``resources``,
-        ``anomalies``.
+    name : {"retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies"}
     **where
         Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
 
@@ -171,8 +169,8 @@ def paper_table(paper: str, table: str) -> pd.DataFrame:
     Returns
     -------
     DataFrame of str
-        Methods and settings in rows, data sets, directions and metrics in columns; ``–`` where
-        nothing is printed.
+        Methods and settings in rows, data sets, directions and metrics in columns; ``–`` where nothing is
+        printed.
 
     Raises
     ------

@@ -20,7 +20,6 @@ def report_table(paper: str, runs: Runs) -> Table:
     ----------
     paper : {"L2RM", "OMIT", "REPAIR", "UOT-RCL"}
     runs : Runs
-        From :func:`ncbook.load_runs`.
 
     Returns
     -------

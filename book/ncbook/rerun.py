@@ -18,12 +18,8 @@ class Rerun:
 
     Parameters
     ----------
-    row : str
-        Row of the table.
-    data : str
-        Data as the paper names them.
-    rate : str
-        Rate of the noise; empty where none is added.
+    row, data, rate : str
+        Of the table, as printed; ``rate`` is empty where no noise is added.
     arguments : mapping
         What :func:`nclib.run` is called with, besides the place of the data.
     """

@@ -71,10 +71,6 @@ def load_runs(
     dataset, preset : str, optional
         Keep only runs on this data, or of this preset.
 
-    Returns
-    -------
-    Runs
-
     Raises
     ------
     ValueError
@@ -131,14 +127,8 @@ def recorded_run(method: str, **values: Any) -> records.Record | None:
 
     Parameters
     ----------
-    method : str
-        Method of either task.
-    **values
-        Parameters of :func:`nclib.run`.
-
-    Returns
-    -------
-    Record or None
+    method, **values
+        As for :func:`nclib.run`.
 
     Raises
     ------
@@ -243,15 +233,9 @@ def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None 
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """Return the rows with the given values.
+    """Return the rows with the given values: column = value, where a list means any of its values.
 
-    Parameters
-    ----------
-    table : DataFrame
-        Recorded runs.
-    **where
-        Column = value; a list means any of its values. Floats match to 1e-9, a missing column matches
-        nothing.
+    Floats match to 1e-9, a missing column matches nothing.
     """
     if not where:
         return table

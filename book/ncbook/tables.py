@@ -142,10 +142,8 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "quick") 
 
     Parameters
     ----------
-    paper, table : str
-        As in :func:`ncbook.paper_table`.
-    runs : Runs
-        From :func:`ncbook.load_runs`.
+    paper, table, runs
+        As in :func:`printed_table`.
     preset : str
         Preset of the runs.
 

@@ -2,8 +2,7 @@
 
 import pandas as pd
 import pytest
-from ncbook import category_tables as tables
-from ncbook.chapters import category_baselines as figures
+from ncbook.chapters import category_baselines as tables
 
 from nclib import label_noise
 
@@ -71,7 +70,7 @@ def test_ablation_rows_are_recorded_under_their_options():
         for k, variant in enumerate(["default", "plc=off", "lam=0.0", "confident=random", "gamma=0.1"])
     ])  # fmt: skip
     other = runs.assign(method="mrl")
-    html = figures.ablation(pd.concat([runs, other])).to_html()
+    html = tables.ablation(pd.concat([runs, other])).to_html()
     assert [f"{k / 10:.3f} (1)" in html for k in range(5)] == [True, True, True, True, False]
     for row in tables.ABLATIONS.values():
         label_noise.build("uot_rcl", **row)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from ncbook import show
-from ncbook.chapters.common import Finished
+from ncbook.chapters.common import Finished, kind_of_pair, training
 from nclib import plots
 from nclib.methods.bicro import by_reliability, closeness_ratios, global_vectors, n_anchors, noisy_labels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
 
 QUERIES = 1500  # noisy pairs that the figures look at
 LABELS = {
@@ -38,27 +34,14 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Anchors:
-    """Anchors of one batch of pairs that the last division calls clean, and pairs it calls noisy.
-
-    Parameters
-    ----------
-    run : Finished
-    rows : ndarray, int, (M,)
-        The anchors among the training pairs.
-    images, captions : Tensor, (M, D)
-        Their global vectors.
-    noisy : ndarray, int
-        Pairs that the last division calls noisy, in random order.
-    batch : int
-        Pairs of the batch from which the anchors were chosen.
-    """
+    """Anchors of one batch of pairs that the last division calls clean, and pairs it calls noisy."""
 
     run: Finished
-    rows: np.ndarray
-    images: Tensor
+    rows: np.ndarray  # the anchors among the training pairs, (M,)
+    images: Tensor  # their global vectors, (M, D)
     captions: Tensor
-    noisy: np.ndarray
-    batch: int
+    noisy: np.ndarray  # pairs that the last division calls noisy, in random order
+    batch: int  # pairs of the batch from which the anchors were chosen
 
     def judge(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return some pairs' cosines with all anchors, by picture and by caption, and their soft labels."""
@@ -81,14 +64,7 @@ def _seen(run: Finished, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def anchors(run: Finished, seed: int) -> Anchors:
-    """Choose anchors as the method does, from one batch of pairs that the last division calls clean.
-
-    Parameters
-    ----------
-    run : Finished
-    seed : int
-        Of the choice of the batch.
-    """
+    """Choose anchors as the method does, from a random batch of pairs that the last division calls clean."""
     rng, options, n = np.random.default_rng(seed), run.options, len(run.matched)
     p_clean = run.last.get("p_clean", np.ones(n))  # without a fitted division every pair counts as clean
     ranked = np.argsort(-p_clean, kind="stable")
@@ -104,7 +80,7 @@ def anchors(run: Finished, seed: int) -> Anchors:
 def nearest_anchors(found: Anchors) -> Figure | None:
     """Draw noisy pairs with the anchors whose picture, and whose caption, is nearest."""
     run, matched = found.run, found.run.matched
-    split, pictures = run.trainer.pairs.split, run.trainer.pairs.image_of.numpy()
+    split, pictures = run.trainer.pairs.split, run.image_of
     if not (len(found.noisy) and split.has_pictures):
         return None
     examples: list[int] = []
@@ -113,25 +89,18 @@ def nearest_anchors(found: Anchors) -> Figure | None:
         once = np.sort(np.unique(pictures[some], return_index=True)[1])  # a picture has several captions
         examples += list(some[once[:2]])
     by_picture, by_caption, labels = found.judge(np.array(examples))
-    shown: list[list[tuple[int, list[tuple[str, str]]]]] = [[], [], []]
-    for k, row in enumerate(examples):
-        colour = plots.MATCHED if matched[row] else plots.MISMATCHED
-        kind = "really matched" if matched[row] else "really mismatched"
-        lines = [(f"{kind}, label {labels[k]:.2f}", colour), (split.captions.text(row), "#222222")]
-        shown[0].append((row, lines))
-        for part, name, order in ((1, "picture", by_picture), (2, "caption", by_caption)):
-            c = int(order[k].argmax())
+    rows, lines = list(examples), []
+    for row, label in zip(examples, labels, strict=True):
+        kind, colour = kind_of_pair(matched[row])
+        lines.append([(f"really {kind}, label {label:.2f}", colour), (split.captions.text(row), "#222222")])
+    for name, order in (("picture", by_picture), ("caption", by_caption)):
+        for k, c in enumerate(order.argmax(1)):
             anchor = int(found.rows[c])
             numbers = f"cos picture {by_picture[k, c]:.2f}, caption {by_caption[k, c]:.2f}"
-            head = (f"anchor, nearest {name}", plots.ACCENT)
-            shown[part].append(
-                (anchor, [head, (split.captions.text(anchor), "#222222"), (numbers, "#444444")])
-            )
-    flat = [entry for part in shown for entry in part]
-    rows = [row for row, _ in flat]
-    return plots.captioned_pictures(
-        split, pictures[rows].tolist(), [text for _, text in flat], columns=len(examples)
-    )
+            text = (split.captions.text(anchor), "#222222")
+            lines.append([(f"anchor, nearest {name}", plots.ACCENT), text, (numbers, "#444444")])
+            rows.append(anchor)
+    return plots.captioned_pictures(split, pictures[rows].tolist(), lines, columns=len(examples))
 
 
 def soft_labels(found: Anchors) -> Figure | None:
@@ -144,16 +113,13 @@ def soft_labels(found: Anchors) -> Figure | None:
     x, y = (np.take_along_axis(v, nearest[:, None], 1)[:, 0] for v in (by_picture, by_caption))
     figure, ((left, right),) = plots.panels(1, 2, height=3.6, width_ratios=(1, 1.15))
     low = min(x.min(), y.min(), 0)
-    for flag, colour, mark, name in (
-        (False, plots.MISMATCHED, "x", "really mismatched"),
-        (True, plots.MATCHED, "o", "really matched"),
-    ):
-        part = truth == flag
-        left.scatter(x[part], y[part], s=12, marker=mark, color=colour, alpha=0.5, lw=1, label=name)
+    for flag, mark in ((False, "x"), (True, "o")):
+        part, (kind, colour) = truth == flag, kind_of_pair(flag)
+        look = {"s": 12, "marker": mark, "color": colour, "alpha": 0.5, "lw": 1}
+        left.scatter(x[part], y[part], label=f"really {kind}", **look)
     left.plot([low, 1], [low, 1], color="#444444", lw=1)
-    left.set(
-        xlabel="cosine of the pictures", ylabel="cosine of the captions", title="Query and nearest anchor"
-    )
+    left.set(xlabel="cosine of the pictures", ylabel="cosine of the captions")
+    left.set_title("Query and nearest anchor")
     left.legend(loc="lower right", fontsize=8)
     plots.by_truth(right, labels, truth, np.linspace(0, 1, 26), "% of kind")
     right.set(xlabel="soft label", ylabel="% of the pairs of that kind", title="Soft labels")
@@ -167,7 +133,7 @@ def soft_labels(found: Anchors) -> Figure | None:
 
 def label_table(run: Finished) -> Styler:
     """Show division, anchors and soft labels against the truth, and where the margin goes, by epoch."""
-    curve = pd.DataFrame([row for row in run.record.curves if row["phase"] == "training"]).set_index("epoch")
+    curve = training(run.record)
     curve = curve[[c for c in LABELS if c in curve]].astype(float).rename(columns=LABELS)
     wrong = np.tile(~run.matched, 2)
     for kind in ("clean", "noisy"):
@@ -178,10 +144,5 @@ def label_table(run: Finished) -> Styler:
             if margin.sum():
                 share = margin[wrong].sum() / margin.sum()
                 curve.loc[epoch, f"margin that goes to mismatched pairs, {kind} batches"] = share
-    return show(
-        curve.T,
-        "labels",
-        "Against the truth, mean of both networks; labels of noisy pairs exist from the second half on",
-        digits=3,
-        missing="–",
-    )
+    caption = "Against the truth, mean of both networks; labels of noisy pairs exist from the second half on"
+    return show(curve.T, "labels", caption, digits=3, missing="–")

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
-from ncbook import category_tables as tables
-from ncbook import show
-from ncbook.chapters.common import stored_benchmark
+from ncbook import mean_text, papers, show
+from ncbook.chapters.common import ONLY_PRINTED, devices, stored_benchmark, wide
+from ncbook.layouts import DIRECTION, LAYOUTS
+from ncbook.match import STAND_INS, category_method
+from ncbook.notebook import NO_RECORD
 from ncbook.runs import select
 from nclib import Record, plots
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib.runs import LoadedRun
+from nclib.runs import LoadedRun
 
 FAMILIES = {
     "no labels": ["pls", "mcca", "dcca", "dccae"],
@@ -27,6 +25,81 @@ FAMILIES = {
     "robust": ["mrl", "elrcmr", "uot_rcl"],
 }
 MAPS = {"map_i2t": "image → text", "map_t2i": "text → image"}
+WHY_NOT = {  # printed methods that are not rerun, and why
+    "GSS-SL": (
+        "neither its code nor its exact objective and settings are public; a label regression with the parts "
+        "that are known stands in, under its own name"
+    ),
+    "FGCrossNet": (
+        "an image network trained end to end on pictures, frames, spectrograms and drawn texts; how it was "
+        "reduced to fixed features is not documented; its losses on fixed features stand in, under their own "
+        "name"
+    ),
+    "SMLN": (
+        "no public code; the function of the eigenvalues that its loss is made of, the neighbour counts and "
+        "the training settings cannot be recovered from the sources at hand"
+    ),
+}
+PRINTED_ONLY = {name: (why, STAND_INS.get(name, "")) for name, why in WHY_NOT.items()}  # reason, stand-in
+ABLATIONS = LAYOUTS["UOT-RCL", "IV"].options  # rows of Table IV -> options of uot_rcl
+UNLABELLED = ("mcca", "pls", "dcca", "dccae")  # label noise cannot change them
+RATES = (0.2, 0.4, 0.6, 0.8)
+
+
+def printed_methods() -> dict[str, str]:
+    """Return the methods that are rerun under their printed name: printed name -> method."""
+    names = dict.fromkeys(row["method"] for row in papers.rows_of("UOT-RCL", "II"))
+    return {name: category_method(name) for name in names if name not in PRINTED_ONLY}
+
+
+def printed_map(table: str, dataset: str) -> pd.DataFrame:
+    """Return a printed table of UOT-RCL, one row per method, columns (direction, noise rate), in [0, 1].
+
+    A ValueError when the paper has no such table for that data.
+    """
+    rows = papers.printed("category_map", paper="UOT-RCL", table=table, dataset=dataset)
+    if rows.empty:
+        raise ValueError(f"UOT-RCL has no values for {dataset!r} in Table {table!r}")
+    places = {"direction": rows["direction"].map(DIRECTION), "noise_rate": rows["noise_rate"].astype(float)}
+    cells = wide(rows.assign(**places), "method", ["direction", "noise_rate"], "map")
+    cells.columns.names = ["", "noise"]
+    return cells
+
+
+def measured_map(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return mean ± standard deviation (seeds) of recorded runs, in the form of :func:`printed_map`.
+
+    ``names`` leads from the column ``row`` of the runs to the name shown; rows without runs say "no record".
+    """
+    columns = pd.MultiIndex.from_product([list(DIRECTION.values()), RATES], names=["", "noise"])
+    table = pd.DataFrame(NO_RECORD, index=pd.Index(list(names.values()), name="method"), columns=columns)
+    for (row, rate), part in runs.groupby(["row", "noise_rate"]) if len(runs) else ():
+        for key, direction in DIRECTION.items() if row in names and rate in RATES else ():
+            table.loc[names[row], (direction, rate)] = mean_text(list(part[f"map_{key}"]), 3)
+    return table
+
+
+def _printed_means(table: str, dataset: str) -> pd.DataFrame:
+    """Return the mean of both printed directions, noise rates in rows, methods in columns."""
+    return printed_map(table, dataset).rename(index=printed_methods()).T.groupby(level="noise").mean()
+
+
+def rank_agreement(runs: pd.DataFrame, dataset: str, table: str) -> pd.DataFrame:
+    """Compare the order of methods in a printed table with that of the measured runs.
+
+    Returns per noise rate Spearman's rank correlation of the mean of both directions, and the number of
+    methods.
+    """
+    theirs = _printed_means(table, dataset).T
+    found = []
+    for rate in theirs.columns:
+        part = runs[runs["noise_rate"] == rate] if len(runs) else runs
+        ours = part.groupby("row")["map_avg"].mean() if len(part) else pd.Series(dtype=float)
+        both = pd.concat([theirs[rate].rename("theirs"), ours.rename("ours")], axis=1, join="inner")
+        if len(both) >= 3:
+            correlation = both["theirs"].corr(both["ours"], method="spearman")
+            found.append({"noise": rate, "rank correlation": correlation, "methods": len(both)})
+    return pd.DataFrame(found, columns=["noise", "rank correlation", "methods"])
 
 
 def speed() -> Styler | None:
@@ -47,20 +120,12 @@ def speed() -> Styler | None:
 
 
 def live_bars(records: Mapping[str, Record], run: LoadedRun) -> Figure:
-    """Draw the test mAP of the runs in both directions, with the level of a random order.
-
-    Parameters
-    ----------
-    records : mapping
-        Method to its record.
-    run : LoadedRun
-        One of the runs, for the classes of its test pairs.
-    """
+    """Draw the test mAP of the runs in both directions, and the level of a random order."""
     labels = run.dataset.test.labels
     chance = np.square(np.bincount(labels) / len(labels)).sum()  # what a random order tends to
     figure, ((axis,),) = plots.panels(1, 1, 8.0, 2.9)
     rows = {
-        name + ("\n(no labels)" if name in tables.UNLABELLED else ""): r.metrics["test"]
+        name + ("\n(no labels)" if name in UNLABELLED else ""): r.metrics["test"]
         for name, r in records.items()
     }
     table = pd.DataFrame(rows).T[list(MAPS)].rename(columns=MAPS)
@@ -79,9 +144,7 @@ def live_table(records: Mapping[str, Record]) -> Styler:
             "best epoch": r.best_epoch,
             "seconds": r.cost["seconds"],
             "chosen on validation": ", ".join(
-                f"{k.removeprefix('chosen_')} {v:g}"
-                for k, v in r.diagnostics.items()
-                if k.startswith("chosen_")
+                f"{k.removeprefix('chosen_')} {v:g}" for k, v in r.diagnostics.items() if "chosen_" in k
             ),
         }
         for name, r in records.items()
@@ -95,15 +158,9 @@ def live_table(records: Mapping[str, Record]) -> Styler:
 
 
 def printed(table: str, dataset: str) -> Styler:
-    """Show a printed table of UOT-RCL.
-
-    Parameters
-    ----------
-    table, dataset : str
-        As for :func:`ncbook.category_tables.printed_map`.
-    """
-    caption = f"Printed in the paper (Table {table}, {dataset}); nothing here was measured."
-    cells, name = tables.printed_map(table, dataset), f"printed-{table}-{dataset}".lower()
+    """Show a printed table of UOT-RCL."""
+    caption = f"Printed in the paper (Table {table}, {dataset}); {ONLY_PRINTED}"
+    cells, name = printed_map(table, dataset), f"printed-{table}-{dataset}".lower()
     return show(cells, name, caption, digits=3, best=True).format_index(_short, axis=1)
 
 
@@ -114,17 +171,11 @@ def _short(heading: object) -> str:
 
 def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: str) -> Styler:
     """Show recorded runs in the form of a printed table; ``row`` of the runs to the name shown."""
-    return show(tables.measured_map(runs, names), name, caption).format_index(_short, axis=1)
+    return show(measured_map(runs, names), name, caption).format_index(_short, axis=1)
 
 
 def slopes(runs: pd.DataFrame) -> Figure | None:
-    """Draw mAP, mean of both directions, over the noise rate, one panel per family of methods.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        Columns ``method``, ``noise_rate``, ``map_avg``; runs of a method at a rate become mean and spread.
-    """
+    """Draw mAP, mean of both directions, over the noise rate, one panel per family of methods."""
     if runs.empty:
         return None
     figure, axes = plots.panels(2, 2, 8.4, 5.6, sharey=True, sharex=True)
@@ -135,7 +186,7 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
             if len(mean):
                 axis.plot(mean.index, mean, marker=mark, ms=5, color=colour, label=name)
                 axis.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, lw=0)
-        axis.set(title=family, xticks=tables.RATES, xlim=(0.15, 0.85))
+        axis.set(title=family, xticks=RATES, xlim=(0.15, 0.85))
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     for axis in axes[1]:
@@ -148,8 +199,7 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
 
 def printed_slopes() -> Figure | None:
     """Draw the printed mAP on Wikipedia over the noise rate, one panel per family of methods."""
-    cells = tables.printed_map("II", "Wikipedia").rename(index=tables.printed_methods())
-    mean = cells.T.groupby(level="noise").mean().rename_axis("noise_rate").reset_index()
+    mean = _printed_means("II", "Wikipedia").rename_axis("noise_rate").reset_index()
     return slopes(mean.melt(id_vars="noise_rate", var_name="method", value_name="map_avg"))
 
 
@@ -157,25 +207,17 @@ def reasons() -> Styler:
     """Show the printed methods that are not rerun, why, and what stands in."""
     rows = [
         {"printed row": name, "why it is not rerun": why, "stand-in": stand_in or "none"}
-        for name, (why, stand_in) in tables.PRINTED_ONLY.items()
+        for name, (why, stand_in) in PRINTED_ONLY.items()
     ]
     return show(pd.DataFrame(rows), "reasons", index=False)
 
 
 def measured(runs: pd.DataFrame) -> Styler:
-    """Show the rows of Table II from recorded runs with the options of the preset.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        From :func:`ncbook.chapters.recorded_labels`, with the options of the preset.
-    """
-    names = {method: name for name, method in tables.printed_methods().items()}
-    names |= {stand_in: f"{stand_in} (stand-in)" for _, stand_in in tables.PRINTED_ONLY.values() if stand_in}
-    where = ", ".join(sorted(set(runs["device"]))) or "no records here"
-    caption = (
-        f"Measured: emoji_category, preset quick, symmetric noise drawn for images and texts apart; {where}."
-    )
+    """Show the rows of Table II from recorded runs with the options of the preset."""
+    names = {method: name for name, method in printed_methods().items()}
+    names |= {stand_in: f"{stand_in} (stand-in)" for _, stand_in in PRINTED_ONLY.values() if stand_in}
+    where = f"symmetric noise drawn for images and texts apart; {devices(runs) or 'no records here'}"
+    caption = f"Measured: emoji_category, preset quick, {where}."
     return _measured(runs.assign(row=runs["method"]), names, "measured", caption)
 
 
@@ -183,7 +225,7 @@ def order(runs: pd.DataFrame) -> Styler | None:
     """Show the rank correlation between printed and measured means, by data set and noise rate."""
     runs = runs.assign(row=runs["method"])
     places = (("II", "Wikipedia"), ("I", "NUS-WIDE"), ("I", "XMediaNet"))
-    parts = [tables.rank_agreement(runs, data, table).assign(printed=data) for table, data in places]
+    parts = [rank_agreement(runs, data, table).assign(printed=data) for table, data in places]
     found = pd.concat(parts)
     if found.empty:
         return None
@@ -198,9 +240,9 @@ def ablation(runs: pd.DataFrame) -> Styler:
     """Show the rows of Table IV from all recorded runs of UOT-RCL."""
     rows = {
         " ".join(f"{k}={v}" for k, v in options.items()) or "default": name
-        for name, options in tables.ABLATIONS.items()
+        for name, options in ABLATIONS.items()
     }
     runs = select(runs, method="uot_rcl", variant=list(rows))
     caption = "Measured: emoji_category, preset quick, mean ± standard deviation (seeds)."
-    names = {name: name for name in tables.ABLATIONS}
+    names = {name: name for name in ABLATIONS}
     return _measured(runs.assign(row=runs["variant"].map(rows)), names, "measured-four", caption)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 import nclib
 from ncbook import RECORDED, means, printed, recorded, recorded_run, show
 from nclib import plots
+from nclib.data import Dataset
 from nclib.runs import epoch_arrays, experiment_of
+from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib.data import Dataset
-    from nclib.runs.pair_trainer import PairTrainer
-
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
+ONLY_PRINTED = "nothing here was measured."
 
 
 @dataclass(frozen=True)
@@ -58,21 +56,27 @@ class Finished:
         """Options of the run's method."""
         return dict(self.record.settings["method_options"])
 
+    @property
+    def image_of(self) -> np.ndarray:
+        """Picture of each training pair, int, (N,)."""
+        return self.trainer.pairs.image_of.numpy()
+
 
 def finished(record: Record) -> Finished:
-    """Open a finished run for figures that look inside.
-
-    Parameters
-    ----------
-    record : Record
-        Of a run on pairs, whose folder holds the checkpoint.
-
-    Returns
-    -------
-    Finished
-    """
+    """Open a finished run on pairs, whose folder holds the checkpoint, for figures that look inside."""
     run = nclib.open_run(record)
     return Finished(record, run.trainer, run.dataset, run.noise.matched, epoch_arrays(record.folder))
+
+
+def kind_of_pair(matched: bool) -> tuple[str, str]:
+    """Return the words for a pair that is really matched, or is not, and their colour."""
+    return ("matched", plots.MATCHED) if matched else ("mismatched", plots.MISMATCHED)
+
+
+def wide(rows: pd.DataFrame, index: Any, columns: str, value: str = "value") -> pd.DataFrame:
+    """Return printed values as numbers, in the order of print: ``columns`` beside each other."""
+    rows = rows.assign(number=rows[value].astype(float))
+    return rows.pivot_table(index=index, columns=columns, values="number", sort=False)
 
 
 def printed_rates(methods: Sequence[str] = (), *, paper: str = "L2RM", table: str = "6") -> Styler:
@@ -89,10 +93,9 @@ def printed_rates(methods: Sequence[str] = (), *, paper: str = "L2RM", table: st
     rows = printed("retrieval", paper=paper, dataset="Flickr30K", metric="rsum", **where)
     if methods:
         rows = rows[rows["method"].isin(methods)]
-    rows = rows.drop_duplicates(["method", "noise_rate"]).assign(value=lambda r: r["value"].astype(float))
-    cells = rows.pivot_table(index="method", columns="noise_rate", values="value", sort=False)
-    cells.columns.name = "mismatch rate"
-    caption = f"Printed in the paper of {paper}; nothing here was measured."
+    rows = rows.drop_duplicates(["method", "noise_rate"])
+    cells = wide(rows, "method", "noise_rate").rename_axis(columns="mismatch rate")
+    caption = f"Printed in the paper of {paper}; {ONLY_PRINTED}"
     return show(cells, "printed", caption, digits=1, missing="", best=True)
 
 
@@ -111,7 +114,7 @@ def beside(
         ``auto`` takes recorded runs and trains the first of ``others`` where none is recorded; ``train``
         trains all; ``none`` takes no others.
     others : sequence of str
-        Methods to stand beside it.
+        Methods beside it.
     **own
         Parameters of the others that differ, such as a schedule of their own.
 
@@ -143,15 +146,14 @@ def recorded_or_run(method: str, **values: Any) -> Record:
 
 
 def stored_benchmark(name: str) -> dict[str, Any] | None:
-    """Return a stored result of the scripts in ``book/bench``; None where it is not stored.
-
-    Parameters
-    ----------
-    name : str
-        Name of its file in ``book/results``, such as ``bench/map.json``.
-    """
+    """Return a stored result of ``book/bench``, such as ``bench/map.json``; None where there is none."""
     path = RECORDED / name
     return json.loads(path.read_text("utf8")) if path.is_file() else None
+
+
+def training(record: Record) -> pd.DataFrame:
+    """Return what a run logged of its training epochs, warm-up left out, by epoch."""
+    return pd.DataFrame([row for row in record.curves if row["phase"] == "training"]).set_index("epoch")
 
 
 def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str, caption: str) -> Styler:
@@ -165,7 +167,7 @@ def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str
     name, caption : str
         Of the table.
     """
-    curve = pd.DataFrame([row for row in record.curves if row["phase"] == "training"]).set_index("epoch")
+    curve = training(record)
     curve = curve[[c for c in names if c in curve]].astype(float)
     curve = curve.rename(columns=dict(names) if isinstance(names, Mapping) else {})
     return show(curve.T, name, caption, digits=3, missing="–")
@@ -191,40 +193,48 @@ def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
     ensemble = any("single" in r.metrics for r in compared.values())
     rows = {}
     for name, r in compared.items():
-        rows[name] = {k: r.metrics["test"][k] for k in RECALLS} | {"rSum": r.metrics["test"]["rsum"]}
+        test = r.metrics["test"]
+        rows[name] = {k: test[k] for k in RECALLS} | {"rSum": test["rsum"]}
         if ensemble:
-            rows[name]["rSum, one network"] = r.metrics.get("single", r.metrics["test"])["rsum"]
+            rows[name]["rSum, one network"] = r.metrics.get("single", test)["rsum"]
             rows[name]["networks"] = 1 + ("single" in r.metrics)
-        rows[name] |= {
-            "best epoch": r.best_epoch,
-            "epochs in all": len(r.curves),
-            "seconds": r.cost["seconds"],
-            "on": r.environment["device"],
-        }
+        rows[name] |= {"best epoch": r.best_epoch, "epochs in all": len(r.curves)} | cost_of(r)
     record, s = run.record, run.record.settings
-    return show(
-        pd.DataFrame(rows),
-        "recalls",
+    caption = (
         f"Measured: {record.data['name']}, preset {s['preset']}, model {s['model']}, seed {s['seed']}, "
         f"{'' if ensemble else 'one model, '}best epoch on {record.data['val_images']} validation pictures, "
-        f"{record.data['test_images']} test pictures. Noise: {run.trainer.pairs.noise.describe()}",
-        digits=1,
+        f"{record.data['test_images']} test pictures. Noise: {run.trainer.pairs.noise.describe()}"
     )
+    return show(pd.DataFrame(rows), "recalls", caption, digits=1)
 
 
-def _as_preset(runs: pd.DataFrame) -> pd.Series:
-    """Return whether a run has its preset's own schedule and options; the loss of plain training is free."""
-    own = pd.Series(True, index=runs.index)
-    for (method, model), part in runs.groupby(["method", "model"]):
-        usual = nclib.resolve(method, model=model).flat()
-        expected = {k: usual[k] for k in ("warmup_epochs", "epochs", "batch_size", "lr")}
-        expected |= {f"method_{k}": v for k, v in usual["method_options"].items()}
+def cost_of(record: Record) -> dict[str, Any]:
+    """Return seconds and device of a run, as rows or columns of a table."""
+    return {"seconds": record.cost["seconds"], "on": record.environment["device"]}
+
+
+def labelled(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return runs with a column ``label``: the method, of plain training also its loss."""
+    plain = "plain (" + runs["method_loss"].astype(str) + ")"
+    return runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
+
+
+def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
+    """Return the runs with their preset's own schedule and options; the loss of plain training is free."""
+    own = pd.Series(False, index=runs.index)
+    for (method, model, data, preset), part in runs.groupby(["method", "model", "dataset", "preset"]):
+        if method not in nclib.methods.available():
+            continue
+        settings = nclib.resolve(method, model=model, dataset=data, preset=preset, **given)
+        options = settings.flat()["method_options"]
+        expected = asdict(settings.schedule) | {f"method_{k}": v for k, v in options.items()}
         if method == "plain":
             del expected["method_loss"]
-        for column, value in expected.items():
-            if column in part:  # an option that a record does not have yet was at its default
-                own[part.index] &= (part[column] == value) | part[column].isna()
-    return own
+        known = {k: v for k, v in expected.items() if k in part}
+        # An option that a record does not have yet was at its default.
+        equal = [(part[column] == value) | part[column].isna() for column, value in known.items()]
+        own[part.index] = np.logical_and.reduce(equal)
+    return runs[own]
 
 
 def recorded_rates(
@@ -253,12 +263,9 @@ def recorded_rates(
     if not taken:
         print(f"no recorded runs of {method} here: this needs a checkout of the book")
         return runs.iloc[:0]
-    runs = runs[runs["model"].isin(taken)]
-    runs = runs[_as_preset(runs)].copy()
-    plain = "plain (" + runs["method_loss"].astype(str) + ")"
-    runs["label"] = runs["method"].where(runs["method"] != "plain", plain)
-    if "single_rsum" in runs and runs.loc[runs["method"] == method, "single_rsum"].notna().any():
-        alone = runs[runs["method"] == method]
+    runs = labelled(as_preset(runs[runs["model"].isin(taken)]))
+    alone = runs[runs["method"] == method]
+    if "single_rsum" in runs and alone["single_rsum"].notna().any():
         alone = alone.assign(label=method + ONE, rsum=alone["single_rsum"])
         runs = pd.concat([runs, alone], ignore_index=True)
     return runs[runs["label"].isin([method, method + ONE, *others])]
@@ -294,6 +301,11 @@ def rates(runs: pd.DataFrame) -> Figure | None:
     return figure
 
 
+def devices(runs: pd.DataFrame) -> str:
+    """Return the devices on which runs were recorded."""
+    return ", ".join(sorted(set(runs["device"])))
+
+
 def rate_table(
     runs: pd.DataFrame, name: str = "recorded", by: Sequence[str] = ("model", "label"), caption: str = ""
 ) -> Styler | None:
@@ -315,8 +327,7 @@ def rate_table(
     table = means(runs, by, "mrate").rename_axis(columns="mismatch rate")
     usual = (
         "Measured, preset quick: rSum on 500 test pictures, mean ± standard deviation (seeds); best epoch on "
-        "the validation pictures; image-level noise drawn with the run's seed; "
-        + ", ".join(sorted(set(runs["device"])))
+        f"the validation pictures; image-level noise drawn with the run's seed; {devices(runs)}"
     )
     return show(table, name, caption or usual)
 
@@ -344,11 +355,11 @@ def gains(
     DataFrame
         One row per setting and other method: mean, standard deviation, smallest and largest gain, and seeds.
     """
-    wide = runs.pivot_table(index=[*by, "seed"], columns=among, values=value)
-    gain = wide.drop(columns=method).rsub(wide[method], axis=0).stack().dropna()
-    table = gain.groupby([*by, among]).agg(["mean", "std", "min", "max", "count"])
-    table.columns = ["mean gain", "standard deviation", "smallest gain", "largest gain", "seeds"]
-    return table
+    table = runs.pivot_table(index=[*by, "seed"], columns=among, values=value)
+    gain = table.drop(columns=method).rsub(table[method], axis=0).stack().dropna()
+    found = gain.groupby([*by, among]).agg(["mean", "std", "min", "max", "count"])
+    found.columns = ["mean gain", "standard deviation", "smallest gain", "largest gain", "seeds"]
+    return found
 
 
 def paired(runs: pd.DataFrame, method: str) -> Styler | None:
@@ -360,9 +371,7 @@ def paired(runs: pd.DataFrame, method: str) -> Styler | None:
         From :func:`recorded_rates`.
     method : str
     """
-    if runs.empty:
-        return None
-    table = gains(runs, method, ["model", "mrate"]).drop(columns="largest gain")
+    table = gains(runs, method, ["model", "mrate"]).drop(columns="largest gain") if len(runs) else runs
     if table.empty:
         return None
     table.index.names = ["model", "mismatch rate", "against"]

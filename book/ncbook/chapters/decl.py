@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 import nclib
 from ncbook import recorded, show
 from ncbook.chapters.common import Finished, rate_table
 from nclib import Record, plots
 from nclib.methods.decl import evidence, evidential_loss, hardness, published_warmup
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
 
 OFFICIAL = {  # steps per epoch, epochs of warm-up and after it, line
     "Flickr30K": (1133, 5, 40, "-"),
@@ -27,18 +25,8 @@ OFFICIAL = {  # steps per epoch, epochs of warm-up and after it, line
 
 
 def beliefs(options: Any) -> Figure:
-    """Draw three beliefs about three candidates as densities, and the evidential loss over a logit.
-
-    Parameters
-    ----------
-    options : DECLOptions
-        ``tau`` and ``lam2`` of the run.
-    """
-    logits = {
-        "sure of A": [1.2, -0.6, -0.8],
-        "all three fit": [0.8, 0.8, 0.8],
-        "none fits": [-1.2, -1.2, -1.2],
-    }
+    """Draw three beliefs about three candidates as densities, and the evidential loss over a logit."""
+    logits = {"sure of A": [1.2, -0.6, -0.8], "all three fit": [0.8] * 3, "none fits": [-1.2] * 3}
     grid = np.linspace(0.004, 0.992, 110)
     p1, p2 = (g.ravel() for g in np.meshgrid(grid, grid))
     p1, p2 = p1[p1 + p2 < 0.996], p2[p1 + p2 < 0.996]
@@ -111,12 +99,8 @@ def hardness_curves(record: Record) -> Figure:
     n = [hardness(i, size, options["eta"], options["mu"]) / size for i in range(1, steps + 1)]
     label = f"this run: warm-up {s['warmup_epochs']} of {len(record.curves)} epochs"
     line(label, warm, steps, np.arange(1, steps + 1) / steps, n, color=plots.MATCHED)
-    axis.set(
-        xlabel="share of all steps (ticks: end of warm-up)",
-        ylabel="hardness n / batch size",
-        ylim=(0, 1.02),
-        xlim=(0, 1),
-    )
+    axis.set(xlabel="share of all steps (ticks: end of warm-up)", ylabel="hardness n / batch size")
+    axis.set(ylim=(0, 1.02), xlim=(0, 1))
     axis.legend(loc="upper right")
     return figure
 

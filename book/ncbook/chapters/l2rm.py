@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters.common import Finished
+from ncbook.chapters.common import Finished, labelled
 from nclib import Record, plots
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
 SPLIT = (
-    "auc",
-    "division_precision",
-    "division_recall",
-    "rematch_precision",
-    "rematch_relevance",
-    "best_relevance",
-    "given_relevance",
-    "chance_relevance",
+    *("auc", "division_precision", "division_recall", "rematch_precision"),
+    *("rematch_relevance", "best_relevance", "given_relevance", "chance_relevance"),
 )
 
 
 def rematched_examples(run: Finished, seed: int) -> Figure | None:
-    """Draw rematched pairs: the four with the largest share, and four at random.
-
-    Parameters
-    ----------
-    run : Finished
-    seed : int
-        Of the random ones.
-    """
+    """Draw rematched pairs: the four with the largest share, and four drawn with a seed."""
     last, split = run.last, run.trainer.pairs.split
     if "rematch_mass" not in last or not split.has_pictures:
         return None
@@ -46,27 +29,19 @@ def rematched_examples(run: Finished, seed: int) -> Figure | None:
     if not len(rows):
         return None
     pair, new = last["rematch_image"][rows], last["rematch_caption"][rows]
-    pictures = run.trainer.pairs.image_of.numpy()[pair]
-    lines = []
+    pictures, lines = run.image_of[pair], []
     for p, n, picture, share in zip(pair, new, pictures, last["rematch_share"][rows], strict=True):
         true = 100 * split.relevance([picture], [n])[0, 0]
-        lines.append(
-            [
-                ("✗ " + split.captions.text(p), plots.MISMATCHED),
-                ("➜ " + split.captions.text(n), plots.MATCHED),
-                (f"share {share:.2f}, {true:.0f} % of it true", "#222222"),
-            ]
-        )
+        given = ("✗ " + split.captions.text(p), plots.MISMATCHED)
+        found = ("➜ " + split.captions.text(n), plots.MATCHED)
+        lines.append([given, found, (f"share {share:.2f}, {true:.0f} % of it true", "#222222")])
     return plots.captioned_pictures(split, pictures, lines)
 
 
 def longer_runs() -> pd.DataFrame:
     """Return the recorded runs of ten training epochs on SAF at rate 0.6."""
     runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images", epochs=10, mrate=0.6)
-    if not runs.empty:
-        plain = "plain (" + runs["method_loss"].astype(str) + ")"
-        runs["label"] = runs["method"].where(runs["method"] != "plain", plain)
-    return runs
+    return runs if runs.empty else labelled(runs)
 
 
 def longer_curves(runs: pd.DataFrame) -> Figure | None:
@@ -81,15 +56,8 @@ def longer_table(runs: pd.DataFrame) -> Styler | None:
     """Show test rSum of the longer runs."""
     if runs.empty:
         return None
-    table = runs.groupby("label").agg(
-        **{
-            "test rSum, mean": ("rsum", "mean"),
-            "lowest": ("rsum", "min"),
-            "highest": ("rsum", "max"),
-            "seeds": ("seed", "count"),
-            "best epoch, mean": ("best_epoch", "mean"),
-        }
-    )
-    table.index.name = None
+    columns = {"rsum": ["mean", "min", "max", "count"], "best_epoch": ["mean"]}
+    table = runs.groupby("label").agg(columns).rename_axis(index=None)
+    table.columns = ["test rSum, mean", "lowest", "highest", "seeds", "best epoch, mean"]
     caption = "Measured, preset quick with 2 + 10 epochs, mismatch rate 0.6, otherwise as above"
     return show(table, "longer", caption, digits=1)

@@ -5,27 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
-from ncbook.chapters.common import stored_benchmark
+from ncbook.chapters.common import ONLY_PRINTED, stored_benchmark
 from nclib import Record, losses, models, plots
+from nclib.data import Split
 from nclib.models.cross import word_attention
 from nclib.models.scoring import evaluating
-from nclib.runs import cpu_threads
+from nclib.runs import LoadedRun, cpu_threads
 from nclib.runs.record import RECALLS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib.data import Split
-    from nclib.runs import LoadedRun
 
 KINDS = {  # where image and caption meet; in all other models regions meet words
     **dict.fromkeys(("vse", "vse_inf", "clip"), "dual"),
@@ -68,24 +64,12 @@ def _milliseconds(work: Callable[[], object], device: torch.device) -> float:
 def timings(record: Record, run: LoadedRun) -> pd.DataFrame:
     """Time a training step and scoring of every model, untrained, in the size and with the data of a run.
 
-    Parameters
-    ----------
-    record : Record
-        Of the run.
-    run : LoadedRun
-
-    Returns
-    -------
-    DataFrame
-        One row per model: ``step, ms`` and ``scoring, ms``, processor time of this process.
+    One row per model: ``step, ms`` and ``scoring, ms``, processor time of this process.
     """
     settings, data, trainer = record.settings, run.dataset, run.trainer
     sizes = {k: v for k, v in settings["model_options"].items() if k in ("embed_dim", "sim_dim", "word_dim")}
-    sizes |= {
-        "feature_dim": data.feature_dim,
-        "vocab_size": data.vocabulary.size,
-        "n_regions": data.n_regions,
-    }
+    sizes |= {"feature_dim": data.feature_dim, "n_regions": data.n_regions}
+    sizes["vocab_size"] = data.vocabulary.size
     batch = trainer.batch(torch.arange(min(settings["batch_size"], trainer.n_pairs)))
     test = data.test.part(0, min(32, data.test.n_images))
 
@@ -107,25 +91,11 @@ def timings(record: Record, run: LoadedRun) -> pd.DataFrame:
 
 
 def recall_and_time(record: Record, timed: pd.DataFrame) -> pd.DataFrame:
-    """Return recalls and times of all models, best first: recorded runs, and the run of this page.
-
-    Parameters
-    ----------
-    record : Record
-        Of a run of plain training.
-    timed : DataFrame
-        From :func:`timings`.
-    """
+    """Return recalls and times of all models, best first: recorded runs, and this run of plain training."""
     s = record.settings
+    own = {"mrate": s["mrate"], "method_loss": s["method_options"]["loss"]}
     runs = recorded(
-        method="plain",
-        method_loss=s["method_options"]["loss"],
-        preset="quick",
-        dataset="emoji",
-        mrate=s["mrate"],
-        protocol="images",
-        seed=0,
-        epochs=3,
+        method="plain", dataset="emoji", protocol="images", preset="quick", seed=0, epochs=3, **own
     )
     known = runs.drop_duplicates("model").set_index("model") if len(runs) else pd.DataFrame(columns=COLUMNS)
     table = known.reindex(timed.index)[COLUMNS].astype(float).join(timed)
@@ -157,8 +127,8 @@ def scatter(table: pd.DataFrame) -> Figure:
     for name, row in found.iterrows():
         at = (row["step, ms"], row["rsum"])
         axis.annotate(str(name), at, xytext=(6, 4), textcoords="offset points", fontsize=9)
-    axis.set(xscale="log", xlabel="processor time of a training step here, ms", title="Recall and time")
-    axis.set_ylabel("rSum on test (max 600)")
+    axis.set(xlabel="processor time of a training step here, ms", ylabel="rSum on test (max 600)")
+    axis.set(xscale="log", title="Recall and time")
     axis.xaxis.set_major_formatter("{x:g}")
     axis.xaxis.set_minor_formatter("{x:g}")
     axis.margins(x=0.15, y=0.15)
@@ -173,22 +143,13 @@ def printed_matching() -> Styler:
     rows = recall.merge(clock, on=["backbone", "method"], suffixes=("", " time"))
     rows = rows.rename(columns={"value": "rSum", "value time": "matching time, s"})
     table = rows.set_index(["backbone", "method"])[["rSum", "matching time, s"]]
-    return show(table, "printed", "Printed in the paper; nothing here was measured.")
+    return show(table, "printed", f"Printed in the paper; {ONLY_PRINTED}")
 
 
 def attention(run: LoadedRun, shown: int = 4, n_words: int = 4) -> Figure | None:
     """Draw where the words of captions look in their own pictures, the first of the test split.
 
-    Parameters
-    ----------
-    run : LoadedRun
-    shown, n_words : int
-        Pictures, and words of each.
-
-    Returns
-    -------
-    Figure or None
-        None for a model without regions and words, and for data without pictures or boxes.
+    None for a model without regions and words, and for data without pictures or boxes.
     """
     network, test, device = run.trainer.networks[0], run.dataset.test, run.trainer.device
     rows = np.arange(shown)
@@ -214,8 +175,6 @@ def attention(run: LoadedRun, shown: int = 4, n_words: int = 4) -> Figure | None
 
 def _boxes(axis: Axes, split: Split, image: int, share: np.ndarray) -> None:
     """Draw a picture with its boxes, each as strong as its share; the largest share stands in its box."""
-    from matplotlib.patches import Rectangle
-
     assert split.boxes is not None
     picture = split.picture(image)
     height, width = picture.shape[:2]

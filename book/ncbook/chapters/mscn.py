@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import show
@@ -16,10 +18,6 @@ from ncbook.chapters.common import Finished
 from nclib import methods, plots
 from nclib.methods.mscn import score_margins
 from nclib.methods.parts.meta import MetaPairs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
 
 SCORES = {
     "auc": "division: AUC",
@@ -35,21 +33,14 @@ BATCHES = 6  # timed; the first one warms up
 
 
 def margins(alpha: float = 0.2) -> Figure:
-    """Draw the margin over the score beside the exponential margin of NCR and BiCro.
-
-    Parameters
-    ----------
-    alpha : float
-        The largest margin.
-    """
+    """Draw the margin, at most ``alpha``, over the score beside the exponential margin of NCR and BiCro."""
     s = torch.linspace(0, 1, 201)
     figure, ((axis,),) = plots.panels(1, 1, 5.2, 2.8)
     axis.plot(s, score_margins(s, alpha), color=plots.MATCHED, label="MSCN")
     other = "exponential (NCR, BiCro), label s"
     axis.plot(s, alpha * (10**s - 1) / 9, "--", color=plots.NEUTRAL, label=other)
-    axis.set(
-        xlabel="score s of the pair", ylabel="margin", title="Margin by score", ylim=(0, None), xlim=(0, 1)
-    )
+    axis.set(xlabel="score s of the pair", ylabel="margin", title="Margin by score")
+    axis.set(ylim=(0, None), xlim=(0, 1))
     axis.legend(fontsize=8)
     return figure
 
@@ -151,8 +142,5 @@ def look_ahead_cost(run: Finished) -> Styler:
         }
     torch.set_num_threads(threads)
     network.load_state_dict(before)
-    return show(
-        pd.DataFrame(rows).T,
-        "cost",
-        f"Measured now: batches of {size}, model {settings['model']}, median of {BATCHES - 1} batches",
-    )
+    caption = f"Measured now: batches of {size}, model {settings['model']}, median of {BATCHES - 1} batches"
+    return show(pd.DataFrame(rows).T, "cost", caption)

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
-from ncbook.chapters.common import Finished
+from ncbook.chapters.common import ONLY_PRINTED, Finished, training, wide
 from nclib import Record, losses, noise, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
 
 
 def printed_by_protocol() -> Styler:
     """Show the rSum of NCR on Flickr30K as two later papers print it, for the two noise protocols."""
-    parts: dict[tuple[str, str, str], dict[str, float]] = {}
+    parts, names = [], ["printed in", "what is moved", "method"]
     for paper, number, kind in (("L2RM", "6", "images"), ("REPAIR", "I", "captions, most likely")):
-        table = printed("retrieval", paper=paper, table=number, dataset="Flickr30K", metric="rsum")
-        table = table[table["method"].isin(["SGR", "NCR"])]
-        for (method, rate), value in table.groupby(["method", "noise_rate"])["value"].first().items():
-            parts.setdefault((paper, kind, method), {})[rate] = float(value)
-    cells = pd.DataFrame(parts).T
-    cells = cells[sorted(cells.columns)]
-    cells.index.names, cells.columns.name = ["printed in", "what is moved", "method"], "mismatch rate"
-    caption = "Printed in other papers; nothing here was measured."
-    return show(cells, "printed", caption, digits=1, missing="")
+        rows = printed("retrieval", paper=paper, table=number, dataset="Flickr30K", metric="rsum")
+        rows = rows[rows["method"].isin(["SGR", "NCR"])].drop_duplicates(["method", "noise_rate"])
+        parts.append(rows.assign(**{"printed in": paper, "what is moved": kind}))
+    cells = wide(pd.concat(parts), names, "noise_rate").sort_index().sort_index(axis=1)
+    cells = cells.rename_axis(columns="mismatch rate")
+    return show(cells, "printed", f"Printed in other papers; {ONLY_PRINTED}", digits=1, missing="")
 
 
 def label_and_margin() -> Figure:
@@ -40,21 +33,13 @@ def label_and_margin() -> Figure:
     label = rectified_label(grid[None], grid[:, None])
     drawn = left.contourf(grid, grid, label, levels=np.linspace(0, 1, 11), cmap="cividis")
     figure.colorbar(drawn, ax=left, label="rectified label")
-    left.set(
-        xlabel="posterior w (the peer's division)",
-        ylabel="prediction P (own network)",
-        title="Label of a clean pair",
-    )
+    left.set(xlabel="posterior w (the peer's division)", ylabel="prediction P (own network)")
+    left.set_title("Label of a clean pair")
     left.axvspan(0, 0.5, facecolor="none", edgecolor="white", hatch="//", lw=0)
-    left.text(
-        0.25, 0.5, "noisy:\nmean of both P", ha="center", va="center", backgroundcolor="white", fontsize=9
-    )
-    looks = {
-        "exponential": ("-", plots.MATCHED),
-        "linear": ("--", plots.MISMATCHED),
-        "sine": (":", plots.ACCENT),
-    }
-    for kind, (style, colour) in looks.items():
+    centred = {"ha": "center", "va": "center", "fontsize": 9}
+    left.text(0.25, 0.5, "noisy:\nmean of both P", backgroundcolor="white", **centred)
+    kinds, colours = ("exponential", "linear", "sine"), (plots.MATCHED, plots.MISMATCHED, plots.ACCENT)
+    for kind, style, colour in zip(kinds, ("-", "--", ":"), colours, strict=True):
         right.plot(grid, losses.soft_margins(grid, kind=kind), style, color=colour, label=kind)
     right.set(xlabel="rectified label", ylabel="margin", title="Soft margin")
     right.legend()
@@ -63,11 +48,11 @@ def label_and_margin() -> Figure:
 
 def entering(record: Record) -> None:
     """Print validation rSum before and after the noisy pairs enter training."""
-    training = [row for row in record.curves if row["phase"] == "training"]
-    first = next((row["epoch"] for row in training if "loss_noisy" in row), None)
-    before = [row["val_rsum"] for row in training if first is not None and row["epoch"] < first]
-    after = [row["val_rsum"] for row in training if first is not None and row["epoch"] >= first]
+    rows = [row for row in record.curves if row["phase"] == "training"]
+    start = next((i for i, row in enumerate(rows) if "loss_noisy" in row), 0)
+    before, after = ([row["val_rsum"] for row in part] for part in (rows[:start], rows[start:]))
     if before and after:
+        first = rows[start]["epoch"]
         print(f"validation rSum before the noisy pairs entered (epoch {first}): {before[-1]:.1f}")
         print(f"after the first epoch with them: {after[0]:.1f}; best with them: {max(after):.1f}")
     else:
@@ -75,16 +60,9 @@ def entering(record: Record) -> None:
 
 
 def labels(run: Finished) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return which pairs both networks call clean, and noisy, with their rectified labels.
+    """Return which pairs both networks call clean, and noisy, bool (N,), with rectified labels, float (N,).
 
-    Parameters
-    ----------
-    run : Finished
-
-    Returns
-    -------
-    dict
-        Name to (chosen, label): bool (N,) and float (N,); empty where the last epoch kept no division.
+    Empty where the last epoch kept no division.
     """
     last, options = run.last, run.options
     if "p_clean" not in last:
@@ -137,21 +115,22 @@ def label_table(run: Finished) -> Styler | None:
 
 def switch_table() -> Styler | None:
     """Show validation rSum of the recorded runs around the epoch in which noisy pairs enter."""
-    runs, rows = recorded(dataset="emoji", method="ncr", preset="quick"), []
-    for _, run in runs.iterrows():
-        values = [row["val_rsum"] for row in Record.load(run["path"]).curves if row["phase"] == "training"]
+    runs, keys = (
+        recorded(dataset="emoji", method="ncr", preset="quick"),
+        ["model", "protocol", "mismatch rate"],
+    )
+    rows = []
+    for _, run in runs.rename(columns={"mrate": "mismatch rate"}).iterrows():
+        values = training(Record.load(run["path"]))["val_rsum"].tolist()
         start = int(run["epochs"]) // 2
         if 0 < start < len(values):
-            numbers = {
-                "last without": values[start - 1],
-                "first with": values[start],
-                "last epoch": values[-1],
-            }
-            where = {"model": run["model"], "protocol": run["protocol"], "mismatch rate": run["mrate"]}
-            rows.append({**where, **numbers, "tested epoch": run["best_epoch"], "AUC at the end": run["auc"]})
+            around = {"last without": values[start - 1], "first with": values[start]}
+            end = {"last epoch": values[-1], "tested epoch": run["best_epoch"], "AUC at the end": run["auc"]}
+            rows.append({**run[keys], **around, **end})
     if not rows:
         return None
-    by = pd.DataFrame(rows).groupby(["model", "protocol", "mismatch rate"])
+    by = pd.DataFrame(rows).groupby(keys)
     caption = "Measured, preset quick: validation rSum around the switch, mean over the seeds"
-    table = show(by.mean().assign(seeds=by.size()), "switch", caption, digits=1)
-    return table.format(precision=3, subset=["AUC at the end"])
+    shown = show(by.mean().assign(seeds=by.size()), "switch", caption, digits=1, missing="–")
+    shown = shown.format(precision=3, na_rep="–", subset=["AUC at the end"])
+    return shown.format_index("{:g}", level="mismatch rate")

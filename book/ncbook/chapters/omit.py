@@ -6,27 +6,25 @@ import copy
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from pandas.io.formats.style import Styler
 from torch import Tensor
 
 import nclib
 from ncbook import RECORDED, mean_text, printed, show
-from ncbook.chapters.common import stored_benchmark
+from ncbook.chapters.common import ONLY_PRINTED, stored_benchmark, wide
 from nclib import Record, plots
+from nclib.data import Dataset, Split
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
-from nclib.runs.record import RECALLS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib.data import Dataset, Split
+from nclib.runs.record import RECALLS, read
 
 NAMES = {  # names of the paper
     "vse": "VSE",
@@ -43,18 +41,7 @@ PAIRS = 100  # matched test pairs over which alignments are measured
 
 
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those options of the model that a notebook's parameters change.
-
-    Parameters
-    ----------
-    values : mapping
-        The notebook's ``globals()``.
-
-    Returns
-    -------
-    dict
-        ``matching``, and each other option that is not at its default.
-    """
+    """Return ``matching`` and the other options of the model that a notebook's ``globals()`` change."""
     defaults: dict[str, Any] = {"marginals": "uni", "lam": 0.02, "iterations": 3, "features": "region"}
     defaults |= {"text": "bigru", "text_folder": "", "text_words": ""}
     other = {name: values[name] for name, value in defaults.items() if values[name] != value}
@@ -64,13 +51,9 @@ def changed(values: Mapping[str, Any]) -> dict[str, Any]:
 def recalls(compared: Mapping[str, Record]) -> Styler:
     """Show recalls, with and without dual softmax, of the compared runs."""
     rows = {
-        name: {
-            **{k: r.metrics["test"][k] for k in RECALLS},
-            "rSum": r.metrics["test"]["rsum"],
-            "rSum, dual softmax": r.metrics["test_dsl"]["rsum"],
-            "best epoch": r.best_epoch,
-            "seconds": r.cost["seconds"],
-        }
+        name: {k: r.metrics["test"][k] for k in RECALLS}
+        | {"rSum": r.metrics["test"]["rsum"], "rSum, dual softmax": r.metrics["test_dsl"]["rsum"]}
+        | {"best epoch": r.best_epoch, "seconds": r.cost["seconds"]}
         for name, r in compared.items()
     }
     r = next(iter(compared.values()))
@@ -86,21 +69,9 @@ def recalls(compared: Mapping[str, Record]) -> Styler:
 def printed_rsum(*tables: str) -> Styler:
     """Show the rSum that the paper prints for Flickr30K in some tables, by row and features."""
     parts = [printed("retrieval", paper="OMIT", table=t, metric="rsum").assign(table=t) for t in tables]
-    rows = pd.concat(parts).assign(value=lambda r: r["value"].astype(float))
-    index = ["table", "method"] if len(tables) > 1 else "method"
-    table = rows.pivot_table(index=index, columns="features", values="value", sort=False)
-    caption = f"Printed: Table {' and '.join(tables)}, Flickr30K, rSum; nothing here was measured"
+    table = wide(pd.concat(parts), ["table", "method"] if len(tables) > 1 else "method", "features")
+    caption = f"Printed: Table {' and '.join(tables)}, Flickr30K, rSum; {ONLY_PRINTED.rstrip('.')}"
     return show(table, f"printed-{tables[0].replace('/', '-')}", caption, digits=1, missing="")
-
-
-def _stored() -> list[Record]:
-    folder, found = RECORDED / "omit", []
-    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-        try:
-            found.append(Record.load(path))
-        except ValueError:
-            continue  # benchmarks lie there as well
-    return found
 
 
 def recorded_sums(
@@ -108,14 +79,11 @@ def recorded_sums(
 ) -> dict[str, dict[int, float]]:
     """Return the test rSum of recorded runs on clean pairs, by name of a choice and by seed.
 
-    Parameters
-    ----------
-    choices : mapping
-        Name to options of the model.
-    given : mapping
-        Parameters of this run; the recorded ones share them, less the seed and the noise.
+    ``choices`` holds options of the model by name; the runs share the parameters ``given`` for this one, less
+    the seed and the noise.
     """
-    stored, sums = _stored(), {}
+    folder = RECORDED / "omit"
+    stored, sums = [record for _, record in read(folder)] if folder.is_dir() else [], {}
     for name, options in choices.items():
         base = {**given, "mrate": 0.0, "device": "cpu"}
         wanted = nclib.resolve("plain", model="omit", model_options=options, **base).flat()
@@ -128,14 +96,11 @@ def recorded_sums(
 def measured(choices: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any], name: str) -> Styler:
     """Show mean ± standard deviation (seeds) of the recorded rSum of each choice; arguments as above."""
     sums = recorded_sums(choices, given)
-    table = pd.DataFrame(
-        {"rSum": {k: mean_text(list(v.values())) if v else "no record" for k, v in sums.items()}}
-    )
+    texts = {k: mean_text(list(v.values())) or "no record" for k, v in sums.items()}
     run = nclib.resolve("plain", model="omit", **given).run
-    caption = (
-        f"Measured: {run.dataset}, preset {run.preset}, mismatch rate 0, mean ± standard deviation (seeds)"
-    )
-    return show(table, name, caption)
+    what = "mismatch rate 0, mean ± standard deviation (seeds)"
+    caption = f"Measured: {run.dataset}, preset {run.preset}, {what}"
+    return show(pd.DataFrame({"rSum": texts}), name, caption)
 
 
 def gains(given: Mapping[str, Any]) -> Styler | None:
@@ -143,21 +108,19 @@ def gains(given: Mapping[str, Any]) -> Styler | None:
     sums = recorded_sums({name: {"matching": key} for key, name in NAMES.items()}, given)
     best, rows = sums.pop(NAMES["partial_ot"]), {}
     for name, other in sums.items():
-        gain = [best[s] - other[s] for s in sorted(best.keys() & other.keys())]
-        if gain:
-            rows[name] = {"mean gain": np.mean(gain), "smallest": min(gain), "largest": max(gain)}
-            rows[name]["seeds"] = len(gain)
+        if gain := [best[s] - other[s] for s in sorted(best.keys() & other.keys())]:
+            rows[name] = [np.mean(gain), min(gain), max(gain), len(gain)]
     if not rows:
         return None
+    columns = ["mean gain", "smallest", "largest", "seeds"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
     caption = "Measured gains: rSum of Partial OT minus that of others, seed by seed"
-    return show(pd.DataFrame(rows).T, "gains", caption, digits=1)
+    return show(table, "gains", caption, digits=1)
 
 
 def comparison_time(network: Any, test: Split) -> Styler:
     """Time the comparison of test pictures with captions by each matching, one thread, median of three."""
-    with torch.no_grad():
-        v = network.encode_images(test.features(np.arange(min(200, test.n_images))))
-        t = network.encode_captions(test.captions.batch(np.arange(min(1000, test.n_captions))))
+    v, t = encode(network, test, range(min(200, test.n_images)), range(min(1000, test.n_captions)))
     seconds: dict[str, list[float]] = {key: [] for key in ("vse", "cam", "partial_cam", "ot", "partial_ot")}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -178,8 +141,7 @@ def comparison_time(network: Any, test: Split) -> Styler:
 
 def printed_time() -> Styler:
     """Show the seconds that the paper prints for a comparison of the test set."""
-    rows = printed("resources", paper="OMIT", table="3").assign(value=lambda r: r["value"].astype(float))
-    table = rows.pivot_table(index="method", columns="backbone", values="value", sort=False)
+    table = wide(printed("resources", paper="OMIT", table="3"), "method", "backbone")
     caption = "Printed: Table 3, seconds; CAM is the Partial CAM of Table 4"
     return show(table, "printed-time", caption, digits=2, missing="")
 
@@ -204,14 +166,9 @@ def small_problems() -> Styler | None:
     bench = stored_benchmark("bench/ot_small.json")
     if bench is None:
         return None
-    index = ["what", "problems", "passes"]
-    rows = pd.DataFrame(bench["rows"])
-    table = rows.pivot_table(index=index, columns="solver", values="ratio", sort=False)
-    caption = (
-        "Measured: times as fast as the official loop; 36 regions, 32 words, padded, one thread, "
-        + bench["machine"]["cpu"]
-    )
-    return show(table, "small", caption, digits=2, missing="")
+    table = wide(pd.DataFrame(bench["rows"]), ["what", "problems", "passes"], "solver", "ratio")
+    what = "times as fast as the official loop; 36 regions, 32 words, padded, one thread"
+    return show(table, "small", f"Measured: {what}, {bench['machine']['cpu']}", digits=2, missing="")
 
 
 def view(network: Any, **changes: Any) -> Any:
@@ -224,11 +181,9 @@ def view(network: Any, **changes: Any) -> Any:
 
 def encode(network: Any, split: Split, images: Any, captions: Any) -> tuple[Any, Any]:
     """Return the encodings of some pictures and captions of a split."""
+    features, words = split.features(np.asarray(images)), split.captions.batch(np.asarray(captions))
     with torch.no_grad():
-        return (
-            network.encode_images(split.features(np.asarray(images))),
-            network.encode_captions(split.captions.batch(np.asarray(captions))),
-        )
+        return network.encode_images(features), network.encode_captions(words)
 
 
 def words_of(split: Split, caption: int) -> list[str]:
@@ -239,25 +194,14 @@ def words_of(split: Split, caption: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Look:
-    """A network that transports, one that attends, and one test pair with several named objects.
+    """A network that transports, one that attends, and one test pair with several named objects."""
 
-    Parameters
-    ----------
-    mover, rival : OMIT
-        With matching by transport, and by cross attention.
-    dataset : Dataset
-    image, caption : int
-        The pair, in the test split.
-    shown : list of int
-        Positions of words that name an object of the picture.
-    """
-
-    mover: Any
-    rival: Any
+    mover: Any  # model OMIT, with matching by transport
+    rival: Any  # and by cross attention
     dataset: Dataset
-    image: int
+    image: int  # of the test split, as the caption
     caption: int
-    shown: list[int]
+    shown: list[int]  # positions of words that name an object of the picture
 
     @property
     def test(self) -> Split:
@@ -295,8 +239,6 @@ class Look:
 
     def boxes(self, axis: Axes, share: np.ndarray, colour: str, title: str) -> None:
         """Draw the picture with its regions; the larger a region's share, the thicker its box."""
-        from matplotlib.patches import Rectangle
-
         if self.test.has_pictures and self.test.boxes is not None:
             picture = self.test.picture(self.image)
             height, width = picture.shape[:2]
@@ -318,19 +260,9 @@ class Look:
 
 
 def look(record: Record, other: Record) -> Look:
-    """Open a run and the one beside it, and choose a picture with several named objects.
-
-    Parameters
-    ----------
-    record, other : Record
-        One of the two compares by cross attention, or both transport.
-    """
-    networks, dataset = [], None
-    for run in (record, other):
-        opened = nclib.open_run(run)
-        networks.append(opened.trainer.networks[0])
-        dataset = opened.dataset
-    assert dataset is not None
+    """Open a run and the one beside it, and choose a picture with several named objects."""
+    runs = [nclib.open_run(run) for run in (record, other)]
+    networks, dataset = [run.trainer.networks[0] for run in runs], runs[1].dataset
     movers = [net for net in networks if net.matching in TRANSPORTS]
     mover = movers[0] if movers else view(networks[0], matching="partial_ot")
     rivals = [net for net in networks if net.matching == "cam"]
@@ -383,11 +315,10 @@ def scoring_lambda(seen: Look, grid: Sequence[float] = (0.3, 0.1, 0.05, 0.02, 0.
     """Draw validation rSum of one network scored with several weights of the entropy, by both loops."""
     val = seen.dataset.val
     figure, ((axis,),) = plots.panels(1, 1, 5.6, 3.0)
-    loops = (
+    for loop, name, colour, mark in (
         ("released", "official loop", plots.MATCHED, "o"),
         ("log", "exact scaling", plots.MISMATCHED, "s"),
-    )
-    for loop, name, colour, mark in loops:
+    ):
         networks = [view(seen.mover, lam=x, sinkhorn=loop) for x in grid]
         sums = [recall(similarity_matrix(net, val), val.captions_per_image)["rsum"] for net in networks]
         axis.plot(grid, sums, color=colour, marker=mark, label=name)
@@ -404,19 +335,15 @@ def plan_figure(seen: Look) -> Figure:
     plan, lead = seen.plan(), seen.lead
     figure, (axes,) = plots.panels(1, 3, 9.0, 3.6, width_ratios=(1.3, 1, 1))
     labels = ["(dustbin)"] * lead + seen.words
-    ticks = {"xticklabels": labels, "square": False}
-    plots.heatmap(plan.sqrt(), axes[0], "plan (root scale)", **ticks)
+    plots.heatmap(plan.sqrt(), axes[0], "plan (root scale)", xticklabels=labels, square=False)
     axes[0].tick_params(axis="x", rotation=60, labelsize=8)
     axes[0].set(ylabel="region" + ", 0: dustbin" * lead, xlabel="")
     pair = [j + lead for j in seen.shown[:2]]
     giving = [int(plan[lead:, j].argmax()) + lead for j in pair]
     for k, (j, i) in enumerate(zip(pair, giving, strict=True)):
         bar = {"width": 0.4, "color": (plots.MATCHED, plots.MISMATCHED)[k], "hatch": ("", "//")[k]}
-        axes[1].bar(
-            np.arange(len(plan)) + 0.4 * k - 0.2, plan[:, j] / plan[:, j].sum(), label=labels[j], **bar
-        )
-        row = plan[i] / plan[i].sum()
-        axes[2].bar(np.arange(len(row)) + 0.4 * k - 0.2, row, label=f"region {i}", **bar)
+        for axis, part, label in ((axes[1], plan[:, j], labels[j]), (axes[2], plan[i], f"region {i}")):
+            axis.bar(np.arange(len(part)) + 0.4 * k - 0.2, part / part.sum(), label=label, **bar)
     axes[1].set(xlabel="region" + ", 0: dustbin" * lead, title="columns (share of the word)", ylim=(0, None))
     axes[2].set_xticks(range(len(labels)), labels, rotation=60, ha="right", fontsize=8)
     axes[2].set(title="rows (share of the region)", ylim=(0, None))
@@ -505,6 +432,7 @@ def _on_object(seen: Look, rows: range) -> list[tuple[int, int, np.ndarray]]:
 
 
 def _focus(seen: Look, network: Any, lead: int, **how: Any) -> dict[str, float]:
+    """Return how far the shares of words are spread, and how much of them lies on their objects."""
     v, t = seen.matched(network)
     part = _diagonal(network.alignments(v, t, **how))[:, lead:, lead:]
     shares = part / part.sum(1, keepdim=True).clamp_min(1e-12)

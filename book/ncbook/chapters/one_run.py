@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+from sklearn.metrics import confusion_matrix
 
 from ncbook import show
-from nclib import Record, plots
+from ncbook.chapters.common import kind_of_pair
+from nclib import Record, Rule, plots
+from nclib.noise import LabelNoise
 from nclib.plots import labels
+from nclib.runs import LoadedRun
 from nclib.runs.experiment import IN_EVERY_ROW
 from nclib.runs.record import RECALLS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib import Rule
-    from nclib.noise import LabelNoise
-    from nclib.runs import LoadedRun
 
 MAPS = {"map_i2t": "image → text", "map_t2i": "text → image", "map_avg": "mean"}
 
 
 def noise(record: Record, run: LoadedRun) -> Figure | None:
     """Draw how many training pairs are wrong, or true against given classes; None for over 50 classes."""
-    if record.task == "labels":
-        return class_maps(record, run)
-    return wrong_pairs(run)
+    return class_maps(record, run) if record.task == "labels" else _wrong_pairs(run)
 
 
-def wrong_pairs(run: LoadedRun, shown: int = 60) -> Figure:
-    """Draw how many pairs are wrong, and with which picture the first captions now stand.
-
-    Parameters
-    ----------
-    run : LoadedRun
-        Of a run on pairs.
-    shown : int
-        Pictures whose captions are drawn.
-    """
+def _wrong_pairs(run: LoadedRun, shown: int = 60) -> Figure:
+    """Draw how many pairs are wrong, and with which picture the captions of the first ones now stand."""
     train, added = run.dataset.train, run.noise
     true, matched = np.asarray(train.image_of), added.matched
     figure, ((left, right),) = plots.panels(1, 2, width_ratios=(1.4, 1))
     first = slice(shown * train.captions_per_image)
     start = 0
-    for flag, colour, hatch, mark, name in (
-        (True, plots.MATCHED, "", "o", "matched"),
-        (False, plots.MISMATCHED, "///", "x", "mismatched"),
-    ):
-        kind = matched == flag
+    for flag, hatch, mark in ((True, "", "o"), (False, "///", "x")):
+        kind, (name, colour) = matched == flag, kind_of_pair(flag)
         left.barh("training\npairs", kind.sum(), left=start, color=colour, hatch=hatch, label=name)
         start += kind.sum()
         right.plot(true[first][kind[first]], added.image_of[first][kind[first]], mark, ms=4, color=colour)
@@ -64,8 +48,6 @@ def wrong_pairs(run: LoadedRun, shown: int = 60) -> Figure:
 
 def given_classes(noise: LabelNoise, k: int) -> dict[str, np.ndarray]:
     """Return the shares of given classes in each true class, (k, k), of pictures and of texts."""
-    from sklearn.metrics import confusion_matrix
-
     given = {"pictures": noise.image_labels, "texts": noise.text_labels}
     return {
         name: confusion_matrix(noise.truth, classes, labels=range(k), normalize="true")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import recorded
 from ncbook.chapters.common import Finished, rate_table
 from nclib import losses, plots
 from nclib.methods.rcl import COMPLEMENTARY, complementary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
 
 # A batch of four; pair 2 is wrong: its image belongs to caption 3.
 BATCH = torch.tensor(
@@ -55,15 +52,7 @@ def pushes() -> Figure:
 
 
 def family(q: float, batch_size: int) -> Figure:
-    """Draw the complementary losses, their slopes, and the pull on the given pair.
-
-    Parameters
-    ----------
-    q : float
-        Exponent of ``gce``.
-    batch_size : int
-        Of the run; a pair has one rival less.
-    """
+    """Draw the complementary losses, their slopes, and the pull on the given pair; ``q`` is of ``gce``."""
     colours = (plots.MATCHED, plots.ACCENT, plots.MISMATCHED, plots.THIRD, "#E69F00")
     p = torch.linspace(0, 0.995, 400, dtype=torch.float64, requires_grad=True)
     own = torch.linspace(0.002, 0.998, 300, dtype=torch.float64)
@@ -86,9 +75,8 @@ def family(q: float, batch_size: int) -> Figure:
     right.plot(own, 1 - own, color="#222222", lw=1, label="InfoNCE")
     left.set(xlabel="probability p of the negative", title="f(p)", ylim=(0, 4), xlim=(0, 1))
     middle.set(xlabel="probability p of the negative", title="slope f'(p)", ylim=(0, 6), xlim=(0, 1))
-    right.set(
-        xlabel="probability of the given pair", title="pull on the given pair", xlim=(0, 1), ylim=(0, 1.05)
-    )
+    right.set(xlabel="probability of the given pair", title="pull on the given pair")
+    right.set(xlim=(0, 1), ylim=(0, 1.05))
     left.legend()
     right.legend()
     return figure

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 from torch import Tensor
 
 import nclib
 from ncbook import printed, recorded, show
-from ncbook.chapters.common import Finished, stored_benchmark
+from ncbook.chapters.common import Finished, gains, kind_of_pair, stored_benchmark, training
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank, pooled
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import bank_distances, max_ranks, rank_correlation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
 
 SEEN = {
     "auc": "AUC of the division (losses)",
@@ -45,23 +43,18 @@ def entering(compared: Mapping[str, Record]) -> Styler:
     """Show validation rSum of REPAIR and NCR around the epoch in which noisy pairs enter."""
     rows = {}
     for name in compared.keys() & {"repair", "ncr"}:
-        record = compared[name]
-        values = [row["val_rsum"] for row in record.curves if row["phase"] == "training"]
-        start = record.settings["epochs"] // 2
+        values = training(compared[name])["val_rsum"].tolist()
+        start = compared[name].settings["epochs"] // 2
         before, after = values[:start], values[start:]
         rows[name] = {
             "last epoch before": before[-1] if before else None,
             "first epoch with": after[0] if after else None,
             "best with": max(after, default=None),
         }
-    missing = "" if "ncr" in rows else "; no recorded run of NCR with these settings"
-    return show(
-        pd.DataFrame(rows).T.sort_index(ascending=False).astype(float),
-        "entering",
-        f"Validation rSum around the epoch in which noisy pairs enter{missing}",
-        digits=1,
-        missing="–",
-    )
+    table = pd.DataFrame(rows).T.sort_index(ascending=False).astype(float)
+    lacking = "" if "ncr" in rows else "; no recorded run of NCR with these settings"
+    caption = f"Validation rSum around the epoch in which noisy pairs enter{lacking}"
+    return show(table, "entering", caption, digits=1, missing="–")
 
 
 def _pairs_of_runs() -> Iterator[tuple[dict[str, Any], dict[str, Record]]]:
@@ -86,9 +79,8 @@ def longer_runs() -> Figure | None:
     key, runs = found
     figure, ((axis,),) = plots.panels(1, 1, 7.0, 3.2)
     for name, mark, colour in (("repair", "o", plots.MATCHED), ("ncr", "s", plots.MISMATCHED)):
-        rows = runs[name].curves
-        values = [r["val_rsum"] for r in rows]
-        axis.plot([r["epoch"] for r in rows], values, marker=mark, ms=4, color=colour, label=name)
+        rows = pd.DataFrame(runs[name].curves)
+        axis.plot(rows["epoch"], rows["val_rsum"], marker=mark, ms=4, color=colour, label=name)
     enter = key["warmup_epochs"] + key["epochs"] // 2 + 0.5
     axis.axvline(enter, ls="--", color=plots.NEUTRAL, label="noisy pairs enter")
     axis.axvspan(0.5, key["warmup_epochs"] + 0.5, color="#f0f0f0", zorder=0)
@@ -106,14 +98,7 @@ def _encoded(run: Finished, rows: np.ndarray) -> tuple[ImageEncoding, CaptionEnc
 
 
 def ranks(run: Finished, seed: int) -> Figure:
-    """Draw the ranks of one matched and one mismatched pair in the bank, each of median correlation.
-
-    Parameters
-    ----------
-    run : Finished
-    seed : int
-        Of the pairs in the bank and of those among which the examples are chosen.
-    """
+    """Draw the ranks of one matched and one mismatched pair in the bank, each of median correlation."""
     rng, matched, size = np.random.default_rng(seed), run.matched, run.options["bank_size"]
     p_peer = run.last.get("p_clean_b", np.ones(len(matched)))
     believed = np.flatnonzero(p_peer > run.options["threshold"])
@@ -136,11 +121,10 @@ def ranks(run: Finished, seed: int) -> Figure:
     figure, (axes,) = plots.panels(1, len(examples), height=3.8)
     for axis, rows in zip(axes, examples, strict=True):
         d_image, d_text = distances(rows)
-        corre, true = float(rank_correlation(d_image, d_text)[0]), bool(matched[rows[0]])
-        colour = plots.MATCHED if true else plots.MISMATCHED
+        corre, (kind, colour) = float(rank_correlation(d_image, d_text)[0]), kind_of_pair(matched[rows[0]])
         axis.scatter(max_ranks(d_image)[0], max_ranks(d_text)[0], s=5, color=colour, alpha=0.5)
-        title = f"really {'matched' if true else 'mismatched'}: corre {corre:.2f}"
-        axis.set(xlabel="rank of the entry's image", ylabel="rank of the entry's caption", title=title)
+        axis.set(xlabel="rank of the entry's image", ylabel="rank of the entry's caption")
+        axis.set_title(f"really {kind}: corre {corre:.2f}")
     return figure
 
 
@@ -220,12 +204,11 @@ def ablation_table() -> Styler | None:
     if every.empty:
         return None
     rows = _with_usual(every, "method_variant")
-    wide = rows.pivot_table(index=[*CASE, "seed"], columns="method_variant", values="rsum")
-    if "rc+npr" not in wide or wide.shape[1] < 2:
+    if "rc+npr" not in set(rows["method_variant"]) or rows["method_variant"].nunique() < 2:
         return None
-    gain = wide.drop(columns="rc+npr").sub(wide["rc+npr"], axis=0).stack()
-    cells = gain.groupby([*CASE, "method_variant"]).agg(["mean", "std", "min", "max", "count"])
-    cells = cells[cells["count"] > 1]
+    own = gains(rows, "rc+npr", CASE, "method_variant")  # of the full method: of the row it is the negative
+    cells = own.mul([-1, 1, -1, -1, 1])[own["seeds"] > 1]
+    cells = cells[["mean gain", "standard deviation", "largest gain", "smallest gain", "seeds"]]
     cells.index.names = [*CASE_NAMES, "row"]
     cells.columns = ["mean gain", "standard deviation", "least", "most", "seeds"]
     caption = "Measured, preset quick, same seeds: rSum of the row minus that of the full method (rc+npr)"
@@ -237,8 +220,7 @@ def examples(run: Finished, seed: int) -> Figure | None:
     last, split = run.last, run.trainer.pairs.split
     if "label" not in last or not split.has_pictures:
         return None
-    rng, matched, label = np.random.default_rng(seed), run.matched, last["label"]
-    image_of = run.trainer.pairs.image_of.numpy()
+    rng, matched, label, image_of = np.random.default_rng(seed), run.matched, last["label"], run.image_of
 
     def true(image: int, caption: int) -> str:
         return f"truth {100 * split.relevance([image], [caption])[0, 0]:.0f} %"
@@ -248,7 +230,7 @@ def examples(run: Finished, seed: int) -> Figure | None:
     chosen = [*order[matched[order]][:2], *order[~matched[order]][:1], *order[~matched[order]][-1:]]
     pictures, lines = [], []
     for row in chosen:
-        kind, colour = ("matched", plots.MATCHED) if matched[row] else ("mismatched", plots.MISMATCHED)
+        kind, colour = kind_of_pair(matched[row])
         head = (f"really {kind}, label {label[row]:.2f}", colour)
         pictures.append(image_of[row])
         lines.append([head, (split.captions.text(row), "#222222"), (true(image_of[row], row), "#444444")])
@@ -257,14 +239,11 @@ def examples(run: Finished, seed: int) -> Figure | None:
         _, unique = np.unique(last["replaced_pair"][swapped], return_index=True)
         for i in rng.permutation(swapped[unique])[:2]:
             pair, by = last["replaced_pair"][i], last["replaced_by"][i]
-            heads = (
-                (("✗ the given pair", plots.MISMATCHED), split.captions.text(pair)),
-                (
-                    (f"picture from the bank, label {last['replaced_label'][i]:.2f}", plots.MATCHED),
-                    "➜ its caption there: " + split.captions.text(by),
-                ),
-            )
-            for p, (head, text) in zip((pair, by), heads, strict=True):
+            bank = f"picture from the bank, label {last['replaced_label'][i]:.2f}"
+            for p, head, text in (
+                (pair, ("✗ the given pair", plots.MISMATCHED), split.captions.text(pair)),
+                (by, (bank, plots.MATCHED), "➜ its caption there: " + split.captions.text(by)),
+            ):
                 pictures.append(image_of[p])
                 lines.append([head, (text, "#222222"), (true(image_of[p], pair), "#444444")])
     return plots.captioned_pictures(split, pictures, lines)
@@ -300,16 +279,9 @@ def relevance_of_replaced(run: Finished) -> Figure | None:
 
 
 def bank_bytes(size: int, words: int, precision: str = "fp32", regions: int = 36, dim: int = 1024) -> int:
-    """Return the bytes of two banks at the paper's sizes, without taking that memory.
+    """Return the bytes of two banks of ``size`` pairs, without taking that memory.
 
-    Parameters
-    ----------
-    size : int
-        Pairs in a bank.
-    words : int
-        Words per caption; 0: global vectors only.
-    precision : {"fp32", "fp16"}
-    regions, dim : int
+    Captions have ``words`` words; with 0 a bank holds global vectors only.
     """
 
     def empty(*shape: int) -> Tensor:
@@ -331,18 +303,12 @@ def memory_table(record: Record) -> Styler:
     for size in (4096, 8192):
         for backbone, words in (("SGR", 12), ("SGR", 18), ("SGR", 32), ("VSE∞", 0)):
             said = paper[(paper["backbone"] == backbone) & (paper["bank_size"] == str(size))].iloc[0]
-            rows.append(
-                {
-                    "bank size": size,
-                    "backbone": backbone,
-                    "words per slot": words or "–",
-                    "fp32, GB": bank_bytes(size, words) / 1e9,
-                    "fp16, GB": bank_bytes(size, words, "fp16") / 1e9,
-                    "printed, GB": float(said["value"]) * unit[said["unit"]],
-                }
-            )
+            ours = [bank_bytes(size, words, precision) / 1e9 for precision in ("fp32", "fp16")]
+            printed_gb = float(said["value"]) * unit[said["unit"]]
+            rows.append([size, backbone, words or "–", *ours, printed_gb])
     own = next((row["bank_mb"] for row in reversed(record.curves) if "bank_mb" in row), 0.0)
-    table = pd.DataFrame(rows).set_index(["bank size", "backbone", "words per slot"])
+    names = ["bank size", "backbone", "words per slot"]
+    table = pd.DataFrame(rows, columns=[*names, "fp32, GB", "fp16, GB", "printed, GB"]).set_index(names)
     caption = f"Memory of both networks' banks. The banks of the run above: {own:.1f} MB"
     return show(table, "memory", caption, digits=3)
 

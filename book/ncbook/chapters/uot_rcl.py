@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from pandas.io.formats.style import Styler
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+from sklearn.metrics import confusion_matrix
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import StandardScaler
 
 from ncbook import means, printed, show
-from ncbook.chapters.common import gains, recorded_or_run, stored_benchmark
+from ncbook.chapters.common import (
+    ONLY_PRINTED,
+    cost_of,
+    devices,
+    gains,
+    recorded_or_run,
+    stored_benchmark,
+    wide,
+)
 from ncbook.runs import select
 from nclib import Record, data, plots
 from nclib.plots import labels
-from nclib.runs import experiment_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib.runs import LoadedRun
+from nclib.runs import LoadedRun, experiment_of
 
 METHODS = ("uot_rcl", "mrl", "elrcmr", "dscmr", "sdml")  # compared in the tables
 RATES = (0.2, 0.4, 0.6, 0.8)
@@ -68,23 +79,14 @@ def printed_map() -> Styler:
     """Show the printed mAP on Wikipedia, mean of both directions, over the noise rate."""
     rows = printed("category_map", paper="UOT-RCL", dataset="Wikipedia", table="II")
     rows = rows[rows["method"].isin(["DSCMR", "SDML", "MRL", "ELRCMR", "UOT-RCL"])]
-    rows = rows.assign(value=rows["map"].astype(float))
-    cells = rows.pivot_table(index="method", columns="noise_rate", values="value", sort=False)
-    cells = cells.rename_axis(index=None, columns="label noise")
-    return show(cells, "printed", "Printed in the paper; nothing here was measured.", digits=3, best=True)
+    cells = wide(rows, "method", "noise_rate", "map").rename_axis(index=None, columns="label noise")
+    return show(cells, "printed", f"Printed in the paper; {ONLY_PRINTED}", digits=3, best=True)
 
 
 def beside(record: Record, given: Mapping[str, Any], other: str) -> dict[str, Record]:
-    """Return this run and another method with the same data, noise, seed and schedule.
+    """Return this run and another method (or ``none``) with the same data, noise, seed and schedule.
 
-    Parameters
-    ----------
-    record : Record
-        Of this run.
-    given : mapping
-        Parameters that were given for it.
-    other : str
-        The other method, or ``none``. Its recorded run is taken where there is one.
+    ``given`` are the parameters of this run. The other's recorded run is taken where there is one.
     """
     runs = {"uot_rcl": record}
     if other != "none":
@@ -101,8 +103,7 @@ def map_table(compared: Mapping[str, Record]) -> Styler:
             "mean": r.metrics["test"]["map_avg"],
             "mean, last epoch": r.metrics["last"]["map_avg"],
             "best epoch": r.best_epoch,
-            "seconds": r.cost["seconds"],
-            "on": r.environment["device"],
+            **cost_of(r),
         }
         for name, r in compared.items()
     }
@@ -153,23 +154,12 @@ def _over_rates(runs: pd.DataFrame, by: str, names: Mapping[str, str], table: st
         return None
     cells = means(runs, by, "noise_rate", "map_avg", digits=3).rename_axis(columns="label noise")
     cells = cells.reindex([n for n in names if n in cells.index]).rename(index=dict(names))
-    caption = (
-        "Measured, preset quick: mean of both mAP on test, mean ± standard deviation (seeds); "
-        + ", ".join(sorted(set(runs["device"])))
-    )
-    return show(cells, table, caption)
+    what = "mean of both mAP on test, mean ± standard deviation (seeds)"
+    return show(cells, table, f"Measured, preset quick: {what}; {devices(runs)}")
 
 
 def rate_table(runs: pd.DataFrame, name: str) -> Styler | None:
-    """Show the test mAP of the compared methods over the noise rate.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        From :func:`ncbook.chapters.recorded_labels`.
-    name : str
-        Of the table in the page.
-    """
+    """Show the test mAP of the compared methods over the noise rate."""
     return _over_rates(_compared(runs), "method", {m: m for m in METHODS}, name)
 
 
@@ -197,8 +187,6 @@ def paired(runs: pd.DataFrame) -> Styler | None:
 
 def class_maps(record: Record, run: LoadedRun) -> Figure | None:
     """Draw true classes against the given and the corrected classes of this run (Fig. 8)."""
-    from sklearn.metrics import confusion_matrix
-
     noise, names = run.noise, run.dataset.label_names
     if len(names) > 50:
         return None
@@ -241,8 +229,6 @@ def contrast(record: Record, runs: pd.DataFrame) -> Figure:
 
 def _links(axis: Axes, record: Record) -> None:
     """Draw the share of the relation plan between equal classes and on own pairs, by epoch."""
-    from matplotlib.ticker import MaxNLocator
-
     rows = pd.DataFrame([row for row in record.curves if "relation_same_class" in row])
     if len(rows):
         rows["alone"] = rows["predicted_accuracy_image"] * rows["predicted_accuracy_text"]
@@ -260,8 +246,6 @@ def _links(axis: Axes, record: Record) -> None:
 
 def _targets(axis: Axes, runs: pd.DataFrame) -> None:
     """Draw the test mAP of recorded runs by target, at the rates with runs on their own text."""
-    import seaborn as sns
-
     axis.set_title("test mAP by target of the contrast")
     control = set(select(runs, method="uot_rcl", variant="relation=instance")["noise_rate"])
     if not control:
@@ -283,15 +267,7 @@ def _targets(axis: Axes, runs: pd.DataFrame) -> None:
 
 
 def control(record: Record, given: Mapping[str, Any]) -> Styler | None:
-    """Show this run beside one that contrasts every image with its own text instead of the relation plan.
-
-    Parameters
-    ----------
-    record : Record
-        Of this run.
-    given : mapping
-        Parameters that were given for it.
-    """
+    """Show this run beside one that contrasts every image with its own text instead of the relation plan."""
     planned = any("relation_same_class" in row for row in record.curves)
     if record.settings["method_options"]["relation"] != "transport" or not planned:
         return None
@@ -337,13 +313,7 @@ def weight(runs: pd.DataFrame) -> Figure | None:
 def retrieved(run: LoadedRun, seed: int, what: str) -> Figure | None:
     """Draw validation queries with what was found for them (Fig. 5); None for data without pictures.
 
-    Parameters
-    ----------
-    run : LoadedRun
-    seed : int
-        Of the choice of queries.
-    what : {"texts", "pictures"}
-        Three pictures with five texts each, or two texts with three pictures each.
+    Three random pictures with five ``texts`` each, or two texts with three ``pictures`` each.
     """
     val, names = run.dataset.val, run.dataset.label_names
     if not val.has_pictures:
@@ -361,29 +331,16 @@ def retrieved(run: LoadedRun, seed: int, what: str) -> Figure | None:
 
 @dataclass(frozen=True)
 class Features:
-    """Features of some test pairs before and after training.
-
-    Parameters
-    ----------
-    given, learned : tuple of ndarray
-        Of the images and of the texts, (n, d) each.
-    labels : ndarray, int, (n,)
-        True classes.
-    names : tuple of str
-        Of the classes.
-    """
+    """Features of some test pairs before and after training, of images and texts, (n, d) each."""
 
     given: tuple[np.ndarray, np.ndarray]
     learned: tuple[np.ndarray, np.ndarray]
-    labels: np.ndarray
-    names: tuple[str, ...]
+    labels: np.ndarray  # true classes, int, (n,)
+    names: tuple[str, ...]  # of the classes
 
 
 def features(run: LoadedRun, n: int, seed: int) -> Features:
     """Return features of ``n`` random test pairs, of the first ten classes alone: colour tells them apart."""
-    from sklearn.decomposition import PCA
-    from sklearn.preprocessing import StandardScaler
-
     test = run.dataset.test
     some = np.random.default_rng(seed).choice(len(test), min(n, len(test)), replace=False)
     some = some[test.labels[some] < 10]
@@ -396,8 +353,6 @@ def features(run: LoadedRun, n: int, seed: int) -> Features:
 
 def feature_maps(found: Features) -> Figure:
     """Draw t-SNE maps of given and learned features: images, texts, and both together (Fig. 7)."""
-    from sklearn.manifold import TSNE
-
     y, drawn = found.labels, {}
     no, yes = np.zeros(len(y), bool), np.ones(len(y), bool)
     for word, (images, texts) in (("given", found.given), ("learned", found.learned)):
@@ -413,8 +368,6 @@ def feature_maps(found: Features) -> Figure:
 
 def mixing(found: Features) -> Styler:
     """Show how many of the ten nearest neighbours have the same class, and how many the other modality."""
-    from sklearn.neighbors import NearestNeighbors
-
     label, is_text = np.tile(found.labels, 2), np.repeat([False, True], len(found.labels))
     rows = {}
     for word, parts in (("given", found.given), ("learned", found.learned)):

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 from scipy.stats import binom, kendalltau
 
-import nclib
 from ncbook import mean_text, printed, recorded, show
-from nclib import data, methods, plots
+from ncbook.chapters.common import ONLY_PRINTED, as_preset, labelled, wide
+from nclib import data, plots
+from nclib.data import Split
 from nclib.noise import Mismatch, auc
-from nclib.runs.options import PairSchedule
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from pandas.io.formats.style import Styler
-
-    from nclib.data import Split
 
 PROTOCOLS = ("images", "captions")
 LOOK: dict[str, dict[str, Any]] = {
@@ -36,31 +32,20 @@ BATCHES = 4000  # random batches over which pairs of pairs are counted
 def printed_in_two_papers() -> Styler:
     """Show the printed rSum of three methods in two papers that draw the noise differently."""
     tables = []
-    for paper, number, names in (
-        ("L2RM", "6", {"NCR": "NCR", "BiCro": "BiCro", "DECL-SGR": "DECL"}),
-        ("REPAIR", "I", {"NCR": "NCR", "BiCro": "BiCro", "DECL": "DECL"}),
-    ):
-        part = printed("retrieval", paper=paper, table=number, dataset="Flickr30K", metric="rsum")
-        part = part[part["method"].isin(names) & (part["backbone"] == "SGR")]
-        tables.append(part.assign(method=part["method"].map(names), source=f"{paper}, Table {number}"))
-    rows = pd.concat(tables).assign(value=lambda r: r["value"].astype(float))
-    index = ["method", "source"]
-    wide = rows.pivot_table(index=index, columns="noise_rate", values="value", sort=False).sort_index()
-    wide = wide[[c for c in wide.columns if wide[c].notna().all()]].rename_axis(columns="mismatch rate")
-    caption = "Printed rSum on Flickr30K with SGR; nothing here was measured."
-    return show(wide, "printed", caption, digits=1)
+    for paper, number in (("L2RM", "6"), ("REPAIR", "I")):
+        where = {"dataset": "Flickr30K", "metric": "rsum", "backbone": "SGR"}
+        part = printed("retrieval", paper=paper, table=number, **where)
+        part = part.assign(method=part["method"].str.removesuffix("-SGR"), source=f"{paper}, Table {number}")
+        tables.append(part[part["method"].isin(["NCR", "BiCro", "DECL"])])
+    cells = wide(pd.concat(tables), ["method", "source"], "noise_rate").sort_index()
+    cells = cells.dropna(axis="columns").rename_axis(columns="mismatch rate")
+    caption = f"Printed rSum on Flickr30K with SGR; {ONLY_PRINTED}"
+    return show(cells, "printed", caption, digits=1)
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Draws of mismatched pairs over one training split.
-
-    Parameters
-    ----------
-    train : Split
-    seed : int
-        Of every draw.
-    """
+    """Draws of mismatched pairs over one training split, all with one seed."""
 
     train: Split
     seed: int
@@ -76,15 +61,7 @@ class Draws:
 
 
 def draws(settings: Any, seed: int, rate: float) -> Draws:
-    """Load the training split of some settings, draw both protocols at a rate and describe them.
-
-    Parameters
-    ----------
-    settings : Settings
-        From :func:`nclib.resolve`.
-    seed : int
-    rate : float
-    """
+    """Load the training split of resolved settings, draw both protocols at a rate and describe them."""
     found = Draws(data.load(settings.run.dataset, **settings.data_options).train, seed)
     for protocol in PROTOCOLS:
         print(found.of(protocol, rate).describe())
@@ -133,12 +110,8 @@ def company(found: Draws) -> Figure:
         means = np.array([_company(found, found.of(protocol, r)) for r in RATES])
         for axis, column in zip(axes, means.T, strict=True):
             axis.plot(RATES, column, ms=5, **LOOK[protocol])
-    axes[0].set(
-        xlabel="mismatch rate",
-        ylabel="captions per wrong pair",
-        title="witnesses: true captions",
-        ylim=(-0.1, found.train.captions_per_image),
-    )
+    axes[0].set(xlabel="mismatch rate", ylabel="captions per wrong pair", title="witnesses: true captions")
+    axes[0].set_ylim(-0.1, found.train.captions_per_image)
     axes[1].set(xlabel="mismatch rate", title="allies: from the same wrong picture")
     axes[0].legend()
     return figure
@@ -196,24 +169,12 @@ def in_batches(found: Draws, rate: float, batch_size: int) -> Styler:
 
 @dataclass(frozen=True)
 class BothProtocols:
-    """Recorded runs with the preset's own settings, under both protocols.
+    """Recorded runs with the preset's own settings, under both protocols."""
 
-    Parameters
-    ----------
-    runs : DataFrame
-        With a column ``label``: the method, plain training with its loss.
-    rates : list of float
-        Mismatch rates that were recorded under both.
-    rate : float
-        The rate that the tables show.
-    words : str
-        Preset and model, for captions.
-    """
-
-    runs: pd.DataFrame
-    rates: list[float]
-    rate: float
-    words: str
+    runs: pd.DataFrame  # with a column ``label``: the method, plain training with its loss
+    rates: list[float]  # mismatch rates that were recorded under both
+    rate: float  # that the tables show
+    words: str  # preset and model, for captions
 
     @property
     def here(self) -> pd.DataFrame:
@@ -222,22 +183,12 @@ class BothProtocols:
 
 
 def recorded_runs(settings: Any, rate: float) -> BothProtocols:
-    """Collect the recorded runs of a data set, a model and a preset under both protocols.
-
-    Parameters
-    ----------
-    settings : Settings
-        From :func:`nclib.resolve`.
-    rate : float
-        The mismatch rate that the tables show.
-    """
-    where, given = settings.run, {"data_options": settings.data_options}
+    """Collect the recorded runs with the data, model and preset of resolved settings under both protocols."""
+    where = settings.run
     runs = recorded(preset=where.preset, model=where.model, dataset=where.dataset)
     if not runs.empty:
         runs = runs[runs["protocol"].isin(PROTOCOLS) & (runs["mrate"] > 0)]
-        runs = runs[[_usual(row, given) for _, row in runs.iterrows()]]
-        plain = "plain (" + runs["method_loss"].astype(str) + ")"
-        runs = runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
+        runs = labelled(as_preset(runs, data_options=settings.data_options))
     by = [set(runs.loc[runs["protocol"] == p, "mrate"]) for p in PROTOCOLS] if not runs.empty else [set()]
     found = BothProtocols(
         runs, sorted(set.intersection(*by)), rate, f"preset {where.preset}, model {where.model}"
@@ -248,18 +199,6 @@ def recorded_runs(settings: Any, rate: float) -> BothProtocols:
     for protocol, part in found.here.groupby("protocol") if not found.here.empty else ():
         print(f"{protocol}: {part['label'].nunique()} methods, {len(part)} runs")
     return found
-
-
-def _usual(row: Any, given: dict[str, Any]) -> bool:
-    """Return whether a recorded run has the preset's own settings; the loss of plain training is free."""
-    if row["method"] not in methods.available():
-        return False
-    names = {name: row[name] for name in ("dataset", "model", "preset")}
-    usual = nclib.resolve(row["method"], **names, **given).flat()
-    options = {k: v for k, v in usual["method_options"].items() if (row["method"], k) != ("plain", "loss")}
-    return all(row.get(f.name) == usual[f.name] for f in fields(PairSchedule)) and all(
-        row.get(f"method_{k}") == v for k, v in options.items()
-    )
 
 
 def _two_marks(axis: Axes, table: pd.DataFrame, value: str, order: Sequence[str]) -> None:
