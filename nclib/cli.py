@@ -96,7 +96,7 @@ def _parameters(experiment: Experiment) -> str:
 
 
 def data(words: Words) -> int:
-    """Check a folder of the papers' data, or bring other files into its layout.
+    """Check a folder of data, prepare photographs, or bring other files into the layout of the papers' data.
 
     Parameters
     ----------
@@ -108,10 +108,11 @@ def data(words: Words) -> int:
     int
         Exit status.
     """
-    from nclib.data import check, convert
+    from nclib.data import check, convert, pictures
 
     commands = {
         "check": Command("report the files that a folder holds and lacks", check.main),
+        "prepare": Command("make features of photographs, and a data set of them", pictures.main),
         "convert": Command("gather features, make float16 copies or a vocabulary", convert.main),
     }
     return _choose("data", data, words, commands)
@@ -145,7 +146,7 @@ def doctor(words: Words) -> int:
 
 COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
-    "data": Command("check the papers' data, convert other files", data),
+    "data": Command("check or convert the papers' data, prepare photographs", data),
     "list": Command("list methods, models and data", catalogue),
     "doctor": Command("check versions, device, disk and data of this machine", doctor),
 }

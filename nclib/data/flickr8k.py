@@ -16,8 +16,12 @@ from nclib.data.registry import register
 
 MANIFEST = LAYOUTS["f8k"].marker
 # Root mean square on the first axes, per split, of the features that the recorded runs used.
-RECORDED: dict[str, tuple[float, ...]] = {}
-TOLERANCE = 0.01  # relative; rounding moves these numbers by 1e-5, other photographs by more than 2 %
+RECORDED = {
+    "train": (6.02, 3.718, 3.125, 2.826, 2.641, 2.634, 2.421, 2.332),
+    "dev": (6.012, 3.775, 3.065, 2.82, 2.653, 2.531, 2.43, 2.357),
+    "test": (6.014, 3.729, 3.022, 2.841, 2.673, 2.628, 2.414, 2.324),
+}
+TOLERANCE = 0.01  # relative; rounding moves these numbers by 1e-5, the choice of photographs by up to 4 %
 DAMAGE = 1e-4  # relative; between the numbers on disk and those that were noted when they were written
 
 

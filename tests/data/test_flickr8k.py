@@ -1,0 +1,76 @@
+"""The data set f8k: what its checksum covers, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nclib.data import flickr8k, load
+from nclib.data.check import check
+from nclib.data.flickr8k import summarise
+from nclib.data.region_features import build_words
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """A small folder as ``nclib data prepare f8k`` leaves it."""
+    rng = np.random.default_rng(0)
+    summary, texts = {}, {}
+    for split, n in (("train", 30), ("dev", 10), ("test", 10)):
+        features = rng.normal(size=(n, 16, 256)).astype(np.float32)
+        np.save(tmp_path / f"{split}_ims.npy", features)
+        texts[split] = [f"a dog number {i % 7} runs" for i in range(5 * n)]
+        (tmp_path / f"{split}_caps.txt").write_text("".join(f"{t}\n" for t in texts[split]))
+        summary[split] = summarise(features)
+    build_words(texts["train"] + texts["dev"]).to_json(tmp_path / "f8k_precomp_vocab.json")
+    manifest = {"recipe": "r", "content": "c", "finished": True, "summary": summary}
+    (tmp_path / "prepared.json").write_text(json.dumps(manifest))
+    return tmp_path
+
+
+def change(folder, **values):
+    path = folder / "prepared.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def rounded_elsewhere(folder):
+    summary = {}
+    for split in ("train", "dev", "test"):
+        features = np.load(folder / f"{split}_ims.npy") * np.float32(1 + 2e-6)
+        np.save(folder / f"{split}_ims.npy", features)
+        summary[split] = summarise(features)
+    change(folder, summary=summary)
+
+
+def test_shape_and_checksum(prepared, monkeypatch):
+    dataset = load("f8k", root=prepared)
+    assert (dataset.train.n_images, dataset.n_regions, dataset.feature_dim) == (30, 16, 256)
+    monkeypatch.setattr(flickr8k, "RECORDED", json.loads((prepared / "prepared.json").read_text())["summary"])
+    recorded = load("f8k", root=prepared).checksum
+    assert recorded != dataset.checksum  # features of another size than the recorded ones
+    rounded_elsewhere(prepared)
+    assert load("f8k", root=prepared).checksum == recorded
+    change(prepared, content="other captions")
+    assert load("f8k", root=prepared).checksum != recorded
+
+
+def test_changed_or_unfinished_files_are_refused(prepared):
+    change(prepared, finished=False)
+    with pytest.raises(ValueError, match="holds no finished prepared.json"):
+        load("f8k", root=prepared)
+    change(prepared, finished=True)
+    np.save(prepared / "test_ims.npy", 2 * np.load(prepared / "test_ims.npy"))
+    with pytest.raises(ValueError, match=r"test_ims\.npy was changed after its preparation"):
+        load("f8k", root=prepared)
+
+
+def test_missing_files_say_what_to_do(prepared):
+    (prepared / "dev_ims.npy").unlink()
+    with pytest.raises(FileNotFoundError, match="nclib data prepare f8k"):
+        load("f8k", root=prepared)
+
+
+def test_check_knows_the_folder(prepared):
+    assert check("f8k", prepared).complete(any_size=True)
+    (prepared / "prepared.json").unlink()
+    assert not check("f8k", prepared).found
