@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
 NO_RECORD = "no record"
+WARMUP = "†"  # of a run that was tested at an epoch of its warm-up
 
 
 def show(
@@ -52,6 +53,8 @@ def show(
     >>> "410.2" in styled.to_html()
     True
     """
+    if caption and table.astype(str).apply(lambda cells: cells.str.endswith(WARMUP)).any(axis=None):
+        caption += f". {WARMUP} a run was tested at an epoch of its warm-up"
     style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
     if format is not None or digits is not None or missing is not None:
         style = style.format(format, precision=digits, na_rep=missing)
@@ -60,6 +63,23 @@ def show(
     if not index:
         style = style.hide()
     return style.set_caption(caption) if caption else style
+
+
+def in_warmup(runs: pd.DataFrame) -> pd.Series:
+    """Tell which runs were tested at an epoch of their warm-up although they trained on after it.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        One row per run, as from :func:`ncbook.recorded`.
+
+    Returns
+    -------
+    Series of bool
+    """
+    needed = ("best_epoch", "warmup_epochs", "epochs")
+    best, warmup, epochs = (runs.get(name, runs.index.to_series() * 0) for name in needed)
+    return (best <= warmup) & (epochs > 0)
 
 
 def means(
@@ -86,7 +106,8 @@ def means(
     Returns
     -------
     DataFrame of str
-        ``"no record"`` where no run fits; headings that are floats are written in their shortest form.
+        ``"no record"`` where no run fits; ``"†"`` behind a cell with a run that was tested at an epoch of its
+        warm-up. Headings that are floats are written in their shortest form.
 
     Examples
     --------
@@ -97,7 +118,12 @@ def means(
     l2rm  281.0 ± 1.4 (2)
     """
     rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
-    cells = runs.groupby([*rows, *columns])[value].agg(lambda part: mean_text(list(part), digits))
+    early = in_warmup(runs)
+
+    def text(part: pd.Series) -> str:
+        return mean_text(list(part), digits) + (f" {WARMUP}" if early[part.index].any() else "")
+
+    cells = runs.groupby([*rows, *columns])[value].agg(text)
     table = cells.unstack(columns).fillna(NO_RECORD)
     table.index.names = [None] * table.index.nlevels
     if len(columns) == 1:
