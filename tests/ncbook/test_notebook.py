@@ -1,7 +1,6 @@
 """Tables of a notebook."""
 
 import pandas as pd
-
 from ncbook.notebook import means, show
 
 
