@@ -17,9 +17,9 @@ ORDER = [*LOSSES, *METHODS]
 SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm, dropped", "l2rm"]
 
 
-def photograph_runs() -> pd.DataFrame:
-    """Return the recorded runs on Flickr8K in the preset ``standard``, with a column ``label``."""
-    runs = recorded(preset="standard", dataset="f8k", model="bow")
+def photograph_runs(model: str = "bow") -> pd.DataFrame:
+    """Return the recorded runs of a model on Flickr8K in the preset ``standard``, with a column ``label``."""
+    runs = recorded(preset="standard", dataset="f8k", model=model)
     if runs.empty:
         return runs
     place = {"root": "any"}
@@ -47,7 +47,7 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     rows = [label for label in ORDER if label in table.index]
     epoch = "last epoch" if value == "last.rsum" else "epoch selected on the validation photographs"
     caption = (
-        f"Measured on Flickr8K, model bow, preset standard: rSum on 1,000 test photographs, {epoch}; "
+        f"Measured on Flickr8K, model {', '.join(sorted(set(part['model'])))}, preset standard: rSum on 1,000 test photographs, {epoch}; "
         f"mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's seed; "
         f"{devices(part)}"
     )
