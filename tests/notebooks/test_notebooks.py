@@ -36,6 +36,7 @@ TINY = {
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
     "one_run": {"dataset": "planted", "options": {"epochs": 2}},
+    "photographs": {},
     "results_l2rm": {},
     "results_omit": {},
     "results_repair": {},
@@ -50,7 +51,7 @@ TINY = {
         "compare": "mrl",
     },
 }
-OF_TABLES = {"claims", "errata", *(name for name in TINY if name.startswith("results_"))}
+OF_TABLES = {"claims", "errata", "photographs", *(name for name in TINY if name.startswith("results_"))}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
 
