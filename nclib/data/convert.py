@@ -287,9 +287,6 @@ def _split(
     return features
 
 
-# -- the command --------------------------------------------------------------------------------------------
-
-
 def _halves(files: Sequence[Path], replace: bool) -> None:
     for given in files:
         paths = [given]

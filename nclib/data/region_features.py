@@ -244,7 +244,7 @@ def _load(
         layout.name,
         **splits,
         vocabulary=words,
-        checksum=digest(_content(splits.values())),
+        checksum=digest(part for split in splits.values() for part in _content(split)),
         licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
         details={
             "layouts": {role: part.layout for role, part in parts.items()},
@@ -328,7 +328,9 @@ def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> 
     if len(array) == n and n % each == 0:
         part.layout = PER_CAPTION if each > 1 else PER_IMAGE
         part.features = array[::each]  # a view: still on disk
-        if not _copies(array, each):
+        last = len(part.features) - 1
+        groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
+        if any((group != group[:1]).any() for group in groups):
             text = f"{name} has a row per caption, but the {each} rows of one image differ"
             part.problems.append((name, text))
     elif len(array) * each == n:
@@ -407,13 +409,6 @@ def sampled(n: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, most).astype(np.int64))
 
 
-def _copies(array: RowFile, each: int) -> bool:
-    """Whether rows come in groups of equal ones, judged by the first, middle and last group."""
-    last = len(array) // each - 1
-    groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
-    return all(bool((group == group[:1]).all()) for group in groups)
-
-
 def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protocol: str) -> Split:
     assert part.features is not None
     each, n = layout.captions_per_image, len(part.features)
@@ -443,11 +438,8 @@ def _captions(texts: list[str], words: Vocabulary) -> Captions:
     return Captions(tokens, offsets, words, texts)
 
 
-def _content(splits: Iterable[Split]) -> list[Any]:
-    """Return what the checksum covers: shapes, all captions, and evenly spaced feature rows."""
-    content: list[Any] = []
-    for split in splits:
-        features = split.features(sampled(split.n_images, SAMPLED_ROWS)).numpy()
-        kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
-        content += [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]
-    return content
+def _content(split: Split) -> list[Any]:
+    """Return what the checksum covers: shape, evenly spaced feature rows, and all captions."""
+    features = split.features(sampled(split.n_images, SAMPLED_ROWS)).numpy()
+    kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
+    return [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]

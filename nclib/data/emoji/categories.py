@@ -144,15 +144,11 @@ def _on_topic(scenes: np.ndarray, class_of: np.ndarray, topic: float, rng: np.ra
     return np.where(replace, other, concept) * inside
 
 
-@functools.cache
-def _projection() -> np.ndarray:
-    rng = np.random.default_rng(PROJECTION_SEED)
-    return (rng.standard_normal((RESPONSES, IMAGE_DIM)) / np.sqrt(RESPONSES)).astype(np.float32)
-
-
 def _pool(responses: np.ndarray) -> np.ndarray:
     """Rectified random projections, averaged over fragments: (n, R, 192) -> (n, 512)."""
-    return np.maximum(responses @ _projection() - THRESHOLD, 0).mean(1)
+    rng = np.random.default_rng(PROJECTION_SEED)
+    projection = (rng.standard_normal((RESPONSES, IMAGE_DIM)) / np.sqrt(RESPONSES)).astype(np.float32)
+    return np.maximum(responses @ projection - THRESHOLD, 0).mean(1)
 
 
 def _latent_semantics(counts: np.ndarray) -> Any:
