@@ -276,16 +276,10 @@ def wikipedia(*, root: PathLike, n_val: int | None = None, sizes: str = "publish
     sizes : {"published", "any"}
         Whether other numbers of pairs than those of the papers are refused.
 
-    Returns
-    -------
-    CategoryData
-
     Raises
     ------
-    FileNotFoundError
-        When no known file is found; the message lists all places.
-    ValueError
-        When arrays are missing or do not fit together.
+    FileNotFoundError, ValueError
+        When no known file is found (all places are listed), or arrays are missing or do not fit together.
     """
     return _load("wikipedia", root, n_val, sizes)
 

@@ -47,18 +47,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """Result for one data set.
+    """Result for one data set: its name, the folder of its files or that was searched, and their lines.
 
-    Parameters
-    ----------
-    name : str
-        As in :func:`nclib.data.available`.
-    folder : Path
-        Folder of its files, or the place that was searched.
-    lines : tuple of Line
-    training : tuple of int, optional
-        Images of the training split and captions of each, where its files are good; a noise file of these
-        data must fit them.
+    ``training`` holds the images of the training split and captions of each, where its files are good; a
+    noise file of these data must fit them.
     """
 
     name: str
@@ -108,8 +100,7 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
 
     Parameters
     ----------
-    name : str
-        ``f30k``, ``coco``, ``cc152k``, ``wikipedia``, ``nuswide`` or ``xmedianet``.
+    name : {"f30k", "coco", "cc152k", "wikipedia", "nuswide", "xmedianet"}
     root : path
         Value of ``data_options={"root": ...}``.
     full : bool
@@ -296,14 +287,8 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
 def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> list[Line]:
     """Describe every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root``.
 
-    Files of the official codes are recognised by their checksums; runs read them with ``noise_file``.
-
-    Parameters
-    ----------
-    root : path
-    training : sequence of (int, int)
-        Images and captions of each, per training split found; a file must fit one of them. Without any,
-        only its type is checked.
+    Files of the official codes are recognised by their checksums; runs read them with ``noise_file``. A file
+    must fit one of the ``training`` splits, images and captions of each; without any, its type is checked.
     """
     place = Path(root).expanduser()
     paths = [p for pattern in ("*.npy", "*/*.npy") for p in sorted(place.glob(pattern))]

@@ -169,8 +169,7 @@ def region_files(
     """Load region features and captions of one's own, in the layout of the benchmarks.
 
     ``nclib data convert`` writes this layout from other files. All validation images are used, and runs
-    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong. Errors as for
-    :func:`f30k`.
+    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
 
     Parameters
     ----------
@@ -180,7 +179,7 @@ def region_files(
     captions_per_image : int
         At least 1.
     vocabulary, build_vocabulary, half
-        As for :func:`f30k`; the vocabulary is built unless a file is given or found.
+        As for :func:`f30k`, as are the errors; the vocabulary is built unless a file is given or found.
     """
     each = check_count("captions_per_image", captions_per_image, low=1)
     cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
@@ -212,8 +211,7 @@ def _load(
         )
     if missing:
         raise FileNotFoundError(
-            f"{layout.title}: {folder} lacks\n  "
-            + "\n  ".join(missing)
+            "\n  ".join([f"{layout.title}: {folder} lacks", *missing])
             + "\nPut the published precomputed features there, or give their folder as root=."
         )
     parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
@@ -223,8 +221,7 @@ def _load(
         problems.append(f"splits differ in (regions, features): {shapes}")
     if problems:
         raise ValueError(
-            f"{layout.title}: the files in {folder} do not fit together\n  "
-            + "\n  ".join(problems)
+            "\n  ".join([f"{layout.title}: the files in {folder} do not fit together", *problems])
             + "\nGet the named files again, complete and from one package; where permission was denied, "
             "let your user read them (chmod u+r)."
         )
