@@ -251,7 +251,7 @@ def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> C
         )
     n_classes = max(known.n_classes if known else 0, *(1 + int(p[2].max()) for p in pairs.values()))
     names = known.label_names if known and len(known.label_names) == n_classes else ()
-    splits = {split: CategorySplit(split, *pairs[split]) for split in SPLITS}
+    splits = {s: CategorySplit(s, images, texts, labels) for s, (images, texts, labels) in pairs.items()}
     return CategoryData(
         name=name,
         **splits,

@@ -10,7 +10,7 @@ split tell its layout; a split holds every image once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,10 @@ class Layout:
     stem: str  # folder of the package, and beginning of its vocabulary's name
     captions_per_image: int
     captions_file: str  # name of a captions file behind {split}_
-    benchmark: bool = True  # papers report results on it, with its validation protocols
+    # as published, where papers report results on it: images per split, words, and shape of a row
+    images: Mapping[str, int] = field(default_factory=dict)
+    words: int | None = None
+    row: tuple[int, int] | None = (36, 2048)
 
     @property
     def vocabulary_file(self) -> str:
@@ -53,12 +56,15 @@ class Layout:
         return f"{self.stem}_vocab.json"
 
 
+F30K = {"train": 29000, "dev": 1014, "test": 1000}
+COCO = {"train": 113287, "dev": 1000, "testall": 5000}
+CC152K = {"train": 150000, "dev": 1000, "test": 1000}
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt"),
-        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt"),
-        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv"),
+        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt", F30K, 8481),
+        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt", COCO, 11353),
+        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv", CC152K),
     )
 }
 
@@ -184,7 +190,7 @@ def region_files(
     each = check_count("captions_per_image", captions_per_image, low=1)
     cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
     captions = "caps.tsv" if cells else "caps.txt"
-    layout = Layout("region_files", "Region files", "region_files", each, captions, benchmark=False)
+    layout = Layout("region_files", "Region files", "region_files", each, captions)
     return _load(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
 
 
@@ -239,8 +245,10 @@ def _load(
     splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
     return Dataset(
         layout.name,
-        **splits,
-        vocabulary=words,
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        words,
         checksum=digest(part for split in splits.values() for part in _content(split)),
         licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
         details={
@@ -248,7 +256,7 @@ def _load(
             "dev_protocol": dev_protocol,
             "test_split": test_split,
             # of pairs from the web and from users some are wrong, and no list says which
-            "pairs_as_found": layout.name == "cc152k" or not layout.benchmark,
+            "pairs_as_found": layout.name == "cc152k" or not layout.images,
         },
     )
 
@@ -409,7 +417,7 @@ def sampled(n: int, most: int) -> np.ndarray:
 def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protocol: str) -> Split:
     assert part.features is not None
     each, n = layout.captions_per_image, len(part.features)
-    if role == "val" and layout.benchmark:
+    if role == "val" and layout.images:  # the validation protocols of the papers
         cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
     details: dict[str, Any] = {"layout": part.layout}
