@@ -61,7 +61,7 @@ SETS = {
 }
 
 
-# -- one reader per layout: from a path to arrays called {split}_{image,text,label,text_label} ---------
+# One reader per layout: from a path to arrays called {split}_{image,text,label,text_label}.
 
 
 @contextmanager
@@ -155,25 +155,10 @@ def _hdf5_arrays(path: Path) -> Arrays:
         return {key: file[key][()] for key in file if isinstance(file[key], h5py.Dataset)}
 
 
-# -- finding the files ------------------------------------------------------------------------------------
-
 Reader = Callable[[Path], Arrays]
 BY_SUFFIX: dict[str, Reader] = {
     ".npz": _from_npz, ".h5py": _from_hdf5, ".h5": _from_hdf5, ".hdf5": _from_hdf5, ".mat": _from_mat,
 }  # fmt: skip
-
-
-def _candidates(root: Path, known: FeatureSet) -> Iterator[tuple[Path, Reader]]:
-    """Yield the files that may hold the data below ``root``, in order of preference, with their readers."""
-    folder, file = known.hdf5.split("/")
-    yield root / f"{known.name}.npz", _from_npz
-    for place in (root / file, root / folder / file, root / "data" / folder / file):
-        yield place, _from_hdf5
-    for place in (root, root / known.name, root / folder):
-        yield place / "train_img.mat", _from_folder_of_mat
-    yield root / f"{known.name}.mat", _from_mat
-    if known.name == "wikipedia":
-        yield root / "raw_features.mat", _from_raw_wikipedia
 
 
 def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
@@ -183,7 +168,17 @@ def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
         if root.suffix not in BY_SUFFIX:
             raise ValueError(f"{root}: must end in one of {', '.join(BY_SUFFIX)}")
         return BY_SUFFIX[root.suffix](root), root
-    candidates = dict(_candidates(root, known)) if known else {}
+    candidates: dict[Path, Reader] = {}  # in order of preference
+    if known:
+        folder, file = known.hdf5.split("/")
+        candidates[root / f"{known.name}.npz"] = _from_npz
+        for place in (root, root / folder, root / "data" / folder):
+            candidates[place / file] = _from_hdf5
+        for place in (root, root / known.name, root / folder):
+            candidates[place / "train_img.mat"] = _from_folder_of_mat
+        candidates[root / f"{known.name}.mat"] = _from_mat
+        if known.name == "wikipedia":
+            candidates[root / "raw_features.mat"] = _from_raw_wikipedia
     for path, reader in candidates.items():
         if path.is_file():
             return reader(path), path
@@ -192,20 +187,13 @@ def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
     raise FileNotFoundError(f"root={str(root)!r}: must be {wanted}, or the file itself")
 
 
-# -- from arrays to splits --------------------------------------------------------------------------------
-
-
-def _whole(values: np.ndarray, what: str) -> np.ndarray:
-    flat = np.asarray(values).reshape(-1)
-    whole = flat.astype(np.int64)
-    if not np.array_equal(whole, flat):
-        raise ValueError(f"{what}: classes must be whole numbers")
-    return whole
-
-
 def _labels(arrays: Arrays, path: Path) -> Arrays:
     """Return one class per pair for every split, shifted by the common minimum."""
-    found = {key: _whole(values, f"{path}: {key}") for key, values in arrays.items() if key.endswith("label")}
+    flat = {key: np.asarray(a).reshape(-1) for key, a in arrays.items() if key.endswith("label")}
+    found = {key: values.astype(np.int64) for key, values in flat.items()}
+    for key, values in flat.items():
+        if not np.array_equal(values, found[key]):
+            raise ValueError(f"{path}: {key}: classes must be whole numbers")
     if not found:
         raise ValueError(f"{path}: there are no labels; found {', '.join(sorted(arrays)) or 'nothing'}")
     low = min(int(values.min()) for values in found.values() if values.size)
@@ -263,7 +251,7 @@ def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> C
         )
     n_classes = max(known.n_classes if known else 0, *(1 + int(p[2].max()) for p in pairs.values()))
     names = known.label_names if known and len(known.label_names) == n_classes else ()
-    splits = {split: CategorySplit(split, *pairs[split]) for split in SPLITS}
+    splits = {s: CategorySplit(s, images, texts, labels) for s, (images, texts, labels) in pairs.items()}
     return CategoryData(
         name=name,
         **splits,
@@ -288,16 +276,10 @@ def wikipedia(*, root: PathLike, n_val: int | None = None, sizes: str = "publish
     sizes : {"published", "any"}
         Whether other numbers of pairs than those of the papers are refused.
 
-    Returns
-    -------
-    CategoryData
-
     Raises
     ------
-    FileNotFoundError
-        When no known file is found; the message lists all places.
-    ValueError
-        When arrays are missing or do not fit together.
+    FileNotFoundError, ValueError
+        When no known file is found (all places are listed), or arrays are missing or do not fit together.
     """
     return _load("wikipedia", root, n_val, sizes)
 

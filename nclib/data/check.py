@@ -30,6 +30,7 @@ TO_DO = {
 }
 ROWS = 256  # feature rows read at a time, or in all without --full
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
+PAIRS = LAYOUTS
 KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows nearly all
 
 
@@ -47,18 +48,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """Result for one data set.
+    """Result for one data set: its name, the folder of its files or that was searched, and their lines.
 
-    Parameters
-    ----------
-    name : str
-        As in :func:`nclib.data.available`.
-    folder : Path
-        Folder of its files, or the place that was searched.
-    lines : tuple of Line
-    training : tuple of int, optional
-        Images of the training split and captions of each, where its files are good; a noise file of these
-        data must fit them.
+    ``training`` holds the images of the training split and captions of each, where its files are good; a
+    noise file of these data must fit them.
     """
 
     name: str
@@ -85,32 +78,12 @@ class Report:
         return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *advice])
 
 
-@dataclass(frozen=True)
-class Expected:
-    """A published package of region features: layout, numbers of images and words, shape of a row."""
-
-    layout: Layout
-    images: dict[str, int]
-    words: int | None = None
-    row: tuple[int, int] | None = None
-
-
-REGIONS = (36, 2048)  # of every package of the papers
-PAIRS = {
-    "f30k": Expected(LAYOUTS["f30k"], {"train": 29000, "dev": 1014, "test": 1000}, 8481, REGIONS),
-    "coco": Expected(LAYOUTS["coco"], {"train": 113287, "dev": 1000, "testall": 5000}, 11353, REGIONS),
-    "cc152k": Expected(LAYOUTS["cc152k"], {"train": 150000, "dev": 1000, "test": 1000}, None, REGIONS),
-    "f8k": Expected(LAYOUTS["f8k"], {"train": 6000, "dev": 1000, "test": 1000}, None, (16, 256)),
-}
-
-
 def check(name: str, root: str | Path, *, full: bool = False, half: bool = False) -> Report:
     """Check the files of one data set.
 
     Parameters
     ----------
-    name : str
-        ``f30k``, ``coco``, ``cc152k``, ``f8k``, ``wikipedia``, ``nuswide`` or ``xmedianet``.
+    name : {"f30k", "coco", "cc152k", "f8k", "wikipedia", "nuswide", "xmedianet"}
     root : path
         Value of ``data_options={"root": ...}``.
     full : bool
@@ -133,8 +106,7 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
 
 def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     """Check region features and captions of three splits, and the vocabulary."""
-    expected = PAIRS[name]
-    layout, splits = expected.layout, tuple(expected.images)
+    layout, splits = PAIRS[name], tuple(PAIRS[name].images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
     folder = region_features.find_folder(layout, root, splits)
@@ -145,42 +117,41 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
-        lines += [Line(MISSING, file, _wanted(expected, split, file)) for file in absent]
+        lines += [Line(MISSING, file, _wanted(layout, split, file)) for file in absent]
         if not absent:
             parts[split] = region_features.read_split(layout, folder, split, half)
     rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
     for part in parts.values():
         path = region_features.features_file(folder, part.split, half)
         assert path is not None
-        lines += _split_lines(expected, part, path, full, next(iter(rows.items()), None))
+        lines += _split_lines(layout, part, path, full, next(iter(rows.items()), None))
         if not half:
             lines += _copy_lines(part, path, full)
-    lines.append(_vocabulary(expected, folder, [t for part in parts.values() for t in part.texts[:CAPTIONS]]))
+    lines.append(_vocabulary(layout, folder, [t for part in parts.values() for t in part.texts[:CAPTIONS]]))
     train = parts.get("train")
     good = train is not None and train.features is not None and not train.problems
     each = layout.captions_per_image
     return Report(name, folder, tuple(lines), (len(train.texts) // each, each) if good and train else None)
 
 
-def _wanted(expected: Expected, split: str, file: str) -> str:
-    n, each = expected.images[split], expected.layout.captions_per_image
+def _wanted(layout: Layout, split: str, file: str) -> str:
+    n, each = layout.images[split], layout.captions_per_image
     if file.endswith(".npy"):
         kind = "float16" if file.endswith(region_features.HALF) else "float32"
-        row = ", ".join(map(str, expected.row or REGIONS))
+        row = ", ".join(map(str, layout.row or ()))
         return f"{kind} ({n:,} or {n * each:,} rows, {row})" if each > 1 else f"{kind} ({n:,}, {row})"
     return f"{n * each:,} lines"
 
 
 def _split_lines(
-    expected: Expected, part: Part, path: Path, full: bool, first: tuple[str, tuple[int, ...]] | None
+    layout: Layout, part: Part, path: Path, full: bool, first: tuple[str, tuple[int, ...]] | None
 ) -> Iterator[Line]:
     """Describe one split; ``first`` is a split and the shape of its rows, which all splits must have."""
-    layout = expected.layout
     captions = f"{part.split}_{layout.captions_file}"
     for file in dict.fromkeys(file for file, _ in part.problems):
         yield Line(WRONG, file, "; ".join(text for name, text in part.problems if name == file))
     if part.features is not None and not part.problems:
-        images, published_images = len(part.features), expected.images[part.split]
+        images, published_images = len(part.features), layout.images[part.split]
         row = part.features.shape[1:]
         shape = " x ".join(f"{n:,}" for n in row)
         size = path.stat().st_size / 1e9
@@ -193,8 +164,8 @@ def _split_lines(
             yield Line(WRONG, path.name, f"{words}; but {other} in split {first[0]}")
         elif images != published_images:
             yield Line(OTHER, path.name, f"{words}; published: {published_images:,} images")
-        elif expected.row is not None and row != expected.row:
-            yield Line(OTHER, path.name, f"{words}; published: {expected.row[0]} x {expected.row[1]:,}")
+        elif layout.row is not None and row != layout.row:
+            yield Line(OTHER, path.name, f"{words}; published: {layout.row[0]} x {layout.row[1]:,}")
         else:
             yield Line(GOOD, path.name, words)
     if not part.texts:
@@ -234,9 +205,9 @@ def _not_finite(features: RowFile, full: bool) -> str | None:
     return None
 
 
-def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
-    file = expected.layout.vocabulary_file
-    path = region_features.find_vocabulary(expected.layout, folder)
+def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
+    file = layout.vocabulary_file
+    path = region_features.find_vocabulary(layout, folder)
     if path is None:
         return Line(MISSING, file, "in the folder, beside it, or under vocab; or build_vocabulary=True")
     try:
@@ -249,8 +220,8 @@ def _vocabulary(expected: Expected, folder: Path, texts: Sequence[str]) -> Line:
         return Line(
             WRONG, file, f"knows {known:.0%} of the words of these captions; is it made for other data?"
         )
-    if expected.words is not None and words.size != expected.words:
-        return Line(OTHER, file, f"{words.size:,} words; published: {expected.words:,}")
+    if layout.words is not None and words.size != layout.words:
+        return Line(OTHER, file, f"{words.size:,} words; published: {layout.words:,}")
     return Line(GOOD, file, f"{words.size:,} words")
 
 
@@ -289,7 +260,7 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
     place = Path(root).expanduser().resolve()
     alike = [r for r in found if r.name in PAIRS and r.folder.resolve() == place]
     rules: tuple[Callable[[Report], bool], ...] = (
-        lambda r: place.name == PAIRS[r.name].layout.stem or place.parts[-2:] == (r.name, "precomp"),
+        lambda r: place.name == PAIRS[r.name].stem or place.parts[-2:] == (r.name, "precomp"),
         lambda r: r.complete(),
         lambda r: r.complete(any_size=True),
     )
@@ -300,14 +271,8 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
 def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> list[Line]:
     """Describe every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root``.
 
-    Files of the official codes are recognised by their checksums; runs read them with ``noise_file``.
-
-    Parameters
-    ----------
-    root : path
-    training : sequence of (int, int)
-        Images and captions of each, per training split found; a file must fit one of them. Without any,
-        only its type is checked.
+    Files of the official codes are recognised by their checksums; runs read them with ``noise_file``. A file
+    must fit one of the ``training`` splits, images and captions of each; without any, its type is checked.
     """
     place = Path(root).expanduser()
     paths = [p for pattern in ("*.npy", "*/*.npy") for p in sorted(place.glob(pattern))]

@@ -48,7 +48,7 @@ def folder(
     key: str = "features",
     replace: bool = False,
 ) -> Path:
-    """Gather a file per image into the features file of a split, and write its captions and ids.
+    """Gather a file per image into the features file of a split with its captions and ids; return its path.
 
     Parameters
     ----------
@@ -69,11 +69,6 @@ def folder(
         Name of the array in ``.npz`` files.
     replace : bool
         Allow existing files to be replaced.
-
-    Returns
-    -------
-    Path
-        The features file.
 
     Raises
     ------
@@ -130,21 +125,18 @@ def bottom_up(
 
 
 def half(path: str | Path, *, replace: bool = False) -> Path:
-    """Write the float16 copy of a features file beside it; ``load(..., half=True)`` reads such copies.
+    """Write the float16 copy ``NAME.f16.npy`` of a features file, which ``load(..., half=True)`` reads.
+
+    Its numbers have 11 binary digits: they differ by at most 1 part in 2,048 where not below 0.00006.
+    Returns the path of the copy.
 
     Parameters
     ----------
     path : path
-        ``NAME.npy``, float32 (rows, regions, features). The copy is ``NAME.f16.npy``.
+        ``NAME.npy``, float32 (rows, regions, features).
     replace : bool
         Allow an existing file to be replaced. Without it an existing copy, judged by some rows, is left as
         it is, and another file is an error.
-
-    Returns
-    -------
-    Path
-        The copy. Its numbers have 11 binary digits: they differ by at most 1 part in 2,048 where they are not
-        below 0.00006.
 
     Raises
     ------
@@ -164,29 +156,23 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
 
 
 def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, replace: bool = False) -> Path:
-    """Write the vocabulary of a data set: words that occur 4 times in training and validation captions.
+    """Write the words that occur 4 times in training and validation captions; return the path.
+
+    The file is the one that ``load(..., build_vocabulary=True)`` writes.
 
     Parameters
     ----------
-    name : {"f30k", "coco", "cc152k"}
+    name, replace
+        As for :func:`folder`.
     root : path
         Folder of the captions, or one that holds it, as for :func:`nclib.data.load`.
     out : path, optional
         The file; default: ``{name}_precomp_vocab.json`` in the folder of the captions.
-    replace : bool
-        Allow an existing file to be replaced.
-
-    Returns
-    -------
-    Path
-        The file. It is the one that ``load(..., build_vocabulary=True)`` writes.
 
     Raises
     ------
-    ConvertError
-        When captions are missing or cannot be read, or the file is there already.
-    ValueError
-        For an unknown name.
+    ConvertError, ValueError
+        When captions are missing or cannot be read, or other words are there already; for an unknown name.
     """
     layout = _layout(name)
     place = find_folder(layout, Path(root), ("train", "dev"))
@@ -285,9 +271,6 @@ def _split(
     features = out / f"{split}_ims.npy"
     write_rows(features, source, beside=content, replace=replace)
     return features
-
-
-# -- the command --------------------------------------------------------------------------------------------
 
 
 def _halves(files: Sequence[Path], replace: bool) -> None:

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from nclib.common.files import digest, write_atomically
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
 from nclib.data.flickr8k import MANIFEST, read_manifest, summarise
-from nclib.data.region_features import LAYOUTS, build_words
+from nclib.data.region_features import F8K, LAYOUTS, build_words
 from nclib.data.row_sources import some
 from nclib.data.row_writer import ConvertError, write_rows
 
@@ -34,7 +34,6 @@ CELLS = 4
 CHANNELS = 1280  # of the network's last map
 AXES = 256
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
-F8K_COUNTS = {"train": 6000, "dev": 1000, "test": 1000}
 F8K_EACH = 5
 F8K_LISTS = {
     "train": "Flickr_8k.trainImages.txt",
@@ -179,8 +178,8 @@ def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
         )
     split_of = read_lists(files)
     counts = {split: list(split_of.values()).count(split) for split in SPLITS}
-    if counts != F8K_COUNTS:
-        raise ConvertError(f"the lists in {lists} name {counts} pictures; Flickr8K has {F8K_COUNTS}")
+    if counts != F8K:
+        raise ConvertError(f"the lists in {lists} name {counts} pictures; Flickr8K has {F8K}")
     if few := [name for name in split_of if len(table.captions.get(name, ())) != F8K_EACH]:
         raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {F8K_EACH} captions: {some(few)}")
     if absent := [name for name in split_of if not (images / name).is_file()]:

@@ -106,10 +106,10 @@ def planted(
             relevance_source=lambda i, c: np.minimum(has[i] @ says[c].T, 1.0),
         )
 
-    splits = [split("train", n_train), split("val", n_val), split("test", n_test)]
-    content = [a for s in splits for a in (s.images, s.captions.tokens, s.captions.offsets)]
+    train, val, test = split("train", n_train), split("val", n_val), split("test", n_test)
+    content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
     classes = {"class": tuple(f"class {k}" for k in range(n_classes))}
-    return Dataset("planted", *splits, vocabulary, digest(content), LICENCE, label_names=classes)
+    return Dataset("planted", train, val, test, vocabulary, digest(content), LICENCE, label_names=classes)
 
 
 @register(
@@ -167,12 +167,14 @@ def planted_category(
             features.append(made)
         return CategorySplit(name, features[0], features[1], labels.astype(np.int64))
 
-    splits = {name: split(name) for name in STREAMS}
+    train, val, test = (split(name) for name in STREAMS)
     options = {**counts, "n_classes": n_classes, "noise": [image_noise, text_noise], "seed": seed}
     return CategoryData(
-        name="planted_category",
-        **splits,
+        "planted_category",
+        train,
+        val,
+        test,
         label_names=tuple(f"class {k}" for k in range(n_classes)),
-        checksum=digest([json.dumps(options, sort_keys=True), *(s.labels for s in splits.values())]),
+        checksum=digest([json.dumps(options, sort_keys=True), train.labels, val.labels, test.labels]),
         licence=LICENCE,
     )

@@ -10,7 +10,7 @@ split tell its layout; a split holds every image once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,10 @@ class Layout:
     stem: str  # folder of the package, and beginning of its vocabulary's name
     captions_per_image: int
     captions_file: str  # name of a captions file behind {split}_
-    benchmark: bool = True  # papers report results on it, with its validation protocols
+    # as published, where papers report results on it: images per split, words, and shape of a row
+    images: Mapping[str, int] = field(default_factory=dict)
+    words: int | None = None
+    row: tuple[int, int] | None = (36, 2048)
     marker: str = ""  # file that tells the folder from those of other packages with the same file names
     source: str = "Put the published precomputed features there"  # what to do when files are missing
 
@@ -55,18 +58,24 @@ class Layout:
         return f"{self.stem}_vocab.json"
 
 
+F30K = {"train": 29000, "dev": 1014, "test": 1000}
+COCO = {"train": 113287, "dev": 1000, "testall": 5000}
+F8K = {"train": 6000, "dev": 1000, "test": 1000}
+CC152K = {"train": 150000, "dev": 1000, "test": 1000}
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt"),
-        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt"),
-        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv"),
+        Layout("f30k", "Flickr30K", "f30k_precomp", 5, "caps.txt", F30K, 8481),
+        Layout("coco", "MS-COCO", "coco_precomp", 5, "caps.txt", COCO, 11353),
+        Layout("cc152k", "CC152K", "cc152k_precomp", 1, "caps.tsv", CC152K),
         Layout(
             "f8k",
             "Flickr8K",
             "f8k_precomp",
             5,
             "caps.txt",
+            F8K,
+            row=(16, 256),
             marker="prepared.json",
             source="Make them with: nclib data prepare f8k",
         ),
@@ -180,8 +189,7 @@ def region_files(
     """Load region features and captions of one's own, in the layout of the benchmarks.
 
     ``nclib data convert`` writes this layout from other files. All validation images are used, and runs
-    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong. Errors as for
-    :func:`f30k`.
+    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
 
     Parameters
     ----------
@@ -191,12 +199,12 @@ def region_files(
     captions_per_image : int
         At least 1.
     vocabulary, build_vocabulary, half
-        As for :func:`f30k`; the vocabulary is built unless a file is given or found.
+        As for :func:`f30k`, as are the errors; the vocabulary is built unless a file is given or found.
     """
     each = check_count("captions_per_image", captions_per_image, low=1)
     cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
     captions = "caps.tsv" if cells else "caps.txt"
-    layout = Layout("region_files", "Region files", "region_files", each, captions, benchmark=False)
+    layout = Layout("region_files", "Region files", "region_files", each, captions)
     return load_files(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
 
 
@@ -224,8 +232,7 @@ def load_files(
         )
     if missing:
         raise FileNotFoundError(
-            f"{layout.title}: {folder} lacks\n  "
-            + "\n  ".join(missing)
+            "\n  ".join([f"{layout.title}: {folder} lacks", *missing])
             + f"\n{layout.source}, or give their folder as root=."
         )
     parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
@@ -235,8 +242,7 @@ def load_files(
         problems.append(f"splits differ in (regions, features): {shapes}")
     if problems:
         raise ValueError(
-            f"{layout.title}: the files in {folder} do not fit together\n  "
-            + "\n  ".join(problems)
+            "\n  ".join([f"{layout.title}: the files in {folder} do not fit together", *problems])
             + "\nGet the named files again, complete and from one package; where permission was denied, "
             "let your user read them (chmod u+r)."
         )
@@ -254,16 +260,18 @@ def load_files(
     splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}
     return Dataset(
         layout.name,
-        **splits,
-        vocabulary=words,
-        checksum=digest(_content(splits.values())),
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        words,
+        checksum=digest(part for split in splits.values() for part in _content(split)),
         licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
         details={
             "layouts": {role: part.layout for role, part in parts.items()},
             "dev_protocol": dev_protocol,
             "test_split": test_split,
             # of pairs from the web and from users some are wrong, and no list says which
-            "pairs_as_found": layout.name == "cc152k" or not layout.benchmark,
+            "pairs_as_found": layout.name == "cc152k" or not layout.images,
         },
     )
 
@@ -340,7 +348,9 @@ def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> 
     if len(array) == n and n % each == 0:
         part.layout = PER_CAPTION if each > 1 else PER_IMAGE
         part.features = array[::each]  # a view: still on disk
-        if not _copies(array, each):
+        last = len(part.features) - 1
+        groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
+        if any((group != group[:1]).any() for group in groups):
             text = f"{name} has a row per caption, but the {each} rows of one image differ"
             part.problems.append((name, text))
     elif len(array) * each == n:
@@ -419,17 +429,10 @@ def sampled(n: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, n - 1, most).astype(np.int64))
 
 
-def _copies(array: RowFile, each: int) -> bool:
-    """Whether rows come in groups of equal ones, judged by the first, middle and last group."""
-    last = len(array) // each - 1
-    groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
-    return all(bool((group == group[:1]).all()) for group in groups)
-
-
 def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protocol: str) -> Split:
     assert part.features is not None
     each, n = layout.captions_per_image, len(part.features)
-    if role == "val" and layout.benchmark:
+    if role == "val" and layout.images:  # the validation protocols of the papers
         cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
     details: dict[str, Any] = {"layout": part.layout}
@@ -455,11 +458,8 @@ def _captions(texts: list[str], words: Vocabulary) -> Captions:
     return Captions(tokens, offsets, words, texts)
 
 
-def _content(splits: Iterable[Split]) -> list[Any]:
-    """Return what the checksum covers: shapes, all captions, and evenly spaced feature rows."""
-    content: list[Any] = []
-    for split in splits:
-        features = split.features(sampled(split.n_images, SAMPLED_ROWS)).numpy()
-        kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
-        content += [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]
-    return content
+def _content(split: Split) -> list[Any]:
+    """Return what the checksum covers: shape, evenly spaced feature rows, and all captions."""
+    features = split.features(sampled(split.n_images, SAMPLED_ROWS)).numpy()
+    kind = "" if split.images.dtype == np.float32 else f" {split.images.dtype}"
+    return [f"{split.images.shape}{kind}", features, split.captions.tokens, split.captions.offsets]

@@ -142,16 +142,14 @@ class BottomUpSource:
         if regions < 1:
             raise ConvertError(f"regions must be 1 or more, got {regions}")
         self.paths, self.ids, self.regions = paths, ids, regions
-        wanted = {name: i for i, name in enumerate(ids)}
-        self.places: list[tuple[int, int]] = [(-1, -1)] * len(ids)  # file, byte
-        found: list[str] = []
+        found: dict[str, list[tuple[int, int]]] = {name: [] for name in ids}  # file, byte
         counts, broken = [], []
         widths: dict[float, str] = {}
         for k, path in enumerate(paths):
             for at, line in _lines(path):
                 cells = line.rstrip(b"\r\n").split(b"\t")
                 name = cells[0].decode("utf8", "replace").strip()
-                if name not in wanted:
+                if name not in found:
                     continue
                 if len(cells) != len(COLUMNS) or not cells[3].strip().isdigit():
                     broken.append(f"{name} ({path.name}, byte {at:,})")
@@ -159,9 +157,7 @@ class BottomUpSource:
                 if int(cells[3]) != regions:
                     counts.append(f"{name}: {int(cells[3])}")
                     continue
-                found.append(name)
-                if self.places[wanted[name]][0] < 0:
-                    self.places[wanted[name]] = (k, at)
+                found[name].append((k, at))
                 size = len(cells[5]) * 3 / 4 - cells[5][-2:].count(b"=")
                 widths.setdefault(size / 4 / regions, name)
         if broken:
@@ -171,17 +167,17 @@ class BottomUpSource:
                 f"every image must have {regions} boxes; other counts: {some(counts)}. Take the features "
                 f"that were made with {regions} boxes, or say --regions if all have another number"
             )
-        missing = [name for name, place in zip(ids, self.places, strict=True) if place[0] < 0]
+        missing = [name for name, places in found.items() if not places]
         if missing:
             raise ConvertError(f"{some(p.name for p in paths)}: no line for {some(missing)}")
-        twice = [name for name, n in Counter(found).items() if n > 1]
+        twice = [name for name, places in found.items() if len(places) > 1]
         if twice and not take_first:
             raise ConvertError(f"several lines for {some(twice)}; --take-first takes the first of each")
         if len(widths) > 1 or not next(iter(widths)).is_integer() or next(iter(widths)) == 0:
             said = some(f"{name}: {width:g}" for width, name in widths.items())
             raise ConvertError(f"numbers per box must be whole and equal in all lines; found {said}")
         self.shape: tuple[int, ...] = (len(ids), regions, int(next(iter(widths))))
-        self.states = [_state(path) for path in paths]
+        self.places, self.states = [places[0] for places in found.values()], [_state(path) for path in paths]
 
     def read(self, first: int, last: int) -> np.ndarray:
         rows = np.empty((last - first, *self.shape[1:]), np.float32)

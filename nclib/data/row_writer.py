@@ -69,7 +69,10 @@ def write_rows(
     # 1. lock the counter; 2. cut the growing file to the rows that the counter names; 3. append blocks, each
     # on disk before it is counted; 4. write the files beside, and give the file its name.
     part, counter = path.with_name(path.name + ".part"), counter_of(path)
-    header = _header(source)
+    stream, descr = io.BytesIO(), np.dtype(source.dtype).newbyteorder("<").str
+    kind = {"descr": descr, "fortran_order": False, "shape": source.shape}
+    np.lib.format.write_array_header_1_0(stream, kind)
+    header = stream.getvalue()
     row = int(np.prod(source.shape[1:])) * np.dtype(source.dtype).itemsize
     n, stamp = source.shape[0], digest([source.stamp(), header])
     if path.exists() and not replace:
@@ -118,13 +121,6 @@ def write_rows(
                 f"{part.name}; when the cause is gone, the same command continues there"
             ) from error
     counter.unlink(missing_ok=True)
-
-
-def _header(source: RowSource) -> bytes:
-    stream, descr = io.BytesIO(), np.dtype(source.dtype).newbyteorder("<").str
-    header = {"descr": descr, "fortran_order": False, "shape": tuple(source.shape)}
-    np.lib.format.write_array_header_1_0(stream, header)
-    return stream.getvalue()
 
 
 @contextmanager

@@ -79,12 +79,6 @@ class _Source:
                 "together. Load the data again"
             )
 
-    def announce(self, row: int) -> None:
-        """Tell the system that a row is wanted soon, so that the disk works on many at a time."""
-        if hasattr(os, "posix_fadvise"):
-            at = self.offset + row * self.row_bytes
-            os.posix_fadvise(self.fd, at, self.row_bytes, os.POSIX_FADV_WILLNEED)
-
     def read(self, row: int, view: memoryview) -> None:
         """Read a row into a buffer of its size; one call of the system may give a part of it only."""
         at = self.offset + row * self.row_bytes
@@ -215,8 +209,9 @@ class RowFile:
             return out
         place = rows * self._rows.step + self._rows.start  # in the file
         order = np.argsort(place, kind="stable")
-        for row in place[order].tolist():
-            source.announce(row)
+        if hasattr(os, "posix_fadvise"):  # announce all, so that the disk works on many at a time
+            for at in (source.offset + place[order] * source.row_bytes).tolist():
+                os.posix_fadvise(source.fd, at, source.row_bytes, os.POSIX_FADV_WILLNEED)
         flat = out.reshape(len(rows), -1).view(np.uint8)
         for i in order.tolist():
             source.read(int(place[i]), flat[i].data)

@@ -63,7 +63,7 @@ def tokenise(text: str) -> list[str]:
         text = _STOP.sub(_stop, text)
         text = _QUOTED_LETTER.sub("' ", text)
         text = _CLOSING_QUOTE.sub(" '' ", text)
-        text = _ALONE.sub(_spaced, text)
+        text = _ALONE.sub(r" \g<0> ", text)
         text = _CLITIC.sub(r" \1", text + " ")
     elif text.endswith("."):
         text = _STOP.sub(_stop, text)
@@ -71,10 +71,6 @@ def tokenise(text: str) -> list[str]:
     if _CUT.keys() & set(words):
         words = [part for word in words for part in _CUT.get(word, (word,))]
     return words
-
-
-def _spaced(match: re.Match[str]) -> str:
-    return f" {match[0]} "
 
 
 def _stop(match: re.Match[str]) -> str:

@@ -125,10 +125,7 @@ class Vocabulary:
     ) -> Vocabulary:
         """Read ``{"word2idx", "idx2word", "idx"}``, the vocabulary file of the field's loaders.
 
-        Raises
-        ------
-        ValueError
-            When keys are missing or the two maps disagree.
+        Another content, or maps that disagree, are a ValueError.
         """
         path = Path(path)
         try:

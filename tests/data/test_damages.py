@@ -2,13 +2,14 @@
 
 import io
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from nclib.data import check as command
 from nclib.data import load
-from nclib.data.check import GOOD, MISSING, OTHER, WRONG, Expected, check, main, noise_files
+from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, main, noise_files
 from nclib.data.convert import half
 from nclib.data.region_features import LAYOUTS
 from nclib.data.vocabulary import Vocabulary
@@ -35,7 +36,7 @@ def root(tmp_path, monkeypatch):
     words = Vocabulary.from_texts(["a dog and cat"])
     words.to_json(folder / "f30k_precomp_vocab.json")
     Mismatch.draw(np.arange(30) // 5, 0.5, seed=0).save(folder / "noise_0.5.npy")
-    expected = Expected(LAYOUTS["f30k"], SIZES, words.size, SHAPE)
+    expected = replace(LAYOUTS["f30k"], images=SIZES, words=words.size, row=SHAPE)
     monkeypatch.setitem(command.PAIRS, "f30k", expected)
     return tmp_path
 

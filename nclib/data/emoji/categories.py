@@ -45,13 +45,14 @@ def emoji_category(
     n_test: int = 700,
     seed: int = 0,
 ) -> CategoryData:
-    """Load the bundled category data, generating them the first time (a few seconds).
+    """Load the bundled category data, with pictures and texts, generating them the first time.
 
     *Image features*: each of eight fragments of the picture (its objects and some others) gives 192 responses
     to the shipped codebook of patches; 512 fixed random projections of them, rectified, are averaged over the
     fragments and standardised over the training pictures. *Text features*: the five captions of a picture are
     one document; its log word counts, weighted by inverse document frequency and of unit length, are taken to
     the 100 leading directions of the training documents (latent semantic analysis).
+    ``split.details["scenes"]`` tells what is where. Errors as :func:`nclib.data.emoji.pairs.emoji`.
 
     Parameters
     ----------
@@ -63,16 +64,6 @@ def emoji_category(
         Pairs per split.
     seed : int
         Another seed gives other scenes.
-
-    Returns
-    -------
-    CategoryData
-        With pictures and texts; ``split.details["scenes"]`` tells what is where.
-
-    Raises
-    ------
-    ValueError, TypeError, OSError
-        When an option is out of range (nothing is generated then), or the cache folder cannot be written.
     """
     check_choice("labels", labels, LABELS)
     options = {
@@ -144,15 +135,11 @@ def _on_topic(scenes: np.ndarray, class_of: np.ndarray, topic: float, rng: np.ra
     return np.where(replace, other, concept) * inside
 
 
-@functools.cache
-def _projection() -> np.ndarray:
-    rng = np.random.default_rng(PROJECTION_SEED)
-    return (rng.standard_normal((RESPONSES, IMAGE_DIM)) / np.sqrt(RESPONSES)).astype(np.float32)
-
-
 def _pool(responses: np.ndarray) -> np.ndarray:
     """Rectified random projections, averaged over fragments: (n, R, 192) -> (n, 512)."""
-    return np.maximum(responses @ _projection() - THRESHOLD, 0).mean(1)
+    rng = np.random.default_rng(PROJECTION_SEED)
+    projection = (rng.standard_normal((RESPONSES, IMAGE_DIM)) / np.sqrt(RESPONSES)).astype(np.float32)
+    return np.maximum(responses @ projection - THRESHOLD, 0).mean(1)
 
 
 def _latent_semantics(counts: np.ndarray) -> Any:

@@ -60,19 +60,10 @@ def responses(crops: np.ndarray, filters: np.ndarray, threshold: np.ndarray) -> 
 
 
 def features(crops: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Return the features of fragments.
+    """Return the features of fragments, float32 (n, R, 196).
 
-    Parameters
-    ----------
-    crops : ndarray, float32, (n, R, 3, 14, 14)
-    boxes : ndarray, int, (n, R, 3)
-        x, y, side in sixteenths of a pixel.
-
-    Returns
-    -------
-    ndarray, float32, (n, R, 196)
-        192 responses with mean 0 and variance 1 over training fragments, then x, y, width and height of the
-        box in [-1, 1].
+    192 responses with mean 0 and variance 1 over training fragments, then x, y, width and height of the box
+    in [-1, 1]; ``crops`` and ``boxes`` as :func:`nclib.data.emoji.render.crop` returns and takes them.
     """
     n, regions = boxes.shape[:2]
     book = codebook()
