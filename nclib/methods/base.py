@@ -213,17 +213,12 @@ class Method(TrainingMethod):
 
     @abstractmethod
     def step(self, loop: Loop, batch: Any) -> StepTerms:
-        """Return the loss terms of one training step.
+        """Return the loss terms of one training step, scalars with gradient; see :data:`StepTerms`.
 
         Parameters
         ----------
         loop : Loop
         batch : Batch, or whatever else :meth:`begin_epoch` gives
-
-        Returns
-        -------
-        dict of str to Tensor, or iterator of such
-            Scalars with gradient; see :data:`StepTerms`.
         """
 
     def end_epoch(self, loop: Loop) -> None:

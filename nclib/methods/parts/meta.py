@@ -44,13 +44,7 @@ class MetaNet(nn.Module):
 
 
 class MetaMatcher(Matcher):
-    """Any model, with its final score replaced by a meta-network; the rest is the model's own.
-
-    Parameters
-    ----------
-    model : Matcher
-        Gives encodings and :meth:`~nclib.models.Matcher.pair_vectors`; its own final score is not used.
-    """
+    """A model that gives pair vectors, with its final score replaced by a meta-network."""
 
     def __init__(self, model: Matcher) -> None:
         super().__init__(
@@ -72,15 +66,12 @@ class MetaMatcher(Matcher):
 
     @property
     def pair_dim(self) -> int:
-        """Width of a similarity vector of the model."""
         return self.model.pair_dim
 
     def encode_images(self, images: Tensor) -> Any:
-        """Encode images by the model."""
         return self.model.encode_images(images)
 
     def encode_captions(self, tokens: Tokens) -> Any:
-        """Encode captions by the model."""
         return self.model.encode_captions(tokens)
 
     def pair_vectors(self, images: Any, captions: Any, *, paired: bool = False) -> Tensor:
@@ -88,7 +79,6 @@ class MetaMatcher(Matcher):
         return self.model.pair_vectors(images, captions, paired=paired).to(self.dtype)
 
     def extra_terms(self, images: Any, captions: Any) -> Tensors:
-        """Return the model's own loss terms."""
         return self.model.extra_terms(images, captions)
 
     def similarity(
@@ -200,10 +190,8 @@ def look_ahead_gradient(
         ``f(network, tensors)``: similarity vectors of the training batch and of the meta pairs.
     train_loss, meta_loss : callable
         Scalar loss of the logits that the meta-network gives to these vectors.
-    lr : float
-        :math:`\eta`.
-    seed : int
-        Seed of the dropout.
+    lr, seed : float, int
+        :math:`\eta`, and the seed of the dropout.
     exact : bool
 
     Returns
