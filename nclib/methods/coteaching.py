@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, Truth
+from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, Truth, beside
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.parts.steps import beside
 from nclib.noise import GaussianMixture1d
 
 GRID = 200  # points at which a fitted density is kept

@@ -98,8 +98,13 @@ def evidential_loss(alpha: Tensor, y: Tensor, lam2: float = 0.1) -> Tensor:
     ----------
     alpha, y : Tensor, (Q, K)
         Dirichlet parameters, at least 1, one query per row, and targets: one-hot rows, or rows of zeros for
-        queries without a true partner. A ValueError if the shapes differ.
+        queries without a true partner.
     lam2 : float, >= 0
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
     """
     if alpha.ndim != 2 or y.shape != alpha.shape:
         raise ValueError(

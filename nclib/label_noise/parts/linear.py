@@ -38,10 +38,20 @@ def _centred(features: Tensor, mean: Tensor, start: int) -> Tensor:
 
 
 def principal(features: Tensor, energy: float, name: str = "features") -> View:
-    """Return the principal axes of features (n, d) that hold a share ``energy`` of the variance.
+    """Return the principal axes that hold a share ``energy`` of the variance.
 
-    ``energy`` 1 keeps every axis above rounding errors. ValueError, with the ``name`` of the features, for
-    fewer than two rows, or when all rows are equal.
+    Parameters
+    ----------
+    features : Tensor, (n, d)
+    energy : float in (0, 1]
+        1 keeps every axis above rounding errors.
+    name : str
+        For error messages.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two rows, or all rows are equal.
     """
     n, d = features.shape
     if n < 2:
