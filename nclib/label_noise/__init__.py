@@ -62,18 +62,7 @@ def available() -> Catalogue:
 
 
 def options(name: str) -> type:
-    """Return the options of a method, a frozen dataclass.
-
-    Parameters
-    ----------
-    name : str
-        One of :func:`available`.
-
-    Raises
-    ------
-    ValueError
-        For an unknown method.
-    """
+    """Return the options of a method, a frozen dataclass; errors as in :func:`nclib.methods.options`."""
     return METHODS.options(name)
 
 

@@ -64,10 +64,8 @@ def hard_negatives(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
     Parameters
     ----------
-    x : Tensor, (n, d)
-        Raw features of the anchor's modality.
-    y : Tensor, int64, (n,)
-        Given classes in that modality.
+    x, y : Tensor, (n, d) and int64, (n,)
+        Raw features and given classes in the anchor's modality.
 
     Returns
     -------
@@ -79,7 +77,7 @@ def hard_negatives(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return (unit @ unit.T).masked_fill(same, float("-inf")).argmax(1), ~same.all(1)
 
 
-def half_squared(a: Tensor, b: Tensor) -> Tensor:
+def _half_squared(a: Tensor, b: Tensor) -> Tensor:
     """Return half the squared distance of every row, (n,)."""
     return (a - b).square().sum(1) / 2
 
@@ -103,9 +101,9 @@ def batch_triplet(
     margin, positive : float
         m, and c, the weight of the positives.
     """
-    close = (half_squared(v, t) * found).sum()
+    close = (_half_squared(v, t) * found).sum()
     terms = [
-        margin + positive * close - (half_squared(anchor, other[index]) * found).sum()
+        margin + positive * close - (_half_squared(anchor, other[index]) * found).sum()
         for anchor, other, index in ((v, t, negatives[0]), (t, v, negatives[1]))
     ]
     return torch.stack(terms).clamp_min(0).sum()

@@ -27,28 +27,25 @@ class DCCAOptions:
     r1: float = option(1e-3, above=0, help="ridge on the image covariance")
     r2: float = option(1e-3, above=0, help="ridge on the text covariance")
     loss: str = option(
-        "trace", choices=tuple(cca.LOSSES), help="trace norm, or squares as in a common library"
+        "trace", choices=("trace", "squared"), help="trace norm, or squares as in a common library"
     )
 
 
 def correlation_loss(
     h1: Tensor, h2: Tensor, *, r1: float = 1e-3, r2: float = 1e-3, top: int = 0, loss: str = "trace"
 ) -> Tensor:
-    """Return minus the sum of the canonical correlations of a batch, a scalar in float64.
+    """Return minus the sum of the ``top`` largest (0: all) canonical correlations of a batch, float64.
 
     Parameters
     ----------
-    h1, h2 : Tensor, (n, o1) and (n, o2)
-        Outputs of the two networks.
-    r1, r2 : float
-        Ridges.
-    top : int
-        Number of the largest correlations that count; 0: all.
+    h1, h2, r1, r2
+        As in :func:`~nclib.label_noise.parts.cca.correlations`.
     loss : {"trace", "squared"}
         Sum of the correlations, or of their squares.
     """
     rho = cca.correlations(h1, h2, r1, r2)
-    return cca.LOSSES[loss](rho[:top] if top else rho)
+    rho = rho[:top] if top else rho
+    return -(rho if loss == "trace" else rho * rho).sum()
 
 
 @register(

@@ -32,17 +32,12 @@ class DSCMROptions:
 def label_error(prediction: Tensor, y: Tensor) -> Tensor:
     r"""Return :math:`\lVert \hat y_j - e_{y_j} \rVert_2` of every sample, (n,); a norm, not its square.
 
-    Parameters
-    ----------
-    prediction : Tensor, (n, K)
-        Outputs of the classifier, without a softmax.
-    y : Tensor, int64, (n,)
-        Given classes.
+    From outputs of the classifier without a softmax, (n, K), and given classes, int64 (n,).
     """
     return torch.linalg.vector_norm(prediction - F.one_hot(y, prediction.shape[1]).to(prediction), dim=1)
 
 
-def class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
+def _class_likelihood(a: Tensor, b: Tensor, same: Tensor) -> Tensor:
     r"""Return :math:`\log(1 + e^\Theta) - S \Theta` with :math:`\Theta_{ij} = \cos(a_i, b_j) / 2`, (n, m).
 
     Embeddings (n, L) and (m, L) of either modality; S, (n, m): whether the given classes agree.
@@ -57,9 +52,9 @@ def likeness(u: Tensor, v: Tensor, y_u: Tensor, y_v: Tensor) -> Tensor:
     From the embeddings of images and texts, (n, L), and their given classes, (n,).
     """
     return (
-        class_likelihood(u, u, y_u[:, None] == y_u).mean()
-        + class_likelihood(u, v, y_u[:, None] == y_v).mean()
-        + class_likelihood(v, v, y_v[:, None] == y_v).mean()
+        _class_likelihood(u, u, y_u[:, None] == y_u).mean()
+        + _class_likelihood(u, v, y_u[:, None] == y_v).mean()
+        + _class_likelihood(v, v, y_v[:, None] == y_v).mean()
     )
 
 

@@ -37,9 +37,7 @@ def centre_loss(logits: Tensor, y: Tensor, centres: Tensor) -> Tensor:
     return (logits - centres[y]).square().sum(1) / 2
 
 
-def quadruplet(
-    logits: Tensor, y: Tensor, picks: tuple[Tensor, Tensor, Tensor], margin1: float, margin2: float
-) -> Tensor:
+def quadruplet(logits: Tensor, y: Tensor, picks: Iterable[Tensor], margin1: float, margin2: float) -> Tensor:
     """Return :math:`[d_{ap} - d_{an} + m_1]_+ + [d_{ap} - d_{nn'} + m_2]_+`, the mean of the positive terms.
 
     Parameters
@@ -107,6 +105,5 @@ class FGCrossNetLosses(DeepMethod):
         if o.ranking and loop.epoch >= o.ranking_from * loop.n_epochs:
             g = loop.generator(f"quadruplets {loop.iteration}")
             drawn = torch.randint(len(y), (3, len(y)), generator=g).to(y.device)
-            picks = (drawn[0], drawn[1], drawn[2])
-            terms["ranking"] = o.ranking * quadruplet(logits, y, picks, o.margin1, o.margin2)
+            terms["ranking"] = o.ranking * quadruplet(logits, y, drawn, o.margin1, o.margin2)
         return terms

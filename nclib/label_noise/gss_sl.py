@@ -47,7 +47,7 @@ def objective(a: Tensor, b: Tensor, u: Tensor, lam: float) -> Tensor:
 def sparse_regression(
     a: Tensor, b: Tensor, lam: float, rounds: int = 30, tol: float = 1e-5
 ) -> tuple[Tensor, list[float]]:
-    r"""Minimise :func:`objective` over U by reweighting.
+    r"""Minimise :func:`objective` over U by at most ``rounds`` of reweighting.
 
     Parameters
     ----------
@@ -55,9 +55,8 @@ def sparse_regression(
         :math:`X^\top X + \beta X^\top (I - W) X`, positive semidefinite.
     b : Tensor, float64, (d, K)
         :math:`X^\top Y`.
-    lam : float > 0
-    rounds, tol
-        When to stop.
+    lam, tol : float > 0
+        Weight of the sparsity; relative change of the objective at which the rounds end.
 
     Returns
     -------

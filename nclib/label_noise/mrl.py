@@ -37,10 +37,8 @@ def robust_clustering(logits: Tensor, y: Tensor) -> Tensor:
 
     Parameters
     ----------
-    logits : Tensor, (n, K)
-        :math:`zC / \tau_1`.
-    y : Tensor, int64, (n,)
-        Given classes.
+    logits, y : Tensor, (n, K), and int64, (n,)
+        :math:`zC / \tau_1` and the given classes.
     """
     others = logits.scatter(1, y[:, None], float("-inf"))
     return others.logsumexp(1) - logits.logsumexp(1)
@@ -57,15 +55,8 @@ LOSSES = {"robust": robust_clustering, "ce": cross_entropy}
 def multimodal_contrast(zv: Tensor, zt: Tensor, tau: float = 1.0) -> Tensor:
     """Return the contrastive loss :math:`L_c` (Eq. 6), per pair, (n,): the sum of both anchors of a pair.
 
-    Row a of :math:`Z = [z^v; z^t]` has one positive, the other modality of its pair, against all samples of
-    both modalities except itself.
-
-    Parameters
-    ----------
-    zv, zt : Tensor, (n, L)
-        Unit embeddings.
-    tau : float
-        Temperature.
+    Row a of :math:`Z = [z^v; z^t]`, of unit embeddings (n, L) each, has one positive, the other modality of
+    its pair, against all samples of both modalities except itself.
     """
     n = len(zv)
     z = torch.cat([zv, zt])

@@ -52,7 +52,7 @@ class UOTRCLOptions:
     per_class: int = option(5, low=1, help="confident pairs per class")
     confident: str = option("jsd", choices=("jsd", "random"), help="how confident pairs are chosen")
     anchors: str = option("snapshot", choices=("snapshot", "current"), help="embeddings of confident pairs")
-    consistency: str = option("folded", choices=tuple(correct.CONSISTENCY), help="reading of Eq. 7")
+    consistency: str = option("folded", choices=correct.CONSISTENCY, help="reading of Eq. 7")
     gamma: float = option(0.99, low=0, high=1, help="momentum of the targets (Eq. 9)")
     s_start: float = option(0.2, low=0, high=1, help="transported mass at first")
     s_end: float = option(0.8, low=0, high=1, help="transported mass in the last epoch")

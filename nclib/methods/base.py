@@ -7,6 +7,7 @@ precision, progress, checkpoints, evaluation).
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -33,6 +34,7 @@ __all__ = [
     "Steps",
     "Terms",
     "Truth",
+    "beside",
     "option",
     "register",
 ]
@@ -174,6 +176,30 @@ class Loop(Protocol):
         """Store per-pair arrays of this epoch for figures and diagnosis."""
 
 
+def beside(
+    clean: BatchIterable, loop: Loop, subset: Tensor | None, purpose: str = "", *, drop_last: bool = False
+) -> Steps:
+    """Return the steps (clean batch, noisy batch or None), one per clean batch.
+
+    Parameters
+    ----------
+    clean : batches that know their number
+    loop : Loop
+    subset : Tensor, int64, (n,), or None
+        Noisy pairs, enough for one batch, shuffled again for every pass; None: no noisy batches.
+    purpose : str
+        Names the draws of the noisy batches, together with the number of the pass.
+    drop_last : bool
+        Leave out a last noisy batch that is not full.
+    """
+
+    def noisy() -> Iterator[Batch]:
+        for turn in itertools.count():
+            yield from loop.batches(subset, purpose=f"{purpose} {turn}", drop_last=drop_last)
+
+    return Steps(zip(clean, itertools.repeat(None) if subset is None else noisy(), strict=False), len(clean))
+
+
 class Method(TrainingMethod):
     """Base class of the training methods for wrong pairs.
 
@@ -218,17 +244,12 @@ class Method(TrainingMethod):
 
     @abstractmethod
     def step(self, loop: Loop, batch: Any) -> StepTerms:
-        """Return the loss terms of one training step.
+        """Return the loss terms of one training step, scalars with gradient; see :data:`StepTerms`.
 
         Parameters
         ----------
         loop : Loop
         batch : Batch, or whatever else :meth:`begin_epoch` gives
-
-        Returns
-        -------
-        dict of str to Tensor, or iterator of such
-            Scalars with gradient; see :data:`StepTerms`.
         """
 
     def end_epoch(self, loop: Loop) -> None:

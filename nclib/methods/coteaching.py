@@ -12,51 +12,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, Truth
+from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, Truth, beside
 from nclib.methods.parts.detector import detector_report
-from nclib.methods.parts.steps import beside
 from nclib.noise import GaussianMixture1d
 
 GRID = 200  # points at which a fitted density is kept
 FORCED_NOISY = 100  # if every pair passes the threshold, one pair in FORCED_NOISY is called noisy
 
 
-class Mixture(Protocol):
-    """A two-component mixture as :func:`divide` uses it."""
-
-    def fit(self, x: Any) -> Any: ...
-
-    def predict_proba(self, x: Any) -> Any: ...
-
-    def component_pdf(self, x: Any) -> Any: ...
-
-
 class Division(NamedTuple):
-    """The division of the pairs by one network.
+    """The division of the pairs by one network."""
 
-    Parameters
-    ----------
-    values : Tensor, float64, (N,)
-        The values that the mixture was fitted to.
-    p_clean : Tensor, float64, (N,)
-        Posterior :math:`w` of the component of matched pairs.
-    is_clean : Tensor, bool, (N,)
-        The division itself.
-    density : Tensor, float64, (200, 3)
-        The fitted mixture for figures: value, weighted density of the clean and of the noisy component.
-    """
-
-    values: Tensor
-    p_clean: Tensor
-    is_clean: Tensor
-    density: Tensor
+    values: Tensor  # float64, (N,): the values that the mixture was fitted to
+    p_clean: Tensor  # float64, (N,): posterior w of the component of matched pairs
+    is_clean: Tensor  # bool, (N,): the division itself
+    density: Tensor  # float64, (200, 3), for figures: value, weighted density of clean and noisy component
 
     @property
     def clean(self) -> Tensor:
@@ -93,33 +70,19 @@ def threshold_division(p_clean: Tensor, threshold: float = 0.5) -> Tensor:
     return is_clean
 
 
-def divide(
-    values: Tensor, mixture: Mixture, threshold: float = 0.5, *, scale: bool = True, lower: bool = True
-) -> Division:
-    """Divide the pairs by a two-component mixture on one number per pair.
+def divide(values: Tensor, mixture: Any, threshold: float = 0.5) -> Division:
+    """Divide the pairs by a two-component mixture on their losses (N,), scaled to [0, 1].
 
     Parameters
     ----------
     values : Tensor, (N,)
-        Losses, or with ``lower=False`` similarities: whether low values are those of matched pairs.
+        A ValueError when one is not finite. When all are equal, every posterior is 1, with a UserWarning.
     mixture : estimator
-        Fitted here; column 0 of ``predict_proba`` is its component with the lower mean.
+        Fitted here, with ``predict_proba`` and ``component_pdf``, whose column 0 has the lower mean.
     threshold : float in [0, 1)
         A pair is clean above it; see :func:`threshold_division`.
-    scale : bool
-        Min-max scale the values first.
-
-    Warns
-    -----
-    UserWarning
-        When all values are equal: the pairs cannot be divided, and every posterior is 1.
-
-    Raises
-    ------
-    ValueError
-        When a value is not finite.
     """
-    x = min_max(values) if scale else values.double()
+    x = min_max(values)
     low, high = (float(v) for v in torch.aminmax(x))
     at = torch.linspace(low, high, GRID, dtype=torch.float64)
     if low == high:
@@ -127,9 +90,8 @@ def divide(
         p_clean, parts = torch.ones_like(x), torch.zeros(GRID, 2, dtype=torch.float64)
     else:
         mixture.fit(x)
-        matched = 0 if lower else 1
-        p_clean = torch.as_tensor(mixture.predict_proba(x)[:, matched])
-        parts = torch.as_tensor(mixture.component_pdf(at)[:, [matched, 1 - matched]])
+        p_clean = torch.as_tensor(mixture.predict_proba(x)[:, 0])
+        parts = torch.as_tensor(mixture.component_pdf(at))
     density = torch.cat([at[:, None], parts], dim=1)
     return Division(x, p_clean, threshold_division(p_clean, threshold), density)
 
@@ -154,6 +116,10 @@ class CoTeaching(Method):
     divisions: list[Division]
 
     # -- what a method may replace ----------------------------------------------------------------------
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
+        """Return the triplet loss of all pairs with the mean over all negatives."""
+        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
 
     def pair_values(self, loop: Loop, networks: list[int]) -> Tensor:
         """Measure every pair with some networks, (N, len(networks)), on the host.

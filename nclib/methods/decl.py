@@ -15,7 +15,7 @@ number of hardest negatives that count.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -28,7 +28,6 @@ from nclib.methods.parts.detector import detector_report
 from nclib.noise import auc
 
 TIE = 1e-6  # keeps P(clean) on the side of one half on which the prediction lies
-REDUCE: dict[str, Callable[[Tensor], Tensor]] = {"sum": lambda h: h.sum(), "mean": lambda h: h.mean()}
 WARMUP_HIGH_RATE = {"f30k": 2, "coco": 1}
 
 
@@ -43,14 +42,14 @@ class DECLOptions:
     tau: float = option(0.1, low=0.03, help="temperature of the evidence")
     margin: float = option(0.2, above=0, help="margin of the hinge loss, in units of tanh of the logits")
     hinge: str = option(
-        "sum", choices=tuple(REDUCE), help="hinge loss over the batch; the official code sums"
+        "sum", choices=("sum", "mean"), help="hinge loss over the batch; the official code sums"
     )
 
 
 def published_warmup(dataset: str, mrate: float) -> int:
-    """Return the warm-up epochs of the paper for a data set: fewer at high mismatch rates.
+    """Return the warm-up epochs of the paper for a data set: fewer at mismatch rates above 0.4.
 
-    A method's ``settings`` depend on the data set only; pass this number as ``warmup_epochs`` above rate 0.4.
+    A method's ``settings`` depend on the data set only; pass this number as ``warmup_epochs`` there.
 
     Parameters
     ----------
@@ -74,6 +73,8 @@ def published_warmup(dataset: str, mrate: float) -> int:
 def evidence(R: Tensor, tau: float = 0.1) -> Tensor:
     """Return the evidence ``E = exp(tanh(R) / tau)`` of every image and caption for each other.
 
+    Rows are the queries of the image-to-text direction, columns those of the text-to-image direction.
+
     Parameters
     ----------
     R : Tensor, (K, K)
@@ -83,28 +84,22 @@ def evidence(R: Tensor, tau: float = 0.1) -> Tensor:
     Returns
     -------
     Tensor, (K, K), in [exp(-1 / tau), exp(1 / tau)]
-        Rows are the queries of the image-to-text direction, columns those of the text-to-image direction.
     """
     return (R.tanh() / tau).exp()
 
 
 def evidential_loss(alpha: Tensor, y: Tensor, lam2: float = 0.1) -> Tensor:
-    """Return the evidential loss ``L_e = L_m + lam2 * L_kl`` of every query.
+    """Return the evidential loss ``L_e = L_m + lam2 * L_kl`` of every query, (Q,) in the type of ``alpha``.
 
     ``L_m`` is the expected squared error under the Dirichlet distribution of the query,
     ``L_kl`` its Kullback-Leibler divergence to the uniform one after the evidence for the target is removed.
 
     Parameters
     ----------
-    alpha : Tensor, (Q, K), >= 1
-        Dirichlet parameters, one query per row.
-    y : Tensor, (Q, K)
-        Targets: one-hot rows, or rows of zeros for queries without a true partner.
+    alpha, y : Tensor, (Q, K)
+        Dirichlet parameters, at least 1, one query per row, and targets: one-hot rows, or rows of zeros for
+        queries without a true partner.
     lam2 : float, >= 0
-
-    Returns
-    -------
-    Tensor, (Q,), in the number type of ``alpha``
 
     Raises
     ------
@@ -142,22 +137,19 @@ def hardness(step: int, start: int, eta: float = 0.025, mu: int = 5) -> int:
 
     Parameters
     ----------
-    step : int
-        Optimiser steps so far, this one included; warm-up counts.
-    start : int
-        The configured batch size.
-    eta : float
-        Negatives dropped per step.
-    mu : int
-        Smallest number.
+    step, start : int
+        Optimiser steps so far, this one and warm-up included; the configured batch size.
+    eta, mu : float, int
+        Negatives dropped per step; smallest number.
     """
     return max(math.floor(start - eta * step), mu)
 
 
 def dynamic_hinge(H: Tensor, n: int, margin: float = 0.2) -> Tensor:
-    """Return the hinge loss of every pair against its ``n`` hardest negatives in both directions.
+    """Return the hinge loss of every pair, (K,), against its ``n`` hardest negatives in both directions.
 
-    ``h_i = (sum of the n largest [margin + H_ij - H_ii]_+ plus the same of [margin + H_ji - H_ii]_+) / n``.
+    ``h_i = (sum of the n largest [margin + H_ij - H_ii]_+ plus the same of [margin + H_ji - H_ii]_+) / n``;
+    zero when K is 1.
 
     Parameters
     ----------
@@ -166,11 +158,6 @@ def dynamic_hinge(H: Tensor, n: int, margin: float = 0.2) -> Tensor:
     n : int, >= 1
         Hardness; a batch with fewer pairs uses all its ``K - 1`` negatives.
     margin : float, >= 0
-
-    Returns
-    -------
-    Tensor, (K,)
-        Zero when K is 1.
     """
     K = len(H)
     if n > K:
@@ -267,7 +254,7 @@ class DECL(Method):
         L_e = evidential_loss(E + 1, Y, o.lam2) + evidential_loss(E.T + 1, Y, o.lam2)  # (K,)
         n = hardness(self.steps, loop.batch_size, o.eta, o.mu)
         h = predicted * dynamic_hinge(R.tanh(), n, o.margin)  # (K,), zero where a mismatch is predicted
-        return {"evidential": L_e.mean(), "hinge": o.lam1 * REDUCE[o.hinge](h)}
+        return {"evidential": L_e.mean(), "hinge": o.lam1 * (h.sum() if o.hinge == "sum" else h.mean())}
 
     # -- figures and record --------------------------------------------------------
 

@@ -20,10 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, beside, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
-from nclib.methods.parts.steps import beside
 from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Steps, StepTerms, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
 from nclib.methods.parts.meta import LOOK_AHEAD, Call, MetaMatcher, MetaPairs
 from nclib.models import Matcher
@@ -57,7 +57,7 @@ class MSCNOptions:
 
 
 def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
-    r"""Margins :math:`\alpha s^2 / (s^2 + (1 - s)^2)` from the pairs' own scores.
+    r"""Margins :math:`\alpha s^2 / (s^2 + (1 - s)^2)` from the pairs' own scores, (B,) in [0, margin].
 
     Parameters
     ----------
@@ -65,10 +65,6 @@ def score_margins(s: Tensor, margin: float = 0.2) -> Tensor:
         Scores of the given pairs; no gradient flows through the margins.
     margin : float
         alpha.
-
-    Returns
-    -------
-    Tensor, (B,), in [0, margin]
     """
     s = s.detach()
     return margin * s**2 / (s**2 + (1 - s) ** 2)
@@ -83,21 +79,10 @@ def clipped_inside(scores: Tensor | np.ndarray) -> np.ndarray:
 
 
 def purify(scores: Tensor, mismatched: Tensor, matched: Tensor) -> tuple[BetaMixture, np.ndarray]:
-    """Fit the beta mixture of the training scores, started at those of the meta set.
+    """Fit the beta mixture of the training scores, not scaled, (N,), started at those of the meta set.
 
-    Parameters
-    ----------
-    scores : Tensor, (N,), in [0, 1]
-        Scores of the training pairs, not scaled.
-    mismatched, matched : Tensor, (n,) and (m,), in [0, 1]
-        Scores of the known mismatches and of the known matches.
-
-    Returns
-    -------
-    mixture : BetaMixture
-        Component 0 was started at the mismatches, component 1 at the matches, and they keep their places.
-    p_clean : ndarray, (N,)
-        Posterior of component 1.
+    Return it, component 0 started at the known mismatches, (n,), component 1 at the known matches, (m,),
+    which keep their places, and the posterior of component 1, (N,).
     """
     shapes = beta_moments(clipped_inside(mismatched)), beta_moments(clipped_inside(matched))
     mixture = BetaMixture(None, TINY, shapes=shapes, stages=((ROUNDS, GAIN),), floor=TINY, order="start")
@@ -137,21 +122,18 @@ class MSCN(CoTeaching):
 
     # -- warm-up: model and meta-network together, mean over negatives -----------------------------------
 
-    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        self._check(loop)
-        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
+    def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
+        self._require_known_pairs(loop)
+        return super().warmup_step(loop, batch)
 
-    @staticmethod
-    def _check(loop: Loop) -> None:
+    def _require_known_pairs(self, loop: Loop, *, warn: bool = False) -> None:
         if loop.n_held_out < 2:
             raise ValueError(
                 f"MSCN needs pairs that are known to be matched; {loop.n_held_out} could be taken out of the "
                 "validation split; give it more validation images"
             )
-
-    def _warn_if_short(self, loop: Loop) -> None:
         wanted = math.ceil(self.clean_share * loop.n_pairs)
-        if loop.n_held_out < wanted:
+        if warn and loop.n_held_out < wanted:
             warnings.warn(
                 f"MSCN learns from {loop.n_held_out} pairs known to be matched instead of {wanted} "
                 f"({self.clean_share:.0%} of the training pairs): the validation split has no more to give",
@@ -161,8 +143,7 @@ class MSCN(CoTeaching):
     # -- once, after warm-up: all optimisers again, the meta-network gets one of its own ------------------
 
     def begin_training(self, loop: Loop) -> None:
-        self._check(loop)
-        self._warn_if_short(loop)
+        self._require_known_pairs(loop, warn=True)
         loop.reset_optimizers()
         self._make_optimizers(loop)
 
@@ -210,10 +191,8 @@ class MSCN(CoTeaching):
         self.found[network] = {"matched": matched, "mismatched": mismatched, "means": mixture.means_}
         at = np.linspace(EDGE, 1 - EDGE, GRID)
         density = torch.from_numpy(np.stack([at, *mixture.component_pdf(at).T[::-1]], axis=1))
-        p_clean = torch.from_numpy(p)
-        return Division(
-            torch.from_numpy(clipped_inside(values)), p_clean, p_clean > self.options.threshold, density
-        )
+        x, p_clean = torch.from_numpy(clipped_inside(values)), torch.from_numpy(p)
+        return Division(x, p_clean, p_clean > self.options.threshold, density)
 
     # -- one iteration: the meta-network looks one step ahead, then the model takes its step --------------
 
@@ -233,10 +212,8 @@ class MSCN(CoTeaching):
         Parameters
         ----------
         loop : Loop
-        batch : Batch
-            Training batch of the look-ahead.
-        pairs : Batch
-            Meta pairs, known matches and mismatches.
+        batch, pairs : Batch
+            Training batch of the look-ahead; meta pairs, known matches and mismatches.
         label, weight : Tensor, (B,)
             1 for matches and 0 for mismatches; 0 for drawn mismatches that are none, else 1.
         """

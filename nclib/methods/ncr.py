@@ -64,16 +64,12 @@ def predicted_correspondence(S: Tensor, margin: float = 0.2) -> Tensor:
 
 
 def rectified_label(w: Tensor, P: Tensor) -> Tensor:
-    r"""Label of a clean pair, :math:`\hat y = w + (1 - w) P`, per pair.
+    r"""Label of a clean pair, :math:`\hat y = w + (1 - w) P`, (B,) in [0, 1].
 
     Parameters
     ----------
     w, P : Tensor, (B,), in [0, 1]
         Posterior of the clean component from the other network, prediction of the network that is trained.
-
-    Returns
-    -------
-    Tensor, (B,), in [0, 1]
     """
     return w + (1 - w) * P
 
@@ -93,12 +89,7 @@ class NCR(CoTeaching):
         "cc152k": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30},
     }
 
-    # -- warm-up: all pairs, the mean over all negatives ------------------------------------------------
-
-    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
-
-    # -- co-division (Sec. 3.1): each network trains on what the other one calls clean -------------------
+    # -- co-division (Sec. 3.1), after CoTeaching's warm-up: train on what the other network calls clean ---
 
     def begin_epoch(self, loop: Loop) -> Steps:
         return self.exchanged_steps(loop, self.divide_pairs(loop), noisy=self.noisy_now(loop))

@@ -47,19 +47,15 @@ class RCLOptions:
 
 
 def draw_negatives(B: int, ratio: float, generator: torch.Generator) -> Tensor:
-    """Draw Omega: ``floor(ratio * B)`` random negatives per query, at least one, never the given pair.
+    """Draw Omega, bool (B, B) on the host, one query per row: random negatives, never the given pair.
 
     Parameters
     ----------
     B : int, >= 2
         Pairs in the batch.
     ratio : float, > 0
-        Share of the batch; all ``B - 1`` negatives when that many are asked for.
+        ``floor(ratio * B)`` negatives per query are drawn, from one to all ``B - 1``.
     generator : torch.Generator, on the host
-
-    Returns
-    -------
-    Tensor, bool, (B, B), on the host, one query per row
     """
     k = min(max(int(ratio * B), 1), B - 1)
     order = torch.rand(B, B, generator=generator).fill_diagonal_(2.0)  # the given pair comes last

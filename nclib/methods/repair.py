@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,21 +26,9 @@ from nclib.methods.parts.bank import PRECISION, FeatureBank, compare, encode, pa
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.noise import auc, bank_distances, nearest_entries, rank_anchors, rank_correspondence, rank_labels
 
-
-class Variant(NamedTuple):
-    """A row of the ablation: whether clean pairs have soft labels, and the treatment of noisy pairs."""
-
-    soft: bool
-    noisy: str
-
-
-VARIANTS = {
-    "rc+npr": Variant(soft=True, noisy="replace"),
-    "rc+drop": Variant(soft=True, noisy="drop"),
-    "hard+drop": Variant(soft=False, noisy="drop"),
-    "hard": Variant(soft=False, noisy="keep"),
-}
-"""Table III. ``hard``: labels 1 and 0, margins alpha and 0; ``drop``: noisy pairs are not trained on."""
+VARIANTS = ("rc+npr", "rc+drop", "hard+drop", "hard")
+"""Table III. ``rc``: soft labels; ``hard``: labels 1 and 0, margins alpha and 0; ``npr``: one half of a noisy
+pair is replaced; ``drop``: noisy pairs are not trained on."""
 
 REPLACE_IMAGE = {"random": 0.5, "image": 1.0, "text": 0.0}
 """Probability that the image of a pair is replaced, rather than the caption."""
@@ -56,7 +44,7 @@ class REPAIROptions:
     K: int = option(32, low=1, help="nearest entries that are candidates for the replaced half")
     tau: float = option(0.15, low=0, help="weight of the loss on noisy pairs")
     replace: str = option("random", choices=tuple(REPLACE_IMAGE), help="which half is replaced")
-    variant: str = option("rc+npr", choices=tuple(VARIANTS), help="row of the ablation")
+    variant: str = option("rc+npr", choices=VARIANTS, help="row of the ablation")
     labels_at: str = option(
         "epoch",
         choices=("epoch", "batch"),
@@ -69,7 +57,7 @@ class REPAIROptions:
 
 
 def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tensor], K: int) -> Tensor:
-    """Choose the entry whose other half replaces the wrong half of each pair (Eqs. 10 and 11).
+    """Choose the entries, int64 (n,), whose other half replaces the wrong half of each pair (Eqs. 10 and 11).
 
     To replace an image: among the K entries whose captions are nearest to the pair's own caption, the one
     whose image the network finds most similar to that caption. To replace a caption: the same with the roles
@@ -84,11 +72,6 @@ def half_replacement(query: Tensor, bank: Tensor, score: Callable[[Tensor], Tens
         that stay, (n, K').
     K : int >= 1
         Number of candidates; all entries when the bank holds fewer.
-
-    Returns
-    -------
-    Tensor of int64, (n,)
-        Positions in the bank.
     """
     candidates = nearest_entries(bank_distances(query, bank), K)  # (n, K')
     best = score(candidates).argmax(1, keepdim=True)
@@ -112,23 +95,21 @@ class REPAIR(CoTeaching):
     }
     banks: list[FeatureBank]
 
-    # -- warm-up: all pairs, the mean over all negatives ------------------------------------------------
-
-    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
-        return {"warmup": losses.triplet(loop.similarity(batch), self.options.margin, "mean").sum()}
+    def __init__(self, options: REPAIROptions) -> None:
+        super().__init__(options)
+        self.soft, self.drop = options.variant.startswith("rc"), options.variant.endswith("drop")
 
     # -- before an epoch: divide, and label all pairs with both banks (Sec. III-B) -----------------------
 
     def begin_epoch(self, loop: Loop) -> Steps:
-        variant = VARIANTS[self.options.variant]
         division = self.divide_pairs(loop)
         if loop.active == 0:
             self.log = ReplaceLog()
-            if variant.soft:
+            if self.soft:
                 self._fill_banks(loop)
                 self._label_all(loop)
         self.turn = 0
-        return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop) and variant.noisy != "drop")
+        return self.exchanged_steps(loop, division, noisy=self.noisy_now(loop) and not self.drop)
 
     def _fill_banks(self, loop: Loop) -> None:
         """Start each bank that is still empty with random pairs that its network trains on."""
@@ -169,9 +150,8 @@ class REPAIR(CoTeaching):
 
     def step(self, loop: Loop, batch: tuple[Batch, Batch | None]) -> Terms:
         clean, noisy = batch
-        variant = VARIANTS[self.options.variant]
         self.turn += 1
-        if not variant.soft:
+        if not self.soft:
             return self._hard_step(loop, clean, noisy)
         k = loop.active
         images, captions = encode(loop, clean, k)
@@ -221,9 +201,9 @@ class REPAIR(CoTeaching):
             right = images.select(wrong_caption)
             entry = self._choose(loop, right, is_image=False)
             parts.append((right, bank.captions(entry), entry))
-        new_images = type(images).concat([part[0] for part in parts])
-        new_captions = type(captions).concat([part[1] for part in parts])
-        entry = torch.cat([part[2] for part in parts])
+        of_images, of_captions, entries = zip(*parts, strict=True)
+        new_images, new_captions = type(images).concat(of_images), type(captions).concat(of_captions)
+        entry = torch.cat(entries)
 
         y = self._correspondence(k, new_images, new_captions, anchors).label
         S = compare(loop, k, new_images, new_captions)
@@ -251,14 +231,14 @@ class REPAIR(CoTeaching):
 
     def end_epoch(self, loop: Loop) -> None:
         super().end_epoch(loop)
-        if loop.active == 1 and VARIANTS[self.options.variant].soft:
+        if loop.active == 1 and self.soft:
             for k, end in enumerate(("", "_b")):
                 loop.keep(**{f"correlation{end}": self.correlation[:, k], f"label{end}": self.labels[:, k]})
             loop.keep(**self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
         report = super().diagnostics(truth)
-        if not VARIANTS[self.options.variant].soft:
+        if not self.soft:
             return report
         found = [{"rc_auc": auc(corre, truth.matched)} for corre in self.correlation.unbind(1)]
         report |= mean_report(found)

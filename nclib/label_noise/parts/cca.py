@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -48,12 +46,6 @@ def correlations(h1: Tensor, h2: Tensor, r1: float = 1e-3, r2: float = 1e-3) -> 
     half = torch.linalg.solve_triangular(torch.linalg.cholesky(s11), s12, upper=False)
     t = torch.linalg.solve_triangular(torch.linalg.cholesky(s22), half.T, upper=False)
     return torch.linalg.svdvals(t)
-
-
-LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
-    "trace": lambda rho: -rho.sum(),  # the trace norm of T, as in the paper
-    "squared": lambda rho: -(rho * rho).sum(),  # as in a common library
-}
 
 
 def _linear_cca(h1: Tensor, h2: Tensor, r1: float, r2: float) -> tuple[Tensor, Tensor]:

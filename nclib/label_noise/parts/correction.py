@@ -5,8 +5,6 @@ Functions of embeddings and class probabilities, without networks or state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,14 +16,14 @@ ROWS = 2048  # rows of a similarity matrix at a time
 ENTRIES = 2**24  # entries of the (rows, B, |G|) mixtures at a time
 
 
-def entropy(p: Tensor) -> Tensor:
+def _entropy(p: Tensor) -> Tensor:
     """Return the entropy of distributions along the last axis, natural logarithm, 0 log 0 = 0."""
     return torch.special.entr(p).sum(-1)
 
 
 def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence of rows, (..., K) and (..., K) -> (...), Eq. 4; 0 to log 2."""
-    return (entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2).clamp_min(0)
+    return (_entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2).clamp_min(0)
 
 
 def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor:
@@ -52,33 +50,19 @@ def confident_pairs(p_images: Tensor, p_texts: Tensor, per_class: int) -> Tensor
     return order[place < per_class].sort().values
 
 
-def folded_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Similarity ratio folded into (0, 1]: 1 when both modalities agree; cosines raised to at least 1e-3."""
+CONSISTENCY = ("folded", "literal", "distance", "off")
+
+
+def _ratio(own: Tensor, other: Tensor, kind: str) -> Tensor:
+    """Compare cosines, (N,), in the modality that searches with those in the other one (Eq. 7)."""
+    if kind == "off":  # every pair counts fully
+        return torch.ones_like(own)
+    if kind == "distance":  # of cosine distances, in [0, 1]
+        return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
     a, b = own.clamp_min(SIMILARITY_FLOOR), other.clamp_min(SIMILARITY_FLOOR)
-    return torch.minimum(a / b, b / a)
-
-
-def printed_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Similarity ratio as printed, in [1e-3, 1000]: grows when the other modality disagrees."""
-    return own.clamp_min(SIMILARITY_FLOOR) / other.clamp_min(SIMILARITY_FLOOR)
-
-
-def distance_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Ratio of cosine distances, in [0, 1]."""
-    return ((1 - own + DISTANCE_FLOOR) / (1 - other + DISTANCE_FLOOR)).clamp(0, 1)
-
-
-def equal_ratio(own: Tensor, other: Tensor) -> Tensor:
-    """Constant ratio of 1: every pair counts fully."""
-    return torch.ones_like(own)
-
-
-CONSISTENCY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "folded": folded_ratio,
-    "literal": printed_ratio,
-    "distance": distance_ratio,
-    "off": equal_ratio,
-}
+    if kind == "literal":  # as printed, in [1e-3, 1000]: grows when the other modality disagrees
+        return a / b
+    return torch.minimum(a / b, b / a)  # folded into (0, 1]: 1 when both modalities agree
 
 
 def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "folded") -> Tensor:
@@ -99,18 +83,13 @@ def consistency(z: Tensor, z_other: Tensor, confident: Tensor, kind: str = "fold
     found = [(part @ z[confident].T).max(1) for part in z.split(ROWS)]  # (rows, |G|)
     nearest = confident[torch.cat([f.indices for f in found])]
     own = torch.cat([f.values for f in found])
-    ratio = CONSISTENCY[kind](own, (z_other * z_other[nearest]).sum(1))
+    ratio = _ratio(own, (z_other * z_other[nearest]).sum(1), kind)
     ratio[confident] = 1.0
     return ratio
 
 
 def neighbour_vote(
-    z: Tensor,
-    targets: Tensor,
-    k: int,
-    *,
-    include_self: bool = False,
-    pool: Tensor | None = None,
+    z: Tensor, targets: Tensor, k: int, *, include_self: bool = False, pool: Tensor | None = None
 ) -> Tensor:
     r"""Return the votes of the nearest neighbours, the inner sum of Eq. 8, (N, K).
 
@@ -174,12 +153,12 @@ def relation_scores(z: Tensor, anchors: Tensor, tau: float = 1.0, sign: int = 1)
 def relation_cost(r_images: Tensor, r_texts: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence of every image profile and every text profile, (B, B)."""
     rows = max(1, ENTRIES // max(1, r_texts.numel()))
-    h_images, h_texts = entropy(r_images), entropy(r_texts)
+    h_images, h_texts = _entropy(r_images), _entropy(r_texts)
     mixed = [_mixture_entropy(part, r_texts) for part in r_images.split(rows)]  # (rows, B)
     return (torch.cat(mixed) - (h_images[:, None] + h_texts) / 2).clamp_min(0)
 
 
 def _mixture_entropy(a: Tensor, b: Tensor) -> Tensor:
-    """Entropy of the mean of every row of ``a`` and every row of ``b``; half the time of :func:`entropy`."""
+    """Entropy of the mean of every row of ``a`` and every row of ``b``; half the time of :func:`_entropy`."""
     m = (a[:, None] + b).mul_(0.5).clamp_min_(torch.finfo(a.dtype).tiny)  # (rows, B, |G|)
     return m.log().mul_(m).sum(-1).neg_()

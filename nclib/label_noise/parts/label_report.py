@@ -9,20 +9,10 @@ LOGGED = 2**24  # entries of relation plans kept per epoch; later batches of a l
 
 
 def label_report(corrected: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return how often the largest corrected label is the true one.
+    """Return how often the largest corrected label, of N times the plan (N, K), is the true one.
 
-    Parameters
-    ----------
-    corrected : Tensor, (N, K)
-        N times the plan; rows sum to 0..1.
-    labels : Tensor, int64, (N,)
-        True classes.
-
-    Returns
-    -------
-    dict
-        ``corrected_accuracy`` over all pairs; ``corrected_accuracy_by_mass``, each pair counted by its mass;
-        ``corrected_mass_right``, the share of the mass that lies on true classes.
+    ``corrected_accuracy`` over all pairs; ``corrected_accuracy_by_mass``, each pair counted by its mass;
+    ``corrected_mass_right``, the share of the mass that lies on true classes.
     """
     right = (corrected.argmax(1) == labels).double()
     moved = corrected.sum(1).double()

@@ -25,23 +25,12 @@ FLOOR = 1e-12  # least ridge of an eigenproblem, in units of the mean diagonal
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One modality in its principal axes, float64.
+    """One modality in its principal axes, float64."""
 
-    Parameters
-    ----------
-    mean : Tensor, (d,)
-    axes : Tensor, (d, r)
-        Orthonormal columns, largest variance first.
-    variances : Tensor, (r,)
-        Variance along every axis, divisor n - 1.
-    x : Tensor, (n, r)
-        The centred features in these axes.
-    """
-
-    mean: Tensor
-    axes: Tensor
-    variances: Tensor
-    x: Tensor
+    mean: Tensor  # (d,)
+    axes: Tensor  # (d, r), orthonormal columns, largest variance first
+    variances: Tensor  # (r,), along every axis, divisor n - 1
+    x: Tensor  # (n, r), the centred features in these axes
 
 
 def _centred(features: Tensor, mean: Tensor, start: int) -> Tensor:
@@ -49,10 +38,20 @@ def _centred(features: Tensor, mean: Tensor, start: int) -> Tensor:
 
 
 def principal(features: Tensor, energy: float, name: str = "features") -> View:
-    """Return the principal axes of features (n, d) that hold a share ``energy`` of the variance.
+    """Return the principal axes that hold a share ``energy`` of the variance.
 
-    ``energy`` 1 keeps every axis above rounding errors. ValueError, with the ``name`` of the features, for
-    fewer than two rows, or when all rows are equal.
+    Parameters
+    ----------
+    features : Tensor, (n, d)
+    energy : float in (0, 1]
+        1 keeps every axis above rounding errors.
+    name : str
+        For error messages.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two rows, or all rows are equal.
     """
     n, d = features.shape
     if n < 2:
@@ -83,12 +82,7 @@ def principal(features: Tensor, energy: float, name: str = "features") -> View:
 def class_means(x: Tensor, y: Tensor, n_classes: int) -> tuple[Tensor, Tensor]:
     """Return the mean of every class, (K, d), zero for a class without samples, and its count, (K,).
 
-    Parameters
-    ----------
-    x, y : Tensor, (n, d), and int64, (n,)
-        Samples and their classes.
-    n_classes : int
-        K.
+    From samples (n, d) and their classes, int64 (n,).
     """
     count = torch.bincount(y, minlength=n_classes).to(x.dtype)
     total = torch.zeros(n_classes, x.shape[1], dtype=x.dtype).index_add_(0, y, x)
@@ -109,11 +103,6 @@ def leading(a: Tensor, b: Tensor, k: int) -> Tensor:
         Symmetric; ``b`` positive definite.
     k : int
         Capped at d.
-
-    Returns
-    -------
-    Tensor, float64, (d, min(k, d))
-        Eigenvectors in columns.
     """
     from scipy.linalg import eigh
 
@@ -142,15 +131,7 @@ def dimensions(given: int, limit: int, n_classes: int) -> list[int]:
 def choose_best(candidates: Iterable[T], use: Callable[[T], None], validate: Callable[[], float]) -> T:
     """Keep the candidate with the largest validation value, the first of equals; it is in use at the end.
 
-    A single candidate is used without looking at validation.
-
-    Parameters
-    ----------
-    candidates : iterable
-    use : callable
-        ``use(candidate)`` puts a candidate in use.
-    validate : callable
-        Returns the validation value of what is in use.
+    ``use(candidate)`` puts one in use, ``validate()`` values it. A single one is used without validation.
     """
     tried = list(candidates)
     best, value = tried[0], float("-inf")

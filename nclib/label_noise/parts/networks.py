@@ -66,12 +66,9 @@ class Heads(Branches):
 
     Parameters
     ----------
-    image_dim, text_dim : int
-        Widths of the features.
-    hidden, dim : int
-        Width of the hidden layers, and L.
+    image_dim, text_dim, hidden, dim : int
+        Widths of the features and of the hidden layers, and L.
     unit : bool
-        Divide every output by its length.
     """
 
     prototypes: Prototypes

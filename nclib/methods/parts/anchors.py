@@ -23,7 +23,7 @@ def small_loss(ell: Tensor, keep_ratio: float) -> Tensor:
 
 
 def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
-    r"""Order the pairs of a clean batch, the least reliable first; the last ones are the anchors.
+    r"""Order the pairs of a clean batch, (B,), the least reliable first; the last ones are the anchors.
 
     The score is :math:`\tilde p_i = \mathrm{clip}(\alpha - \ell_i / 2, 0, \alpha)`, :math:`\ell` the triplet
     loss with the mean over negatives. Many pairs reach alpha; among equal scores the larger
@@ -37,10 +37,6 @@ def by_reliability(S: Tensor, margin: float = 0.2, ties: str = "gap") -> Tensor:
         alpha.
     ties : {"gap", "order"}
         ``"order"``: equal scores keep the order of the batch, as a stable ascending sort leaves them.
-
-    Returns
-    -------
-    Tensor of int, (B,)
     """
     score = (margin - losses.triplet(S, margin, "mean") / 2).clamp(0, margin)
     if ties == "order":
@@ -74,9 +70,8 @@ def closeness_ratios(
 
     Parameters
     ----------
-    u, t : Tensor, (B, D) and (B, E)
-        Global vectors of the pairs' images and captions.
-    anchor_u, anchor_t : Tensor, (a, D) and (a, E)
+    u, t, anchor_u, anchor_t : Tensor, (B, D), (B, E), (a, D), (a, E)
+        Global vectors of the images and captions of the pairs, and of the anchors.
     metric : {"cosine", "euclidean"}
         Cosine similarities, as in the official code, or distances, as the paper says.
 
@@ -106,12 +101,7 @@ def _cut(y: Tensor, threshold: float) -> Tensor:
 def noisy_labels(r_image: Tensor, r_text: Tensor, threshold: float = 0.5) -> Tensor:
     """Return soft labels of noisy pairs, (B,) in [0, 1]: :math:`(R^I + R^T) / 2`, 0 up to the threshold.
 
-    Parameters
-    ----------
-    r_image, r_text : Tensor, (B,)
-        From :func:`closeness_ratios`.
-    threshold : float
-        Labels up to it become 0.
+    The ratios, (B,), are those of :func:`closeness_ratios`.
     """
     return _cut((r_image + r_text) / 2, threshold)
 
@@ -121,7 +111,7 @@ def clean_labels(
 ) -> Tensor:
     r"""Soft labels of a clean batch, (B,), 1 for anchors, else :math:`\frac12 + \frac14 (R^I + R^T)`.
 
-    Parameters as in :func:`noisy_labels`; the last :func:`n_anchors` of ``order``, (B,), from
+    Ratios and threshold as in :func:`noisy_labels`; the last :func:`n_anchors` of ``order``, (B,), from
     :func:`by_reliability`, are the anchors. With ``compat_scatter``, as the official code does, the labels of
     the first pairs of the batch are written to the non-anchors in order of their reliability: nearly every
     label lands on another pair.
@@ -134,14 +124,9 @@ def clean_labels(
 
 
 def global_vectors(images: Any, captions: Any) -> tuple[Tensor, Tensor]:
-    """Return the mean of the regions and the mean of the words of encodings, (B, D) each.
+    """Return the mean of the regions and the mean of the words of encoded images and captions, (B, D) each.
 
     Models without fragments give their global vectors; the members of an ensemble stand side by side.
-
-    Parameters
-    ----------
-    images, captions
-        What ``encode_images`` and ``encode_captions`` of a model return, B rows each.
     """
     if isinstance(images, JointEncoding):
         members = [global_vectors(i, c) for i, c in zip(images.parts, captions.parts, strict=True)]

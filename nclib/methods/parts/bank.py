@@ -58,15 +58,10 @@ def _ensemble(encoding: Any) -> tuple[Any, ...]:
 
 
 def pooled(encoding: Any) -> Tensor:
-    """Return one unit vector per image or caption, float32 (B, D), without gradient: for distances only.
+    """Return one unit vector per encoded image or caption, float32 (B, D), without gradient, for distances.
 
     The mean of the regions or of the valid words where the model keeps them, its global vector otherwise; the
     members of an ensemble stand side by side.
-
-    Parameters
-    ----------
-    encoding
-        What ``encode_images`` or ``encode_captions`` of a model gives.
     """
     members = _ensemble(encoding)
     if members:
@@ -77,41 +72,33 @@ def pooled(encoding: Any) -> Tensor:
     return F.normalize(vectors.detach().float(), dim=1)
 
 
-def _nested(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and not isinstance(value[0], int)
+def _parts(value: Any) -> dict[str, Any]:
+    """Return the fields of an encoding, or the items of a tuple of encodings or tensors; else nothing."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple) and value and not isinstance(value[0], int):
+        return {str(i): part for i, part in enumerate(value)}
+    return {}
 
 
-def _flatten(encoding: Any, prefix: str = "") -> dict[str, Any]:
+def _flatten(value: Any, name: str = "") -> dict[str, Any]:
     """Return the tensors and lengths of an encoding by name; what is nested gets dotted names."""
+    if value is None:
+        return {}
     flat: dict[str, Any] = {}
-    for field in dataclasses.fields(encoding):
-        value, name = getattr(encoding, field.name), prefix + field.name
-        if not _nested(value):
-            flat |= {} if value is None else {name: value}
-            continue
-        for i, part in enumerate(value):
-            flat |= {f"{name}.{i}": part} if isinstance(part, Tensor) else _flatten(part, f"{name}.{i}.")
-    return flat
+    for key, part in _parts(value).items():
+        flat |= _flatten(part, f"{name}.{key}" if name else key)
+    return flat or {name: value}
 
 
-def _rebuild(template: Any, flat: dict[str, Any], prefix: str = "") -> Any:
+def _rebuild(template: Any, flat: dict[str, Any], name: str = "") -> Any:
     """Return an encoding built like ``template`` with the values of :func:`_flatten`."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(template):
-        value, name = getattr(template, field.name), prefix + field.name
-        if not _nested(value):
-            values[field.name] = flat.get(name, value)
-            continue
-        values[field.name] = tuple(
-            flat[f"{name}.{i}"] if isinstance(part, Tensor) else _rebuild(part, flat, f"{name}.{i}.")
-            for i, part in enumerate(value)
-        )
-    return dataclasses.replace(template, **values)
-
-
-def _widen(x: Tensor, width: int) -> Tensor:
-    """Pad axis 1 with zeros: captions of another batch may be longer."""
-    return F.pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]))
+    parts = {
+        key: _rebuild(part, flat, f"{name}.{key}" if name else key) for key, part in _parts(template).items()
+    }
+    if dataclasses.is_dataclass(template):
+        return dataclasses.replace(template, **parts)  # type: ignore[type-var]
+    return tuple(parts.values()) if parts else flat.get(name, template)
 
 
 class Rows:
@@ -140,8 +127,9 @@ class Rows:
         if store is None:
             dtype = self.dtype if rows.is_floating_point() else rows.dtype
             store = rows.new_zeros(self.size, *rows.shape[1:], dtype=dtype)
-        if rows.ndim > 1 and rows.shape[1] != store.shape[1]:
-            store, rows = (_widen(x, max(rows.shape[1], store.shape[1])) for x in (store, rows))
+        if rows.ndim > 1 and rows.shape[1] != store.shape[1]:  # captions of another batch may be longer
+            width, other = max(rows.shape[1], store.shape[1]), (0, 0) * (rows.ndim - 2)
+            store, rows = (F.pad(x, (*other, 0, width - x.shape[1])) for x in (store, rows))
         index = torch.tensor(slots).to(store.device, non_blocking=True)
         self.tensors[name] = store.index_copy_(0, index, rows.to(store.dtype))
 

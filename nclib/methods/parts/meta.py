@@ -44,13 +44,7 @@ class MetaNet(nn.Module):
 
 
 class MetaMatcher(Matcher):
-    """Any model, with its final score replaced by a meta-network; the rest is the model's own.
-
-    Parameters
-    ----------
-    model : Matcher
-        Gives encodings and :meth:`~nclib.models.Matcher.pair_vectors`; its own final score is not used.
-    """
+    """A model that gives pair vectors, with its final score replaced by a meta-network."""
 
     def __init__(self, model: Matcher) -> None:
         super().__init__(
@@ -72,15 +66,12 @@ class MetaMatcher(Matcher):
 
     @property
     def pair_dim(self) -> int:
-        """Width of a similarity vector of the model."""
         return self.model.pair_dim
 
     def encode_images(self, images: Tensor) -> Any:
-        """Encode images by the model."""
         return self.model.encode_images(images)
 
     def encode_captions(self, tokens: Tokens) -> Any:
-        """Encode captions by the model."""
         return self.model.encode_captions(tokens)
 
     def pair_vectors(self, images: Any, captions: Any, *, paired: bool = False) -> Tensor:
@@ -88,7 +79,6 @@ class MetaMatcher(Matcher):
         return self.model.pair_vectors(images, captions, paired=paired).to(self.dtype)
 
     def extra_terms(self, images: Any, captions: Any) -> Tensors:
-        """Return the model's own loss terms."""
         return self.model.extra_terms(images, captions)
 
     def similarity(
@@ -200,10 +190,8 @@ def look_ahead_gradient(
         ``f(network, tensors)``: similarity vectors of the training batch and of the meta pairs.
     train_loss, meta_loss : callable
         Scalar loss of the logits that the meta-network gives to these vectors.
-    lr : float
-        :math:`\eta`.
-    seed : int
-        Seed of the dropout.
+    lr, seed : float, int
+        :math:`\eta`, and the seed of the dropout.
     exact : bool
 
     Returns
@@ -239,16 +227,15 @@ def look_ahead_gradient(
             return list(torch.autograd.grad(found, list(theta.values()))), found.detach()
         wanted = [*theta.values(), *stepped.values()]
         grads = torch.autograd.grad(found, wanted, allow_unused=True)
-    direct, v = grads[: len(theta)], dict(zip(stepped, grads[len(theta) :], strict=True))
+    direct, v = grads[: len(theta)], grads[len(theta) :]
     with torch.no_grad():
-        norms = [value.norm() for value in v.values() if value is not None]
+        norms = [value.norm() for value in v if value is not None]
         length = torch.stack(norms).norm().clamp_min(torch.finfo(z.dtype).tiny)
         # A balance of the errors of curvature and of rounding; shorter than for a smooth function, because
         # batch normalisation of nearly constant values has a large curvature.
         h = torch.finfo(z.dtype).eps ** (1 / 3) / 20
-        move = {name: value if value is None else value * (h / length) for name, value in v.items()}
-        ends = [{n: p if move[n] is None else p + sign * move[n] for n, p in phi.items()} for sign in (1, -1)]
-        ahead, behind = (vectors(train_vectors, weights, seed) for weights in ends)
+        move = tuple(value if value is None else value * (h / length) for value in v)
+        ahead, behind = (vectors(train_vectors, sgd_step(phi, move, rate), seed) for rate in (-1, 1))
         jv = (ahead - behind) * (length / (2 * h))
     with torch.enable_grad():
         z = z.detach().requires_grad_()
@@ -281,7 +268,8 @@ class MetaPairs:
     def load(self, rows: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """Load pairs: ``rows`` below n are matches, from n to 2 n mismatches; matches come first.
 
-        XX 0 where a mismatch turned out to be none.
+        Return pairs, label and weight, float (len(rows),): label 1 for matches, 0 for mismatches; weight 0
+        where a mismatch turned out to be none.
         """
         loop = self.loop
         matches, drawn = rows[rows < self.n], rows[rows >= self.n] - self.n

@@ -37,12 +37,10 @@ class RematchLog:
     def arrays(self) -> dict[str, Tensor]:
         """Return per-row results of the epoch.
 
-        ``rematch_image``, ``rematch_caption``
-            Pairs whose image and caption were brought together, int64 (M,).
-        ``rematch_mass``, ``rematch_share``
-            Mass that left the image's row over its marginal, and the share of it on the best caption.
-        ``ranked_moved``, ``ranked_unmoved``
-            Mean sorted alignment of rows that received more than half of their marginal, and of the others.
+        ``rematch_image``, ``rematch_caption``: pairs whose image and caption were brought together, int64
+        (M,). ``rematch_mass``, ``rematch_share``: mass that left the image's row over its marginal, and the
+        share of it on the best caption. ``ranked_moved``, ``ranked_unmoved``: mean sorted alignment of rows
+        that received more than half of their marginal, and of the others.
         """
         if not self._rows:
             return {}
@@ -61,21 +59,14 @@ class RematchLog:
         }
 
     def report(self, truth: Truth) -> dict[str, float]:
-        """Score the rematched pairs against the known content of image and caption.
+        """Score the rematched pairs against the known content of image and caption; empty when unknown.
 
-        A row is *rematched* when more than half of its marginal moved. Relevance is the share of a caption's
-        facts that hold for the image.
-
-        Returns
-        -------
-        dict
-            ``rematch_precision``: share of rematched rows whose chosen caption is at least as relevant as
-            every other caption of the batch, and not irrelevant.
-            ``rematch_relevance``, ``best_relevance``, ``given_relevance``, ``chance_relevance``: mean
-            relevance of the chosen captions, of the most relevant captions of the batch, of the captions
-            that the rows came with, and of any other caption of the batch.
-            ``rematch_rows``: share of rows that were rematched.
-            Empty when the data cannot tell.
+        A row is *rematched* when more than half of its marginal moved; ``rematch_rows`` is the share of such
+        rows. Relevance is the share of a caption's facts that hold for the image. ``rematch_precision``:
+        share of rematched rows whose chosen caption is at least as relevant as every other caption of the
+        batch, and not irrelevant. ``rematch_relevance``, ``best_relevance``, ``given_relevance``,
+        ``chance_relevance``: mean relevance of the chosen captions, of the most relevant captions of the
+        batch, of the captions that the rows came with, and of any other caption of the batch.
         """
         if not self._rows or truth.relevance is None:
             return {}

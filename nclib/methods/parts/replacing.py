@@ -43,14 +43,10 @@ class ReplaceLog:
     def report(self, truth: Truth) -> dict[str, float]:
         """Score the new pairs against the ground truth.
 
-        Returns
-        -------
-        dict
-            ``replaced``: number of new pairs of the epoch (both networks; a pair counts each time).
-            ``replaced_precision``: share of them whose pair was truly mismatched.
-            ``replaced_label``: their mean soft label.
-            ``old_relevance``, ``new_relevance``: mean share of the caption's facts that hold for the image,
-            before and after replacing; only where the data know relevance.
+        ``replaced``: number of new pairs of the epoch (both networks; a pair counts each time).
+        ``replaced_precision``: share of them whose pair was truly mismatched. ``replaced_label``: their mean
+        soft label. ``old_relevance``, ``new_relevance``: mean share of the caption's facts that hold for the
+        image, before and after replacing; only where the data know relevance.
         """
         arrays = self.arrays()
         if not arrays:
