@@ -115,12 +115,11 @@ class Experiment(ABC, Generic[T, D, N]):
         return {name: value for name, value in given.items() if name in names}
 
     def check(self, values: Mapping[str, Any], extra: Mapping[str, Rule] | None = None) -> dict[str, Any]:
-        """Check the values of parameters, all at once.
+        """Check the values of parameters by name, all at once; None means "as the preset says".
 
         Parameters
         ----------
         values : mapping
-            By name; None means "as the preset says".
         extra : mapping of str to Rule, optional
             Further parameters, or stricter rules.
 
@@ -234,23 +233,11 @@ class Experiment(ABC, Generic[T, D, N]):
         return fingerprint(settings.flat(), parts)
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
-        """Return the record of a run, which is made, continued or read.
+        """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
 
         A damaged record is set aside with a warning and made again from the checkpoint. The global generators
         and the number of threads are restored afterwards. Processes that ``torchrun`` started share the run;
         the first one prints and writes.
-
-        Parameters
-        ----------
-        settings : Settings
-            As :meth:`resolve` returns them.
-        progress : bool
-            Print one line per epoch.
-
-        Raises
-        ------
-        RuntimeError
-            When another process works on this run.
         """
         # 1. A sound record in the run's folder is the answer.
         # 2. Otherwise the folder is locked: at once where it exists, since another process may work there;

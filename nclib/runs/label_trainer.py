@@ -30,12 +30,7 @@ LR_SCHEDULES = {
 def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str, float]:
     """Return ``map_i2t``, ``map_t2i`` and their mean ``map_avg``, each in [0, 1], over the whole gallery.
 
-    Parameters
-    ----------
-    images, texts : Tensor, (n, L)
-        Embeddings.
-    labels : ndarray, int64, (n,)
-        True classes of the pairs.
+    ``images`` and ``texts`` are embeddings, (n, L), ``labels`` the true classes of the pairs, int64 (n,).
     """
     i2t = mean_average_precision(images, texts, labels, labels)
     t2i = mean_average_precision(texts, images, labels, labels)

@@ -115,17 +115,8 @@ class SavedLoop(ABC):
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
         """Train to the end, from the last checkpoint if there is one; return the rows of the curves.
 
-        A damaged checkpoint is set aside with a warning, and training starts from the first epoch.
-
-        Parameters
-        ----------
-        progress : bool
-            Print one line per epoch, and draw a bar in a terminal.
-
-        Returns
-        -------
-        list of dict
-            One per epoch, with those of an earlier process.
+        A damaged checkpoint is set aside with a warning, and training starts from the first epoch. With
+        ``progress`` one line per epoch is printed, and a bar drawn in a terminal.
 
         Raises
         ------
@@ -180,15 +171,7 @@ class SavedLoop(ABC):
         return row
 
     def load_best(self) -> None:
-        """Put the weights of the selected epoch in place, ready to test.
-
-        Raises
-        ------
-        FileNotFoundError
-            When neither this loop nor its folder holds a finished epoch.
-        ValueError
-            When the folder's checkpoint belongs to other settings, data or code.
-        """
+        """Put the weights of the selected epoch in place, ready to test; errors of :func:`nclib.open_run`."""
         if "weights" not in self.best:
             self.best = self._read()["best"]
         self._put(self.best["weights"])
@@ -232,17 +215,12 @@ class SavedLoop(ABC):
 
 
 def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, by epoch and name.
+    """Return the arrays that a run kept, by epoch from 1 and name; empty where it kept none.
 
     Parameters
     ----------
     folder : path
         Of the run: ``record.folder``.
-
-    Returns
-    -------
-    dict of int to dict of str to ndarray
-        Epochs from 1; empty where the run kept none.
 
     Raises
     ------

@@ -55,10 +55,9 @@ def drawn_rate(dataset: str, data_options: Mapping[str, Any]) -> float:
 
 
 def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a preset for pairs, by the names of a run's parameters.
+    """Return the values of a preset for pairs, by the names of a run's parameters, ``given`` some of them.
 
     Later ones win: the general schedule, the model's own ``settings``, the method's own ``settings``.
-    ``given`` are the parameters of the run; ``model`` must be there.
     """
     model = given["model"]
     quick = name == "quick"
