@@ -100,7 +100,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        every = {**rules(self.options), **rules(self.schedule)}
+        every: dict[str, Rule] = {**rules(self.options), **rules(self.schedule)}
         own = rules(self.methods.options(self.method))
         if twice := sorted(own.keys() & {*every, *self.mappings, *self.synonyms}):
             raise ValueError(
@@ -216,13 +216,13 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def name(self, settings: Settings) -> str:
         """Return the folder name of a run: readable, and unique by its fingerprint."""
-        run = settings.run
+        run: Any = settings.run
         if run.noise_file:
             noise = f"file-{settings.noise_sha256[:8]}"
         else:
             noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
-        parts = [self.method, *(getattr(run, kind) for kind in self.catalogues), noise, f"s{run.seed}"]
-        return "-".join([*parts, self.fingerprint(settings)[:8]])
+        named: list[str] = [getattr(run, kind) for kind in self.catalogues]
+        return "-".join([self.method, *named, noise, f"s{run.seed}", self.fingerprint(settings)[:8]])
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""

@@ -30,13 +30,13 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def private_copy(tree: Any) -> Any:
+def _private_copy(tree: Any) -> Any:
     """Copy nested dicts, lists and tensors, without graph, so that later steps do not change them."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):
-        return {key: private_copy(value) for key, value in tree.items()}
-    return [private_copy(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: _private_copy(value) for key, value in tree.items()}
+    return [_private_copy(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class SavedLoop(ABC):
@@ -140,7 +140,7 @@ class SavedLoop(ABC):
             if result[self.criterion] > self.best[self.criterion]:
                 # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
                 best = {self.criterion: result[self.criterion], "epoch": epoch + 1}
-                self.best = {**best, "weights": private_copy(self._weights())}
+                self.best = {**best, "weights": _private_copy(self._weights())}
             row["seconds"] = round(time.perf_counter() - started, 3)
             self.history.append(row)
             if self.processes.rank == 0:

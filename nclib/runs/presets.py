@@ -84,19 +84,17 @@ QUICK_LABELS: dict[str, Any] = {
     "dim": 64,
     "threads": 1,
 }
-PAPER_LABELS: dict[str, Any] = {"epochs": 100, "lr": 1e-4, "hidden": 4096, "dim": 512}
-PAPER_LABEL_BATCH: dict[str, int] = {"wikipedia": 100, "nuswide": 500, "xmedianet": 100}
+PAPER_LABELS: dict[str, dict[str, Any]] = {
+    name: {"batch_size": size, "epochs": 100, "lr": 1e-4, "hidden": 4096, "dim": 512}
+    for name, size in (("wikipedia", 100), ("nuswide", 500), ("xmedianet", 100))
+}
 
 
 def label_preset(name: str, dataset: str, method: str) -> dict[str, Any]:
     """Return the values of a preset for labels; the method's own ``settings`` win over the general ones."""
-    rate = {"noise_rate": drawn_rate(dataset, {})}
-    if name == "quick":
-        return {**rate, **QUICK_LABELS, **LABEL_METHODS.settings(method, "quick")}
-    paper = dataset if dataset in PAPER_LABEL_BATCH else "wikipedia"
+    paper = dataset if dataset in PAPER_LABELS else "wikipedia"
     return {
-        **rate,
-        **PAPER_LABELS,
-        "batch_size": PAPER_LABEL_BATCH[paper],
-        **LABEL_METHODS.settings(method, paper),
+        "noise_rate": drawn_rate(dataset, {}),
+        **(QUICK_LABELS if name == "quick" else PAPER_LABELS[paper]),
+        **LABEL_METHODS.settings(method, "quick" if name == "quick" else paper),
     }
