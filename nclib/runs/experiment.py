@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from nclib.common.files import digest
-from nclib.common.lock import check_writable, sole_writer
+from nclib.common.lock import sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
@@ -240,8 +240,7 @@ class Experiment(ABC, Generic[T, D, N]):
         the first one prints and writes.
         """
         # 1. A sound record in the run's folder is the answer.
-        # 2. Otherwise the folder is locked: at once where it exists, since another process may work there;
-        #    after loading where it does not, so that a start which fails on its data leaves no folder.
+        # 2. Otherwise the folder is locked; a start that fails on its data or in its first epoch leaves none.
         # 3. A damaged record is set aside; training continues from the checkpoint if there is one.
         folder = Path(settings.run.out) / self.name(settings)
         path, damage = folder / "record.json", ""
@@ -261,17 +260,11 @@ class Experiment(ABC, Generic[T, D, N]):
             with (
                 torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
                 cpu_threads(settings.run.threads),
-                ExitStack() as held,
+                lock,
             ):
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
-                if folder.exists():
-                    held.enter_context(lock)
-                    loaded = self.load(settings, folder, device)
-                else:
-                    check_writable(folder)
-                    loaded = self.load(settings, folder, device)
-                    held.enter_context(lock)
+                loaded = self.load(settings, folder, device)
                 if damage and group.rank == 0:
                     checkpoint.set_aside(path, damage)
                 return self.finish(settings, loaded, shown)
