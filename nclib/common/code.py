@@ -327,17 +327,8 @@ class Code:
     def reach(self, start: Iterable[Definition], without: Iterable[str] = ()) -> dict[str, dict[str, str]]:
         """Return the digests of all definitions that some definitions lead to, ``{module: {name: digest}}``.
 
-        Parameters
-        ----------
-        start : iterable of (module, name)
-            The name ``"*"`` means all of a module.
-        without : iterable of str
-            Modules that are not entered.
-
-        Returns
-        -------
-        dict
-            Sorted; data files stand under their module as ``file:<path>``.
+        The name ``"*"`` means all of a module. Modules in ``without`` are not entered. The result is sorted;
+        data files stand under their module as ``file:<path>``.
         """
         todo, found, shut = set(start), {}, set(without)
         while todo:

@@ -50,14 +50,6 @@ def make_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def check_writable(folder: Path) -> None:
-    """Raise a ValueError unless the folder of a run can be made in its nearest existing parent."""
-    there = next(p for p in folder.absolute().parents if p.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        code = errno.EACCES if there.is_dir() else errno.ENOTDIR
-        raise _unwritable(folder, OSError(code, os.strerror(code), str(there)))
-
-
 def _unwritable(folder: Path, error: OSError) -> ValueError:
     return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 
@@ -74,8 +66,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Parameters
     ----------
     folder : Path
-        Made when missing, and removed when the block leaves nothing in it. Gets a file ``.lock`` that names
-        the holder.
+        Made when missing, and then removed when the block leaves nothing in it. Gets a file ``.lock`` that
+        names the holder.
 
     Raises
     ------
@@ -84,6 +76,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     ValueError
         When the folder cannot be written.
     """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
     try:
         handle = open_kept(folder / NAME)
@@ -109,9 +102,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
                 part.unlink()
         try:
             yield
-        finally:
-            # A start that failed before its first checkpoint leaves no folder (Windows keeps the open file).
-            if [path.name for path in folder.iterdir()] == [NAME]:
-                with contextlib.suppress(OSError):
+        finally:  # a start that failed before its first checkpoint leaves no folder
+            with contextlib.suppress(OSError):  # Windows keeps the open file; a parent may hold other folders
+                if new and [path.name for path in folder.iterdir()] == [NAME]:
                     (folder / NAME).unlink()
-                    folder.rmdir()
+                    for path in new:
+                        path.rmdir()

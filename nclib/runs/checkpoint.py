@@ -55,14 +55,7 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def save(path: str | Path, tree: Mapping[str, Any]) -> None:
-    """Write a nested dict of tensors, numbers, text, lists and tuples.
-
-    Parameters
-    ----------
-    path : path
-        Its folder is made when missing.
-    tree : mapping
-        Tensors may lie on any device.
+    """Write a nested dict of tensors on any device, numbers, text, lists and tuples, atomically.
 
     Raises
     ------

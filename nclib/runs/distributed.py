@@ -223,17 +223,8 @@ def _place(device: str, size: int) -> str:
 def processes(device: str, *, refuse: str = "") -> Iterator[Processes]:
     """Share what runs inside with the other processes that ``torchrun`` started, if it did.
 
-    Parameters
-    ----------
-    device : str
-        As in the run's settings.
-    refuse : str
-        Name of runs that cannot be shared; empty for others.
-
-    Raises
-    ------
-    ValueError
-        When several processes would share such a run, or the device does not fit.
+    ``device`` is that of the run's settings. ``refuse`` is the name of runs that cannot be shared: a
+    ValueError says when several processes would, or when the device does not fit.
     """
     joined = dist.is_available() and dist.is_initialized()
     size = dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))

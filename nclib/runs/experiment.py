@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from nclib.common.files import digest
-from nclib.common.lock import check_writable, sole_writer
+from nclib.common.lock import sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
@@ -95,7 +95,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def parameters(self) -> dict[str, Rule]:
         """Return the rule of every parameter of a run, by name; mappings have none."""
-        every = {**rules(self.options), **rules(self.schedule)}
+        every: dict[str, Rule] = {**rules(self.options), **rules(self.schedule)}
         own = rules(self.methods.options(self.method))
         if twice := sorted(own.keys() & {*every, *self.mappings, *self.synonyms}):
             raise ValueError(
@@ -110,12 +110,11 @@ class Experiment(ABC, Generic[T, D, N]):
         return {name: value for name, value in given.items() if name in names}
 
     def check(self, values: Mapping[str, Any], extra: Mapping[str, Rule] | None = None) -> dict[str, Any]:
-        """Check the values of parameters, all at once.
+        """Check the values of parameters by name, all at once; None means "as the preset says".
 
         Parameters
         ----------
         values : mapping
-            By name; None means "as the preset says".
         extra : mapping of str to Rule, optional
             Further parameters, or stricter rules.
 
@@ -212,13 +211,13 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def name(self, settings: Settings) -> str:
         """Return the folder name of a run: readable, and unique by its fingerprint."""
-        run = settings.run
+        run: Any = settings.run
         if run.noise_file:
             noise = f"file-{settings.noise_sha256[:8]}"
         else:
             noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
-        parts = [self.method, *(getattr(run, kind) for kind in self.catalogues), noise, f"s{run.seed}"]
-        return "-".join([*parts, self.fingerprint(settings)[:8]])
+        named: list[str] = [getattr(run, kind) for kind in self.catalogues]
+        return "-".join([self.method, *named, noise, f"s{run.seed}", self.fingerprint(settings)[:8]])
 
     def fingerprint(self, settings: Settings) -> str:
         """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""
@@ -229,27 +228,14 @@ class Experiment(ABC, Generic[T, D, N]):
         return fingerprint(settings.flat(), parts)
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
-        """Return the record of a run, which is made, continued or read.
+        """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
 
         A damaged record is set aside with a warning and made again from the checkpoint. The global generators
         and the number of threads are restored afterwards. Processes that ``torchrun`` started share the run;
         the first one prints and writes.
-
-        Parameters
-        ----------
-        settings : Settings
-            As :meth:`resolve` returns them.
-        progress : bool
-            Print one line per epoch.
-
-        Raises
-        ------
-        RuntimeError
-            When another process works on this run.
         """
         # 1. A sound record in the run's folder is the answer.
-        # 2. Otherwise the folder is locked: at once where it exists, since another process may work there;
-        #    after loading where it does not, so that a start which fails on its data leaves no folder.
+        # 2. Otherwise the folder is locked; a start that fails on its data or in its first epoch leaves none.
         # 3. A damaged record is set aside; training continues from the checkpoint if there is one.
         folder = Path(settings.run.out) / self.name(settings)
         path, damage = folder / "record.json", ""
@@ -269,17 +255,11 @@ class Experiment(ABC, Generic[T, D, N]):
             with (
                 torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
                 cpu_threads(settings.run.threads),
-                ExitStack() as held,
+                lock,
             ):
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
-                if folder.exists():
-                    held.enter_context(lock)
-                    loaded = self.load(settings, folder, device)
-                else:
-                    check_writable(folder)
-                    loaded = self.load(settings, folder, device)
-                    held.enter_context(lock)
+                loaded = self.load(settings, folder, device)
                 if damage and group.rank == 0:
                     checkpoint.set_aside(path, damage)
                 return self.finish(settings, loaded, shown)

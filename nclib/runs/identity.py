@@ -29,6 +29,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nclib.common.code import Code, Definition, short_digest
 from nclib.common.compiled import Compiled
 from nclib.common.files import digest
@@ -39,6 +41,7 @@ FREE = frozenset({"out", "device", "threads"})
 BESIDE = ("nclib.runs.identity", "nclib.runs.machine", "nclib.runs.record")  # they look on
 GROUPS = (list, tuple, Mapping, set, frozenset)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+OPEN = (types.SimpleNamespace, torch.nn.Module)  # kinds of objects whose attributes count
 HEAP_TYPE = 1 << 9  # flag of classes that a class statement makes
 
 
@@ -64,14 +67,7 @@ def fingerprint(settings: Mapping[str, Any], parts: Iterable[Any]) -> str:
     """Return a digest of all that decides a run's numbers, 16 hexadecimal digits.
 
     The place of the data counts here, however it is spelt: data are not read before a run has a name, and
-    two folders may hold different data.
-
-    Parameters
-    ----------
-    settings : mapping
-        Complete settings of the run.
-    parts : iterable of classes and functions
-        What computes it: method, model, data set, trainer.
+    two folders may hold different data. ``parts`` are the classes and functions that compute the run.
     """
     root = settings.get("data_options", {}).get("root")
     place = str(Path(root).expanduser().resolve()) if root else ""
@@ -164,16 +160,13 @@ class _Elsewhere:
     def _object(self, part: Any, place: str, asked_by: str) -> None:
         cls = type(part)
         self.note(place, f"object {cls.__qualname__} {_title(part)}")
-        content = _array(part)
-        torch = sys.modules.get("torch")
-        if content is not None:
+        if (content := _array(part)) is not None:
             self.note(place, content)
             return
         self.enter(cls, f"{place} type", asked_by)
-        open_kinds = (types.SimpleNamespace, torch.nn.Module) if torch else (types.SimpleNamespace,)
-        own = cls.__module__ in self.code.paths or not installed(cls)
-        if own or dataclasses.is_dataclass(part) or isinstance(part, open_kinds):
-            values = {n: getattr(part, n) for n in shown_fields(part) if hasattr(part, n)}
+        own = cls.__module__ in self.code.paths or not _installed(cls)
+        if own or dataclasses.is_dataclass(part) or isinstance(part, OPEN):
+            values = {n: getattr(part, n) for n in _fields(part) if hasattr(part, n)}
             for name, value in {**values, **getattr(part, "__dict__", {})}.items():
                 if not isinstance(getattr(cls, name, None), functools.cached_property):  # there after use
                     self.enter(value, f"{place}.{name}", asked_by)
@@ -200,7 +193,7 @@ class _Elsewhere:
                 continue
             if name not in ("__abstractmethods__", "_abc_impl"):
                 self.enter(value, f"{part.__qualname__}.{name}", package)
-        for name, found in () if inside else shown_fields(part).items():
+        for name, found in () if inside else _fields(part).items():
             self.enter((found.default, found.default_factory), f"{part.__qualname__}.{name} default", package)
             self.enter(dict(found.metadata), f"{part.__qualname__}.{name} metadata", package)
         for n, base in enumerate(() if inside else part.__bases__):
@@ -209,7 +202,7 @@ class _Elsewhere:
     def _function(self, part: types.FunctionType, place: str, asked_by: str) -> None:
         self.note(place, f"function {part.__qualname__}")
         home = _home(part)
-        if part.__module__ in self.code.paths and (home in self.code.paths or installed(part)):
+        if part.__module__ in self.code.paths and (home in self.code.paths or _installed(part)):
             self.start.add((part.__module__, part.__qualname__.partition(".<locals>")[0]))
             return
         cells = {}
@@ -272,7 +265,7 @@ class _Elsewhere:
 
 def _followed(part: Any, asked_by: str) -> bool:
     """Return whether code outside nclib is read: the user's, and that of the package that asks for it."""
-    return not asked_by or not installed(part) or _package(part) == asked_by
+    return not asked_by or not _installed(part) or _package(part) == asked_by
 
 
 def _home(part: Any) -> str:
@@ -303,8 +296,7 @@ def _title(part: Any) -> str:
 
 def _array(part: Any) -> str | None:
     """Return type, shape and a digest of an array or a tensor, whatever device it lies on; else None."""
-    torch = sys.modules.get("torch")
-    if torch and isinstance(part, torch.Tensor):
+    if isinstance(part, torch.Tensor):
         if part.device.type == "meta" or part.layout != torch.strided:
             return f"{part.dtype} {tuple(part.shape)} {part.layout}"
         plain = part.detach().cpu().resolve_conj().resolve_neg().contiguous()
@@ -316,7 +308,7 @@ def _array(part: Any) -> str | None:
     return f"{part.dtype} {tuple(part.shape)} {digest(content)}"
 
 
-def installed(part: Any) -> bool:
+def _installed(part: Any) -> bool:
     """Return whether something comes with Python or an installed package, whose version a record holds."""
     home = _home(part)
     if isinstance(part, type):
@@ -347,32 +339,25 @@ def _in_python(file: str | None) -> bool:
     return any(Path(place) in Path(file).resolve().parents for place in places)
 
 
-def shown_fields(part: Any) -> Mapping[str, Any]:
+def _fields(part: Any) -> Mapping[str, Any]:
     """Return the fields of a dataclass; none of anything else."""
     return getattr(part, "__dataclass_fields__", {})
 
 
 def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[dict[str, Any]]:
-    """Return on what the epochs of a run are computed, when ``epoch`` is the next.
+    """Return on what the epochs of a run are computed, when ``epoch`` is the next: one entry per change.
 
     Warns when a run goes on elsewhere than before: the last digits of its numbers may then differ.
 
     Parameters
     ----------
     so_far : list of dict
-        What this function returned before; empty at the start of a run.
+        What this function returned before, ``from_epoch``, ``device`` and ``threads``; empty at the start.
     epoch : int
         From 1.
     device : str
         Name of the device; the number of CPU threads is the present one.
-
-    Returns
-    -------
-    list of dict
-        ``from_epoch``, ``device`` and ``threads``; one entry per change.
     """
-    import torch
-
     here = {"device": device, "threads": torch.get_num_threads()}
     last = {k: v for k, v in so_far[-1].items() if k != "from_epoch"} if so_far else here
     if last != here:

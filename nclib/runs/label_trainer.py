@@ -21,21 +21,10 @@ BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
 EVALUATED = 1024  # pairs passed at a time without gradient
 
 
-LR_SCHEDULES = {
-    "cosine": lambda epoch, n: 0.5 * (1 + math.cos(math.pi * epoch / n)),
-    "constant": lambda epoch, n: 1.0,
-}
-
-
 def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str, float]:
     """Return ``map_i2t``, ``map_t2i`` and their mean ``map_avg``, each in [0, 1], over the whole gallery.
 
-    Parameters
-    ----------
-    images, texts : Tensor, (n, L)
-        Embeddings.
-    labels : ndarray, int64, (n,)
-        True classes of the pairs.
+    ``images`` and ``texts`` are embeddings, (n, L), ``labels`` the true classes of the pairs, int64 (n,).
     """
     i2t = mean_average_precision(images, texts, labels, labels)
     t2i = mean_average_precision(texts, images, labels, labels)
@@ -120,7 +109,9 @@ class LabelTrainer(SavedLoop):
 
     def _train_networks(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
         self.iteration = self.epoch * self.n_steps
-        scale = LR_SCHEDULES[self.schedule.lr_schedule](self.epoch, self.n_epochs)
+        scale = 1.0
+        if self.schedule.lr_schedule == "cosine":
+            scale = 0.5 * (1 + math.cos(math.pi * self.epoch / self.n_epochs))
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
         self.network.train()

@@ -54,7 +54,8 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             noise = LabelNoise.draw(truth, run.noise_rate, n_classes=k, seed=run.seed, **how)
         method = self.methods[self.method].factory(settings.method_options)
         arrays = dataset.train.images, dataset.train.texts, noise.image_labels, noise.text_labels
-        train = Training(*map(torch.from_numpy, arrays), n_classes=k)
+        images, texts, image_labels, text_labels = map(torch.from_numpy, arrays)
+        train = Training(images, texts, image_labels, text_labels, k)
         network = None
         if isinstance(method, DeepMethod):
             torch.manual_seed(run.seed)

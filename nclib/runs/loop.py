@@ -30,13 +30,13 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def private_copy(tree: Any) -> Any:
+def _private_copy(tree: Any) -> Any:
     """Copy nested dicts, lists and tensors, without graph, so that later steps do not change them."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, Mapping):
-        return {key: private_copy(value) for key, value in tree.items()}
-    return [private_copy(value) for value in tree] if isinstance(tree, list) else tree
+        return {key: _private_copy(value) for key, value in tree.items()}
+    return [_private_copy(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class SavedLoop(ABC):
@@ -119,17 +119,8 @@ class SavedLoop(ABC):
     def fit(self, progress: bool = True) -> list[dict[str, Any]]:
         """Train to the end, from the last checkpoint if there is one; return the rows of the curves.
 
-        A damaged checkpoint is set aside with a warning, and training starts from the first epoch.
-
-        Parameters
-        ----------
-        progress : bool
-            Print one line per epoch, and draw a bar in a terminal.
-
-        Returns
-        -------
-        list of dict
-            One per epoch, with those of an earlier process.
+        A damaged checkpoint is set aside with a warning, and training starts from the first epoch. With
+        ``progress`` one line per epoch is printed, and a bar drawn in a terminal.
 
         Raises
         ------
@@ -153,7 +144,7 @@ class SavedLoop(ABC):
             if self._may_be_tested() and result[self.criterion] > self.best[self.criterion]:
                 # Kept with the checkpoint, so that weights and the epoch they belong to are written at once.
                 best = {self.criterion: result[self.criterion], "epoch": epoch + 1}
-                self.best = {**best, "weights": private_copy(self._weights())}
+                self.best = {**best, "weights": _private_copy(self._weights())}
             row["seconds"] = round(time.perf_counter() - started, 3)
             self.history.append(row)
             if self.processes.rank == 0:
@@ -184,15 +175,7 @@ class SavedLoop(ABC):
         return row
 
     def load_best(self) -> None:
-        """Put the weights of the selected epoch in place, ready to test.
-
-        Raises
-        ------
-        FileNotFoundError
-            When neither this loop nor its folder holds a finished epoch.
-        ValueError
-            When the folder's checkpoint belongs to other settings, data or code.
-        """
+        """Put the weights of the selected epoch in place, ready to test; errors of :func:`nclib.open_run`."""
         if "weights" not in self.best:
             self.best = self._read()["best"]
         self._put(self.best["weights"])
@@ -236,17 +219,12 @@ class SavedLoop(ABC):
 
 
 def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, by epoch and name.
+    """Return the arrays that a run kept, by epoch from 1 and name; empty where it kept none.
 
     Parameters
     ----------
     folder : path
         Of the run: ``record.folder``.
-
-    Returns
-    -------
-    dict of int to dict of str to ndarray
-        Epochs from 1; empty where the run kept none.
 
     Raises
     ------

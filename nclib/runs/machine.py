@@ -7,6 +7,7 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,6 @@ def choose_device(name: str = "auto") -> torch.device:
 def cpu_threads(n: int) -> Iterator[None]:
     """Run with ``n`` CPU threads and restore the number afterwards; 0 leaves the number alone.
 
-    Parameters
-    ----------
-    n : int
-        At least 0.
-
     Examples
     --------
     >>> with cpu_threads(1):
@@ -60,20 +56,10 @@ def device_name(device: torch.device) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return hardware, threads, versions and, in a checkout, the git commit.
+    """Return hardware, threads, versions and, in a checkout, the git commit, for runs on ``device``.
 
-    Parameters
-    ----------
-    device : torch.device
-        Where a run is made.
-
-    Returns
-    -------
-    dict
-        ``device``, ``cores``, ``threads``, ``platform``, ``python``, ``versions`` by package, ``commit``.
+    The keys are ``device``, ``cores``, ``threads``, ``platform``, ``python``, ``versions`` and ``commit``.
     """
-    from importlib.metadata import version
-
     names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
     return {
         "device": device_name(device),
@@ -114,7 +100,7 @@ def _commit() -> str:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Return the largest memory used so far in MB (2**20 bytes): of the GPU's allocator, else of the process.
+    """Return the largest memory so far in MB (2**20 bytes): of the GPU's allocator, or of the process.
 
     Not-a-number on Windows without a GPU.
     """

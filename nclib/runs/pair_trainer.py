@@ -100,15 +100,10 @@ class PairTrainer(SavedLoop):
         return self.pairs.batch(index, self.device)
 
     def batches(self, subset: Tensor | None = None, *, purpose: str, drop_last: bool = False) -> Batches:
-        """Return shuffled batches of all pairs, or of those at ``subset``.
+        """Return shuffled batches of all pairs, or of those at ``subset``, int64 (N,).
 
-        Parameters
-        ----------
-        subset : Tensor, int64, (N,), optional
-        purpose : str
-            Decides the order, with the run's seed and the epoch.
-        drop_last : bool
-            Leave out a last batch that is not full; otherwise only one of a single pair is left out.
+        ``purpose`` decides the order, with the run's seed and the epoch. With ``drop_last`` a last batch that
+        is not full is left out, otherwise only one of a single pair.
         """
         n = self.n_pairs if subset is None else len(subset)
         order = torch.randperm(n, generator=self.generator(purpose))
@@ -145,15 +140,9 @@ class PairTrainer(SavedLoop):
         return self._held_out.batch(index, self.device)
 
     def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:
-        """Return the (B, B) float32 similarities (or logits) of a batch, images in rows.
+        """Return the (B, B) float32 similarities of a batch, or their logits, images in rows.
 
-        Parameters
-        ----------
-        batch : Batch
-        network : int, optional
-            Number of the network; the one being trained by default.
-        logits : bool
-            Return the logits of the similarities, as :meth:`nclib.models.Matcher.similarity`.
+        ``network`` is the number of the network; by default that of the one being trained.
         """
         net = self.networks[self.active if network is None else network]
         half = self.schedule.precision == "bf16"
@@ -186,17 +175,9 @@ class PairTrainer(SavedLoop):
                 network.train(mode)
 
     def each_pair(self, values: Callable[[Batch], Tensor]) -> Tensor:
-        """Return ``values(batch)`` of every pair, on the host, with all networks in eval mode.
+        """Return ``values(batch)``, (B, ...), of every pair, (n_pairs, ...), on the host, in eval mode.
 
-        Parameters
-        ----------
-        values : callable
-            Takes a :class:`Batch` of B pairs, returns a tensor (B, ...).
-
-        Returns
-        -------
-        Tensor, (n_pairs, ...)
-            A pair that would be alone in the last batch gets the mean of the others.
+        A pair that would be alone in the last batch gets the mean of the others.
         """
         batches = self.batches(purpose="per pair")
         own, shared = copy.copy(batches), self.processes.splits(len(batches))

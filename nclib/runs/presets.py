@@ -72,10 +72,9 @@ def drawn_rate(dataset: str, data_options: Mapping[str, Any]) -> float:
 
 
 def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a preset for pairs, by the names of a run's parameters.
+    """Return the values of a preset for pairs, by the names of a run's parameters, ``given`` some of them.
 
     Later ones win: the general schedule, the model's own ``settings``, the method's own ``settings``.
-    ``given`` are the parameters of the run; ``model`` must be there.
     """
     model = given["model"]
     paper = dataset if dataset in PAPER else "f30k"
@@ -109,21 +108,18 @@ QUICK_LABELS: dict[str, Any] = {
     "threads": 1,
 }
 STANDARD_LABELS: dict[str, Any] = {**QUICK_LABELS, "epochs": 100, "lr": 1e-3}
-PAPER_LABELS: dict[str, Any] = {"epochs": 100, "lr": 1e-4, "hidden": 4096, "dim": 512}
-PAPER_LABEL_BATCH: dict[str, int] = {"wikipedia": 100, "nuswide": 500, "xmedianet": 100}
+PAPER_LABELS: dict[str, dict[str, Any]] = {
+    name: {"batch_size": size, "epochs": 100, "lr": 1e-4, "hidden": 4096, "dim": 512}
+    for name, size in (("wikipedia", 100), ("nuswide", 500), ("xmedianet", 100))
+}
 
 
 def label_preset(name: str, dataset: str, method: str) -> dict[str, Any]:
     """Return the values of a preset for labels; the method's own ``settings`` win over the general ones."""
-    rate = {"noise_rate": drawn_rate(dataset, {})}
-    if name == "quick":
-        return {**rate, **QUICK_LABELS, **LABEL_METHODS.settings(method, "quick")}
-    if name == "standard":
-        return {**rate, **STANDARD_LABELS, **LABEL_METHODS.settings(method, "standard")}
-    paper = dataset if dataset in PAPER_LABEL_BATCH else "wikipedia"
+    paper = dataset if dataset in PAPER_LABELS else "wikipedia"
+    general = {"quick": QUICK_LABELS, "standard": STANDARD_LABELS, "paper": PAPER_LABELS[paper]}[name]
     return {
-        **rate,
-        **PAPER_LABELS,
-        "batch_size": PAPER_LABEL_BATCH[paper],
-        **LABEL_METHODS.settings(method, paper),
+        "noise_rate": drawn_rate(dataset, {}),
+        **general,
+        **LABEL_METHODS.settings(method, paper if name == "paper" else name),
     }

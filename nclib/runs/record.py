@@ -42,10 +42,9 @@ class Record:
     metrics : dict
         ``val`` and ``test`` results of the selected epoch. Pairs: recalls in percent, ``test_dsl`` after
         dual-softmax post-processing, and for methods with several networks ``single``: their mean alone.
-        Labels: ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1], and ``last``: the test results of the last
-        epoch.
+        Labels: ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1], and ``last``: those of the last epoch.
     curves : list of dict
-        One dict per epoch.
+        One per epoch.
     diagnostics : dict
         Numbers of the last training epoch that need the ground truth.
     best_epoch : int
@@ -85,13 +84,7 @@ class Record:
         return rate
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON, atomically, and return ``path``; not-a-number and infinity become null.
-
-        Raises
-        ------
-        OSError
-            When it cannot be written; what was there before is kept.
-        """
+        """Write the record as JSON, atomically; return ``path``. Not-a-number and infinity become null."""
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
         write_atomically(path, text)
@@ -107,8 +100,6 @@ class Record:
             When the file is valid JSON, but not a record.
         ValueError
             When it is damaged, of another schema, or lacks something that readers of records rely on.
-        OSError
-            When it cannot be read.
         """
         try:
             content = json.loads(Path(path).read_text("utf8"))
@@ -254,19 +245,7 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
 
 
 def find(folder: str | Path, settings: Settings) -> Record | None:
-    """Return the first record below ``folder`` with the same settings that name a run; None without one.
-
-    Parameters
-    ----------
-    folder : path
-    settings : Settings
-        As :func:`nclib.resolve` returns them.
-
-    Raises
-    ------
-    ValueError
-        When there is no such folder.
-    """
+    """Return the first record below ``folder`` with the same settings that name a run; None without one."""
     wanted = naming(settings.flat())
     for _, record in read(folder):
         found = naming(record.settings)

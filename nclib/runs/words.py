@@ -36,16 +36,7 @@ def value_of(text: str, rule: Rule | None = None) -> Any:
 def options_of(words: Sequence[str], rules: Mapping[str, Rule]) -> dict[str, Any]:
     """Parse options: ``--name value``, ``--name=value``, ``--mapping.key value``.
 
-    Parameters
-    ----------
-    words : sequence of str
-    rules : mapping of str to Rule
-        Unknown names are returned too: the run refuses them and names the nearest known one.
-
-    Returns
-    -------
-    dict
-        Value of every option; a mapping of its own for ``--mapping.key``.
+    Unknown names are returned too: the run refuses them and names the nearest one in ``rules``.
 
     Raises
     ------

@@ -64,3 +64,21 @@ def test_an_error_of_the_lock_itself_is_not_hidden(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output"):  # noqa: SIM117
         with sole_writer(tmp_path):
             pass
+
+
+def test_a_folder_in_which_nothing_was_written_is_removed(tmp_path):
+    with sole_writer(tmp_path / "full"):
+        (tmp_path / "full" / "a").write_text("a")
+    with pytest.raises(OSError, match="no data"), sole_writer(tmp_path / "empty"):
+        raise OSError("no data")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_a_lock_that_its_last_holder_removed_is_not_taken(tmp_path, monkeypatch):
+    def removes(file):
+        (tmp_path / ".lock").unlink()
+        return True
+
+    monkeypatch.setattr("nclib.common.lock.take", removes)
+    with pytest.raises(RuntimeError, match="is being written by"), sole_writer(tmp_path):
+        pass
