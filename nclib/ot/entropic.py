@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from nclib.ot.backends import cpu, published
-from nclib.ot.backends.solve import solve
 from nclib.ot.gradients import differentiate
 from nclib.ot.problem import (
     Potentials,
     Problem,
+    Settings,
     balanced_problem,
     check_limits,
     check_reg,
@@ -91,7 +91,7 @@ def partial_sinkhorn(
     Notes
     -----
     L2RM (Han et al., CVPR 2024), supplement, partial masked Sinkhorn; see
-    :mod:`nclib.ot.backends.device_extended` for the equations. The plan and its potentials are related by
+    :mod:`nclib.ot.backends.device` for the equations. The plan and its potentials are related by
     ``plan = exp((f_i + g_j - C_ij) / reg)``.
 
     Examples
@@ -125,8 +125,8 @@ def partial_sinkhorn(
             return quick
     problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
     if early:
-        return published.solve(problem.constant(), method=method, tol=tol, max_iter=max_iter)
-    return _accurate(problem, method, tol, max_iter, start, gradient)
+        return published.solve(problem.constant(), Settings(method, tol, max_iter))
+    return _accurate(problem, Settings(method, tol, max_iter, start), gradient)
 
 
 def sinkhorn(
@@ -178,23 +178,18 @@ def sinkhorn(
     """
     problem = balanced_problem(cost, p, q, check_reg(reg), mask)
     tol = check_limits(tol, max_iter, TOLERANCE[cost.dtype])
-    return _accurate(problem, method, tol, max_iter, start, gradient)
+    return _accurate(problem, Settings(method, tol, max_iter, start), gradient)
 
 
-def _accurate(
-    problem: Problem, method: str, tol: float, max_iter: int, start: Potentials | None, gradient: str
-) -> Transport:
+def _accurate(problem: Problem, how: Settings, gradient: str) -> Transport:
     """Solve to the tolerance; a problem that does not get there leaves a warning."""
-    _check_start(start, problem)
-
-    def solver(ready: Problem) -> Transport:
-        return solve(ready, method=method, tol=tol, max_iter=max_iter, start=start)
-
-    found = differentiate(solver, problem, gradient, max_iter, tol)
+    _check_start(how.start, problem)
+    found = differentiate(problem, how, gradient)
     if not bool(found.converged.all()):
         warnings.warn(
-            f"transport did not converge to {tol:.0e} of the mass at reg={problem.reg:g} within "
-            f"max_iter={max_iter}; look at converged, row_error and col_error, and raise one of the three",
+            f"transport did not converge to {how.tol:.0e} of the mass at reg={problem.reg:g} "
+            f"within max_iter={how.max_iter}; look at converged, row_error and col_error, and raise one of "
+            "the three",
             stacklevel=3,
         )
     return found

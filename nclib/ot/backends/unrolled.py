@@ -5,40 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nclib.ot.backends.water import water_level
-from nclib.ot.problem import Potentials, Problem
+from nclib.ot.backends.device import water_level
+from nclib.ot.problem import Potentials, Problem, Settings
 from nclib.ot.transport import Transport
 
 #: Passes between two looks at the error.
 EVERY = 10
 
 
-def solve(problem: Problem, *, max_iter: int, tol: float) -> Transport:
-    """Alternate between rows and columns until ``tol`` or ``max_iter``, keeping the graph of every pass.
+def solve(problem: Problem, how: Settings) -> Transport:
+    """Alternate between rows and columns until the tolerance or the limit, keeping the graph of every pass.
 
     Works in float64 in the log domain, batched; a very low exponent leaves forbidden entries out, so that no
-    gradient is undefined.
-
-    Parameters
-    ----------
-    problem : Problem
-        Extended, capped or balanced, with cost (..., n, m).
-    max_iter : int >= 1
-        Limit of the passes; memory grows with them.
-    tol : float
-        Tolerance relative to the mass, looked at every ten passes.
-
-    Returns
-    -------
-    Transport
-        The plan carries the graph; its potentials are detached.
+    gradient is undefined. Memory grows with the passes; the plan carries the graph, its potentials do not.
     """
     reg, mask = problem.reg, problem.mask
     low = torch.tensor(-1e30, dtype=torch.float64, device=problem.cost.device)
     cost = problem.cost.double()
     logk = -cost / reg if mask is None else torch.where(mask, -torch.where(mask, cost, 0.0) / reg, low)
     loop = _capped if problem.formulation == "capped" else _extended
-    plan, potentials, error, passes = loop(problem, logk, low, max_iter, tol)
+    plan, potentials, error, passes = loop(problem, logk, low, how.max_iter, how.tol)
     plan = plan if mask is None else torch.where(mask, plan, 0.0)
     moved = (plan.sum((-2, -1)) - problem.mass).abs().detach()
     scale = torch.where(problem.mass > 0, problem.mass, 1.0)
@@ -47,7 +33,7 @@ def solve(problem: Problem, *, max_iter: int, tol: float) -> Transport:
         row_error=torch.zeros_like(error),
         col_error=error,
         iterations=torch.full_like(error, passes, dtype=torch.int64),
-        converged=(error <= tol) & (moved / scale <= tol),
+        converged=(error <= how.tol) & (moved / scale <= how.tol),
         potentials=potentials,
         problem=problem,
     )
