@@ -446,8 +446,8 @@ class _Blocks:
 
     P counts the pairs of the block's images with all captions. ``x`` and ``k``, (n, m, P), are similarities
     over lambda and the kernel, far below and next to nothing at padding; ``p`` (n, P) and ``q`` (m, P) the
-    marginals; ``start`` (m, P) the first v; ``rows`` (n, P) the sums of the kernel times it; ``scale`` (P,) the
-    factor of the official loop's kernel, whose total with the constant becomes 1, or None.
+    marginals; ``start`` (m, P) the first v; ``rows`` (n, P) the sums of the kernel times it; ``scale`` (P,)
+    the factor of the official loop's kernel, whose total with the constant becomes 1, or None.
     """
 
     def __init__(self, s: Tensor, p: Tensor, q: Tensor, lam: float, epsilon: float) -> None:

@@ -24,6 +24,12 @@ from nclib.ot.transport import Transport
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 FORMULATIONS = ("extended", "capped")
 STOPS = ("accurate", "published")
+CLASS_CAPS = ("marginal", "scaled")
+
+
+def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def partial_sinkhorn(
@@ -106,9 +112,8 @@ def partial_sinkhorn(
     (True, 0.5)
     """
     reg = check_reg(reg)
-    for name, value, allowed in (("formulation", formulation, FORMULATIONS), ("stop", stop, STOPS)):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    _choice("formulation", formulation, FORMULATIONS)
+    _choice("stop", stop, STOPS)
     early = stop == "published"
     if early and formulation != "extended":
         raise ValueError(f"stop='published' exists for formulation='extended' alone, got {formulation!r}")
@@ -146,17 +151,11 @@ def sinkhorn(
 
     Parameters
     ----------
-    cost : Tensor, shape (..., n, m), float32 or float64
-        Cost of moving one unit; any device. Must be finite where transport is allowed.
+    cost, reg, mask, method, max_iter, start, gradient
+        As for :func:`nclib.ot.partial_sinkhorn`.
     p, q : Tensor, shape (n,) or (..., n), (m,) or (..., m), optional
         Weights, of equal total. Default uniform over the rows (columns) that have any allowed entry, so
         that a padded problem needs nothing but its mask.
-    reg : float
-        Weight of the entropy, in the unit of the cost.
-    mask : Tensor of bool, broadcastable to the cost, optional
-        True where transport is allowed.
-    method, max_iter, start, gradient
-        As for :func:`nclib.ot.partial_sinkhorn`.
     tol : float, optional
         Largest L1 error of the column sums relative to the total; default 1e-9 (float64), 1e-5 (float32).
 
@@ -260,8 +259,7 @@ def label_transport(
     >>> labels.sum(1).round(decimals=3)  # the third sample fits no class well
     tensor([0.9880, 0.5120, 0.0000], dtype=torch.float64)
     """
-    if class_cap not in CLASS_CAPS:
-        raise ValueError(f"class_cap must be one of {', '.join(CLASS_CAPS)}, got {class_cap!r}")
+    _choice("class_cap", class_cap, CLASS_CAPS)
     if not isinstance(cost, Tensor) or cost.ndim < 2:
         raise TypeError("cost must be a torch tensor of shape (..., N, K)")
     k = cost.shape[-1]
@@ -278,11 +276,5 @@ def label_transport(
         raise ValueError(
             f"mass must be between 0 and 1 (share of the samples that get a label), got {mass!r}"
         )
-    q = CLASS_CAPS[class_cap](share, moved)
+    q = share * moved.unsqueeze(-1) if class_cap == "scaled" else share
     return partial_sinkhorn(cost, moved, None, q, reg=reg, method=method, tol=tol, max_iter=max_iter)
-
-
-CLASS_CAPS = {
-    "marginal": lambda share, mass: share,
-    "scaled": lambda share, mass: share * mass.unsqueeze(-1),
-}

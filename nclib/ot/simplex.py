@@ -15,12 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def linear_program(problem: Problem) -> tuple[Tensor, Potentials]:
-    """Solve the least-cost problem exactly, one problem of the batch after the other.
-
-    Parameters
-    ----------
-    problem : Problem
-        Checked; its entropy is left out.
+    """Solve the least-cost problem exactly, one problem of the batch after the other, without its entropy.
 
     Returns
     -------
