@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import check_cost, check_reg, weights
+from nclib.ot.problem import check_choice, check_cost, check_reg, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
@@ -94,8 +94,7 @@ def scaling_plan(
     reg = check_reg(reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
-    if loop not in LOOPS:
-        raise ValueError(f"loop must be one of {', '.join(LOOPS)}, got {loop!r}")
+    check_choice("loop", loop, LOOPS)
     *batch, n, m = similarity.shape
     if p is None or q is None:
         uniform = weights(None, None, similarity, mask, valid_only=True)
@@ -116,7 +115,8 @@ def scaling_plan(
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
         plan: Tensor = _ScalingPlan.apply(*flat, allowed, settings)
     else:  # for one problem, making a node costs as much as solving it
-        plan = _plans(*(x.detach() for x in flat), allowed, settings)
+        s, p, q = (x.detach() for x in flat)
+        plan = _plans(s, p, q, allowed, settings)
     return plan.reshape(given.shape).to(dtype)
 
 

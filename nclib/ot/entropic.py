@@ -14,6 +14,7 @@ from nclib.ot.problem import (
     Problem,
     Settings,
     balanced_problem,
+    check_choice,
     check_limits,
     check_reg,
     partial_problem,
@@ -25,11 +26,6 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 FORMULATIONS = ("extended", "capped")
 STOPS = ("accurate", "published")
 CLASS_CAPS = ("marginal", "scaled")
-
-
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def partial_sinkhorn(
@@ -112,8 +108,8 @@ def partial_sinkhorn(
     (True, 0.5)
     """
     reg = check_reg(reg)
-    _choice("formulation", formulation, FORMULATIONS)
-    _choice("stop", stop, STOPS)
+    check_choice("formulation", formulation, FORMULATIONS)
+    check_choice("stop", stop, STOPS)
     early = stop == "published"
     if early and formulation != "extended":
         raise ValueError(f"stop='published' exists for formulation='extended' alone, got {formulation!r}")
@@ -259,7 +255,7 @@ def label_transport(
     >>> labels.sum(1).round(decimals=3)  # the third sample fits no class well
     tensor([0.9880, 0.5120, 0.0000], dtype=torch.float64)
     """
-    _choice("class_cap", class_cap, CLASS_CAPS)
+    check_choice("class_cap", class_cap, CLASS_CAPS)
     if not isinstance(cost, Tensor) or cost.ndim < 2:
         raise TypeError("cost must be a torch tensor of shape (..., N, K)")
     k = cost.shape[-1]

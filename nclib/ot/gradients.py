@@ -22,22 +22,15 @@ from torch import Tensor
 
 from nclib.ot.backends import unrolled
 from nclib.ot.backends.solve import solve
-from nclib.ot.problem import Potentials, Problem, Settings
+from nclib.ot.problem import Potentials, Problem, Settings, check_choice
 from nclib.ot.transport import Transport
 
 GRADIENTS = ("none", "envelope", "implicit", "unrolled")
 
 
 def differentiate(problem: Problem, how: Settings, gradient: str) -> Transport:
-    """Solve ``problem``, whose cost may require a gradient; ``gradient`` is one of :data:`GRADIENTS`.
-
-    Raises
-    ------
-    ValueError
-        If ``gradient`` is unknown.
-    """
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
+    """Solve ``problem``, whose cost may require a gradient; ``gradient`` is one of :data:`GRADIENTS`."""
+    check_choice("gradient", gradient, GRADIENTS)
     if gradient == "unrolled":
         return unrolled.solve(problem, how)
     solved = solve(problem.constant(), how)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple
@@ -69,6 +70,17 @@ class Problem:
     reg: float
     formulation: str
 
+    def flat(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        """Return cost and mask (k, n, m), p (k, n), q (k, m), mass (k,) of all k problems, detached."""
+        n, m = self.cost.shape[-2:]
+        mask = None if self.mask is None else self.mask.expand(self.cost.shape).reshape(-1, n, m)
+        p, q, mass = self.p.reshape(-1, n), self.q.reshape(-1, m), self.mass.reshape(-1)
+        return self.cost.detach().reshape(-1, n, m), mask, p, q, mass
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return what :meth:`flat` does, as NumPy arrays on the host."""
+        return tuple(None if x is None else x.cpu().numpy() for x in self.flat())
+
     def constant(self) -> Problem:
         """Return the same problem with a cost that carries no gradient."""
         return replace(self, cost=self.cost.detach())
@@ -126,6 +138,12 @@ def _finite(cost: Tensor, mask: Tensor | None) -> bool:
         return bool(finite.all()) or (mask is not None and bool((finite | ~mask.numpy()).all()))
     finite = torch.isfinite(cost)
     return bool((finite if mask is None else finite | ~mask).all())
+
+
+def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
+    """Raise a ValueError that names the argument, unless ``value`` is allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 def check_reg(reg: float) -> float:

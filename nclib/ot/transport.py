@@ -118,6 +118,7 @@ class Buffers:
         def shaped(*parts: Tensor) -> list[Tensor]:
             return [x.reshape((*batch, *x.shape[1:])) for x in parts]
 
-        found = shaped(self.plan, self.row_error, self.col_error, self.iterations, self.converged)
+        plan, row_error, col_error = shaped(self.plan, self.row_error, self.col_error)
+        iterations, converged = shaped(self.iterations, self.converged)
         potentials = Potentials(*shaped(self.f, self.g, self.f_slack, self.g_slack))
-        return Transport(*found, potentials, self.problem)
+        return Transport(plan, row_error, col_error, iterations, converged, potentials, self.problem)

@@ -33,18 +33,15 @@ def solve(problem: Problem, buffers: Buffers, how: Settings) -> Tensor:
 
     Only ``g`` of the potentials to start from is used. Return the indices, int64 (r,), of what is not solved.
     """
-    cost, reg, dtype = problem.cost.detach(), problem.reg, problem.cost.dtype
-    n, m = cost.shape[-2:]
-    costs = cost.reshape(-1, n, m).numpy()
-    k = len(costs)
-    masks = None if problem.mask is None else problem.mask.expand(cost.shape).reshape(k, n, m).numpy()
-    ps, qs = problem.p.reshape(k, n).numpy(), problem.q.reshape(k, m).numpy()
+    reg, dtype = problem.reg, problem.cost.dtype
+    costs, masks, ps, qs, masses = problem.arrays()
     starts = None
     if how.start is not None:
-        starts = how.start.g.detach().double().expand(*cost.shape[:-2], m).reshape(k, m).numpy()
+        first = how.start.g.detach().double()
+        starts = first.expand(*problem.cost.shape[:-2], -1).reshape(len(costs), -1).numpy()
     plans, f, g = buffers.plan.numpy(), buffers.f.numpy(), buffers.g.numpy()
     capped, left = problem.formulation == "capped", []
-    for i, mass in enumerate(problem.mass.reshape(k).tolist()):
+    for i, mass in enumerate(masses.tolist()):
         if mass == 0.0:
             continue
         c, p, q = costs[i], ps[i], qs[i]

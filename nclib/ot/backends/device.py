@@ -36,17 +36,15 @@ def solve(problem: Problem, buffers: Buffers, index: Tensor, method: str, how: S
     # rounding removed; 2. the smaller side as columns, since the Newton system has their size; 3. the staged
     # loop; 4. plan and potentials for the cost as given.
     reg, dtype, capped = problem.reg, problem.cost.dtype, problem.formulation == "capped"
-    n, m = problem.cost.shape[-2:]
-    cost = problem.cost.detach().reshape(-1, n, m)[index].double()
-    p, q = problem.p.reshape(-1, n)[index], problem.q.reshape(-1, m)[index]
-    mass = problem.mass.reshape(-1)[index]
-    if problem.mask is not None:
-        allowed = problem.mask.expand(problem.cost.shape).reshape(-1, n, m)[index]
+    costs, masks, ps, qs, masses = problem.flat()
+    cost, p, q, mass = costs[index].double(), ps[index], qs[index], masses[index]
+    if masks is not None:
+        allowed = masks[index]
         cost = torch.where(allowed, cost, torch.inf)
         allowed = allowed & useful(p, q)
         p, q = p * allowed.any(-1), q * allowed.any(-2)
     w, live = _weights(p, q, mass, dtype)
-    wide = m > n
+    wide = cost.shape[2] > cost.shape[1]
     first = None if how.start is None else _start(how.start, problem, index, wide, capped)
     if wide:
         cost, w = cost.mT, Weights(w.q, w.p, w.mass, w.slack_q, w.slack_p)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nclib.ot.backends.cpu import pack, plain_arrays, uniform
-from nclib.ot.backends.solve import check_method
-from nclib.ot.problem import Problem, Settings
+from nclib.ot.backends.solve import METHODS
+from nclib.ot.problem import Problem, Settings, check_choice
 from nclib.ot.transport import Buffers, Transport
 
 #: Movement of the row potential at which the loop stops, in the unit of the cost.
@@ -36,21 +36,12 @@ def solve(problem: Problem, how: Settings) -> Transport:
 
     The tolerance is the movement of the row potential at which the loop stops, in the unit of the cost; the
     method ``"log"`` forbids products of the kernel. ``converged`` is False where an error is above 1e-6.
-
-    Raises
-    ------
-    ValueError
-        If the method is unknown.
     """
-    check_method(how.method)
+    check_choice("method", how.method, METHODS)
     tol, max_iter = how.tol, how.max_iter
-    cost, reg = problem.cost.detach(), problem.reg
-    n, m = cost.shape[-2:]
-    buffers = Buffers(problem)
-    k = len(buffers.plan)
-    c = cost.reshape(k, n, m).double()
-    allowed = None if problem.mask is None else problem.mask.expand(cost.shape).reshape(k, n, m)
-    p, q, mass = problem.p.reshape(k, n), problem.q.reshape(k, m), problem.mass.reshape(k)
+    buffers, reg = Buffers(problem), problem.reg
+    cost, allowed, p, q, mass = problem.flat()
+    c = cost.double()
     top, bottom = c.amax((-2, -1)), c.amin((-2, -1))
     widest = torch.maximum(top - bottom, (top + bottom).abs())
     safe = cost.device.type == "cpu" and bool((widest <= SAFE_RANGE * reg).all())
@@ -60,7 +51,7 @@ def solve(problem: Problem, how: Settings) -> Transport:
         kernel = torch.exp((bottom[:, None, None] - c) / reg)
         if allowed is not None:
             kernel *= allowed
-        for i in range(k):
+        for i in range(len(c)):
             slack = float(p[i].sum() - mass[i]), float(q[i].sum() - mass[i])
             low, corner = float(bottom[i]), float(bottom[i] + top[i])
             one = kernel[i].numpy()

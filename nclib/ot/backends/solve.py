@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from nclib.ot.backends import cpu, device
-from nclib.ot.problem import Problem, Settings
+from nclib.ot.problem import Problem, Settings, check_choice
 from nclib.ot.transport import Buffers, Transport
 
 #: On a CPU, batches of at least this many problems with at most this many entries each go to torch.
@@ -17,28 +17,11 @@ CHUNK_ENTRIES = {True: 2**20, False: 2**25}
 METHODS = {"auto": ("scaling", "log"), "scaling": ("scaling",), "log": ("log",)}
 
 
-def check_method(method: str) -> None:
-    """Raise a ValueError for an unknown way to sum over the kernel."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-
-
 def solve(problem: Problem, how: Settings) -> Transport:
-    """Solve a checked problem, not a linear one, with the backend that fits it.
-
-    Returns
-    -------
-    Transport
-        ``converged`` is False where every backend gave up.
-
-    Raises
-    ------
-    ValueError
-        If the method is unknown.
-    """
+    """Solve a checked problem, not a linear one; ``converged`` is False where every backend gave up."""
     # Plan: NumPy first, unless the problems are many and tiny; what it leaves goes to torch, with products
     # of a stabilised kernel first and log-sum-exp last.
-    check_method(how.method)
+    check_choice("method", how.method, METHODS)
     n, m = problem.cost.shape[-2:]
     on_cpu = problem.cost.device.type == "cpu"
     buffers = Buffers(problem)
