@@ -106,8 +106,8 @@ class Buffers:
         self.problem = problem
         self.plan = torch.zeros(k, n, m, dtype=cost.dtype, device=cost.device)
         self.f, self.g = like.new_full((k, n), -torch.inf), like.new_full((k, m), -torch.inf)
-        self.f_slack, self.g_slack = like.new_full((2, k), -torch.inf)
-        self.row_error, self.col_error = like.new_zeros(2, k)
+        self.f_slack, self.g_slack = like.new_full((k,), -torch.inf), like.new_full((k,), -torch.inf)
+        self.row_error, self.col_error = like.new_zeros(k), like.new_zeros(k)
         self.iterations = torch.zeros(k, dtype=torch.int64, device=cost.device)
         self.converged = torch.ones(k, dtype=torch.bool, device=cost.device)
 
