@@ -108,7 +108,7 @@ def ranks(
 
 def metrics(i2t: NDArray[np.float64], t2i: NDArray[np.float64]) -> dict[str, float]:
     """Return the metrics of :func:`recall`, without ``n_ties``, from 0-based ranks (n,), halves allowed."""
-    values = {}
+    values: dict[str, float] = {}
     for direction, rank in (("i2t", i2t), ("t2i", t2i)):
         values |= {f"{direction}_r{k}": 100.0 * float((rank < k).mean()) for k in KS}
         values[f"{direction}_medr"] = float(np.floor(np.median(rank)) + 1)

@@ -19,7 +19,7 @@ def integers(x: Any, name: str) -> Index:
     Raises
     ------
     TypeError, ValueError
-        Naming ``name``, if ``x`` does not hold integers, is no vector, is empty, or holds a negative number.
+        Naming ``name``, unless ``x`` is a non-empty vector of integers >= 0.
     """
     array = np.asarray(x)
     if array.dtype.kind not in "iu":

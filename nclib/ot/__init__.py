@@ -10,8 +10,7 @@ from nclib.ot.batched import scaling_plan
 from nclib.ot.certificate import Certificate
 from nclib.ot.entropic import label_transport, partial_sinkhorn, sinkhorn
 from nclib.ot.exact import exact, partial_exact
-from nclib.ot.feasible import max_flow
-from nclib.ot.problem import Potentials, Problem
+from nclib.ot.problem import Potentials, Problem, max_flow
 from nclib.ot.transport import Transport
 
 __all__ = [

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import check_cost, check_reg, weights
+from nclib.ot.problem import check_choice, check_cost, check_reg, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
@@ -71,7 +71,7 @@ def scaling_plan(
     Returns
     -------
     Tensor, shape (..., n, m)
-        The plan; zero at forbidden entries and padding.
+        Zero at forbidden entries and padding.
 
     Raises
     ------
@@ -94,8 +94,7 @@ def scaling_plan(
     reg = check_reg(reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
-    if loop not in LOOPS:
-        raise ValueError(f"loop must be one of {', '.join(LOOPS)}, got {loop!r}")
+    check_choice("loop", loop, LOOPS)
     *batch, n, m = similarity.shape
     if p is None or q is None:
         uniform = weights(None, None, similarity, mask, valid_only=True)
@@ -112,13 +111,22 @@ def scaling_plan(
     top = high if (high - low) / reg <= SPAN[similarity.dtype] else None
     p, q = p.to(similarity.dtype).reshape(-1, n), q.to(similarity.dtype).reshape(-1, m)
     allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
-    flat = similarity.reshape(-1, n, m), p, q
+    flat, settings = (similarity.reshape(-1, n, m), p, q), _Loop(reg, passes, LOOPS[loop], top)
     if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        plan: Tensor = _ScalingPlan.apply(*flat, allowed, reg, passes, LOOPS[loop], top)
+        plan: Tensor = _ScalingPlan.apply(*flat, allowed, settings)
     else:  # for one problem, making a node costs as much as solving it
         s, p, q = (x.detach() for x in flat)
-        plan = _plans(s, p, q, allowed, reg, passes, LOOPS[loop], top)
+        plan = _plans(s, p, q, allowed, settings)
     return plan.reshape(given.shape).to(dtype)
+
+
+class _Loop(NamedTuple):
+    """Settings of the plans' kernel."""
+
+    reg: float
+    passes: int
+    epsilon: float  # added to every sum
+    top: float | None  # exponents are taken below this similarity, or below the largest of a problem or row
 
 
 def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
@@ -156,12 +164,8 @@ def transport_scores(
         Cosines of regions and words, dustbins first if there are any.
     p, q : Tensor, (B or 1, n, C or 1) and (B or 1, m, C)
         Marginals of regions (above 0) and words (0 at padding). Gradients reach them.
-    lam : float
-        Weight of the entropy.
-    iterations : int
-        Row and column updates, rows first.
-    loop : {"released", "log"}
-        As for :func:`scaling_plan`.
+    lam, iterations, loop
+        Weight of the entropy, passes and kind as of :func:`scaling_plan`.
     skip : int
         Leading rows and columns whose similarity does not count: 1 drops what goes to the dustbins.
     plain : bool
@@ -180,25 +184,7 @@ def transport_scores(
 
 
 def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, loop: str) -> Tensor:
-    """Plans of every pair by ordinary operations; the plans behind :func:`transport_scores`.
-
-    Parameters
-    ----------
-    s : Tensor, (B, n, m, C)
-        Cosines of regions and words, dustbins first if there are any.
-    p, q : Tensor, (B or 1, n, C or 1) and (B or 1, m, C)
-        Marginals of regions (above 0) and words (0 at padding).
-    lam : float
-        Weight of the entropy.
-    iterations : int
-        Row and column updates, rows first.
-    loop : {"released", "log"}
-        As for :func:`scaling_plan`.
-
-    Returns
-    -------
-    Tensor, (B, n, m, C)
-    """
+    """Plans (B, n, m, C) of every pair by ordinary operations; arguments as in :func:`transport_scores`."""
     form = _precision(s.dtype, lam, loop)
     return _plain_plans(s.to(form), p.to(form), q.to(form), lam, iterations, LOOPS[loop]).to(s.dtype)
 
@@ -261,20 +247,9 @@ def _turned(kernel: Tensor, u: Tensor) -> Tensor:
     return (kernel * u.unsqueeze(-1)).sum(-2)
 
 
-def _kernel(
-    s: Tensor,
-    p: Tensor,
-    q: Tensor,
-    mask: Tensor | None,
-    reg: float,
-    epsilon: float,
-    top: float | None,
-    out: Tensor,
-) -> Tensor:
-    """Kernel, in the official loop divided by its total; 0 where forbidden, anything at padding.
-
-    With ``top`` exponents are taken below this one similarity, else below the largest of a problem or row.
-    """
+def _kernel(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: _Loop, out: Tensor) -> Tensor:
+    """Kernel, in the official loop divided by its total; 0 where forbidden, anything at padding."""
+    reg, _, epsilon, top = loop
     if top is not None:
         torch.sub(s, top, out=out).mul_(1 / reg)
     else:
@@ -298,32 +273,23 @@ def _kernel(
 
 
 def _plans(
-    s: Tensor,
-    p: Tensor,
-    q: Tensor,
-    mask: Tensor | None,
-    reg: float,
-    passes: int,
-    epsilon: float,
-    top: float | None,
-    us: Tensor | None = None,
-    vs: Tensor | None = None,
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: _Loop, us: Any = None, vs: Any = None
 ) -> Tensor:
-    """Plans, chunk by chunk; the scalings of all passes into ``us`` and ``vs`` if given."""
+    """Plans, chunk by chunk; the scalings of all passes into the tensors ``us`` and ``vs`` if given."""
     plan = torch.empty_like(s, memory_format=torch.contiguous_format)
     tiny = torch.finfo(s.dtype).tiny
     for part in _chunks(s):
         pk, qk = p[part], q[part]
-        k = _kernel(s[part], pk, qk, None if mask is None else mask[part], reg, epsilon, top, plan[part])
+        k = _kernel(s[part], pk, qk, None if mask is None else mask[part], loop, plan[part])
         u, v = torch.ones_like(pk), (qk > 0).to(qk.dtype)
-        for t in range(passes):
-            if epsilon:
-                u = (u * pk).div_(_times(k, v).mul_(u).add_(epsilon))
-                v = (v * qk).div_(_turned(k, u).mul_(v).add_(epsilon))
+        for t in range(loop.passes):
+            if loop.epsilon:
+                u = (u * pk).div_(_times(k, v).mul_(u).add_(loop.epsilon))
+                v = (v * qk).div_(_turned(k, u).mul_(v).add_(loop.epsilon))
             else:
                 u = pk / _times(k, v).clamp_min_(tiny)
                 v = qk / _turned(k, u).clamp_min_(tiny)
-            if us is not None and vs is not None:
+            if us is not None:
                 us[t, part], vs[t, part] = u, v
         k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
     return plan
@@ -339,21 +305,11 @@ class _ScalingPlan(torch.autograd.Function):
     """Plans (b, n, m) of similarities (b, n, m) and weights (b, n), (b, m)."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        s: Tensor,
-        p: Tensor,
-        q: Tensor,
-        mask: Tensor | None,
-        reg: float,
-        passes: int,
-        epsilon: float,
-        top: float | None,
-    ) -> Tensor:
-        us, vs = (s.new_empty(passes, len(s), size) for size in s.shape[1:])
-        plan = _plans(s, p, q, mask, reg, passes, epsilon, top, us, vs)
+    def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: _Loop) -> Tensor:
+        us, vs = (s.new_empty(loop.passes, len(s), size) for size in s.shape[1:])
+        plan = _plans(s, p, q, mask, loop, us, vs)
         ctx.save_for_backward(s, p, q, mask, us, vs)
-        ctx.settings = (reg, epsilon, top)
+        ctx.loop = loop
         return plan
 
     @staticmethod
@@ -361,22 +317,22 @@ class _ScalingPlan(torch.autograd.Function):
         # Plan, chunk by chunk: 1. the kernel again; 2. the passes in reverse give the kernel's gradient as a
         # product of two thin matrices; 3. with that of the last product, times the kernel, the similarities'.
         s, p, q, mask, us, vs = ctx.saved_tensors
-        reg, epsilon, top = ctx.settings
+        epsilon = ctx.loop.epsilon
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         dp, dq = torch.zeros_like(p), torch.zeros_like(q)
         for part in _chunks(s):
             g, pk, qk = ds[part], p[part], q[part]
             allowed = None if mask is None else mask[part]
-            k = _kernel(s[part], pk, qk, allowed, reg, epsilon, top, torch.empty_like(g))
+            k = _kernel(s[part], pk, qk, allowed, ctx.loop, torch.empty_like(g))
             torch.mul(grads[0][part], k, out=g)
             left, right, dp[part], dq[part] = _reverse(k, g, us[:, part], vs[:, part], pk, qk, epsilon)
             g.mul_(us[-1, part].unsqueeze(-1)).mul_(vs[-1, part].unsqueeze(-2))
             g.addcmul_(torch.bmm(left, right), k)
             if epsilon:  # the kernel was divided by its total
                 g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
-            g.mul_(1 / reg)
+            g.mul_(1 / ctx.loop.reg)
         needs = ctx.needs_input_grad
-        return (ds, dp if needs[1] else None, dq if needs[2] else None, *(None,) * 5)
+        return (ds, dp if needs[1] else None, dq if needs[2] else None, None, None)
 
 
 def _reverse(
@@ -384,12 +340,8 @@ def _reverse(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Run the passes backwards from ``g``, the gradient of the plan times the kernel.
 
-    Returns
-    -------
-    left, right : Tensor, (b, n, 2 T) and (b, 2 T, m)
-        Their product is the gradient for the kernel, but for that of the last product.
-    dp, dq : Tensor, (b, n) and (b, m)
-        Gradients of the weights.
+    Return left (b, n, 2 T) and right (b, 2 T, m), whose product is the gradient for the kernel but for that
+    of the last product, and the gradients of the weights, (b, n) and (b, m).
     """
     one_p, one_q = torch.ones_like(p), (q > 0).to(q.dtype)
     du, dv = _times(g, vs[-1]), _turned(g, us[-1])
@@ -492,19 +444,10 @@ def _update(old: Tensor | None, weight: Tensor, sums: Tensor, scale: Tensor | No
 class _Blocks:
     """Blocks of images whose kernels are made one after the other in the same memory.
 
-    Attributes
-    ----------
-    x, k : Tensor, (n, m, P)
-        Similarities over lambda, and the kernel; far below and next to nothing at padding. P are the pairs
-        of the block's images with all captions.
-    p, q : Tensor, (n, P) and (m, P)
-        Marginals.
-    start : Tensor, (m, P)
-        The first v.
-    rows : Tensor, (n, P)
-        Sums of the kernel times the first v.
-    scale : Tensor, (P,), or None
-        Factor of the official loop's kernel: its total, with the constant, becomes 1.
+    P counts the pairs of the block's images with all captions. ``x`` and ``k``, (n, m, P), are similarities
+    over lambda and the kernel, far below and next to nothing at padding; ``p`` (n, P) and ``q`` (m, P) the
+    marginals; ``start`` (m, P) the first v; ``rows`` (n, P) the sums of the kernel times it; ``scale`` (P,)
+    the factor of the official loop's kernel, whose total with the constant becomes 1, or None.
     """
 
     def __init__(self, s: Tensor, p: Tensor, q: Tensor, lam: float, epsilon: float) -> None:
@@ -562,8 +505,7 @@ class _TransportScores(torch.autograd.Function):
         wanted = any(ctx.needs_input_grad[:3])
         n_images, n, m, n_captions = s.shape
         kept = iterations if wanted else 0
-        us = s.new_empty(kept, n, n_images * n_captions)
-        vs = s.new_empty(kept, m, n_images * n_captions)
+        us, vs = (s.new_empty(kept, size, n_images * n_captions) for size in (n, m))
         scores = s.new_empty(n_images * n_captions)
         blocks = _Blocks(s, p, q, lam, epsilon)
         for _, pairs in blocks:
@@ -591,12 +533,11 @@ class _TransportScores(torch.autograd.Function):
         s, p, q, us, vs = ctx.saved_tensors
         lam, iterations, epsilon, skip = ctx.settings
         needs = ctx.needs_input_grad[:3]
-        nothing = (None,) * 4
         if torch.is_grad_enabled():  # the gradient itself is to be differentiated
             scores = _plain_scores(s, p, q, lam, iterations, epsilon, skip)
             wanted = [x for x, need in zip((s, p, q), needs, strict=True) if need]
-            found = iter(torch.autograd.grad(scores, wanted, grads[0], create_graph=True))
-            return (*(next(found) if need else None for need in needs), *nothing)
+            given = iter(torch.autograd.grad(scores, wanted, grads[0], create_graph=True))
+            return (*(next(given) if need else None for need in needs), *(None,) * 4)
         n_images, n, m, n_captions = s.shape
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         ds_of = ds.permute(1, 2, 0, 3)  # (n, m, B, C)
@@ -630,12 +571,8 @@ class _TransportScores(torch.autograd.Function):
             k_grad.mul_(1 / lam).addcmul_(also, k)
             ds_of[:, :, images] = k_grad.view(n, m, -1, n_captions)
         back = [x.view(-1, n_images, n_captions).permute(1, 0, 2) for x in (dp, dq)]
-        return (
-            ds if needs[0] else None,
-            back[0].sum_to_size(p.shape) if needs[1] else None,
-            back[1].sum_to_size(q.shape) if needs[2] else None,
-            *nothing,
-        )
+        found = (ds, *(x.sum_to_size(given.shape) for x, given in zip(back, (p, q), strict=True)))
+        return (*(x if need else None for x, need in zip(found, needs, strict=True)), *(None,) * 4)
 
 
 def _of_scores(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,24 +71,7 @@ def _entropy(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def certify(plan: Tensor, potentials: Potentials, problem: Problem, *, exact: bool = False) -> Certificate:
-    """Check a plan with the dual potentials that came with it; see :meth:`nclib.ot.Transport.certify`.
-
-    Parameters
-    ----------
-    plan : Tensor, shape (..., n, m)
-        The plan, not negative.
-    potentials : Potentials
-        Dual potentials in the unit of the cost.
-    problem : Problem
-        The problem that plan and potentials solve.
-    exact : bool
-        Also solve the linear program with the network simplex (small problems).
-
-    Returns
-    -------
-    Certificate
-        All fields float64, shape (...).
-    """
+    """Check a plan, (..., n, m) and not negative, with its dual potentials; as :meth:`Transport.certify`."""
     # Plan: 1. drop rows and columns that take no part; 2. value and objective of the plan; 3. dual value of
     # the potentials, the same terms with the opposite sign; 4. a feasible dual of the linear program from
     # them; 5. violations of the sums.
@@ -105,7 +89,7 @@ def certify(plan: Tensor, potentials: Potentials, problem: Problem, *, exact: bo
     slack_p = torch.where(has_col, (p.sum(-1) - mass).clamp_min(0), 0.0)
     live = (p > 0).unsqueeze(-1) & (q > 0).unsqueeze(-2)
     cost = torch.where(live, cost, torch.inf)
-    linear = _linear_bound(cost, p, q, f, g, fs, gs, slack_p, slack_q)
+    linear = _linear_bound(cost, p, q, Potentials(f, g, fs, gs), (slack_p, slack_q))
     if problem.formulation == "linear":
         objective, dual = paid, linear
     else:
@@ -132,8 +116,8 @@ def certify(plan: Tensor, potentials: Potentials, problem: Problem, *, exact: bo
     if problem.formulation == "balanced":
         rows, cols = rows.abs(), cols.abs()
     return Certificate(
-        value=paid,
-        objective=objective,
+        paid,
+        objective,
         dual_bound=dual,
         gap=objective - dual,
         linear_bound=linear,
@@ -153,19 +137,10 @@ def _linear_optimum(problem: Problem) -> Tensor:
     return (cost * plan).sum((-2, -1))
 
 
-def _linear_bound(
-    cost: Tensor,
-    p: Tensor,
-    q: Tensor,
-    f: Tensor,
-    g: Tensor,
-    fs: Tensor,
-    gs: Tensor,
-    slack_p: Tensor,
-    slack_q: Tensor,
-) -> Tensor:
+def _linear_bound(cost: Tensor, p: Tensor, q: Tensor, duals: Potentials, slack: tuple[Any, Any]) -> Tensor:
     """Value of dual variables made feasible: columns kept, rows raised as far as the costs allow."""
-    fs, gs = (torch.where(x.isfinite(), x, 0.0) for x in (fs, gs))
+    slack_p, slack_q = slack
+    g, fs, gs = duals.g, *(torch.where(x.isfinite(), x, 0.0) for x in (duals.f_slack, duals.g_slack))
     g = torch.where((slack_q > 0).unsqueeze(-1), torch.minimum(g, -fs.unsqueeze(-1)), g)
     f = (cost - g.unsqueeze(-2)).amin(-1)
     f = torch.where((slack_p > 0).unsqueeze(-1), torch.minimum(f, -gs.unsqueeze(-1)), f)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from nclib.ot.backends import cpu, published
-from nclib.ot.backends.solve import solve
 from nclib.ot.gradients import differentiate
 from nclib.ot.problem import (
     Potentials,
     Problem,
+    Settings,
     balanced_problem,
+    check_choice,
     check_limits,
     check_reg,
     partial_problem,
@@ -24,6 +25,7 @@ from nclib.ot.transport import Transport
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 FORMULATIONS = ("extended", "capped")
 STOPS = ("accurate", "published")
+CLASS_CAPS = ("marginal", "scaled")
 
 
 def partial_sinkhorn(
@@ -91,7 +93,7 @@ def partial_sinkhorn(
     Notes
     -----
     L2RM (Han et al., CVPR 2024), supplement, partial masked Sinkhorn; see
-    :mod:`nclib.ot.backends.device_extended` for the equations. The plan and its potentials are related by
+    :mod:`nclib.ot.backends.device` for the equations. The plan and its potentials are related by
     ``plan = exp((f_i + g_j - C_ij) / reg)``.
 
     Examples
@@ -106,9 +108,8 @@ def partial_sinkhorn(
     (True, 0.5)
     """
     reg = check_reg(reg)
-    for name, value, allowed in (("formulation", formulation, FORMULATIONS), ("stop", stop, STOPS)):
-        if value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    check_choice("formulation", formulation, FORMULATIONS)
+    check_choice("stop", stop, STOPS)
     early = stop == "published"
     if early and formulation != "extended":
         raise ValueError(f"stop='published' exists for formulation='extended' alone, got {formulation!r}")
@@ -125,8 +126,8 @@ def partial_sinkhorn(
             return quick
     problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
     if early:
-        return published.solve(problem.constant(), method=method, tol=tol, max_iter=max_iter)
-    return _accurate(problem, method, tol, max_iter, start, gradient)
+        return published.solve(problem.constant(), Settings(method, tol, max_iter))
+    return _accurate(problem, Settings(method, tol, max_iter, start), gradient)
 
 
 def sinkhorn(
@@ -146,17 +147,11 @@ def sinkhorn(
 
     Parameters
     ----------
-    cost : Tensor, shape (..., n, m), float32 or float64
-        Cost of moving one unit; any device. Must be finite where transport is allowed.
+    cost, reg, mask, method, max_iter, start, gradient
+        As for :func:`nclib.ot.partial_sinkhorn`.
     p, q : Tensor, shape (n,) or (..., n), (m,) or (..., m), optional
         Weights, of equal total. Default uniform over the rows (columns) that have any allowed entry, so
         that a padded problem needs nothing but its mask.
-    reg : float
-        Weight of the entropy, in the unit of the cost.
-    mask : Tensor of bool, broadcastable to the cost, optional
-        True where transport is allowed.
-    method, max_iter, start, gradient
-        As for :func:`nclib.ot.partial_sinkhorn`.
     tol : float, optional
         Largest L1 error of the column sums relative to the total; default 1e-9 (float64), 1e-5 (float32).
 
@@ -178,23 +173,18 @@ def sinkhorn(
     """
     problem = balanced_problem(cost, p, q, check_reg(reg), mask)
     tol = check_limits(tol, max_iter, TOLERANCE[cost.dtype])
-    return _accurate(problem, method, tol, max_iter, start, gradient)
+    return _accurate(problem, Settings(method, tol, max_iter, start), gradient)
 
 
-def _accurate(
-    problem: Problem, method: str, tol: float, max_iter: int, start: Potentials | None, gradient: str
-) -> Transport:
+def _accurate(problem: Problem, how: Settings, gradient: str) -> Transport:
     """Solve to the tolerance; a problem that does not get there leaves a warning."""
-    _check_start(start, problem)
-
-    def solver(ready: Problem) -> Transport:
-        return solve(ready, method=method, tol=tol, max_iter=max_iter, start=start)
-
-    found = differentiate(solver, problem, gradient, max_iter, tol)
+    _check_start(how.start, problem)
+    found = differentiate(problem, how, gradient)
     if not bool(found.converged.all()):
         warnings.warn(
-            f"transport did not converge to {tol:.0e} of the mass at reg={problem.reg:g} within "
-            f"max_iter={max_iter}; look at converged, row_error and col_error, and raise one of the three",
+            f"transport did not converge to {how.tol:.0e} of the mass at reg={problem.reg:g} "
+            f"within max_iter={how.max_iter}; look at converged, row_error and col_error, and raise one of "
+            "the three",
             stacklevel=3,
         )
     return found
@@ -265,8 +255,7 @@ def label_transport(
     >>> labels.sum(1).round(decimals=3)  # the third sample fits no class well
     tensor([0.9880, 0.5120, 0.0000], dtype=torch.float64)
     """
-    if class_cap not in CLASS_CAPS:
-        raise ValueError(f"class_cap must be one of {', '.join(CLASS_CAPS)}, got {class_cap!r}")
+    check_choice("class_cap", class_cap, CLASS_CAPS)
     if not isinstance(cost, Tensor) or cost.ndim < 2:
         raise TypeError("cost must be a torch tensor of shape (..., N, K)")
     k = cost.shape[-1]
@@ -283,11 +272,5 @@ def label_transport(
         raise ValueError(
             f"mass must be between 0 and 1 (share of the samples that get a label), got {mass!r}"
         )
-    q = CLASS_CAPS[class_cap](share, moved)
+    q = share * moved.unsqueeze(-1) if class_cap == "scaled" else share
     return partial_sinkhorn(cost, moved, None, q, reg=reg, method=method, tol=tol, max_iter=max_iter)
-
-
-CLASS_CAPS = {
-    "marginal": lambda share, mass: share,
-    "scaled": lambda share, mass: share * mass.unsqueeze(-1),
-}

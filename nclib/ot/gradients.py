@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,44 +21,19 @@ import torch
 from torch import Tensor
 
 from nclib.ot.backends import unrolled
-from nclib.ot.problem import Potentials, Problem
+from nclib.ot.backends.solve import solve
+from nclib.ot.problem import Potentials, Problem, Settings, check_choice
 from nclib.ot.transport import Transport
 
 GRADIENTS = ("none", "envelope", "implicit", "unrolled")
 
 
-def differentiate(
-    solver: Callable[[Problem], Transport], problem: Problem, gradient: str, max_iter: int, tol: float
-) -> Transport:
-    """Solve ``problem``; ``gradient`` names how plan and value depend on its cost.
-
-    Parameters
-    ----------
-    solver : callable
-        From a problem whose cost carries no gradient to a Transport; not called for ``"unrolled"``.
-    problem : Problem
-        Its cost may require a gradient.
-    gradient : {"none", "envelope", "implicit", "unrolled"}
-        As the header of this module explains.
-    max_iter : int >= 1
-        Limit of the passes of the unrolled loop.
-    tol : float
-        Tolerance of the unrolled loop, relative to the mass.
-
-    Returns
-    -------
-    Transport
-
-    Raises
-    ------
-    ValueError
-        If ``gradient`` is unknown.
-    """
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
+def differentiate(problem: Problem, how: Settings, gradient: str) -> Transport:
+    """Solve ``problem``, whose cost may require a gradient; ``gradient`` is one of :data:`GRADIENTS`."""
+    check_choice("gradient", gradient, GRADIENTS)
     if gradient == "unrolled":
-        return unrolled.solve(problem, max_iter=max_iter, tol=tol)
-    solved = solver(problem.constant())
+        return unrolled.solve(problem, how)
+    solved = solve(problem.constant(), how)
     if gradient == "none":
         return solved
     if gradient == "implicit":

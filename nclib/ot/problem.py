@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.feasible import crowded_flow, max_flow, proportional_flow, reachable
-
+#: Integer capacity of the total weight of a problem (the flow solver counts in int32).
+CAPACITY = 2**29
 #: Relative rounding allowed between masses that ought to be equal, by precision.
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
 
@@ -69,9 +70,29 @@ class Problem:
     reg: float
     formulation: str
 
+    def flat(self) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        """Return cost and mask (k, n, m), p (k, n), q (k, m), mass (k,) of all k problems, detached."""
+        n, m = self.cost.shape[-2:]
+        mask = None if self.mask is None else self.mask.expand(self.cost.shape).reshape(-1, n, m)
+        p, q, mass = self.p.reshape(-1, n), self.q.reshape(-1, m), self.mass.reshape(-1)
+        return self.cost.detach().reshape(-1, n, m), mask, p, q, mass
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return what :meth:`flat` does, as NumPy arrays on the host."""
+        return tuple(None if x is None else x.cpu().numpy() for x in self.flat())
+
     def constant(self) -> Problem:
         """Return the same problem with a cost that carries no gradient."""
         return replace(self, cost=self.cost.detach())
+
+
+class Settings(NamedTuple):
+    """How to solve."""
+
+    method: str  # how sums over the kernel are taken: "auto", "scaling" or "log"
+    tol: float  # relative to the mass
+    max_iter: int
+    start: Potentials | None = None  # of a similar problem, in the unit of the cost
 
 
 def check_cost(cost: Tensor, mask: Tensor | None) -> None:
@@ -79,17 +100,14 @@ def check_cost(cost: Tensor, mask: Tensor | None) -> None:
 
     Parameters
     ----------
-    cost : Tensor, shape (..., n, m)
-        float32 or float64.
-    mask : Tensor of bool, broadcastable to (..., n, m), or None
-        True where transport is allowed; on the device of ``cost``.
+    cost : Tensor, shape (..., n, m), float32 or float64
+    mask : Tensor of bool, broadcastable to the cost, on its device, or None
+        True where transport is allowed.
 
     Raises
     ------
-    TypeError
-        If ``cost`` is not a float32 or float64 tensor, or ``mask`` not a bool tensor.
-    ValueError
-        If a shape or the device does not fit, or an allowed cost is NaN or infinite.
+    TypeError, ValueError
+        Naming the argument, what was given and what is allowed.
     """
     if not isinstance(cost, Tensor):
         raise TypeError(f"cost must be a torch tensor, got {type(cost).__name__}; use torch.as_tensor(cost)")
@@ -122,49 +140,21 @@ def _finite(cost: Tensor, mask: Tensor | None) -> bool:
     return bool((finite if mask is None else finite | ~mask).all())
 
 
+def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
+    """Raise a ValueError that names the argument, unless ``value`` is allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
 def check_reg(reg: float) -> float:
-    """Return ``reg`` as a float; it must be finite and positive.
-
-    Parameters
-    ----------
-    reg : float
-        Weight of the entropy, in the unit of the cost.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ValueError
-        If ``reg`` is not a positive finite number.
-    """
+    """Return ``reg`` as a float; a ValueError unless it is finite and positive."""
     if isinstance(reg, bool) or not isinstance(reg, Real) or not (0 < float(reg) < math.inf):
         raise ValueError(f"reg must be a positive finite number (unit of the cost), got {reg!r}")
     return float(reg)
 
 
 def check_limits(tol: float | None, max_iter: int, default: float) -> float:
-    """Return the tolerance to use; ``max_iter`` must be a positive integer.
-
-    Parameters
-    ----------
-    tol : float or None
-        Tolerance relative to the mass, between 0 and 1 (both excluded); None for the default.
-    max_iter : int >= 1
-        Limit of the iterations.
-    default : float
-        Tolerance where ``tol`` is None.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ValueError
-        If ``tol`` or ``max_iter`` is out of range or of another type.
-    """
+    """Return ``tol``, in (0, 1), or the default for None; a ValueError for others and if ``max_iter`` < 1."""
     if isinstance(max_iter, bool) or not isinstance(max_iter, int) or max_iter < 1:
         raise ValueError(f"max_iter must be a positive integer, got {max_iter!r}")
     if tol is None:
@@ -197,30 +187,19 @@ def weights(
 ) -> tuple[Tensor, Tensor]:
     """Return row and column weights (..., n), (..., m) in float64.
 
-    The default is uniform: 1/n and 1/m, or with ``valid_only`` over the rows (columns) that have any
-    allowed entry, which is what padded problems want.
-
     Parameters
     ----------
     p, q : number or array-like, broadcastable to (..., n) and (..., m), or None
-        Weights, finite and not negative, without a gradient.
-    cost : Tensor, shape (..., n, m)
-        Gives shape and device.
-    mask : Tensor of bool, broadcastable to (..., n, m), or None
-        True where transport is allowed.
+        Finite and not negative, without a gradient; uniform by default, 1/n and 1/m.
+    cost, mask
+        As in :func:`check_cost`.
     valid_only : bool
-        Leave rows and columns without an allowed entry out of the uniform default.
-
-    Returns
-    -------
-    p, q : Tensor of float64, shape (..., n) and (..., m)
+        Uniform over the rows (columns) with any allowed entry, which is what padded problems want.
 
     Raises
     ------
-    TypeError
-        If a weight is not a number, an array or a tensor.
-    ValueError
-        If a weight has the wrong shape, is negative or not finite, or requires a gradient.
+    TypeError, ValueError
+        Naming the argument, what was given and what is allowed.
     """
     batch = tuple(cost.shape[:-2])
     out = []
@@ -239,26 +218,7 @@ def weights(
 def partial_problem(
     cost: Tensor, mass: Any, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str
 ) -> Problem:
-    """Fill in and check a partial problem; the mass must be feasible.
-
-    Parameters
-    ----------
-    cost : Tensor, shape (..., n, m)
-        float32 or float64, finite where transport is allowed.
-    mass : number or array-like, broadcastable to (...)
-        Mass to move, at most the mass that can flow.
-    p, q : number or array-like, broadcastable to (..., n) and (..., m), or None
-        Row and column weights; uniform by default.
-    reg : float
-        Weight of the entropy, in the unit of the cost; 0 for a linear program.
-    mask : Tensor of bool, broadcastable to (..., n, m), or None
-        True where transport is allowed.
-    formulation : {"extended", "capped", "linear"}
-        As in :class:`Problem`.
-
-    Returns
-    -------
-    Problem
+    """Fill in and check a partial :class:`Problem`; the mass must be feasible, default weights are uniform.
 
     Raises
     ------
@@ -274,30 +234,15 @@ def partial_problem(
 def balanced_problem(
     cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str = "balanced"
 ) -> Problem:
-    """Fill in and check a problem that moves everything; the totals must agree and be able to flow.
+    """Fill in and check a :class:`Problem` that moves everything; the totals must agree and be able to flow.
 
-    Parameters
-    ----------
-    cost : Tensor, shape (..., n, m)
-        float32 or float64, finite where transport is allowed.
-    p, q : number or array-like, broadcastable to (..., n) and (..., m), or None
-        Row and column weights; uniform over rows (columns) with an allowed entry by default.
-    reg : float
-        Weight of the entropy, in the unit of the cost; 0 for a linear program.
-    mask : Tensor of bool, broadcastable to (..., n, m), or None
-        True where transport is allowed.
-    formulation : str
-        As in :class:`Problem`.
-
-    Returns
-    -------
-    Problem
-        The columns are scaled to the total of the rows.
+    The default weights are uniform over rows (columns) with an allowed entry; the columns are scaled to the
+    total of the rows.
 
     Raises
     ------
     TypeError, ValueError
-        Naming the argument, what was given and what is allowed.
+        As :func:`partial_problem`, and for unequal totals.
     """
     check_cost(cost, mask)
     rows, cols = weights(p, q, cost, mask, valid_only=True)
@@ -317,18 +262,18 @@ def balanced_problem(
 
 def _refuse_infeasible(problem: Problem) -> Problem:
     """Raise ``ValueError`` if some problem asks for more mass than can flow; snap rounding differences."""
-    # Plan: a bound from counts decides dense masks; a feasible flow most others; only what is still open
-    # costs a maximum flow on the CPU.
+    # Plan: 1. a bound from counts decides dense masks; 2. a feasible flow decides most others; 3. only what
+    # is still open costs a maximum flow on the CPU.
     slack = ROUNDING[problem.cost.dtype]
     rows, cols, target, mask = problem.p, problem.q, problem.mass, problem.mask
     if mask is None:
         limit = cap = torch.minimum(rows.sum(-1), cols.sum(-1))
     else:
-        limit = crowded_flow(mask, rows, cols)
+        limit = _crowded_flow(mask, rows, cols)
         if bool((target <= limit).all()):
             return problem
-        cap = reachable(mask, rows, cols)
-        limit = torch.maximum(limit, proportional_flow(mask, rows, cols))
+        cap = _reachable(mask, rows, cols)
+        limit = torch.maximum(limit, _proportional_flow(mask, rows, cols))
         short = target > limit * (1 + slack)
         if bool(short.any()):
             flow = max_flow(mask.expand(problem.cost.shape), rows, cols)
@@ -343,3 +288,83 @@ def _refuse_infeasible(problem: Problem) -> Problem:
             "(rows and columns without an allowed entry move nothing); ask for less or allow more entries"
         )
     return replace(problem, mass=torch.minimum(target, cap))
+
+
+# -- feasibility: the largest mass that can flow through the allowed entries ---------------------------------
+
+
+def _crowded_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Lower bound of the largest mass from the number of forbidden entries alone; tight for dense masks.
+
+    A cut that separates rows A from columns B needs every entry of A x B to be forbidden, so B is no larger
+    than the fullest row of forbidden entries and A no larger than the fullest column.
+    """
+    if mask.ndim == 2 and mask.device.type == "cpu":
+        # once per training step: NumPy takes a third of the time, and products are quicker than counting
+        allowed = mask.numpy().astype(np.float32)
+        n, m = allowed.shape
+        with np.errstate(all="ignore"):  # BLAS can raise flags for what it reads past the end of a row
+            in_row = torch.tensor(m - (allowed @ np.ones(m, np.float32)).min())
+            in_col = torch.tensor(n - (np.ones(n, np.float32) @ allowed).min())
+    else:
+        in_row, in_col = (~mask).sum(-1).amax(-1), (~mask).sum(-2).amax(-1)
+    total_p, total_q = p.sum(-1), q.sum(-1)
+    cut = total_p + total_q - in_col * p.amax(-1) - in_row * q.amax(-1)
+    return torch.minimum(torch.minimum(total_p, total_q), cut)
+
+
+def _proportional_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Mass (...) of one feasible flow: a lower bound of the largest mass.
+
+    Every row spreads its weight over its allowed columns in proportion to their weights, then overfull
+    columns are scaled back.
+    """
+    allowed = mask.to(p.dtype)
+    reach = (allowed @ q.unsqueeze(-1)).squeeze(-1)  # (..., n)
+    share = torch.where(reach > 0, p / reach, 0.0)
+    load = q * (share.unsqueeze(-2) @ allowed).squeeze(-2)  # (..., m)
+    return torch.minimum(load, q).sum(-1)
+
+
+def _reachable(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Upper bound (...) of the largest mass: the weight of the rows (columns) with any useful entry."""
+    used = mask & useful(p, q)
+    return torch.minimum((p * used.any(-1)).sum(-1), (q * used.any(-2)).sum(-1))
+
+
+def useful(p: Tensor, q: Tensor) -> Tensor:
+    """Entries (..., n, m) whose row and column both have weight."""
+    return (p > 0).unsqueeze(-1) & (q > 0).unsqueeze(-2)
+
+
+def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Largest mass that can flow from rows to columns through the allowed entries.
+
+    Parameters
+    ----------
+    mask : Tensor of bool, shape (..., n, m)
+    p, q : Tensor, shape (..., n) and (..., m)
+        Weights, not negative.
+
+    Returns
+    -------
+    Tensor of float64, shape (...)
+        Exact to about 1e-7 of the larger total: integer capacities, one problem at a time on the CPU.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    n, m = mask.shape[-2:]
+    host = mask.reshape(-1, n, m).cpu().numpy()
+    rows, cols = p.reshape(-1, n).cpu().numpy(), q.reshape(-1, m).cpu().numpy()
+    out = np.zeros(len(host))
+    for k, (allowed, pk, qk) in enumerate(zip(host, rows, cols, strict=True)):
+        unit = max(pk.sum(), qk.sum()) / CAPACITY
+        if unit == 0:
+            continue
+        graph = np.zeros((n + m + 2, n + m + 2), np.int32)  # source, rows, columns, sink
+        graph[0, 1 : n + 1] = np.rint(pk / unit)
+        graph[1 : n + 1, n + 1 : -1] = np.where(allowed, CAPACITY, 0)
+        graph[n + 1 : -1, -1] = np.rint(qk / unit)
+        out[k] = maximum_flow(csr_array(graph), 0, n + m + 1).flow_value * unit
+    return torch.as_tensor(out, device=p.device).reshape(p.shape[:-1])

@@ -15,12 +15,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def linear_program(problem: Problem) -> tuple[Tensor, Potentials]:
-    """Solve the least-cost problem exactly, one problem of the batch after the other.
-
-    Parameters
-    ----------
-    problem : Problem
-        Checked; its entropy is left out.
+    """Solve the least-cost problem exactly, one problem of the batch after the other, without its entropy.
 
     Returns
     -------
@@ -30,17 +25,13 @@ def linear_program(problem: Problem) -> tuple[Tensor, Potentials]:
         Optimal dual variables; minus infinity where the mass is 0.
     """
     *batch, n, m = problem.cost.shape
-    costs = problem.cost.detach().reshape(-1, n, m).double().cpu().numpy()
+    costs, masks, ps, qs, masses = problem.arrays()
     k = len(costs)
-    masks = None
-    if problem.mask is not None:
-        masks = problem.mask.expand(problem.cost.shape).reshape(k, n, m).cpu().numpy()
-    ps, qs = problem.p.reshape(k, n).cpu().numpy(), problem.q.reshape(k, m).cpu().numpy()
     plan, f, g = np.zeros((k, n, m)), np.full((k, n + 1), -np.inf), np.full((k, m + 1), -np.inf)
-    for i, mass in enumerate(problem.mass.reshape(k).tolist()):
+    for i, mass in enumerate(masses.tolist()):
         if mass > 0:
             allowed = None if masks is None else masks[i]
-            plan[i], f[i], g[i] = _network_simplex(costs[i], allowed, ps[i], qs[i], mass)
+            plan[i], f[i], g[i] = _network_simplex(costs[i].astype(np.float64), allowed, ps[i], qs[i], mass)
     rows, columns = (torch.from_numpy(x).reshape(*batch, -1) for x in (f, g))
     potentials = Potentials(rows[..., :n], columns[..., :m], rows[..., n], columns[..., m])
     return torch.from_numpy(plan).reshape(*batch, n, m), potentials

@@ -77,10 +77,6 @@ class Transport:
         exact : bool
             Also solve the linear program with the network simplex and report its value (small problems).
 
-        Returns
-        -------
-        Certificate
-
         Raises
         ------
         ValueError
@@ -109,30 +105,20 @@ class Buffers:
         like = torch.empty(0, dtype=torch.float64, device=cost.device)
         self.problem = problem
         self.plan = torch.zeros(k, n, m, dtype=cost.dtype, device=cost.device)
-        self.f = like.new_full((k, n), -torch.inf)
-        self.g = like.new_full((k, m), -torch.inf)
-        self.f_slack = like.new_full((k,), -torch.inf)
-        self.g_slack = like.new_full((k,), -torch.inf)
-        self.row_error = like.new_zeros(k)
-        self.col_error = like.new_zeros(k)
+        self.f, self.g = like.new_full((k, n), -torch.inf), like.new_full((k, m), -torch.inf)
+        self.f_slack, self.g_slack = like.new_full((k,), -torch.inf), like.new_full((k,), -torch.inf)
+        self.row_error, self.col_error = like.new_zeros(k), like.new_zeros(k)
         self.iterations = torch.zeros(k, dtype=torch.int64, device=cost.device)
         self.converged = torch.ones(k, dtype=torch.bool, device=cost.device)
 
     def pack(self) -> Transport:
         """Return the result in the shape of the problem's batch."""
-        batch, n, m = self.problem.cost.shape[:-2], *self.problem.cost.shape[-2:]
-        potentials = Potentials(
-            self.f.reshape(*batch, n),
-            self.g.reshape(*batch, m),
-            self.f_slack.reshape(batch),
-            self.g_slack.reshape(batch),
-        )
-        return Transport(
-            plan=self.plan.reshape(*batch, n, m),
-            row_error=self.row_error.reshape(batch),
-            col_error=self.col_error.reshape(batch),
-            iterations=self.iterations.reshape(batch),
-            converged=self.converged.reshape(batch),
-            potentials=potentials,
-            problem=self.problem,
-        )
+        batch = self.problem.cost.shape[:-2]
+
+        def shaped(*parts: Tensor) -> list[Tensor]:
+            return [x.reshape((*batch, *x.shape[1:])) for x in parts]
+
+        plan, row_error, col_error = shaped(self.plan, self.row_error, self.col_error)
+        iterations, converged = shaped(self.iterations, self.converged)
+        potentials = Potentials(*shaped(self.f, self.g, self.f_slack, self.g_slack))
+        return Transport(plan, row_error, col_error, iterations, converged, potentials, self.problem)

@@ -7,12 +7,9 @@ module              work
 ``cpu``             one problem after the other in NumPy; the plain case of a training step
 ``cpu_extended``    the extended formulation on the kernel, with LAPACK
 ``cpu_capped``      the capped formulation on the kernel, with LAPACK
-``device``          batches in torch on any device
+``device``          batches of both formulations in torch on any device
 ``device_loop``     the loop of that backend, at falling regularisation
-``device_extended`` the extended formulation in torch
-``device_capped``   the capped formulation in torch
 ``unrolled``        plain loops of differentiable operations
 ``published``       the loop and stop rule of L2RM's official code
-``water``           water filling: the level at which capped weights reach a mass
 =================== ==============================================================================
 """

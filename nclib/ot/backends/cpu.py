@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from nclib.ot.backends import cpu_capped, cpu_extended
-from nclib.ot.backends.cpu_extended import Solution
-from nclib.ot.problem import Potentials, Problem
+from nclib.ot.backends.cpu_extended import One, Solution
+from nclib.ot.problem import Potentials, Problem, Settings
 from nclib.ot.transport import Buffers, Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,39 +28,20 @@ NO_SLACK = {torch.float32: 1e-6, torch.float64: 1e-12}
 ROUGH_TOL = 1e-6
 
 
-def solve(problem: Problem, buffers: Buffers, tol: float, max_iter: int, start: Potentials | None) -> Tensor:
-    """Solve one problem after the other into the buffers; return the indices of those left over.
+def solve(problem: Problem, buffers: Buffers, how: Settings) -> Tensor:
+    """Solve k problems on the CPU, cost (..., n, m), one after the other into the buffers.
 
-    Parameters
-    ----------
-    problem : Problem
-        k problems on the CPU, cost (..., n, m).
-    buffers : Buffers
-        Filled in place where a problem is solved.
-    tol : float
-        Tolerance relative to the mass.
-    max_iter : int >= 1
-        Limit of the passes per problem.
-    start : Potentials or None
-        Potentials of a similar problem; only ``g`` is used.
-
-    Returns
-    -------
-    Tensor, int64, (r,)
-        Indices in [0, k) of the problems that are not solved.
+    Only ``g`` of the potentials to start from is used. Return the indices, int64 (r,), of what is not solved.
     """
-    cost, reg, dtype = problem.cost.detach(), problem.reg, problem.cost.dtype
-    n, m = cost.shape[-2:]
-    costs = cost.reshape(-1, n, m).numpy()
-    k = len(costs)
-    masks = None if problem.mask is None else problem.mask.expand(cost.shape).reshape(k, n, m).numpy()
-    ps, qs = problem.p.reshape(k, n).numpy(), problem.q.reshape(k, m).numpy()
+    reg, dtype = problem.reg, problem.cost.dtype
+    costs, masks, ps, qs, masses = problem.arrays()
     starts = None
-    if start is not None:
-        starts = start.g.detach().double().expand(*cost.shape[:-2], m).reshape(k, m).numpy()
+    if how.start is not None:
+        first = how.start.g.detach().double()
+        starts = first.expand(*problem.cost.shape[:-2], -1).reshape(len(costs), -1).numpy()
     plans, f, g = buffers.plan.numpy(), buffers.f.numpy(), buffers.g.numpy()
     capped, left = problem.formulation == "capped", []
-    for i, mass in enumerate(problem.mass.reshape(k).tolist()):
+    for i, mass in enumerate(masses.tolist()):
         if mass == 0.0:
             continue
         c, p, q = costs[i], ps[i], qs[i]
@@ -78,7 +59,7 @@ def solve(problem: Problem, buffers: Buffers, tol: float, max_iter: int, start: 
             p, q = _without_rounding(p, mass, dtype), _without_rounding(q, mass, dtype)
         slack = max(float(p.sum()) - mass, 0.0), max(float(q.sum()) - mass, 0.0)
         scaling = None if starts is None else _scaling(starts[i] if whole else starts[i][cols], reg)
-        s = _solve_one(c, p, q, mass, slack, reg, tol, capped, allowed, scaling, max_iter)
+        s = _solve_one(One(c, p, q, mass, slack, reg, how.tol, allowed), capped, scaling, how.max_iter)
         if not s.ok:
             left.append(i)
             continue
@@ -102,42 +83,17 @@ def _scaling(g: Array, reg: float) -> Array | None:
     return np.exp(np.maximum((g - g.max()) / reg, -300.0)) if np.isfinite(g).all() else None
 
 
-def _solve_one(
-    cost: Array,
-    p: Array,
-    q: Array,
-    mass: float,
-    slack: tuple[float, float],
-    reg: float,
-    tol: float,
-    capped: bool,
-    allowed: Array | None,
-    start: Array | None,
-    max_iter: int,
-    resume: bool = False,
-) -> Solution:
+def _solve_one(one: One, capped: bool, start: Array | None, max_iter: int, resume: bool = False) -> Solution:
     """Solve one problem, in float32 as long as that is enough; ``resume`` starts float64 where it stopped."""
-    if cost.dtype == np.float32 and tol >= ROUGH_TOL and not capped:
+    if one.cost.dtype == np.float32 and one.tol >= ROUGH_TOL and not capped:
         rough = None if start is None else np.maximum(start, 1e-30)
-        s = cpu_extended.solve(
-            cost,
-            p,
-            q,
-            mass,
-            slack,
-            reg,
-            tol,
-            allowed=allowed,
-            newton=False,
-            start=rough,
-            max_blocks=max_iter,
-        )
+        s = cpu_extended.solve(one, newton=False, start=rough, max_blocks=max_iter)
         if s.ok:
             return s
         start = s.b if resume and np.isfinite(s.b).all() else start
     run = cpu_capped.solve if capped else cpu_extended.solve
-    cost = cost.astype(np.float64, copy=False)
-    return run(cost, p, q, mass, slack, reg, tol, allowed=allowed, start=start, max_blocks=max_iter)
+    one = one._replace(cost=one.cost.astype(np.float64, copy=False))
+    return run(one, start=start, max_blocks=max_iter)
 
 
 # -- the plain case ------------------------------------------------------------------------------------------
@@ -145,17 +101,7 @@ def _solve_one(
 
 @lru_cache(maxsize=64)
 def uniform(size: int) -> Array:
-    """Return uniform weights that cannot be written to.
-
-    Parameters
-    ----------
-    size : int >= 1
-
-    Returns
-    -------
-    array of float64, shape (size,)
-        The same array for every call with this size, as long as it is cached.
-    """
+    """Return uniform weights, float64 (size,), the same array every time, which cannot be written to."""
     weight = np.full(size, 1 / size)
     weight.setflags(write=False)
     return weight
@@ -172,23 +118,10 @@ def _uniform_tensor(size: int) -> Tensor:
 
 
 def plain_arrays(cost: Tensor, mass: Any, mask: Tensor | None) -> tuple[Array, Array | None] | None:
-    """Return the cost in NumPy and a 0-1 array of allowed entries; None if this is not the plain case.
+    """Return the cost, infinite where forbidden, and a 0-1 array of allowed entries of its type, both (n, m).
 
-    Parameters
-    ----------
-    cost : Tensor
-        Plain: float32 or float64, shape (n, m), on the CPU.
-    mass : float
-        Plain: a Python float between 0 and 1 (both excluded).
-    mask : Tensor of bool or None
-        Plain: shape (n, m), on the CPU; True where transport is allowed.
-
-    Returns
-    -------
-    cost : array, shape (n, m)
-        Infinite where forbidden.
-    allowed : array, shape (n, m), or None
-        1 where allowed, else 0, in the type of the cost; None without a mask.
+    None if this is not the plain case: a finite cost (n, m), float32 or float64, on the CPU, a mass that is a
+    Python float between 0 and 1 (both excluded), and no mask or one of that shape, on the CPU.
     """
     if not isinstance(cost, Tensor) or cost.ndim != 2 or cost.device.type != "cpu":
         return None
@@ -217,26 +150,6 @@ def solve_plain(
 
     The general path takes batches, weights, non-finite entries, empty rows and what does not converge. It
     also finds a mass that cannot flow: a plan that meets its conditions proves that its mass can.
-
-    Parameters
-    ----------
-    cost : Tensor, shape (n, m)
-        float32 or float64; other shapes give None.
-    mass : float
-        Mass to move, between 0 and 1 (both excluded).
-    reg : float
-        Weight of the entropy, in the unit of the cost.
-    mask : Tensor of bool, shape (n, m), or None
-        True where transport is allowed.
-    formulation : {"extended", "capped"}
-    tol : float
-        Tolerance relative to the mass.
-    max_iter : int >= 1
-        Limit of the passes.
-
-    Returns
-    -------
-    Transport or None
     """
     with np.errstate(all="ignore"):  # overflow shows afterwards, in the errors
         ready = plain_arrays(cost, mass, mask)
@@ -245,7 +158,8 @@ def solve_plain(
         c, allowed = ready
         p, q = uniform(c.shape[0]), uniform(c.shape[1])
         slack, capped = (1.0 - mass, 1.0 - mass), formulation == "capped"
-        s = _solve_one(c, p, q, mass, slack, reg, tol, capped, allowed, None, max_iter, resume=True)
+        one = One(c, p, q, mass, slack, reg, tol, allowed)
+        s = _solve_one(one, capped, None, max_iter, resume=True)
         if not s.ok:
             return None
         plan, potentials = s.plan(), s.potentials(reg)
@@ -263,24 +177,10 @@ def pack(
     col_error: float = 0.0,
     converged: bool = True,
 ) -> Transport:
-    """Wrap the arrays of one solved problem without copying them.
+    """Wrap plan (n, m) and potentials (f, g, f_slack, g_slack) of one solved problem without copying them.
 
-    Parameters
-    ----------
-    given : (cost, mask, mass, reg, formulation)
-        The problem with uniform weights, cost (n, m).
-    plan : array, shape (n, m)
-    potentials : (f, g, f_slack, g_slack)
-        Arrays (n,) and (m,) and two floats, in the unit of the cost.
-    iterations : int
-    row_error, col_error : float
-        Errors relative to the mass.
-    converged : bool
-
-    Returns
-    -------
-    Transport
-        The plan has the dtype of the cost.
+    ``given`` is (cost, mask, mass, reg, formulation) of a problem with uniform weights; the errors are
+    relative to the mass, and the plan gets the dtype of the cost.
     """
     cost, mask, mass, reg, formulation = given
     f, g, *slacks = potentials

@@ -1,7 +1,7 @@
 """Capped partial problem on the CPU: one problem at a time with NumPy and LAPACK.
 
 Rows and the mass by water filling; a projected Newton step with a line search on the dual value for the
-columns at their caps. It works on the kernel itself; :mod:`nclib.ot.backends.device_capped` takes over where
+columns at their caps. It works on the kernel itself; :mod:`nclib.ot.backends.device` takes over where
 that is not safe.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.ot.backends.cpu_extended import MASS_TOL, MAX_NEWTON, SMALLEST, Solution, exp_kernel
+from nclib.ot.backends.cpu_extended import MASS_TOL, MAX_NEWTON, SMALLEST, One, Solution
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -95,57 +95,19 @@ def _newton(kernel: Array, now: _Rows, p: Array, q: Array, mass: float) -> tuple
     return active, direction * (8.0 / largest) if largest > 8.0 else direction
 
 
-def solve(
-    cost: Array,
-    p: Array,
-    q: Array,
-    mass: float,
-    slack: tuple[float, float],
-    reg: float,
-    tol: float,
-    *,
-    allowed: Array | None = None,
-    newton: bool = True,
-    start: Array | None = None,
-    max_blocks: int = 400,
-) -> Solution:
-    """Solve one problem whose rows and columns all have weight.
+def solve(one: One, *, start: Array | None = None, max_blocks: int) -> Solution:
+    """Solve one problem in float64; arguments as in :func:`nclib.ot.backends.cpu_extended.solve`.
 
     The level is part of the row scalings: ``alpha`` is 1 and ``beta`` one over the level.
-
-    Parameters
-    ----------
-    cost : array, shape (n, m)
-        Not NaN; worked on in float64.
-    p, q : float64 arrays, shape (n,) and (m,)
-        Caps of the rows and of the columns.
-    mass, reg, tol : float
-        Mass to move, weight of the entropy in the unit of the cost, tolerance relative to the mass.
-    slack : (float, float)
-        What is not moved of the rows and of the columns.
-    allowed : array of numbers or bool, shape (n, m), or None
-        0 where forbidden, else 1.
-    newton : bool
-        Ignored: accepted for the signature of :func:`nclib.ot.backends.cpu_extended.solve`.
-    start : array, shape (m,), or None
-        First column scaling.
-    max_blocks : int
-        Passes over rows and columns before giving up.
-
-    Returns
-    -------
-    Solution
     """
     # Plan: 1. blocks: fill the columns, then the rows, each to the level that moves the mass; 2. where a
     # block took less than nine tenths of the error away, a Newton step on the columns at their caps, as far
     # as the dual value rises; 3. the solution is judged by its error, its mass and the range of the kernel.
-    cost = cost.astype(np.float64, copy=False)
-    n, m = cost.shape
-    lowest = float(cost.min())
-    kernel = exp_kernel(cost, lowest, reg, allowed)
-    total_p, total_q = mass + slack[0], mass + slack[1]
+    p, q, mass, tol = one.p, one.q, one.mass, one.tol
+    kernel, lowest = one.kernel()
+    total_p, total_q = mass + one.slack[0], mass + one.slack[1]
     goal = 0.5 * tol * mass
-    b = np.ones(m) if start is None else np.minimum(start / start.max(), 1.0)
+    b = np.ones(len(q)) if start is None else np.minimum(start / start.max(), 1.0)
     now = _Rows(kernel, b, p, q, total_p, mass)
     blocks, steps = 1, 0
     wait, previous = WARM, math.inf  # blocks before the next Newton step; error of the block before
@@ -169,14 +131,13 @@ def solve(
             wait = 0 if trial.error < now.error else 1
             now, previous = trial, 0.0 if wait == 0 else math.inf  # a step that helped is followed by another
     a = now.a * now.level
-    cut = float(a.max()) * float(SMALLEST[np.dtype(np.float64)]) * n * m  # b is at most 1
+    cut = float(a.max()) * float(SMALLEST[np.dtype(np.float64)]) * len(p) * len(q)  # b is at most 1
     error = now.error / mass
     off = abs(float(now.a.dot(now.t)) * now.level - mass)  # water filling fails where whole rows underflow
     ok = error <= tol and cut <= 0.1 * tol * mass and off <= min(max(tol, 1e-9), MASS_TOL) * mass
     ok = ok and float(now.t.min()) > 0.0 and float(now.column.min()) > 0.0
-    return Solution(
-        a, now.b, 1.0, float(1.0 / np.float64(now.level)), kernel, lowest, error, blocks + steps, ok
-    )
+    beta = float(1.0 / np.float64(now.level))
+    return Solution(a, now.b, 1.0, beta, kernel, lowest, error, blocks + steps, ok)
 
 
 def _line_search(

@@ -1,7 +1,7 @@
 """Extended partial problem on the CPU: one problem at a time with NumPy and LAPACK.
 
 At a few hundred rows the number of calls decides the time of a solver, and a call of NumPy costs a third to
-a fifth of one of torch. The iteration is that of :mod:`nclib.ot.backends.device_extended`: rows with the
+a fifth of one of torch. The iteration is that of :mod:`nclib.ot.backends.device`: rows with the
 dummy column, then columns with the dummy row, each solved jointly with its scalar; Newton on the column
 potentials when these blocks contract slowly. It works on the kernel itself; a solution that the range of the
 numbers may have spoilt is marked as not ``ok``.
@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,36 @@ SMALLEST: dict[np.dtype[Any], Any] = {
     np.dtype(np.float32): np.float32(1e-37),
     np.dtype(np.float64): np.float64(1e-304),
 }
-#: Limits of blocks, of Newton steps and of vain Newton steps; past one, a problem goes to the log domain.
-MAX_BLOCKS, MAX_NEWTON, MAX_FAILURES = 400, 25, 3
+#: Limits of Newton steps and of vain Newton steps; past one, a problem goes to the log domain.
+MAX_NEWTON, MAX_FAILURES = 25, 3
 #: Largest error of the mass, relative to it, whatever the tolerance.
 MASS_TOL = 1e-6
 #: A scalar is solved well enough for the mass once a Newton step changes it by less than this share.
 SOLVED = 1e-5
+
+
+class One(NamedTuple):
+    """One problem whose rows and columns all have weight."""
+
+    cost: Array  # (n, m), float32 or float64: the precision of the kernel; not NaN
+    p: Array  # (n,), float64
+    q: Array  # (m,), float64
+    mass: float
+    slack: tuple[float, float]  # what is not moved of the rows and of the columns
+    reg: float
+    tol: float  # relative to the mass
+    allowed: Array | None  # (n, m), 0 where forbidden, else 1
+
+    def kernel(self) -> tuple[Array, float]:
+        """Gibbs kernel ``exp((lowest - cost) / reg)``, 0 where forbidden, never subnormal; ``lowest``."""
+        lowest, kind = float(self.cost.min()), self.cost.dtype.type
+        kernel = np.subtract(kind(lowest), self.cost)
+        kernel *= kind(1.0 / self.reg)
+        np.exp(kernel, out=kernel)
+        kernel += SMALLEST[self.cost.dtype]
+        if self.allowed is not None:
+            kernel *= self.allowed
+        return kernel, lowest
 
 
 @dataclass
@@ -90,7 +114,7 @@ def _scalar(t: Array, weight: Array, mass: float, z: float, steps: int = 1, enou
     return z
 
 
-class Verdict(Enum):
+class _Verdict(Enum):
     """What to do after a block of updates."""
 
     DONE = "the goal is reached"
@@ -101,43 +125,34 @@ class Verdict(Enum):
 
 
 class _Pace:
-    """Progress of the blocks: how fast the error falls, how far the goal is, whether Newton pays.
-
-    Attributes
-    ----------
-    previous : float
-        Error of the block before; 0 if it does not compare (at the start, after a Newton step).
-    spread : float
-        Distance to the optimum over the residual, from the contraction rate.
-    wait : int
-        Blocks before the next Newton step may be tried.
-    helped : bool
-        Whether the block before began with a Newton step that helped.
-    """
+    """Progress of the blocks: how fast the error falls, how far the goal is, whether Newton pays."""
 
     def __init__(self, goal: float, price: float, wait: int) -> None:
-        self.goal, self.price, self.wait = goal, price, wait
-        self.previous, self.spread, self.helped = 0.0, 1.0, False
+        self.goal, self.price = goal, price
+        self.wait = wait  # blocks before the next Newton step may be tried
+        self.previous = 0.0  # error of the block before; 0 where none compares (start, after a Newton step)
+        self.spread = 1.0  # distance to the optimum over the residual, from the contraction rate
+        self.helped = False  # whether the block before began with a Newton step that helped
         self.newtons = self.failures = 0
 
-    def judge(self, error: float, newton: bool, exhausted: bool) -> Verdict:
+    def judge(self, error: float, newton: bool, exhausted: bool) -> _Verdict:
         """Decide from the error after a block; ``newton`` says whether Newton steps are wanted."""
         rate = error / self.previous if self.previous else 0.0
         if 0.0 < rate < 1.0:
             self.spread = min(1e3, 1.0 / (1.0 - rate))
         away = error * self.spread
         if away <= self.goal:
-            return Verdict.DONE
+            return _Verdict.DONE
         slow = self.helped or rate >= 0.98
         slow = slow or (rate > 0 and math.log(self.goal / away) / math.log(rate) > self.price)
         self.previous, self.helped = error, False
         self.wait -= 1
         pays = slow and self.wait < 0
         if (pays and not newton) or exhausted or not error < math.inf:
-            return Verdict.GIVE_UP
+            return _Verdict.GIVE_UP
         if 0.0 < 1.5 * rate * away <= self.goal:
-            return Verdict.HALF
-        return Verdict.NEWTON if pays and self.newtons < MAX_NEWTON else Verdict.BLOCK
+            return _Verdict.HALF
+        return _Verdict.NEWTON if pays and self.newtons < MAX_NEWTON else _Verdict.BLOCK
 
     def stepped(self, helped: bool) -> None:
         """Take note of a Newton step."""
@@ -219,9 +234,8 @@ class _Scaled:
         root = (x.a / np.sqrt(self.p))[:, None] * self.kernel  # plan over the root of the row weights
         root *= x.b
         c = x.b * (x.s + x.alpha)  # column sums including the dummy row
-        system = syrk(
-            -1.0, root.astype(np.float32, copy=False).T, lower=True
-        )  # lower triangle, Fortran order
+        # lower triangle, Fortran order
+        system = syrk(-1.0, root.astype(np.float32, copy=False).T, lower=True)
         if x.beta > 0.0:
             slack = x.a * x.beta
             share = slack / self.p
@@ -247,96 +261,40 @@ class _Scaled:
         return direction * (4.0 / largest) if largest > 4.0 else direction
 
 
-def exp_kernel(cost: Array, lowest: float, reg: float, allowed: Array | None = None) -> Array:
-    """Gibbs kernel ``exp((lowest - cost) / reg)``, zero where ``allowed`` is 0, elsewhere never subnormal.
+def solve(one: One, *, newton: bool = True, start: Array | None = None, max_blocks: int) -> Solution:
+    """Solve one problem (quicker if n >= m); not ``ok`` with an empty row or a mass that cannot flow.
 
     Parameters
     ----------
-    cost : array, shape (n, m)
-        float32 or float64; infinite entries are allowed.
-    lowest : float
-        Cost at which the kernel is 1.
-    reg : float
-        Weight of the entropy, in the unit of the cost.
-    allowed : array of numbers or bool, shape (n, m), or None
-        0 where forbidden, else 1.
-
-    Returns
-    -------
-    array, shape (n, m)
-        Type of ``cost``.
-    """
-    kernel = np.subtract(cost.dtype.type(lowest), cost)
-    kernel *= cost.dtype.type(1.0 / reg)
-    np.exp(kernel, out=kernel)
-    kernel += SMALLEST[cost.dtype]
-    if allowed is not None:
-        kernel *= allowed
-    return kernel
-
-
-def solve(
-    cost: Array,
-    p: Array,
-    q: Array,
-    mass: float,
-    slack: tuple[float, float],
-    reg: float,
-    tol: float,
-    *,
-    allowed: Array | None = None,
-    newton: bool = True,
-    start: Array | None = None,
-    max_blocks: int = MAX_BLOCKS,
-) -> Solution:
-    """Solve one problem whose rows and columns all have weight (quicker if n >= m).
-
-    A row or column without an allowed entry, or a mass that cannot flow, makes the solution not ``ok``.
-
-    Parameters
-    ----------
-    cost : array, shape (n, m)
-        float32 or float64: the precision of the kernel. Not NaN.
-    p, q : float64 arrays, shape (n,) and (m,)
-    mass, reg, tol : float
-        The tolerance is relative to the mass.
-    slack : (float, float)
-        What is not moved of the rows and of the columns: weight of the dummy column and row.
-    allowed : array of numbers or bool, shape (n, m), or None
-        0 where forbidden, else 1.
     newton : bool
         False: give up where Newton steps would pay, so that the caller can raise the precision first.
     start : array, shape (m,), or None
         First column scaling.
     max_blocks : int
         Passes over rows and columns before giving up.
-
-    Returns
-    -------
-    Solution
     """
     # Plan: 1. blocks, columns then rows, each with its dummy; 2. after every block the pace decides: done,
     # half a block more, a Newton step on log(b), or give up; 3. at the end the mass is made exact in float64,
     # and the solution is judged by what is left of its error and by what the range of the numbers may hide.
-    dtype = cost.dtype
-    lowest = float(cost.min())
-    kernel = exp_kernel(cost, lowest, reg, allowed)
-    problem = _Scaled(kernel, p.astype(dtype, copy=False), q.astype(dtype, copy=False), mass, *slack)
-    goal = 0.8 * tol * mass
-    price = max(5.0, cost.shape[1] / 10)  # a Newton step costs about as much as this many blocks
+    dtype, mass = one.cost.dtype, one.mass
+    kernel, lowest = one.kernel()
+    p, q = one.p.astype(dtype, copy=False), one.q.astype(dtype, copy=False)
+    problem = _Scaled(kernel, p, q, mass, *one.slack)
+    goal = 0.8 * one.tol * mass
+    price = max(5.0, len(q) / 10)  # a Newton step costs about as much as this many blocks
     pace = _Pace(goal, price, 2 if start is None else 0)
     x = problem.start(problem.q if start is None else start.astype(dtype))
-    blocks, verdict = 1, Verdict.BLOCK
+    blocks, verdict = 1, _Verdict.BLOCK
     while True:
         problem.columns(x)
-        if verdict is Verdict.HALF:  # the rows follow below
+        if verdict is _Verdict.HALF:  # the rows follow below
             break
         error = problem.rows(x)
         blocks += 1
         verdict = pace.judge(error, newton, blocks >= max_blocks)
-        if verdict is Verdict.DONE or verdict is Verdict.GIVE_UP:
+        if verdict is _Verdict.DONE or verdict is _Verdict.GIVE_UP:
             break
-        if verdict is Verdict.NEWTON:
+        if verdict is _Verdict.NEWTON:
             found = problem.newton(x)
             pace.stepped(found is not None)
             if found is not None:
@@ -346,24 +304,20 @@ def solve(
             if pace.failures > MAX_FAILURES:
                 break
         x.alpha = _scalar(x.s, problem.q, mass, x.alpha)
-    return _finish(problem, x, p, q, lowest, tol, blocks + pace.newtons)
+    return _finish(problem, x, one, lowest, blocks + pace.newtons)
 
 
-def _finish(
-    problem: _Scaled, x: _Iterate, p: Array, q: Array, lowest: float, tol: float, iterations: int
-) -> Solution:
+def _finish(problem: _Scaled, x: _Iterate, one: One, lowest: float, iterations: int) -> Solution:
     """Solve the scalar equation of the rows to the last digit, in float64, and judge the solution."""
-    kernel, mass, b = problem.kernel, problem.mass, x.b
+    kernel, mass, tol, b = problem.kernel, one.mass, one.tol, x.b
     t64 = x.t.astype(np.float64)
-    beta = _scalar(t64, p, mass, x.beta, 50, SOLVED)
-    a64 = p / (t64 + beta)
+    beta = _scalar(t64, one.p, mass, x.beta, 50, SOLVED)
+    a64 = one.p / (t64 + beta)
     total_b = float(b.sum())
     alpha = problem.slack_q / total_b
     s = a64.astype(kernel.dtype).dot(kernel)
     error = float(np.abs((s + alpha) * b - problem.q).sum()) / mass
-    added = (
-        float(SMALLEST[kernel.dtype]) * float(a64.sum()) * total_b
-    )  # the mass of what keeps numbers normal
+    added = float(SMALLEST[kernel.dtype]) * float(a64.sum()) * total_b  # mass of what keeps numbers normal
     missed = abs(float(a64.dot(t64)) - mass)
     ok = error <= tol and added <= 0.1 * tol * mass and missed <= min(max(tol, 1e-9), MASS_TOL) * mass
     ok = ok and float(x.t.min()) > 0.0 and float(s.min()) > 0.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,7 +30,21 @@ EASY_RANGE = 30.0
 
 
 @dataclass
-class Weights:
+class Rows:
+    """Tensors whose first dimension counts the k problems."""
+
+    def take(self, index: Tensor) -> Self:
+        """Return those of some of the problems."""
+        return type(self)(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def put(self, index: Tensor, other: Self) -> None:
+        """Write those of some of the problems."""
+        for field in fields(self):
+            getattr(self, field.name)[index] = getattr(other, field.name)
+
+
+@dataclass
+class Weights(Rows):
     """Weights of k problems; unreachable rows and columns have weight 0."""
 
     p: Tensor  # (k, n)
@@ -39,13 +53,9 @@ class Weights:
     slack_p: Tensor  # (k,)
     slack_q: Tensor  # (k,)
 
-    def take(self, index: Tensor) -> Weights:
-        """Return the weights of some of the problems."""
-        return Weights(*(getattr(self, field.name)[index] for field in fields(self)))
-
 
 @dataclass
-class State:
+class State(Rows):
     """Potentials of k problems in units of the regularisation, with their errors.
 
     ``eta`` and ``xi`` are the potentials of the dummy column and row of the extended formulation; the capped
@@ -59,15 +69,6 @@ class State:
     column: Tensor  # (k, m) column sums of the last look
     error: Tensor  # (k,) residual of the columns over the mass
     passes: Tensor  # (k,) int64
-
-    def take(self, index: Tensor) -> State:
-        """Return the state of some of the problems."""
-        return State(*(getattr(self, field.name)[index] for field in fields(self)))
-
-    def put(self, index: Tensor, other: State) -> None:
-        """Write the state of some of the problems."""
-        for field in fields(self):
-            getattr(self, field.name)[index] = getattr(other, field.name)
 
 
 class LogPass:
@@ -107,10 +108,8 @@ PASSES: dict[str, Callable[[Tensor, Tensor, Tensor], Pass]] = {"log": LogPass, "
 class Formulation(ABC):
     """Steps of the loop that differ between the extended and the capped problem."""
 
-    first_damp: ClassVar[float]
-    """Damping of the first Newton step."""
+    first_damp: ClassVar[float]  # damping of the first Newton step
     most_damp: ClassVar[float]
-    """Largest damping."""
 
     @abstractmethod
     def begin(self, w: Weights, start: tuple[Tensor, Tensor] | None, reg: float, lowest: Tensor) -> State:
@@ -138,20 +137,7 @@ class Formulation(ABC):
 
 
 def newton_step(system: Tensor, right: Tensor) -> Tensor:
-    """Solve (k, m, m) systems by Cholesky; 0 where one is not definite, never longer than LONGEST.
-
-    Parameters
-    ----------
-    system : Tensor, shape (k, m, m)
-        Symmetric.
-    right : Tensor, shape (k, m)
-        Right-hand sides.
-
-    Returns
-    -------
-    Tensor, shape (k, m)
-        Steps, scaled so that no entry exceeds LONGEST in absolute value.
-    """
+    """Solve symmetric (k, m, m) systems for (k, m); 0 where one is not definite, no entry above LONGEST."""
     factor, info = torch.linalg.cholesky_ex(system)
     step = torch.cholesky_solve(right.unsqueeze(-1), factor).squeeze(-1)
     good = (info == 0) & step.isfinite().all(-1)
@@ -160,22 +146,16 @@ def newton_step(system: Tensor, right: Tensor) -> Tensor:
 
 
 def _stage(
-    form: Formulation,
-    logk: Tensor,
-    w: Weights,
-    state: State,
-    tol: float,
-    cycles: int,
-    method: str,
-    max_passes: int,
+    form: Formulation, logk: Tensor, w: Weights, s: State, tol: float, last: bool, method: str, budget: int
 ) -> State:
     """Cycles of a block and a Newton step at one regularisation, until ``tol`` or the budget is reached."""
+    cycles = -(-budget // (BLOCKS // 2 + 2)) if last else STAGE_CYCLES
+    tol = tol if last else max(tol, STAGE_TOL)
     # Plan of a cycle: 1. a block; 2. a Newton step from there, kept where the error falls or the dual value
     # rises (where parts of a problem barely communicate the dual rises long before the error falls); 3. one
     # host synchronisation that drops the finished problems.
-    done = state.take(torch.arange(len(logk), device=logk.device))
     index = torch.arange(len(logk), device=logk.device)
-    s, damp = state, torch.full_like(state.eta, form.first_damp)
+    done, damp = s.take(index), torch.full_like(s.eta, form.first_damp)
     for _ in range(cycles):
         shifted, base = form.kernel(logk, s)
         now = form.block(PASSES[method](shifted, s.x, s.y), w, s)
@@ -197,7 +177,7 @@ def _stage(
             passes=s.passes + (BLOCKS // 2 + 2),
         )
         done.put(index, s)
-        keep = ((s.error > tol) & (s.passes < max_passes)).nonzero().squeeze(-1)
+        keep = ((s.error > tol) & (s.passes < budget)).nonzero().squeeze(-1)
         if len(keep) == 0:
             break
         if len(keep) < len(index):
@@ -224,18 +204,16 @@ def staged(
         Infinite where forbidden; n >= m is quicker.
     w : Weights
         Positive masses.
-    reg, tol : float
-    max_passes : int
+    reg, tol, max_passes
+        Regularisation, tolerance relative to the mass, budget of passes.
     method : {"log", "scaling"}
     start : (g, slack) or None
         Column potentials (k, m) and potential of the dummy column (k,), in units of the cost.
 
     Returns
     -------
-    state : State
-        For the cost counted from its lowest value.
-    lowest : Tensor, shape (k,)
-        That value over ``reg``.
+    state, lowest
+        State for the cost counted from its lowest value, and that value over ``reg``, (k,).
     """
     finite = cost.isfinite()
     lowest = torch.where(finite, cost, torch.inf).amin((-2, -1), keepdim=True)
@@ -251,9 +229,7 @@ def staged(
         last = level == reg
         logk = -cost / level
         form.enter(LogPass(logk, state.x, state.y), w, state)
-        cycles = -(-max_passes // (BLOCKS // 2 + 2)) if last else STAGE_CYCLES
-        goal = tol if last else max(tol, STAGE_TOL)
-        state = _stage(form, logk, w, state, goal, cycles, method, max_passes)
+        state = _stage(form, logk, w, state, tol, last, method, max_passes)
         if not last:
             r = STAGE_RATIO
             state = replace(state, x=state.x * r, y=state.y * r, eta=state.eta * r, xi=state.xi * r)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from nclib.ot.backends.cpu import pack, plain_arrays, uniform
-from nclib.ot.backends.solve import check_method
-from nclib.ot.problem import Problem
+from nclib.ot.backends.solve import METHODS
+from nclib.ot.problem import Problem, Settings, check_choice
 from nclib.ot.transport import Buffers, Transport
 
 #: Movement of the row potential at which the loop stops, in the unit of the cost.
@@ -31,65 +31,41 @@ HONEST = 1e-6
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transport:
-    """Run the loop on every problem; the plan is stopped exactly where the official code stops.
+def solve(problem: Problem, how: Settings) -> Transport:
+    """Run the loop on every extended problem, cost (..., n, m); the plan stops where the official code stops.
 
-    Parameters
-    ----------
-    problem : Problem
-        Extended, with cost (..., n, m).
-    method : {"auto", "scaling", "log"}
-        ``"log"`` forbids products of the kernel.
-    tol : float
-        Movement of the row potential at which the loop stops, in the unit of the cost.
-    max_iter : int >= 1
-        Limit of the passes.
-
-    Returns
-    -------
-    Transport
-        ``converged`` is False where a relative error is above 1e-6.
-
-    Raises
-    ------
-    ValueError
-        If ``method`` is unknown.
+    The tolerance is the movement of the row potential at which the loop stops, in the unit of the cost; the
+    method ``"log"`` forbids products of the kernel. ``converged`` is False where an error is above 1e-6.
     """
-    check_method(method)
-    cost, reg = problem.cost.detach(), problem.reg
-    n, m = cost.shape[-2:]
-    buffers = Buffers(problem)
-    k = len(buffers.plan)
-    c = cost.reshape(k, n, m).double()
-    allowed = None if problem.mask is None else problem.mask.expand(cost.shape).reshape(k, n, m)
-    p, q, mass = problem.p.reshape(k, n), problem.q.reshape(k, m), problem.mass.reshape(k)
+    check_choice("method", how.method, METHODS)
+    tol, max_iter = how.tol, how.max_iter
+    buffers, reg = Buffers(problem), problem.reg
+    cost, allowed, p, q, mass = problem.flat()
+    c = cost.double()
     top, bottom = c.amax((-2, -1)), c.amin((-2, -1))
     widest = torch.maximum(top - bottom, (top + bottom).abs())
     safe = cost.device.type == "cpu" and bool((widest <= SAFE_RANGE * reg).all())
     if allowed is not None:
         safe = safe and bool(allowed.any(-1).all() & allowed.any(-2).all())
-    if method != "log" and safe and bool((p > 0).all() & (q > 0).all() & (mass > 0).all()):
+    if how.method != "log" and safe and bool((p > 0).all() & (q > 0).all() & (mass > 0).all()):
         kernel = torch.exp((bottom[:, None, None] - c) / reg)
         if allowed is not None:
             kernel *= allowed
-        for i in range(k):
+        for i in range(len(c)):
             slack = float(p[i].sum() - mass[i]), float(q[i].sum() - mass[i])
-            corner = math.exp(-float(bottom[i] + top[i]) / reg)  # the kernel is shifted by its lowest cost
+            low, corner = float(bottom[i]), float(bottom[i] + top[i])
+            one = kernel[i].numpy()
             with np.errstate(all="ignore"):
                 a, alpha, b, beta, passes = _scaling(
-                    kernel[i].numpy(), p[i].numpy(), q[i].numpy(), slack, corner, tol / reg, max_iter
+                    one, p[i].numpy(), q[i].numpy(), slack, corner / reg, tol / reg, max_iter
                 )
-            buffers.plan[i] = torch.from_numpy(a[:, None] * kernel[i].numpy() * b)
-            f, g, buffers.f_slack[i], buffers.g_slack[i] = _potentials(
-                a, b, alpha, beta, reg, float(bottom[i])
-            )
-            buffers.f[i], buffers.g[i], buffers.iterations[i] = (
-                torch.from_numpy(f),
-                torch.from_numpy(g),
-                passes,
-            )
+            f, g, buffers.f_slack[i], buffers.g_slack[i] = _potentials(a, b, alpha, beta, reg, low)
+            buffers.plan[i] = torch.from_numpy(a[:, None] * one * b)
+            buffers.f[i], buffers.g[i] = torch.from_numpy(f), torch.from_numpy(g)
+            buffers.iterations[i] = passes
     else:
-        _log_domain(c, allowed, p, q, mass, top, buffers, tol, max_iter)
+        c = c if allowed is None else torch.where(allowed, c, torch.inf)
+        _log_domain(buffers, c, p, q, mass, top, tol, max_iter)
     _measure(buffers, p, q, mass)
     return buffers.pack()
 
@@ -97,27 +73,7 @@ def solve(problem: Problem, *, method: str, tol: float, max_iter: int) -> Transp
 def solve_plain(
     cost: Tensor, mass: Any, reg: float, mask: Tensor | None, tol: float, max_iter: int
 ) -> Transport | None:
-    """Run the loop on one problem with uniform weights, or return None; see :func:`cpu.solve_plain`.
-
-    Parameters
-    ----------
-    cost : Tensor, shape (n, m)
-        float32 or float64; other shapes give None.
-    mass : float
-        Mass to move, between 0 and 1 (both excluded).
-    reg : float
-        Weight of the entropy, in the unit of the cost.
-    mask : Tensor of bool, shape (n, m), or None
-        True where transport is allowed.
-    tol : float
-        Movement of the row potential at which the loop stops, in the unit of the cost.
-    max_iter : int >= 1
-        Limit of the passes.
-
-    Returns
-    -------
-    Transport or None
-    """
+    """Run the loop on one problem with uniform weights, or return None; as :func:`cpu.solve_plain`."""
     with np.errstate(all="ignore"):
         ready = plain_arrays(cost, mass, mask)
         if ready is None:
@@ -134,8 +90,7 @@ def solve_plain(
         np.exp(kernel, out=kernel)
         if allowed is not None:
             kernel *= allowed
-        corner = math.exp(-(bottom + top) / reg)  # the kernel is shifted by its lowest cost
-        slack = 1 - mass, 1 - mass
+        slack, corner = (1 - mass, 1 - mass), (bottom + top) / reg
         a, alpha, b, beta, passes = _scaling(kernel, p, q, slack, corner, tol / reg, max_iter)
         plan = kernel
         plan *= a[:, None]
@@ -149,10 +104,7 @@ def solve_plain(
 
 
 def _crowded(allowed: Array, mass: float) -> bool:
-    """Return whether rows or columns have so few allowed entries that the mass may be too much for them.
-
-    The bound of :func:`nclib.ot.feasible.crowded_flow` for uniform weights.
-    """
+    """Whether so few entries are allowed that the mass may be too much; uniform weights."""
     n, m = allowed.shape
     fewest_in_row, fewest_in_col = float(allowed.sum(1).min()), float(allowed.sum(0).min())
     return mass > fewest_in_col / n + fewest_in_row / m or fewest_in_row == 0 or fewest_in_col == 0
@@ -169,8 +121,11 @@ def _potentials(
 def _scaling(
     kernel: Array, p: Array, q: Array, slack: tuple[float, float], corner: float, tol: float, max_iter: int
 ) -> tuple[Array, float, Array, float, int]:
-    """The loop in scaling form; the dummy cost cancels. ``slack`` = weight of the dummy column and row."""
-    to_column, to_row = slack
+    """The loop in scaling form; the dummy cost cancels. ``slack`` = weight of the dummy column and row.
+
+    ``corner`` is its exponent: lowest plus largest cost, since the kernel is shifted by its lowest cost.
+    """
+    (to_column, to_row), corner = slack, math.exp(-corner)
     b, beta = np.ones(len(q)), 0.0
     old, old_alpha = np.zeros(len(p)), 0.0
     a, alpha = old, 0.0
@@ -188,22 +143,14 @@ def _scaling(
 
 
 def _log_domain(
-    c: Tensor,
-    allowed: Tensor | None,
-    p: Tensor,
-    q: Tensor,
-    mass: Tensor,
-    top: Tensor,
-    buffers: Buffers,
-    tol: float,
-    max_iter: int,
+    buffers: Buffers, c: Tensor, p: Tensor, q: Tensor, mass: Tensor, top: Tensor, tol: float, max_iter: int
 ) -> None:
     """The loop as written, on the extended matrix, batched; finished problems are frozen."""
     reg = buffers.problem.reg
     k, n, m = c.shape
     dummy = DUMMY_COST * top / reg
     logk = c.new_empty(k, n + 1, m + 1)
-    logk[:, :n, :m] = -c / reg if allowed is None else torch.where(allowed, -c / reg, -torch.inf)
+    logk[:, :n, :m] = -c / reg
     logk[:, n, :] = -dummy[:, None]
     logk[:, :, m] = -dummy[:, None]
     logk[:, n, m] = -2 * dummy - top / reg

@@ -5,40 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nclib.ot.backends.water import water_level
-from nclib.ot.problem import Potentials, Problem
+from nclib.ot.backends.device import water_level
+from nclib.ot.problem import Potentials, Problem, Settings
 from nclib.ot.transport import Transport
 
 #: Passes between two looks at the error.
 EVERY = 10
 
 
-def solve(problem: Problem, *, max_iter: int, tol: float) -> Transport:
-    """Alternate between rows and columns until ``tol`` or ``max_iter``, keeping the graph of every pass.
+def solve(problem: Problem, how: Settings) -> Transport:
+    """Alternate between rows and columns until the tolerance or the limit, keeping the graph of every pass.
 
     Works in float64 in the log domain, batched; a very low exponent leaves forbidden entries out, so that no
-    gradient is undefined.
-
-    Parameters
-    ----------
-    problem : Problem
-        Extended, capped or balanced, with cost (..., n, m).
-    max_iter : int >= 1
-        Limit of the passes; memory grows with them.
-    tol : float
-        Tolerance relative to the mass, looked at every ten passes.
-
-    Returns
-    -------
-    Transport
-        The plan carries the graph; its potentials are detached.
+    gradient is undefined. Memory grows with the passes; the plan carries the graph, its potentials do not.
     """
     reg, mask = problem.reg, problem.mask
     low = torch.tensor(-1e30, dtype=torch.float64, device=problem.cost.device)
     cost = problem.cost.double()
     logk = -cost / reg if mask is None else torch.where(mask, -torch.where(mask, cost, 0.0) / reg, low)
     loop = _capped if problem.formulation == "capped" else _extended
-    plan, potentials, error, passes = loop(problem, logk, low, max_iter, tol)
+    plan, potentials, error, passes = loop(problem, logk, low, how.max_iter, how.tol)
     plan = plan if mask is None else torch.where(mask, plan, 0.0)
     moved = (plan.sum((-2, -1)) - problem.mass).abs().detach()
     scale = torch.where(problem.mass > 0, problem.mass, 1.0)
@@ -47,7 +33,7 @@ def solve(problem: Problem, *, max_iter: int, tol: float) -> Transport:
         row_error=torch.zeros_like(error),
         col_error=error,
         iterations=torch.full_like(error, passes, dtype=torch.int64),
-        converged=(error <= tol) & (moved / scale <= tol),
+        converged=(error <= how.tol) & (moved / scale <= how.tol),
         potentials=potentials,
         problem=problem,
     )
@@ -62,29 +48,26 @@ def _extended(
 ) -> tuple[Tensor, Potentials, Tensor, int]:
     reg, mass = problem.reg, problem.mass
     n, m = logk.shape[-2:]
-    slack_p, slack_q = (problem.p.sum(-1) - mass).clamp_min(0), (problem.q.sum(-1) - mass).clamp_min(0)
-    slack_p = torch.where(slack_p <= 1e-12, 0.0, slack_p)
-    slack_q = torch.where(slack_q <= 1e-12, 0.0, slack_q)
+    slacks = ((weight.sum(-1) - mass).clamp_min(0) for weight in (problem.p, problem.q))
+    slack_p, slack_q = (torch.where(slack <= 1e-12, 0.0, slack).unsqueeze(-1) for slack in slacks)
     whole = torch.nn.functional.pad(logk, (0, 1, 0, 1))  # dummy row and column of zero cost
     corner = torch.zeros_like(whole)
     corner[..., n, m] = low
     whole = whole + corner
-    log_p = _log(torch.cat([problem.p, slack_q.unsqueeze(-1)], -1), low)
-    log_q = _log(torch.cat([problem.q, slack_p.unsqueeze(-1)], -1), low)
-    q = torch.cat([problem.q, slack_p.unsqueeze(-1)], -1)
+    log_p = _log(torch.cat([problem.p, slack_q], -1), low)
+    q = torch.cat([problem.q, slack_p], -1)
+    log_q = _log(q, low)
     u, v = torch.zeros_like(log_p), torch.zeros_like(log_q)
     scale = torch.where(mass > 0, mass, 1.0)
     error = torch.full_like(scale, torch.inf)
-    passes = 0
-    for k in range(1, max_iter + 1):
+    for passes in range(1, max_iter + 1):
         u = torch.maximum(log_p - torch.logsumexp(whole + v.unsqueeze(-2), -1), low)
         level = torch.logsumexp(whole + u.unsqueeze(-1), -2)
-        passes = k
-        if k % EVERY == 0 or k == max_iter:
+        if passes % EVERY == 0 or passes == max_iter:
             error = ((v + level).exp() - q).abs().sum(-1).detach() / scale
             if bool((error <= tol).all()):
                 break
-        if k < max_iter:
+        if passes < max_iter:
             v = torch.maximum(log_q - level, low)
     plan = (whole + u.unsqueeze(-1) + v.unsqueeze(-2)).exp()[..., :n, :m]
     f, g = u.detach() * reg, v.detach() * reg
@@ -101,20 +84,18 @@ def _capped(
     x, z = torch.zeros_like(log_p), torch.zeros_like(mass)
     scale = torch.where(mass > 0, mass, 1.0)
     error = torch.full_like(scale, torch.inf)
-    passes = 0
-    for k in range(1, max_iter + 1):
+    for passes in range(1, max_iter + 1):
         level = torch.logsumexp(logk + y.unsqueeze(-2), -1)
         z = water_level(level, problem.p, mass)
         x = (log_p - level - z.unsqueeze(-1)).clamp(max=0.0).maximum(low)
-        passes = k
         level = torch.logsumexp(logk + x.unsqueeze(-1), -2)
-        if k % EVERY == 0 or k == max_iter:
+        if passes % EVERY == 0 or passes == max_iter:
             column = (level + y + z.unsqueeze(-1)).exp()
             over = (column - q).clamp_min(0) + (1 - y.exp()) * (q - column).clamp_min(0)
             error = over.sum(-1).detach() / scale
             if bool((error <= tol).all()):
                 break
-        if k < max_iter:
+        if passes < max_iter:
             z = water_level(level, q, mass)
             y = (log_q - level - z.unsqueeze(-1)).clamp(max=0.0).maximum(low)
     plan = (logk + x.unsqueeze(-1) + y.unsqueeze(-2) + z[..., None, None]).exp()
