@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.models.cross import attention, context_cosine, gram, mean, raw_scores
+from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
 from nclib.models.encoders import l2
 from nclib.models.options import option
 from nclib.models.region_words import FragmentMatcher
@@ -35,7 +35,7 @@ class MemoryUnit(nn.Module):
         return query, context, torch.cat([self.output.bias, self.gate.bias])
 
 
-def branch_scores(
+def _branch_scores(
     unit: MemoryUnit,
     sources: Tensor,
     source_mask: Tensor | None,
@@ -48,40 +48,21 @@ def branch_scores(
 ) -> Tensor:
     """Sum over the rounds of the mean cosine of the first queries with their attended contexts.
 
-    The contexts are never formed: their cosines need inner products only, and the maps are applied to the
-    sources before mixing, W c = sum_k a_k W r_k.
-
-    Parameters
-    ----------
-    unit : MemoryUnit
-        Update of the queries between rounds.
-    sources, queries : Tensor, (G, K, D) and (H, Q, D)
-        Source sets and query sets.
-    source_mask, query_mask : Tensor, (G, K) and (H, Q), optional
-        1 where valid.
-    steps : int
-        Rounds.
-    temperature : float
-        Attention temperature.
-    normalise : bool
-        Scale updated queries to unit length.
-
-    Returns
-    -------
-    Tensor, (G, H)
-        Scores of all source sets and query sets, within [-``steps``, ``steps``].
+    Scores (G, H) of all sets of sources (G, K, D) and queries (H, Q, D), masks 1 where valid. The contexts
+    are never formed: their cosines need inner products only, and the maps are applied to the sources before
+    mixing, W c = sum_k a_k W r_k.
     """
     n_sets, n_sources, dim = sources.shape
     n_queries, size, _ = queries.shape
     of_query, of_context, bias = unit.halves()
     mapped = F.linear(sources, of_context)  # (G, K, 2 D)
     first = raw_scores(sources, queries)  # (G, K, H, Q)
-    gram_matrix, norm = gram(sources), torch.linalg.vector_norm(queries, dim=-1)
+    mean, gram, norm = POOLS["mean"], sources @ sources.mT, torch.linalg.vector_norm(queries, dim=-1)
     raw, current = first, queries.reshape(1, n_queries * size, dim)  # the same for all sets in round 1
     rounds = []
     for step in range(steps):
         share = attention(raw, query_mask, source_mask, temperature)
-        rounds.append(mean(context_cosine(share, first, gram_matrix, norm), query_mask))
+        rounds.append(mean(context_cosine(share, first, gram, norm), query_mask, 0.0))
         if step < steps - 1:
             mixed = share.flatten(2).transpose(1, 2) @ mapped  # (G, H Q, 2 D)
             output, gate = (mixed + F.linear(current, of_query, bias)).chunk(2, dim=-1)
@@ -128,7 +109,7 @@ class IMRAM(FragmentMatcher):
         if not isinstance(unit, MemoryUnit):
             raise TypeError(f"memory[{side!r}] must be a MemoryUnit")
         sets = (regions, None, words, mask) if side == "text" else (words, mask, regions, None)
-        scores = branch_scores(
+        scores = _branch_scores(
             unit, *sets, steps=self.steps, temperature=self.temperature, normalise=self.normalise
         )
         return scores if side == "text" else scores.t()

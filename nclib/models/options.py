@@ -87,39 +87,27 @@ def declared_options(classes: Sequence[type]) -> dict[str, Option]:
     return found
 
 
-def required_path(name: str, path: str, option: str, chosen: str, *users: str) -> None:
-    """Require an option ``name`` with a ``path`` where it has an effect, and forbid it otherwise.
-
-    Parameters
-    ----------
-    name, path, option, chosen, *users : str
-        As in :func:`used_with`; the path is empty when not given.
-
-    Raises
-    ------
-    ValueError
-        If the path is missing, or given where it has no effect.
-    """
-    if chosen in users and not path:
-        raise ValueError(f"{option}={chosen!r} needs {name}, a local path; nothing is downloaded")
-    used_with(name, path, "", option, chosen, *users)
-
-
-def used_with(name: str, value: Any, usual: Any, option: str, chosen: str, *users: str) -> None:
+def used_with(
+    name: str, value: Any, option: str, chosen: str, *users: str, usual: Any = "", needed: bool = False
+) -> None:
     """Forbid a value other than the usual one unless ``option`` has one of the values ``users``.
 
     Parameters
     ----------
-    name, value, usual : str, object, object
-        Option that may be without effect, its value and its default.
+    name, value : str, object
+        Option that may be without effect, and its value.
     option, chosen, *users : str
         Option that decides, its value, and the values with which ``name`` has an effect.
+    usual, needed : object, bool
+        Default of ``name``; whether it is a path that ``users`` need.
 
     Raises
     ------
     ValueError
-        If the option would have no effect.
+        If the option would have no effect, or the path is missing.
     """
+    if needed and chosen in users and not value:
+        raise ValueError(f"{option}={chosen!r} needs {name}, a local path; nothing is downloaded")
     if chosen not in users and value != usual:
         known = " or ".join(map(repr, users))
         raise ValueError(f"{name}={value!r} is used with {option}={known} only, got {option}={chosen!r}")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
 from nclib.models.encoders import RegionEncoder, TextEncoder, word_mask
-from nclib.models.grouping import Grouped, compute, group_captions
-from nclib.models.options import option, required_path, used_with
+from nclib.models.grouping import Grouped, group_captions
+from nclib.models.options import option, used_with
 from nclib.models.pretrained import PretrainedCells, PretrainedText
 
 
@@ -25,12 +25,10 @@ class RegionWordMatcher(Matcher):
         Dropout on the word embeddings of the BiGRU while training.
     text : {"bigru", "bert", "clip"}
         Text encoder: a BiGRU from scratch, or the BERT or CLIP model in ``text_folder``.
-    text_folder : str
-        Folder with the weights in the layout of ``transformers``, or a name in the hub's cache; see
-        :func:`nclib.models.pretrained.load`.
-    text_words : str
-        The data's vocabulary file, to cut its words into the pieces of the text encoder; see
-        :class:`~nclib.models.pretrained.CaptionReader`.
+    text_folder, text_words : str
+        Folder with the weights in the layout of ``transformers``, or a name in the hub's cache; the data's
+        vocabulary file, to cut its words into the pieces of the text encoder. See
+        :class:`~nclib.models.pretrained.PretrainedText`.
     image : {"regions", "resnet", "clip"}
         What an image is: region features, or a picture, which goes through the residual network or the CLIP
         model in ``image_folder``; its cells or patches then take the place of regions.
@@ -58,9 +56,10 @@ class RegionWordMatcher(Matcher):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        required_path("text_folder", self.text_folder, "text", self.text, "bert", "clip")
-        required_path("image_folder", self.image_folder, "image", self.image, "resnet", "clip")
-        used_with("text_words", self.text_words, "", "text", self.text, "bert", "clip")
+        kinds, networks = ("text", self.text, "bert", "clip"), ("image", self.image, "resnet", "clip")
+        used_with("text_folder", self.text_folder, *kinds, needed=True)
+        used_with("image_folder", self.image_folder, *networks, needed=True)
+        used_with("text_words", self.text_words, *kinds)
         width, self.n_slots = self.feature_dim, self.n_regions
         self.pixels: PretrainedCells | None = None
         if self.image != "regions":
@@ -80,13 +79,9 @@ class RegionWordMatcher(Matcher):
         """Return the encoder of words that ``text`` names."""
         if self.text == "bigru":
             return TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
+        paths = {"folder": self.text_folder, "words_file": self.text_words}
         return PretrainedText(
-            self.vocab_size,
-            self.embed_dim,
-            kind=self.text,
-            folder=self.text_folder,
-            words_file=self.text_words,
-            finetune=self.finetune,
+            self.vocab_size, self.embed_dim, kind=self.text, **paths, finetune=self.finetune
         )
 
     def encode_regions(self, images: Tensor) -> Tensor:
@@ -251,7 +246,7 @@ class FragmentMatcher(RegionWordMatcher):
             grouped, columns = Grouped(groups, words.device), []
             for group, part in zip(groups, grouped.split(words), strict=True):
                 inputs = _padded_with_ones(part[:, : group.width], group.lengths)
-                columns.append(compute(self.pair_scores, regions, *inputs, again=again))
+                columns.append(grouped.compute(self.pair_scores, regions, *inputs, again=again))
             return grouped.join(columns)
 
     def paired_similarity(

@@ -23,11 +23,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     Parameters
     ----------
     model : torch.nn.Module
-        Model; also restored after an error.
-
-    Yields
-    ------
-    None
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -55,7 +50,7 @@ def similarity_matrix(
     Parameters
     ----------
     model : Matcher
-        Any model of :func:`nclib.models.build`. Its training mode is the same afterwards.
+        Its training mode is the same afterwards.
     split : Split
         With ``images`` (one row per unique image), ``features(rows)``, ``captions`` and
         ``captions.batch(rows)``.

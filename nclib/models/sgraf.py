@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from nclib.common.shares import with_all_captions
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
-from nclib.models.encoders import EPS, TextGlobal, VisualGlobal, l2, word_mask, xavier_linear
-from nclib.models.grouping import Group, Grouped, compute, group_captions
+from nclib.models.encoders import EPS, GlobalPooling, l2, word_mask, xavier_linear
+from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.options import option
 from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import register
@@ -164,8 +164,8 @@ class SimilarityNodes(RegionWordMatcher):
         self.needs_regions = self.n_regions
         self.group_cost: float | None = None
         embed_dim, sim_dim, dropout = self.embed_dim, self.sim_dim, self.dropout
-        self.image_global = VisualGlobal(embed_dim, self.n_slots, dropout=dropout)
-        self.text_global = TextGlobal(embed_dim, dropout=dropout)
+        self.image_global = GlobalPooling(embed_dim, self.n_slots, dropout=dropout)
+        self.text_global = GlobalPooling(embed_dim, dropout=dropout)
         self.local_similarity = xavier_linear(embed_dim, sim_dim)
         self.global_similarity = xavier_linear(embed_dim, sim_dim)
         self.score = xavier_linear(sim_dim, 1)
@@ -255,7 +255,7 @@ class SimilarityNodes(RegionWordMatcher):
             caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
             for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
                 inputs = (vectors, regions, some_vectors, some_words, group, scored)
-                out, kept = compute(self._group, *inputs, again=again)
+                out, kept = grouped.compute(self._group, *inputs, again=again)
                 columns.append(out)
                 if kept is not None:
                     moments.append(kept)
