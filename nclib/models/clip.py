@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2
-from nclib.models.options import option
 from nclib.models.pretrained import CaptionReader, PictureReader, load
 from nclib.models.region_words import DualEncoder
 from nclib.models.registry import register
@@ -173,20 +172,18 @@ class CLIP(DualEncoder):
 
     Parameters
     ----------
-    clip_folder : str
+    clip_folder, text_words : str
         Folder in the layout of ``transformers``, or a name in the hub's cache, such as
-        ``openai/clip-vit-base-patch32``; see :func:`nclib.models.pretrained.load`.
-    text_words : str
-        The data's vocabulary file, to cut its words into CLIP's byte pairs; without it the data's ids must be
-        CLIP's.
+        ``openai/clip-vit-base-patch32``; the data's vocabulary file, to cut its words into CLIP's byte pairs,
+        without which the data's ids must be CLIP's.
     finetune : {"head", "all"}
         With a folder: train a linear map on each of the frozen towers' embeddings, which changes nothing at
         the start; or train the towers. Towers from scratch are always trained.
     layers, width : int
         From scratch: layers of each tower, and width of its states, a multiple of 64.
     **common
-        Sizes; see :class:`~nclib.models.Matcher`. A folder has its own ``embed_dim``. For pictures
-        ``feature_dim`` is the numbers in a row (three times the width) and ``n_regions`` the rows.
+        Sizes, for pictures as in :class:`~nclib.models.region_words.RegionWordMatcher`. A folder has its own
+        ``embed_dim``.
 
     Attributes
     ----------

@@ -71,9 +71,8 @@ def word_attention(images: ImageEncoding, captions: CaptionEncoding, temperature
 
     Parameters
     ----------
-    images, captions : ImageEncoding, CaptionEncoding
-    temperature : float
-        The model's own ``temperature``.
+    images, captions, temperature : ImageEncoding, CaptionEncoding, float
+        With the model's own ``temperature``.
 
     Returns
     -------

@@ -51,30 +51,21 @@ def word_mask(lengths: tuple[int, ...], width: int, like: Tensor) -> Tensor:
 
     Parameters
     ----------
-    lengths, width : tuple of int, length C, and int W
-        Valid words per caption, words of the padded captions.
+    lengths, width : tuple of int, length C, and int, W
     like : Tensor
         Gives number type and device.
 
     Returns
     -------
     Tensor, (C, W)
-        1 at valid words and 0 beyond.
+        1 at a caption's words and 0 beyond.
     """
     mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
     return mask.to(like.device, like.dtype, non_blocking=True)
 
 
 class RegionEncoder(nn.Module):
-    """Linear map of every region, optionally to unit length (SCAN; SGRAF, arXiv 2101.01368, Sec. 3.1).
-
-    Parameters
-    ----------
-    feature_dim, embed_dim : int
-        Width of a region feature and of an encoded region.
-    unit : bool
-        Scale to unit length.
-    """
+    """Linear map of every region, optionally to unit length (SCAN; SGRAF, arXiv 2101.01368, Sec. 3.1)."""
 
     def __init__(self, feature_dim: int, embed_dim: int, *, unit: bool = True) -> None:
         super().__init__()
@@ -90,14 +81,8 @@ class RegionEncoder(nn.Module):
 class TextEncoder(nn.Module):
     """One-layer bidirectional GRU; a word is the mean of its two states (SCAN; SGRAF, Sec. 3.1).
 
-    Parameters
-    ----------
-    vocab_size, word_dim, embed_dim : int
-        Number of token ids, width of a word embedding, width of an encoded word.
-    dropout : float
-        Dropout on the word embeddings while training; 0.4 in SGRAF, 0 in SCAN, IMRAM and VSE.
-    unit : bool
-        Scale every word to unit length.
+    ``dropout`` acts on the word embeddings while training: 0.4 in SGRAF, 0 in SCAN, IMRAM and VSE. ``unit``
+    scales every word to unit length.
     """
 
     def __init__(
@@ -111,14 +96,9 @@ class TextEncoder(nn.Module):
         self.unit = unit
 
     def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Encode captions.
+        """Encode captions as words (C, W, D), zero beyond their lengths, and sentence vectors (C, D).
 
-        Returns
-        -------
-        words : Tensor, (C, W, embed_dim)
-            W is the longest caption's length; rows beyond a caption's length are zero.
-        last : Tensor, (C, embed_dim)
-            Mean of the two directions' final states, not normalised.
+        W is the longest length; a sentence vector is the mean of both directions' final states, not unit.
         """
         width = max(tokens.lengths)
         embedded = self.dropout(self.embedding(tokens.ids[:, :width]))  # (C, W, word_dim)
@@ -143,7 +123,7 @@ class GlobalPooling(nn.Module):
 
     def __init__(self, dim: int, n_regions: int | None = None, *, dropout: float = 0.4) -> None:
         super().__init__()
-        norms = [nn.Identity(), nn.Identity()]
+        norms: list[nn.Module] = [nn.Identity(), nn.Identity()]
         if n_regions is not None:
             norms = [nn.BatchNorm1d(n_regions), nn.BatchNorm1d(dim)]
         self.local, self.local_norm = xavier_linear(dim, dim), norms[0]

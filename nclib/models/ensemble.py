@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import SIZES, Index, Matcher
-from nclib.models.options import option
+from nclib.models.base import SIZES, Index, Matcher, option
 from nclib.models.registry import register
 from nclib.models.sgraf import SAF, SGR
 
@@ -60,10 +59,8 @@ class SGRAF(Matcher):
 
     Parameters
     ----------
-    steps : int
-        Steps of graph reasoning of the SGR part.
-    **common
-        Sizes and options of both; see :class:`~nclib.models.sgraf.SimilarityNodes`.
+    steps, **common
+        As in :class:`~nclib.models.sgraf.SGR`; SAF takes all of them but ``steps``.
     """
 
     steps: int = option(3, low=1)

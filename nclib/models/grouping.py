@@ -60,10 +60,8 @@ def buckets(counts: dict[int, int], *, group_cost: float) -> list[tuple[int, int
 
     Parameters
     ----------
-    counts : dict
-        Captions per length.
-    group_cost : float
-        Fixed cost of a run, in units of one word of one caption.
+    counts, group_cost : dict, float
+        Captions per length; fixed cost of a run, in units of one word of one caption.
 
     Returns
     -------
@@ -98,10 +96,8 @@ def group_captions(
 
     Parameters
     ----------
-    lengths : tuple of int
-        Valid words per caption.
-    group_cost : float
-        See :func:`buckets`; 0 gives one group per length.
+    lengths, group_cost : tuple of int, float
+        Valid words per caption; see :func:`buckets`, 0 gives one group per length.
     max_words, max_captions : int
         Largest number of nodes (words and one more per caption), and of captions, in a group.
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
 from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.omit_matching import (
@@ -31,7 +31,6 @@ from nclib.models.omit_matching import (
     mean_scale,
 )
 from nclib.models.omit_text import SHORTEST, TEXTS, augment, text_encoder
-from nclib.models.options import option, used_with
 from nclib.models.pvse import FragmentAttention
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder
@@ -60,18 +59,13 @@ GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 
 @dataclass(frozen=True)
 class OMITImages(ImageEncoding):
-    """Encoded images: unit regions and their unit mean.
+    """Encoded images: unit regions, their lengths before that, and their unit mean.
 
-    Parameters
-    ----------
-    norms : Tensor, (B, K), optional
-        Lengths of the regions before they were scaled to unit length.
-    spread : Tensor, (B, D), optional
-        Logarithm of the standard deviations, for ``matching="pem"``.
+    For ``matching="pem"`` also the logarithm of the standard deviations, ``spread``.
     """
 
-    norms: Tensor | None = None
-    spread: Tensor | None = None
+    norms: Tensor | None = None  # (B, K)
+    spread: Tensor | None = None  # (B, D)
 
     ragged: ClassVar[tuple[str, ...]] = ("regions", "norms")  # training masks some of them
 
@@ -114,24 +108,18 @@ class OMIT(Matcher):
     marginals : {"uni", "intra", "inter", "norm"}
         Weights of the fragments in transport: uniform, by the cosine with the own or the other side's global
         vector, or by their length before normalisation (Table 5).
-    lam : float
-        Weight lambda of the entropy (Eq. 2).
-    iterations : int
-        Row and column updates T of the scaling loop (Alg. A1).
+    lam, iterations : float, int
+        Weight lambda of the entropy (Eq. 2); row and column updates T of the scaling loop (Alg. A1).
     sinkhorn : {"released", "log"}
         The loop of the official code, which adds 1e-6 to every sum and thereby drops regions far from all
         words, or exact scaling. Scores differ by up to 0.1 at the paper's lambda: do not mix them.
     dustbin_mass : float or str
         ``"uniform"``: a dustbin weighs as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1) (the paper
         gives no masses); ``"half"``: 1/2 each; a number m: m / (1 + m) each.
-    tau : float
-        Temperature of ``marginals="intra"`` and ``"inter"`` (1 in the paper).
-    attention_tau : float
-        Temperature of cross attention (0.1 in the paper).
-    features : {"region", "grid"}
-        Kind of the fragments; decides the share left out in training, 0.4 or 0.2.
-    mask_ratio : float, optional
-        Another share, in [0, 1).
+    tau, attention_tau : float
+        Temperatures of ``marginals="intra"`` and ``"inter"`` (1 in the paper) and of cross attention (0.1).
+    features, mask_ratio : {"region", "grid"}, float
+        Kind of the fragments; decides the share left out in training, 0.4 or 0.2. Another share, in [0, 1).
     image_encoder : {"mlp", "linear", "identity"}
         Linear map plus a two-layer network (the paper's), linear map, or the features as they are.
     image_global : {"mean", "first"}
@@ -144,10 +132,8 @@ class OMIT(Matcher):
     text_folder, text_words : str
         For ``text="bert"`` and ``"clip"``: the pretrained model, and the data's vocabulary file; see
         :class:`nclib.models.pretrained.PretrainedText`.
-    finetune : bool
-        Train the transformer too; otherwise only the linear map after it.
-    augment_captions : bool
-        Change captions at random in training.
+    finetune, augment_captions : bool
+        Train the transformer, and not only the linear map after it; change captions at random in training.
     word_vectors : str, optional
         For ``text="bigru"``: ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN
         where unknown.
@@ -215,8 +201,9 @@ class OMIT(Matcher):
         used_with("finetune", self.finetune, *kinds, usual=False)
         used_with("word_vectors", self.word_vectors or "", "text", self.text, "bigru")
         sizes = (self.vocab_size, width, self.word_dim)
-        own = {"folder": self.text_folder, "words_file": self.text_words, "finetune": self.finetune}
-        self.text_encoder = text_encoder(self.text, *sizes, word_vectors=self.word_vectors or "", **own)
+        paths: dict[str, Any] = {"folder": self.text_folder, "words_file": self.text_words}
+        paths["word_vectors"] = self.word_vectors or ""
+        self.text_encoder = text_encoder(self.text, *sizes, **paths, finetune=self.finetune)
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
             self.image_pool, self.text_pool = FragmentAttention(width), FragmentAttention(width)
@@ -280,11 +267,8 @@ class OMIT(Matcher):
         words = words.to(self.dtype)
         mask = word_mask(captions.lengths, words.shape[1], words)
         image = {"vectors": l2(images.vectors.to(self.dtype)), "regions": regions.to(self.dtype)}
-        caption = {
-            "vectors": l2(captions.vectors.to(self.dtype)),
-            "words": words * mask[..., None],
-            "mask": mask,
-        }
+        caption = {"vectors": l2(captions.vectors.to(self.dtype)), "mask": mask}
+        caption["words"] = words * mask[..., None]
         for side, encoding in ((image, images), (caption, captions)):
             norms = getattr(encoding, "norms", None)
             if norms is not None:
@@ -358,9 +342,8 @@ class OMIT(Matcher):
         split = {name: grouped.split(tensor) for name, tensor in caption.items()}
         parts = []
         for i, group in enumerate(groups):
-            widths = dict.fromkeys(("words", "mask", "norms"), group.width) | {
-                "queries": group.width + beyond
-            }
+            w = group.width
+            widths = {"words": w, "mask": w, "norms": w, "queries": w + beyond}
             parts.append({k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in split.items()})
         return parts
 
@@ -372,16 +355,11 @@ class OMIT(Matcher):
         slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
         return torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
 
-    @property
-    def _bins(self) -> bool:
-        """Whether dustbins stand before the fragments."""
-        return bool(MATCHINGS[self.matching].dustbin)
-
     def _block(self, image: Side, caption: Side, plain: bool = False) -> Tensor:
         """Scores (B, C) of captions side by side."""
         kind = MATCHINGS[self.matching]
         if kind.family == "attention":
-            return attention_scores(image, caption, self.attention_tau, self._bins)
+            return attention_scores(image, caption, self.attention_tau, bool(kind.dustbin))
         s, p, q = self._problem(image, caption)
         return transport_scores(
             s, p, q, lam=self.lam, iterations=self.iterations, loop=self.sinkhorn, skip=kind.skip, plain=plain
@@ -390,7 +368,7 @@ class OMIT(Matcher):
     def _problem(self, image: Side, caption: Side) -> tuple[Tensor, Tensor, Tensor]:
         """Cosines (B, n, m, C) and marginals of the transport, dustbins first if there are any."""
         p, q = MARGINALS[self.marginals](image, caption, self.tau)
-        if self._bins:
+        if MATCHINGS[self.matching].dustbin:
             p, q = add_dustbins(p, q, caption["mask"], self.local_mass)
         return compare(image, caption), p, q
 
@@ -427,14 +405,14 @@ class OMIT(Matcher):
     ) -> Tensor:
         """Return products of unit vectors with ``matching="vse"``, else the score as a vector of length 1."""
         if self.matching == "vse":
-            return cosine_pairs(images, captions, paired)
+            return self.cosine_products(images, captions, paired)
         return super().pair_vectors(images, captions, paired=paired)
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
     ) -> Tensor:
         """Compare image i with caption i only, (n,); ``logits`` changes nothing here."""
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         with torch.autocast(images.vectors.device.type, enabled=False):
             if MATCHINGS[self.matching].family == "vector":
                 v, t = self._vectors(images, captions)
@@ -509,11 +487,8 @@ class OMIT(Matcher):
         if kind.family != "transport" or not kind.dustbin:
             raise ValueError(f"matching={self.matching!r} is not transport with dustbins")
         plans = self.alignments(images, captions)
-        parts = {
-            "local": plans[..., 1:, 1:],
-            "to_words": plans[..., :1, 1:],
-            "to_regions": plans[..., 1:, :1],
-        }
+        local, to_words, to_regions = plans[..., 1:, 1:], plans[..., :1, 1:], plans[..., 1:, :1]
+        parts = {"local": local, "to_words": to_words, "to_regions": to_regions}
         return {k: v.sum((-2, -1)) for k, v in parts.items()} | {"between": plans[..., 0, 0]}
 
 

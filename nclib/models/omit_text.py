@@ -103,9 +103,8 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
 
     Parameters
     ----------
-    tokens : Tokens
-    mask_id, n_words : int
-        Id of the mask word; random words are drawn from ids below ``n_words``.
+    tokens, mask_id, n_words
+        As in :func:`~nclib.models.vse_inf.change_words`.
     shortest : int
         Captions with fewer words, start and end not counted, stay as they are.
 

@@ -151,7 +151,7 @@ def piece_table(words: Iterable[str], t: Any) -> Tensor:
 
 
 def _cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pieces of captions: their ids, the positions of their words, and which are no padding, (C, P) each.
+    """Pieces of captions: their ids, the positions of their words, and which are valid, (C, P) each.
 
     ``pieces`` (V, M) is a :func:`piece_table`; the words ``ids`` (C, W) are ``valid`` or padding.
     """
@@ -215,11 +215,10 @@ class CaptionReader(Frozen):
     ----------
     tower : nn.Module
         BERT, or the text tower of CLIP.
-    source, option : str
+    source, option, finetune
         As in :func:`load`.
     words_file, vocab_size : str, int
         The data's vocabulary file, or empty, and number of token ids.
-    finetune : bool
 
     Attributes
     ----------
@@ -321,18 +320,12 @@ class PretrainedText(CaptionReader):
     ----------
     vocab_size, embed_dim : int
         Number of token ids of the data, width of an encoded word.
-    kind : {"bert", "clip"}
-    folder, words_file : str
-        Transformer, see :func:`load`; the data's vocabulary file (JSON with ``word2idx``), see
-        :class:`CaptionReader`.
+    kind, folder, words_file : str
+        ``"bert"`` or ``"clip"``, where it is, see :func:`load`, and the data's vocabulary file (JSON with
+        ``word2idx``), see :class:`CaptionReader`.
     unit, finetune : bool
         Scale every encoded word to unit length; train the transformer too, with its dropout, and not only
         the linear map.
-
-    Raises
-    ------
-    ValueError
-        If the library or a file is missing, or the files do not fit each other or the data.
     """
 
     def __init__(
@@ -348,7 +341,7 @@ class PretrainedText(CaptionReader):
     ) -> None:
         tower = load(kind, folder, "text_folder", finetune=finetune)
         tower = tower.text_model if kind == "clip" else tower
-        data = {"words_file": words_file, "vocab_size": vocab_size}
+        data: dict[str, Any] = {"words_file": words_file, "vocab_size": vocab_size}
         super().__init__(tower, folder, "text_folder", **data, finetune=finetune)
         self.unit = unit
         self.fc = xavier_linear(self.width, embed_dim)
@@ -375,16 +368,11 @@ class Pictures(nn.Module):
     Parameters
     ----------
     feature_dim : int
-        Numbers in a row, three times the width of a picture.
+        Numbers in a row, three times the width of a picture; else a ValueError.
     mean, std : sequence of float
         Of red, green and blue.
     size : int, optional
-        Side of the square in pixels; pictures keep their size without it.
-
-    Raises
-    ------
-    ValueError
-        If the length of a row is not a multiple of three.
+        Side of the square in pixels.
     """
 
     def __init__(
@@ -427,12 +415,9 @@ class PictureReader(Frozen):
     ) -> None:
         super().__init__(tower, finetune=finetune, fixed_norms=fixed_norms)
         self.clip = tower.config.model_type != "resnet"
+        quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
         file = _transformers("image_folder").utils.cached_file(
-            folder,
-            "preprocessor_config.json",
-            local_files_only=True,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
+            folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
         )
         found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
         mean, std = CLIP_COLOURS if self.clip else IMAGENET
@@ -450,9 +435,8 @@ class PretrainedCells(PictureReader):
     ----------
     feature_dim, n_rows : int
         Numbers in a row (three times the width of a picture), and rows of a picture.
-    kind : {"resnet", "clip"}
-    folder : str
-        See :func:`load`.
+    kind, folder : str
+        ``"resnet"`` or ``"clip"``, and where it is; see :func:`load`.
     finetune : bool
         Train the network too. Batch norms stay in evaluation mode.
 
@@ -460,11 +444,6 @@ class PretrainedCells(PictureReader):
     ----------
     width, n_cells : int
         Width of a cell's feature and cells of a picture.
-
-    Raises
-    ------
-    ValueError
-        If the library or a file is missing or does not fit, or a row is not a multiple of three.
     """
 
     def __init__(

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
 from nclib.models.encoders import RegionEncoder, TextEncoder, word_mask
 from nclib.models.grouping import Grouped, group_captions
-from nclib.models.options import option, used_with
 from nclib.models.pretrained import PretrainedCells, PretrainedText
 
 
@@ -32,10 +31,9 @@ class RegionWordMatcher(Matcher):
     image : {"regions", "resnet", "clip"}
         What an image is: region features, or a picture, which goes through the residual network or the CLIP
         model in ``image_folder``; its cells or patches then take the place of regions.
-    image_folder : str
-        Like ``text_folder``; see :class:`~nclib.models.pretrained.PretrainedCells`.
-    finetune : bool
-        Train pretrained networks too, at the same rate as the rest; otherwise they keep their weights.
+    image_folder, finetune : str, bool
+        Like ``text_folder``, see :class:`~nclib.models.pretrained.PretrainedCells`; train pretrained networks
+        too, at the same rate as the rest.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
         times the width) and ``n_regions`` the rows.
@@ -79,7 +77,7 @@ class RegionWordMatcher(Matcher):
         """Return the encoder of words that ``text`` names."""
         if self.text == "bigru":
             return TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
-        paths = {"folder": self.text_folder, "words_file": self.text_words}
+        paths: dict[str, Any] = {"folder": self.text_folder, "words_file": self.text_words}
         return PretrainedText(
             self.vocab_size, self.embed_dim, kind=self.text, **paths, finetune=self.finetune
         )
@@ -135,13 +133,13 @@ class DualEncoder(Matcher):
         self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
     ) -> Tensor:
         """Return elementwise products of the unit vectors, (B, C, D) or (B, D); they sum to the cosine."""
-        return cosine_pairs(images, captions, paired)
+        return self.cosine_products(images, captions, paired)
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
     ) -> Tensor:
         """Return the cosine of image i and caption i, (n,)."""
-        return cosine_pairs(images, captions, True).sum(-1)
+        return self.cosine_products(images, captions, True).sum(-1)
 
 
 class CosineMatcher(DualEncoder, RegionWordMatcher):
@@ -253,7 +251,7 @@ class FragmentMatcher(RegionWordMatcher):
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
     ) -> Tensor:
         """Compare image i with caption i only, (n,); ``logits`` changes nothing here."""
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         regions, words = fragments(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             regions, words = regions.to(self.dtype), words.to(self.dtype)

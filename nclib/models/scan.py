@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nclib.models.base import option
 from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
-from nclib.models.options import option
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
@@ -26,10 +26,9 @@ class SCAN(FragmentMatcher):
 
     Parameters
     ----------
-    direction : {"t2i", "i2t"}
-        Words attend over regions, or regions over words.
-    pooling : {"lse", "mean", "max", "sum"}
-        How the cosines of a pair become its score. With "lse" scores can exceed 1.
+    direction, pooling : {"t2i", "i2t"}, {"lse", "mean", "max", "sum"}
+        Words attend over regions, or regions over words; how the cosines of a pair become its score. With
+        "lse" scores can exceed 1.
     temperature, sharpness : float, optional
         Attention temperature (lambda 1) and LogSumExp factor (lambda 2); by default the official code's.
     **common

@@ -56,14 +56,10 @@ def similarity_matrix(
         ``captions.batch(rows)``.
     device : torch.device or str, optional
         Where to compute; the model's own device by default. The model stays there.
-    batch_size : int
-        Images or captions encoded at a time.
-    progress : bool
-        Show a bar.
+    batch_size, progress, logits : int, bool, bool
+        Images or captions encoded at a time; show a bar; as in :meth:`Matcher.similarity`.
     precision : {"float32", "bfloat16"}
         Arithmetic of the encoders; the weights' own type, or bfloat16 autocast.
-    logits : bool
-        Return unbounded scores: the same order, no ties by saturation.
     share : (int, int)
         ``(k, n)`` scores every n-th block of ``batch_size`` captions from the k-th and leaves 0 elsewhere:
         the sum over k is the whole, for processes that share the work.

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2, word_mask
-from nclib.models.options import option
 from nclib.models.region_words import CosineMatcher
 from nclib.models.registry import register
 
@@ -38,10 +37,8 @@ class VSE(CosineMatcher):
 
     Parameters
     ----------
-    region_pool : {"mean", "max"}
-        How regions become one vector.
-    word_pool : {"mean", "last"}
-        How words become one vector: mean of the words, or the final states of the two directions.
+    region_pool, word_pool : {"mean", "max"}, {"mean", "last"}
+        How regions and words become one vector; ``"last"``: the final states of the two directions.
     unit_fragments : bool
         Scale regions and words to unit length before pooling.
     **common

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2, xavier_linear
-from nclib.models.options import option
 from nclib.models.region_words import CosineMatcher
 from nclib.models.registry import register
 
@@ -33,7 +32,7 @@ def position_codes(n: int, width: int) -> Tensor:
     Returns
     -------
     Tensor, float64, (n, width)
-        Sines in the even columns, cosines in the odd ones.
+        Sines in the even columns.
     """
     rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(n, dtype=torch.float64)[:, None] * rate
@@ -136,10 +135,7 @@ def change_words(
     Parameters
     ----------
     tokens : Tokens
-    chance : Tensor, (C, W)
-        On the host.
-    shares : tuple of float
-        Ascending.
+    chance, shares : Tensor, (C, W), and ascending tuple of float
     mask_id, n_words : int
         Id of the mask word; random words are drawn from ids below ``n_words``.
 
@@ -166,10 +162,8 @@ class VSEInfinity(CosineMatcher):
 
     Parameters
     ----------
-    pool_dim : int
-        Width of the position codes and states of the GPO; even.
-    drop : float
-        Probability of dropping a fragment in training, in [0, 1).
+    pool_dim, drop : int, float
+        Width of the position codes and states of the GPO, even; probability of dropping, in [0, 1).
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
