@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, option
 from nclib.models.encoders import l2
-from nclib.models.options import option
 from nclib.models.region_words import CosineMatcher, DualEncoder, FragmentMatcher
 from nclib.models.registry import available, build, options, register, settings
 from nclib.models.scoring import similarity_matrix

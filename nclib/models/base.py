@@ -1,9 +1,9 @@
-"""The base class of image-text models and the encodings that they exchange."""
+"""The base class of image-text models, their options, and the encodings that they exchange."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, ClassVar, Self
@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from nclib.common.options import Rule
 from nclib.common.tokens import Tokens
-from nclib.models.options import Option, declared_options
 
 Index = Tensor | np.ndarray | Sequence[int] | slice
 
@@ -35,8 +35,7 @@ class Encoding:
 
     vectors: Tensor
 
-    ragged: ClassVar[tuple[str, ...]] = ()
-    """Fields that are zero beyond a sample's own length along dimension 1."""
+    ragged: ClassVar[tuple[str, ...]] = ()  # fields that are zero beyond a sample's length along dimension 1
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -134,24 +133,6 @@ def _join(values: list[Any], ragged: bool) -> Any:
     return torch.cat(present) if present else None
 
 
-def same_count(images: Any, captions: Any) -> None:
-    """Require as many images as captions, so that they can be taken pair by pair.
-
-    Parameters
-    ----------
-    images, captions : sized
-
-    Raises
-    ------
-    ValueError
-        If the lengths differ.
-    """
-    if len(images) != len(captions):
-        raise ValueError(
-            f"pairs need as many images as captions, got {len(images)} images and {len(captions)} captions"
-        )
-
-
 def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor, Tensor]:
     """Return regions and words of two encodings.
 
@@ -175,28 +156,106 @@ def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor,
     return images.regions, captions.words
 
 
-def cosine_pairs(images: ImageEncoding, captions: CaptionEncoding, paired: bool) -> Tensor:
-    """Elementwise products of global unit vectors, whose sums over D are the cosines.
+@dataclass(frozen=True)
+class Option:
+    """An option of a model as its class declares it; see :func:`option`."""
+
+    default: Any
+    rule: Rule
+    below: float | None = None
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Return ``value`` in the option's type, or raise a ValueError that says what is allowed."""
+        if value is None and self.default is None:
+            return None
+        if not self.rule.accepts(value):
+            raise ValueError(f"{name}={value!r}: {self.rule.describe()}")
+        if self.below is not None and not value < self.below:
+            raise ValueError(f"{name}={value!r}: {self.rule.describe()} and below {self.below:g}")
+        return value if self.rule.kind is object else self.rule.kind(value)
+
+
+def option(
+    default: Any,
+    *,
+    kind: type | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Iterable[Any] | None = None,
+    help: str = "",
+) -> Any:
+    """Declare an option of a model: a class attribute that :func:`nclib.models.build` takes as a keyword.
+
+    The instance has the attribute of the same name, checked before anything else of the model is built.
 
     Parameters
     ----------
-    images, captions : ImageEncoding, CaptionEncoding
-    paired : bool
-        Only image i with caption i.
+    default : object
+    kind : type, optional
+        Type of the values; that of ``default`` if not given. Whole numbers are accepted where it is float.
+        Needed when ``default`` is None, which is then allowed too.
+    low, high, above, below : float, optional
+        Smallest and largest value; bounds that are not allowed themselves.
+    choices, help : iterable, str, optional
+        The allowed values; a few words for readers.
 
     Returns
     -------
-    Tensor, (B, C, D), or (B, D) if ``paired``
+    Option
+        Replaced by ``default`` when the class is complete.
+
+    Examples
+    --------
+    >>> from nclib.models import Matcher, option
+    >>> class Sharp(Matcher):
+    ...     softness: float = option(0.05, above=0)
+    >>> Sharp.softness
+    0.05
+    """
+    chosen = None if choices is None else tuple(choices)
+    return Option(default, Rule(kind or type(default), low, high, above, chosen, help), below)
+
+
+def declared_options(classes: Sequence[type]) -> dict[str, Option]:
+    """Return the options that classes declare, by name.
+
+    Parameters
+    ----------
+    classes : sequence of type
+        In the order in which names are looked up.
+    """
+    found: dict[str, Option] = {}
+    for cls in reversed(classes):
+        found |= vars(cls).get("declared", {})
+    return found
+
+
+def used_with(
+    name: str, value: Any, option: str, chosen: str, *users: str, usual: Any = "", needed: bool = False
+) -> None:
+    """Forbid a value other than the usual one unless ``option`` has one of the values ``users``.
+
+    Parameters
+    ----------
+    name, value : str, object
+        Option that may be without effect, and its value.
+    option, chosen, *users : str
+        Option that decides, its value, and the values with which ``name`` has an effect.
+    usual, needed : object, bool
+        Default of ``name``; whether it is a path that ``users`` need.
 
     Raises
     ------
     ValueError
-        If ``paired`` and there are not as many images as captions.
+        If the option would have no effect, or the path is missing.
     """
-    if paired:
-        same_count(images, captions)
-        return images.vectors * captions.vectors
-    return images.vectors[:, None] * captions.vectors
+    if needed and chosen in users and not value:
+        raise ValueError(f"{option}={chosen!r} needs {name}, a local path; nothing is downloaded")
+    if chosen not in users and value != usual:
+        known = " or ".join(map(repr, users))
+        raise ValueError(f"{name}={value!r} is used with {option}={known} only, got {option}={chosen!r}")
 
 
 class Matcher(nn.Module, ABC):
@@ -328,13 +387,7 @@ class Matcher(nn.Module, ABC):
         return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
-        """Return images (B, R, feature_dim) in the model's number type.
-
-        Raises
-        ------
-        ValueError
-            If the shape or the number of regions does not fit the model.
-        """
+        """Return images (B, R, feature_dim) in the model's number type; a ValueError if they do not fit."""
         if images.ndim != 3 or images.shape[2] != self.feature_dim:
             raise ValueError(
                 f"images must be (batch, regions, {self.feature_dim}), got {tuple(images.shape)}; "
@@ -351,13 +404,7 @@ class Matcher(nn.Module, ABC):
         return images.to(self.dtype)
 
     def check_tokens(self, tokens: Tokens) -> Tokens:
-        """Return tokens unchanged.
-
-        Raises
-        ------
-        ValueError
-            If there is no caption, an empty one, or (on a CPU) an id outside the vocabulary.
-        """
+        """Return tokens unchanged; a ValueError if one is empty or has (looked up on a CPU) a wrong id."""
         if len(tokens) == 0:
             raise ValueError("tokens must hold at least one caption")
         if min(tokens.lengths) < 1:
@@ -371,6 +418,20 @@ class Matcher(nn.Module, ABC):
                     f"{self.vocab_size - 1} (vocab_size={self.vocab_size})"
                 )
         return tokens
+
+    @staticmethod
+    def check_pairs(images: Any, captions: Any) -> None:
+        """Raise a ValueError unless there are as many images as captions, to be taken pair by pair."""
+        if len(images) != len(captions):
+            got = f"{len(images)} images and {len(captions)} captions"
+            raise ValueError(f"pairs need as many images as captions, got {got}")
+
+    def cosine_products(self, images: Any, captions: Any, paired: bool) -> Tensor:
+        """Products of global unit vectors, (B, C, D), or (n, D) if ``paired``; they sum to the cosines."""
+        if paired:
+            self.check_pairs(images, captions)
+            return images.vectors * captions.vectors
+        return images.vectors[:, None] * captions.vectors
 
     @abstractmethod
     def encode_images(self, images: Tensor) -> Any:
@@ -456,7 +517,7 @@ class Matcher(nn.Module, ABC):
         ValueError
             If there are not as many images as captions.
         """
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         return self.similarity(images, captions, logits=logits).diagonal()
 
     def extra_terms(self, images: Any, captions: Any) -> dict[str, Tensor]:

@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2
-from nclib.models.options import option
-from nclib.models.pretrained import CLIP_COLOURS, CaptionReader, Frozen, Pictures, colours, load, table_of
+from nclib.models.pretrained import CaptionReader, PictureReader, load
 from nclib.models.region_words import DualEncoder
 from nclib.models.registry import register
 
@@ -80,13 +79,7 @@ class Transformer(nn.Module):
 
 
 class RegionTower(nn.Module):
-    """An image tower from scratch: a class token and region features under a linear map, without positions.
-
-    Parameters
-    ----------
-    feature_dim, width, layers, out : int
-        Width of a region feature, width and layers of the transformer, width of an embedding.
-    """
+    """An image tower from scratch: a class token, and region features under a linear map, no positions."""
 
     def __init__(self, feature_dim: int, width: int, layers: int, out: int) -> None:
         super().__init__()
@@ -109,11 +102,6 @@ class TextTower(nn.Module):
 
     What follows the last token of a caption therefore changes nothing, and needs no mask. Captions are cut to
     77 tokens; the last token then takes the last place, as in CLIP.
-
-    Parameters
-    ----------
-    vocab_size, width, layers, out : int
-        Number of token ids, width and layers of the transformer, width of an embedding.
     """
 
     def __init__(self, vocab_size: int, width: int, layers: int, out: int) -> None:
@@ -139,14 +127,12 @@ class TextTower(nn.Module):
         return vectors
 
 
-class PretrainedImages(Frozen):
+class PretrainedImages(PictureReader):
     """CLIP's own image tower with its projection: pictures (B, height, 3 width) to embeddings (B, D)."""
 
     def __init__(self, clip: Any, folder: str, feature_dim: int, *, finetune: bool) -> None:
-        super().__init__(clip.vision_model, finetune=finetune)
+        super().__init__(clip.vision_model, folder, feature_dim, finetune=finetune)
         self.projection = clip.visual_projection.requires_grad_(finetune)
-        size = clip.config.vision_config.image_size
-        self.prepare = Pictures(feature_dim, *colours(folder, CLIP_COLOURS), size)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed pictures, not normalised."""
@@ -158,8 +144,8 @@ class PretrainedImages(Frozen):
 class PretrainedCaptions(CaptionReader):
     """CLIP's own text tower with its projection: captions to embeddings (C, D)."""
 
-    def __init__(self, clip: Any, pieces: Tensor, *, finetune: bool) -> None:
-        super().__init__(clip.text_model, pieces, finetune=finetune)
+    def __init__(self, clip: Any, folder: str, *, finetune: bool, **data: Any) -> None:
+        super().__init__(clip.text_model, folder, "clip_folder", finetune=finetune, **data)
         self.projection = clip.text_projection.requires_grad_(finetune)
 
     def forward(self, tokens: Tokens) -> Tensor:
@@ -186,20 +172,18 @@ class CLIP(DualEncoder):
 
     Parameters
     ----------
-    clip_folder : str
+    clip_folder, text_words : str
         Folder in the layout of ``transformers``, or a name in the hub's cache, such as
-        ``openai/clip-vit-base-patch32``; see :func:`nclib.models.pretrained.load`.
-    text_words : str
-        The data's vocabulary file, to cut its words into CLIP's byte pairs; without it the data's ids must be
-        CLIP's.
+        ``openai/clip-vit-base-patch32``; the data's vocabulary file, to cut its words into CLIP's byte pairs,
+        without which the data's ids must be CLIP's.
     finetune : {"head", "all"}
         With a folder: train a linear map on each of the frozen towers' embeddings, which changes nothing at
         the start; or train the towers. Towers from scratch are always trained.
     layers, width : int
         From scratch: layers of each tower, and width of its states, a multiple of 64.
     **common
-        Sizes; see :class:`~nclib.models.Matcher`. A folder has its own ``embed_dim``. For pictures
-        ``feature_dim`` is the numbers in a row (three times the width) and ``n_regions`` the rows.
+        Sizes, for pictures as in :class:`~nclib.models.region_words.RegionWordMatcher`. A folder has its own
+        ``embed_dim``.
 
     Attributes
     ----------
@@ -239,14 +223,9 @@ class CLIP(DualEncoder):
             clip = load("clip", folder, "clip_folder", finetune=not self.frozen)
             self.needs_regions, self.embed_dim = self.n_regions, clip.config.projection_dim
             scale = clip.logit_scale.detach()
-            known = clip.config.text_config.vocab_size
-            pieces = table_of(
-                folder, "clip_folder", known, words_file=self.text_words, vocab_size=self.vocab_size
-            )
-            self.image_tower: nn.Module = PretrainedImages(
-                clip, folder, self.feature_dim, finetune=not self.frozen
-            )
-            self.captions: nn.Module = PretrainedCaptions(clip, pieces, finetune=not self.frozen)
+            train, data = not self.frozen, {"words_file": self.text_words, "vocab_size": self.vocab_size}
+            self.image_tower: nn.Module = PretrainedImages(clip, folder, self.feature_dim, finetune=train)
+            self.captions: nn.Module = PretrainedCaptions(clip, folder, finetune=train, **data)
         else:
             for name in ("text_words", "finetune"):
                 value = getattr(self, name)

@@ -25,7 +25,6 @@ def raw_scores(sources: Tensor, queries: Tensor) -> Tensor:
     Parameters
     ----------
     sources, queries : Tensor, (G, K, D) and (H, Q, D)
-        Source sets and query sets.
 
     Returns
     -------
@@ -47,10 +46,8 @@ def attention(
     ----------
     raw : Tensor, (G, K, H, Q)
         Inner products.
-    query_mask : Tensor, (H, Q), optional
-        1 at valid queries.
-    source_mask : Tensor, (G, K), optional
-        1 at valid sources.
+    query_mask, source_mask : Tensor, (H, Q) and (G, K), optional
+        1 where valid.
     temperature : float
         Factor before the softmax.
 
@@ -74,10 +71,8 @@ def word_attention(images: ImageEncoding, captions: CaptionEncoding, temperature
 
     Parameters
     ----------
-    images, captions
-        Encodings with regions and words.
-    temperature : float
-        The model's own ``temperature``.
+    images, captions, temperature : ImageEncoding, CaptionEncoding, float
+        With the model's own ``temperature``.
 
     Returns
     -------
@@ -95,23 +90,7 @@ def word_attention(images: ImageEncoding, captions: CaptionEncoding, temperature
     return share.permute(0, 2, 3, 1) * mask[..., None]
 
 
-def gram(sources: Tensor) -> Tensor:
-    """Gram matrix of each source set.
-
-    Parameters
-    ----------
-    sources : Tensor, (G, K, D)
-        Source sets.
-
-    Returns
-    -------
-    Tensor, (G, K, K)
-        Inner products.
-    """
-    return sources @ sources.transpose(1, 2)
-
-
-def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: Tensor) -> Tensor:
+def context_cosine(share: Tensor, raw: Tensor, gram: Tensor, query_norm: Tensor) -> Tensor:
     """Cosine of every query with its attended context, without forming the contexts.
 
     With c = sum_k a_k r_k, <q, c> is sum_k a_k <q, r_k> and |c|^2 is a^T G a with the Gram matrix G.
@@ -120,10 +99,8 @@ def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: 
     ----------
     share, raw : Tensor, (G, K, H, Q)
         Attention, and inner products of sources and queries.
-    gram_matrix : Tensor, (G, K, K)
-        See :func:`gram`.
-    query_norm : Tensor, (H, Q)
-        Lengths of the queries.
+    gram, query_norm : Tensor, (G, K, K) and (H, Q)
+        Inner products of the sources, lengths of the queries.
 
     Returns
     -------
@@ -131,88 +108,32 @@ def context_cosine(share: Tensor, raw: Tensor, gram_matrix: Tensor, query_norm: 
     """
     dot = (share * raw).sum(1)
     flat = share.flatten(2)
-    square = (flat * (gram_matrix @ flat)).sum(1).view_as(dot)
+    square = (flat * (gram @ flat)).sum(1).view_as(dot)
     # below 1e-24 the norm is clamped by the denominator anyway; the root keeps a finite slope
     return dot / (square.clamp_min(1e-24).sqrt() * query_norm).clamp_min(1e-8)
 
 
-def lse(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
-    """LogSumExp pooling over the last axis: (1 / sharpness) log sum exp(sharpness values).
+# Pools of values (..., Q) over the last axis. The mask is 1 at valid values, at least one of them; None: all.
 
-    Parameters
-    ----------
-    values : Tensor, (..., Q)
-        Scores.
-    mask : Tensor, broadcast to ``values``, optional
-        1 at valid values; at least one per row.
-    sharpness : float
-        Positive; the larger, the closer to the maximum.
 
-    Returns
-    -------
-    Tensor, (...)
-    """
+def _lse(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
+    """(1 / sharpness) log sum exp(sharpness values): the larger the sharpness, the closer to the maximum."""
     logits = sharpness * values
     if mask is not None:
         logits = logits.masked_fill(mask == 0, -math.inf)
     return torch.logsumexp(logits, -1) / sharpness
 
 
-def mean(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
-    """Mean of the valid values over the last axis.
-
-    Parameters
-    ----------
-    values : Tensor, (..., Q)
-        Scores.
-    mask : Tensor, broadcast to ``values``, optional
-        1 at valid values; at least one per row.
-    sharpness : float
-        Ignored: all pools have the same arguments.
-
-    Returns
-    -------
-    Tensor, (...)
-    """
+def _mean(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
     return values.mean(-1) if mask is None else (values * mask).sum(-1) / mask.sum(-1)
 
 
-def maximum(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
-    """Largest valid value over the last axis.
-
-    Parameters
-    ----------
-    values : Tensor, (..., Q)
-        Scores.
-    mask : Tensor, broadcast to ``values``, optional
-        1 at valid values; at least one per row.
-    sharpness : float
-        Ignored: all pools have the same arguments.
-
-    Returns
-    -------
-    Tensor, (...)
-    """
+def _maximum(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
     return (values if mask is None else values.masked_fill(mask == 0, -math.inf)).amax(-1)
 
 
-def total(values: Tensor, mask: Tensor | None, sharpness: float = 0.0) -> Tensor:
-    """Sum of the valid values over the last axis.
-
-    Parameters
-    ----------
-    values : Tensor, (..., Q)
-        Scores.
-    mask : Tensor, broadcast to ``values``, optional
-        1 at valid values.
-    sharpness : float
-        Ignored: all pools have the same arguments.
-
-    Returns
-    -------
-    Tensor, (...)
-    """
+def _total(values: Tensor, mask: Tensor | None, sharpness: float) -> Tensor:
     return (values if mask is None else values * mask).sum(-1)
 
 
-POOLS = {"lse": lse, "mean": mean, "max": maximum, "sum": total}
+POOLS = {"lse": _lse, "mean": _mean, "max": _maximum, "sum": _total}

@@ -20,7 +20,6 @@ def l2(x: Tensor) -> Tensor:
     Parameters
     ----------
     x : Tensor, (..., D)
-        Vectors.
 
     Returns
     -------
@@ -36,7 +35,6 @@ def xavier_linear(n_in: int, n_out: int) -> nn.Linear:
     Parameters
     ----------
     n_in, n_out : int
-        Width of input and output.
 
     Returns
     -------
@@ -53,32 +51,21 @@ def word_mask(lengths: tuple[int, ...], width: int, like: Tensor) -> Tensor:
 
     Parameters
     ----------
-    lengths : tuple of int, length C
-        Valid words per caption.
-    width : int
-        Words W of the padded captions.
+    lengths, width : tuple of int, length C, and int, W
     like : Tensor
         Gives number type and device.
 
     Returns
     -------
     Tensor, (C, W)
-        1 at valid words and 0 beyond.
+        1 at a caption's words and 0 beyond.
     """
     mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
     return mask.to(like.device, like.dtype, non_blocking=True)
 
 
 class RegionEncoder(nn.Module):
-    """Linear map of every region, optionally to unit length (SCAN; SGRAF, arXiv 2101.01368, Sec. 3.1).
-
-    Parameters
-    ----------
-    feature_dim, embed_dim : int
-        Width of a region feature and of an encoded region.
-    unit : bool
-        Scale every encoded region to unit length.
-    """
+    """Linear map of every region, optionally to unit length (SCAN; SGRAF, arXiv 2101.01368, Sec. 3.1)."""
 
     def __init__(self, feature_dim: int, embed_dim: int, *, unit: bool = True) -> None:
         super().__init__()
@@ -94,14 +81,8 @@ class RegionEncoder(nn.Module):
 class TextEncoder(nn.Module):
     """One-layer bidirectional GRU; a word is the mean of its two states (SCAN; SGRAF, Sec. 3.1).
 
-    Parameters
-    ----------
-    vocab_size, word_dim, embed_dim : int
-        Number of token ids, width of a word embedding, width of an encoded word.
-    dropout : float
-        Dropout on the word embeddings while training; 0.4 in SGRAF, 0 in SCAN, IMRAM and VSE.
-    unit : bool
-        Scale every encoded word to unit length.
+    ``dropout`` acts on the word embeddings while training: 0.4 in SGRAF, 0 in SCAN, IMRAM and VSE. ``unit``
+    scales every word to unit length.
     """
 
     def __init__(
@@ -115,14 +96,9 @@ class TextEncoder(nn.Module):
         self.unit = unit
 
     def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Encode captions.
+        """Encode captions as words (C, W, D), zero beyond their lengths, and sentence vectors (C, D).
 
-        Returns
-        -------
-        words : Tensor, (C, W, embed_dim)
-            W is the longest caption's length; rows beyond a caption's length are zero.
-        last : Tensor, (C, embed_dim)
-            Mean of the two directions' final states, not normalised.
+        W is the longest length; a sentence vector is the mean of both directions' final states, not unit.
         """
         width = max(tokens.lengths)
         embedded = self.dropout(self.embedding(tokens.ids[:, :width]))  # (C, W, word_dim)
@@ -138,47 +114,34 @@ class TextEncoder(nn.Module):
         return words, final.mean(0)
 
 
-class VisualGlobal(nn.Module):
-    """Attention pooling of regions under a gate from their mean (SGRAF, Sec. 3.1).
+class GlobalPooling(nn.Module):
+    """Attention pooling of fragments under a gate from their mean (SGRAF, Sec. 3.1).
 
-    Batch normalisation of the regions takes the region slot as its channel, so the number of regions
-    is fixed when the model is built.
+    With ``n_regions`` the fragments are normalised over the batch with the region slot as channel, so that
+    their number is fixed when the model is built; words are not.
     """
 
-    def __init__(self, dim: int, n_regions: int, *, dropout: float = 0.4) -> None:
+    def __init__(self, dim: int, n_regions: int | None = None, *, dropout: float = 0.4) -> None:
         super().__init__()
-        self.local = xavier_linear(dim, dim)
-        self.local_norm = nn.BatchNorm1d(n_regions)
-        self.mean = xavier_linear(dim, dim)
-        self.mean_norm = nn.BatchNorm1d(dim)
+        norms: list[nn.Module] = [nn.Identity(), nn.Identity()]
+        if n_regions is not None:
+            norms = [nn.BatchNorm1d(n_regions), nn.BatchNorm1d(dim)]
+        self.local, self.local_norm = xavier_linear(dim, dim), norms[0]
+        self.mean, self.mean_norm = xavier_linear(dim, dim), norms[1]
         self.score = xavier_linear(dim, 1)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, regions: Tensor) -> Tensor:
-        """Pool (B, R, D) to unit vectors (B, D)."""
-        local = self.dropout(torch.tanh(self.local_norm(self.local(regions))))  # (B, R, D)
-        gate = self.dropout(torch.tanh(self.mean_norm(self.mean(regions.mean(1)))))  # (B, D)
-        weight = torch.softmax(self.score(local * gate[:, None]), dim=1)  # (B, R, 1)
-        return l2((weight * regions).sum(1))
-
-
-class TextGlobal(nn.Module):
-    """Attention pooling of words under a gate from their mean (SGRAF, Sec. 3.1); no batch norm."""
-
-    def __init__(self, dim: int, *, dropout: float = 0.4) -> None:
-        super().__init__()
-        self.local = xavier_linear(dim, dim)
-        self.mean = xavier_linear(dim, dim)
-        self.score = xavier_linear(dim, 1)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, words: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        """Pool (C, W, D) with ``lengths`` valid words each to unit vectors (C, D)."""
-        mask = word_mask(lengths, words.shape[1], words)[..., None]  # (C, W, 1)
-        words = words * mask
-        mean = words.sum(1) / mask.sum(1)  # (C, D)
-        local = self.dropout(torch.tanh(self.local(words)))  # (C, W, D)
-        gate = self.dropout(torch.tanh(self.mean(mean)))  # (C, D)
-        score = self.score(local * gate[:, None])  # (C, W, 1)
-        weight = torch.softmax(score.masked_fill(mask == 0, -math.inf), dim=1)
-        return l2((weight * words).sum(1))
+    def forward(self, x: Tensor, lengths: tuple[int, ...] | None = None) -> Tensor:
+        """Pool (B, n, D), with ``lengths`` valid rows each, to unit vectors (B, D)."""
+        mask = None if lengths is None else word_mask(lengths, x.shape[1], x)[..., None]  # (B, n, 1)
+        mean = None
+        if mask is not None:
+            x = x * mask
+            mean = x.sum(1) / mask.sum(1)  # (B, D)
+        local = self.dropout(torch.tanh(self.local_norm(self.local(x))))  # (B, n, D)
+        mean = x.mean(1) if mean is None else mean  # not before: gradients add up in the order of use
+        gate = self.dropout(torch.tanh(self.mean_norm(self.mean(mean))))  # (B, D)
+        score = self.score(local * gate[:, None])  # (B, n, 1)
+        if mask is not None:
+            score = score.masked_fill(mask == 0, -math.inf)
+        return l2((torch.softmax(score, dim=1) * x).sum(1))

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import SIZES, Index, Matcher
-from nclib.models.options import option
+from nclib.models.base import SIZES, Index, Matcher, option
 from nclib.models.registry import register
 from nclib.models.sgraf import SAF, SGR
 
@@ -46,20 +45,12 @@ class JointEncoding:
         return JointEncoding(tuple(type(member[0]).concat(member) for member in members))
 
 
-def mean_probability_logit(logits: Sequence[Tensor]) -> Tensor:
-    """Logit of the mean of ``sigmoid(logits)``, exact where a sigmoid would round to 1.
-
-    Parameters
-    ----------
-    logits : sequence of Tensor, (...)
-        One tensor per model, of equal shapes; at least one.
-
-    Returns
-    -------
-    Tensor, (...)
-    """
-    stacked = torch.stack(list(logits))
-    return torch.logsumexp(F.logsigmoid(stacked), 0) - torch.logsumexp(F.logsigmoid(-stacked), 0)
+def _mean(scores: Sequence[Tensor], logits: bool) -> Tensor:
+    """Mean of ``sigmoid(scores)``, or its logit, exact where a sigmoid would round to 1; shapes (...)."""
+    stacked = torch.stack(list(scores))
+    if logits:
+        return torch.logsumexp(F.logsigmoid(stacked), 0) - torch.logsumexp(F.logsigmoid(-stacked), 0)
+    return torch.sigmoid(stacked).mean(0)
 
 
 @register("sgraf", summary="mean similarity of an SGR and a SAF model", paper="AAAI 2021")
@@ -68,10 +59,8 @@ class SGRAF(Matcher):
 
     Parameters
     ----------
-    steps : int
-        Steps of graph reasoning of the SGR part.
-    **common
-        Sizes and options of both; see :class:`~nclib.models.sgraf.SimilarityNodes`.
+    steps, **common
+        As in :class:`~nclib.models.sgraf.SGR`; SAF takes all of them but ``steps``.
     """
 
     steps: int = option(3, low=1)
@@ -105,11 +94,8 @@ class SGRAF(Matcher):
         chunk: int | None = None,
     ) -> Tensor:
         """Return the mean of the members' similarities (B, C), or its logit."""
-        scores = [
-            member.similarity(i, c, logits=True, chunk=chunk)
-            for member, i, c in zip(self.members, images.parts, captions.parts, strict=True)
-        ]
-        return mean_probability_logit(scores) if logits else torch.sigmoid(torch.stack(scores)).mean(0)
+        parts = zip(self.members, images.parts, captions.parts, strict=True)
+        return _mean([m.similarity(i, c, logits=True, chunk=chunk) for m, i, c in parts], logits)
 
     @property
     def pair_dim(self) -> int:
@@ -126,5 +112,4 @@ class SGRAF(Matcher):
     ) -> Tensor:
         """Return the mean of the members' similarities of image i and caption i, (n,), or its logit."""
         parts = zip(self.members, images.parts, captions.parts, strict=True)
-        scores = [member.paired_similarity(i, c, logits=True) for member, i, c in parts]
-        return mean_probability_logit(scores) if logits else torch.sigmoid(torch.stack(scores)).mean(0)
+        return _mean([member.paired_similarity(i, c, logits=True) for member, i, c in parts], logits)

@@ -44,20 +44,12 @@ class Grouped:
         back[self.order] = torch.arange(len(self.order), device=self.order.device)
         return torch.cat(list(tensors), dim).index_select(dim, back)
 
-
-def compute(function: Callable[..., Any], *inputs: Any, again: bool) -> Any:
-    """Call a function.
-
-    Parameters
-    ----------
-    function, *inputs
-        Without random numbers.
-    again : bool
-        Keep the inputs only, and compute again in the backward pass.
-    """
-    if again:
-        return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
-    return function(*inputs)
+    @staticmethod
+    def compute(function: Callable[..., Any], *inputs: Any, again: bool) -> Any:
+        """Call a function without random numbers; ``again``: keep no results for the backward pass."""
+        if again:
+            return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return function(*inputs)
 
 
 def buckets(counts: dict[int, int], *, group_cost: float) -> list[tuple[int, int]]:
@@ -68,10 +60,8 @@ def buckets(counts: dict[int, int], *, group_cost: float) -> list[tuple[int, int
 
     Parameters
     ----------
-    counts : dict
-        Captions per length.
-    group_cost : float
-        Fixed cost of a run, in units of one word of one caption.
+    counts, group_cost : dict, float
+        Captions per length; fixed cost of a run, in units of one word of one caption.
 
     Returns
     -------
@@ -106,14 +96,10 @@ def group_captions(
 
     Parameters
     ----------
-    lengths : tuple of int
-        Valid words per caption.
-    group_cost : float
-        See :func:`buckets`; 0 gives one group per length.
-    max_words : int
-        Largest number of nodes (words and one more per caption) in a group.
-    max_captions : int, optional
-        Largest number of captions in a group.
+    lengths, group_cost : tuple of int, float
+        Valid words per caption; see :func:`buckets`, 0 gives one group per length.
+    max_words, max_captions : int
+        Largest number of nodes (words and one more per caption), and of captions, in a group.
 
     Returns
     -------

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.models.cross import attention, context_cosine, gram, mean, raw_scores
+from nclib.models.base import option
+from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
 from nclib.models.encoders import l2
-from nclib.models.options import option
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
@@ -35,63 +35,6 @@ class MemoryUnit(nn.Module):
         return query, context, torch.cat([self.output.bias, self.gate.bias])
 
 
-def branch_scores(
-    unit: MemoryUnit,
-    sources: Tensor,
-    source_mask: Tensor | None,
-    queries: Tensor,
-    query_mask: Tensor | None,
-    *,
-    steps: int,
-    temperature: float,
-    normalise: bool,
-) -> Tensor:
-    """Sum over the rounds of the mean cosine of the first queries with their attended contexts.
-
-    The contexts are never formed: their cosines need inner products only, and the maps are applied to the
-    sources before mixing, W c = sum_k a_k W r_k.
-
-    Parameters
-    ----------
-    unit : MemoryUnit
-        Update of the queries between rounds.
-    sources, queries : Tensor, (G, K, D) and (H, Q, D)
-        Source sets and query sets.
-    source_mask, query_mask : Tensor, (G, K) and (H, Q), optional
-        1 where valid.
-    steps : int
-        Rounds.
-    temperature : float
-        Attention temperature.
-    normalise : bool
-        Scale updated queries to unit length.
-
-    Returns
-    -------
-    Tensor, (G, H)
-        Scores of all source sets and query sets, within [-``steps``, ``steps``].
-    """
-    n_sets, n_sources, dim = sources.shape
-    n_queries, size, _ = queries.shape
-    of_query, of_context, bias = unit.halves()
-    mapped = F.linear(sources, of_context)  # (G, K, 2 D)
-    first = raw_scores(sources, queries)  # (G, K, H, Q)
-    gram_matrix, norm = gram(sources), torch.linalg.vector_norm(queries, dim=-1)
-    raw, current = first, queries.reshape(1, n_queries * size, dim)  # the same for all sets in round 1
-    rounds = []
-    for step in range(steps):
-        share = attention(raw, query_mask, source_mask, temperature)
-        rounds.append(mean(context_cosine(share, first, gram_matrix, norm), query_mask))
-        if step < steps - 1:
-            mixed = share.flatten(2).transpose(1, 2) @ mapped  # (G, H Q, 2 D)
-            output, gate = (mixed + F.linear(current, of_query, bias)).chunk(2, dim=-1)
-            gate = torch.sigmoid(gate)
-            current = gate * current + (1 - gate) * torch.tanh(output)  # (G, H Q, D)
-            current = l2(current) if normalise else current
-            raw = (sources @ current.transpose(1, 2)).view(n_sets, n_sources, n_queries, size)
-    return torch.stack(rounds).sum(0)
-
-
 @register("imram", summary="iterative cross attention with a gated memory", paper="CVPR 2020")
 class IMRAM(FragmentMatcher):
     """Rounds of cross attention whose queries take up what they attended to; scores of all rounds are summed.
@@ -100,10 +43,8 @@ class IMRAM(FragmentMatcher):
     ----------
     branch : {"full", "text", "image"}
         Words query regions ("text"), regions query words ("image"), or the sum of both.
-    steps : int
-        Rounds.
-    temperature : float
-        Attention temperature; 9 for Flickr30K, 11 for COCO in the official code.
+    steps, temperature : int, float
+        Rounds; attention temperature, 9 for Flickr30K and 11 for COCO in the official code.
     normalise : bool
         Scale updated queries to unit length (off in the official settings).
     **common
@@ -123,14 +64,34 @@ class IMRAM(FragmentMatcher):
         self.memory = nn.ModuleDict({side: MemoryUnit(self.embed_dim) for side in sides})
 
     def _side(self, side: str, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
-        """Scores (B, n) of one branch."""
-        unit = self.memory[side]
-        if not isinstance(unit, MemoryUnit):
-            raise TypeError(f"memory[{side!r}] must be a MemoryUnit")
+        """Scores (B, n) of one branch.
+
+        The sum over the rounds of the mean cosine of the first queries with their attended contexts. These
+        are never formed: their cosines need inner products only, and the maps are applied to the sources
+        before mixing, W c = sum_k a_k W r_k.
+        """
+        unit: Any = self.memory[side]
         sets = (regions, None, words, mask) if side == "text" else (words, mask, regions, None)
-        scores = branch_scores(
-            unit, *sets, steps=self.steps, temperature=self.temperature, normalise=self.normalise
-        )
+        sources, source_mask, queries, query_mask = sets
+        n_sets, n_sources, dim = sources.shape
+        n_queries, size, _ = queries.shape
+        of_query, of_context, bias = unit.halves()
+        mapped = F.linear(sources, of_context)  # (G, K, 2 D)
+        first = raw_scores(sources, queries)  # (G, K, H, Q)
+        mean, gram, norm = POOLS["mean"], sources @ sources.mT, torch.linalg.vector_norm(queries, dim=-1)
+        raw, current = first, queries.reshape(1, n_queries * size, dim)  # the same for all sets in round 1
+        rounds = []
+        for step in range(self.steps):
+            share = attention(raw, query_mask, source_mask, self.temperature)
+            rounds.append(mean(context_cosine(share, first, gram, norm), query_mask, 0.0))
+            if step < self.steps - 1:
+                mixed = share.flatten(2).transpose(1, 2) @ mapped  # (G, H Q, 2 D)
+                output, gate = (mixed + F.linear(current, of_query, bias)).chunk(2, dim=-1)
+                gate = torch.sigmoid(gate)
+                current = gate * current + (1 - gate) * torch.tanh(output)  # (G, H Q, D)
+                current = l2(current) if self.normalise else current
+                raw = (sources @ current.transpose(1, 2)).view(n_sets, n_sources, n_queries, size)
+        scores = torch.stack(rounds).sum(0)
         return scores if side == "text" else scores.t()
 
     def pair_scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:

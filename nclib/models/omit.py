@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
-from nclib.models.grouping import Group, Grouped, compute, group_captions
+from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.omit_matching import (
     MARGINALS,
     MATCHINGS,
@@ -30,8 +30,7 @@ from nclib.models.omit_matching import (
     compare,
     mean_scale,
 )
-from nclib.models.omit_text import SHORTEST, TEXTS, augment, gru_with_mask, pretrained_words
-from nclib.models.options import option, required_path, used_with
+from nclib.models.omit_text import SHORTEST, TEXTS, augment, text_encoder
 from nclib.models.pvse import FragmentAttention
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder
@@ -60,18 +59,13 @@ GROUP_WORDS, SLAB_ENTRIES = 1024, 1 << 20
 
 @dataclass(frozen=True)
 class OMITImages(ImageEncoding):
-    """Encoded images: unit regions and their unit mean.
+    """Encoded images: unit regions, their lengths before that, and their unit mean.
 
-    Parameters
-    ----------
-    norms : Tensor, (B, K), optional
-        Lengths of the regions before they were scaled to unit length.
-    spread : Tensor, (B, D), optional
-        Logarithm of the standard deviations, for ``matching="pem"``.
+    For ``matching="pem"`` also the logarithm of the standard deviations, ``spread``.
     """
 
-    norms: Tensor | None = None
-    spread: Tensor | None = None
+    norms: Tensor | None = None  # (B, K)
+    spread: Tensor | None = None  # (B, D)
 
     ragged: ClassVar[tuple[str, ...]] = ("regions", "norms")  # training masks some of them
 
@@ -114,24 +108,18 @@ class OMIT(Matcher):
     marginals : {"uni", "intra", "inter", "norm"}
         Weights of the fragments in transport: uniform, by the cosine with the own or the other side's global
         vector, or by their length before normalisation (Table 5).
-    lam : float
-        Weight lambda of the entropy (Eq. 2).
-    iterations : int
-        Row and column updates T of the scaling loop (Alg. A1).
+    lam, iterations : float, int
+        Weight lambda of the entropy (Eq. 2); row and column updates T of the scaling loop (Alg. A1).
     sinkhorn : {"released", "log"}
         The loop of the official code, which adds 1e-6 to every sum and thereby drops regions far from all
         words, or exact scaling. Scores differ by up to 0.1 at the paper's lambda: do not mix them.
     dustbin_mass : float or str
         ``"uniform"``: a dustbin weighs as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1) (the paper
         gives no masses); ``"half"``: 1/2 each; a number m: m / (1 + m) each.
-    tau : float
-        Temperature of ``marginals="intra"`` and ``"inter"`` (1 in the paper).
-    attention_tau : float
-        Temperature of cross attention (0.1 in the paper).
-    features : {"region", "grid"}
-        Kind of the fragments; decides the share left out in training, 0.4 or 0.2.
-    mask_ratio : float, optional
-        Another share, in [0, 1).
+    tau, attention_tau : float
+        Temperatures of ``marginals="intra"`` and ``"inter"`` (1 in the paper) and of cross attention (0.1).
+    features, mask_ratio : {"region", "grid"}, float
+        Kind of the fragments; decides the share left out in training, 0.4 or 0.2. Another share, in [0, 1).
     image_encoder : {"mlp", "linear", "identity"}
         Linear map plus a two-layer network (the paper's), linear map, or the features as they are.
     image_global : {"mean", "first"}
@@ -144,10 +132,8 @@ class OMIT(Matcher):
     text_folder, text_words : str
         For ``text="bert"`` and ``"clip"``: the pretrained model, and the data's vocabulary file; see
         :class:`nclib.models.pretrained.PretrainedText`.
-    finetune : bool
-        Train the transformer too; otherwise only the linear map after it.
-    augment_captions : bool
-        Change captions at random in training.
+    finetune, augment_captions : bool
+        Train the transformer, and not only the linear map after it; change captions at random in training.
     word_vectors : str, optional
         For ``text="bigru"``: ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN
         where unknown.
@@ -202,13 +188,22 @@ class OMIT(Matcher):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         matching, kind, width = self.matching, MATCHINGS[self.matching], self.embed_dim
-        self.local_mass = mass_of_dustbin(self.dustbin_mass)
+        self.local_mass = _mass_of_dustbin(self.dustbin_mass)
         if self.mask_ratio is None:
             self.mask_ratio = MASK_RATIO[self.features]
         self.captions_are = TEXTS[self.text]
         self.augments = self.augment_captions and self.captions_are.augmented
         self.fragment_encoder = IMAGE_ENCODERS[self.image_encoder](self.feature_dim, width)
-        self.text_encoder = self._text_encoder()
+        # a path that the text encoder lacks, and options without effect, are refused
+        kinds = ("text", self.text, "bert", "clip")
+        used_with("text_folder", self.text_folder, *kinds, needed=True)
+        used_with("text_words", self.text_words, *kinds)
+        used_with("finetune", self.finetune, *kinds, usual=False)
+        used_with("word_vectors", self.word_vectors or "", "text", self.text, "bigru")
+        sizes = (self.vocab_size, width, self.word_dim)
+        paths: dict[str, Any] = {"folder": self.text_folder, "words_file": self.text_words}
+        paths["word_vectors"] = self.word_vectors or ""
+        self.text_encoder = text_encoder(self.text, *sizes, **paths, finetune=self.finetune)
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
             self.image_pool, self.text_pool = FragmentAttention(width), FragmentAttention(width)
@@ -216,26 +211,6 @@ class OMIT(Matcher):
             self.image_prompt, self.text_prompt = (
                 nn.Parameter(torch.randn(width) * width**-0.5) for _ in range(2)
             )
-
-    def _text_encoder(self) -> nn.Module:
-        """Build the text encoder; refuse a path that it needs and lacks, and options without effect."""
-        text = self.text
-        required_path("text_folder", self.text_folder, "text", text, "bert", "clip")
-        used_with("text_words", self.text_words, "", "text", text, "bert", "clip")
-        used_with("finetune", self.finetune, False, "text", text, "bert", "clip")
-        used_with("word_vectors", self.word_vectors or "", "", "text", text, "bigru")
-        if text == "bigru":
-            return gru_with_mask(
-                self.vocab_size, self.embed_dim, self.word_dim, word_vectors=self.word_vectors or ""
-            )
-        return pretrained_words(
-            text,
-            self.vocab_size,
-            self.embed_dim,
-            text_folder=self.text_folder,
-            text_words=self.text_words,
-            finetune=self.finetune,
-        )
 
     # -- encoding -------------------------------------------------------------------------------------------
 
@@ -252,7 +227,7 @@ class OMIT(Matcher):
         norms = torch.linalg.vector_norm(x, dim=-1)[:, lead:]
         regions = unit[:, lead:]
         vectors = unit[:, 0] if lead else l2(regions.mean(1))
-        spread = l2(vectors + pooled(self.image_pool, regions)) if self.matching == "pem" else None
+        spread = l2(vectors + _pooled(self.image_pool, regions)) if self.matching == "pem" else None
         return OMITImages(vectors, regions, norms, spread)
 
     def _leave_out(self, images: Tensor, lead: int) -> Tensor:
@@ -282,7 +257,7 @@ class OMIT(Matcher):
         norms = torch.linalg.vector_norm(x + absent[..., None], dim=-1) * mask
         words = x * mask[..., None] / (norms + absent + EPS)[..., None]
         vectors = l2(whole) if lead else l2(words.sum(1) / mask.sum(1, keepdim=True))
-        spread = l2(vectors + pooled(self.text_pool, words, mask)) if self.matching == "pem" else None
+        spread = l2(vectors + _pooled(self.text_pool, words, mask)) if self.matching == "pem" else None
         return OMITCaptions(vectors, lengths, words, norms, spread)
 
     def _sides(
@@ -292,11 +267,8 @@ class OMIT(Matcher):
         words = words.to(self.dtype)
         mask = word_mask(captions.lengths, words.shape[1], words)
         image = {"vectors": l2(images.vectors.to(self.dtype)), "regions": regions.to(self.dtype)}
-        caption = {
-            "vectors": l2(captions.vectors.to(self.dtype)),
-            "words": words * mask[..., None],
-            "mask": mask,
-        }
+        caption = {"vectors": l2(captions.vectors.to(self.dtype)), "mask": mask}
+        caption["words"] = words * mask[..., None]
         for side, encoding in ((image, images), (caption, captions)):
             norms = getattr(encoding, "norms", None)
             if norms is not None:
@@ -358,7 +330,7 @@ class OMIT(Matcher):
             grouped, columns = Grouped(groups, device), []
             for group, part in zip(groups, self._parts(caption, grouped, groups), strict=True):
                 if training:
-                    columns.append(compute(self._block, image, part, again=again))
+                    columns.append(grouped.compute(self._block, image, part, again=again))
                 else:
                     columns.append(self._slab_by_slab(image, part, group))
             return grouped.join(columns)
@@ -370,9 +342,8 @@ class OMIT(Matcher):
         split = {name: grouped.split(tensor) for name, tensor in caption.items()}
         parts = []
         for i, group in enumerate(groups):
-            widths = dict.fromkeys(("words", "mask", "norms"), group.width) | {
-                "queries": group.width + beyond
-            }
+            w = group.width
+            widths = {"words": w, "mask": w, "norms": w, "queries": w + beyond}
             parts.append({k: v[i][:, : widths[k]] if k in widths else v[i] for k, v in split.items()})
         return parts
 
@@ -384,16 +355,11 @@ class OMIT(Matcher):
         slabs = zip(*(v.split(slab) for v in image.values()), strict=True)
         return torch.cat([self._block(dict(zip(image, v, strict=True)), part) for v in slabs])
 
-    @property
-    def _bins(self) -> bool:
-        """Whether dustbins stand before the fragments."""
-        return bool(MATCHINGS[self.matching].dustbin)
-
     def _block(self, image: Side, caption: Side, plain: bool = False) -> Tensor:
         """Scores (B, C) of captions side by side."""
         kind = MATCHINGS[self.matching]
         if kind.family == "attention":
-            return attention_scores(image, caption, self.attention_tau, self._bins)
+            return attention_scores(image, caption, self.attention_tau, bool(kind.dustbin))
         s, p, q = self._problem(image, caption)
         return transport_scores(
             s, p, q, lam=self.lam, iterations=self.iterations, loop=self.sinkhorn, skip=kind.skip, plain=plain
@@ -402,7 +368,7 @@ class OMIT(Matcher):
     def _problem(self, image: Side, caption: Side) -> tuple[Tensor, Tensor, Tensor]:
         """Cosines (B, n, m, C) and marginals of the transport, dustbins first if there are any."""
         p, q = MARGINALS[self.marginals](image, caption, self.tau)
-        if self._bins:
+        if MATCHINGS[self.matching].dustbin:
             p, q = add_dustbins(p, q, caption["mask"], self.local_mass)
         return compare(image, caption), p, q
 
@@ -422,8 +388,8 @@ class OMIT(Matcher):
         wide, long = getattr(images, "spread", None), getattr(captions, "spread", None)
         if wide is None or long is None:
             image, caption = self._sides(images, captions)
-            wide = l2(v + pooled(self.image_pool, image["regions"]))
-            long = l2(t + pooled(self.text_pool, caption["words"], caption["mask"]))
+            wide = l2(v + _pooled(self.image_pool, image["regions"]))
+            long = l2(t + _pooled(self.text_pool, caption["words"], caption["mask"]))
         # minus 1: the difference is the same, and small numbers do not cancel
         return torch.cat([v, torch.expm1(wide)], 1), torch.cat([t, torch.expm1(long)], 1)
 
@@ -439,14 +405,14 @@ class OMIT(Matcher):
     ) -> Tensor:
         """Return products of unit vectors with ``matching="vse"``, else the score as a vector of length 1."""
         if self.matching == "vse":
-            return cosine_pairs(images, captions, paired)
+            return self.cosine_products(images, captions, paired)
         return super().pair_vectors(images, captions, paired=paired)
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
     ) -> Tensor:
         """Compare image i with caption i only, (n,); ``logits`` changes nothing here."""
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         with torch.autocast(images.vectors.device.type, enabled=False):
             if MATCHINGS[self.matching].family == "vector":
                 v, t = self._vectors(images, captions)
@@ -461,21 +427,10 @@ class OMIT(Matcher):
     def transport_problem(
         self, images: ImageEncoding, captions: CaptionEncoding
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the cosines and weights that are transported, dustbins first if there are any.
+        """Return what is transported, dustbins first if there are any.
 
-        Parameters
-        ----------
-        images : ImageEncoding
-            B pictures.
-        captions : CaptionEncoding
-            C captions.
-
-        Returns
-        -------
-        similarity : Tensor, (B, C, n, m)
-            Cosines of the n regions and m words.
-        row_weights, column_weights : Tensor, (B, C, n) and (B, C, m)
-            Marginals of the plan, alpha and beta of Eq. 1.
+        That is the cosines (B, C, n, m) of n regions and m words, and the marginals of the plan (B, C, n) and
+        (B, C, m), alpha and beta of Eq. 1.
         """
         s, p, q = self._problem(*self._sides(images, captions))
         p, q = (x.expand(len(s), x.shape[1], s.shape[3]).permute(0, 2, 1) for x in (p, q))
@@ -491,21 +446,12 @@ class OMIT(Matcher):
         iterations: int | None = None,
         sinkhorn: str | None = None,
     ) -> Tensor:
-        """Return how every pair is aligned, for figures and measurements.
+        """Return how every pair is aligned, (B, C, n, m), for figures and measurements.
 
-        Parameters
-        ----------
-        images, captions
-            Encodings of this model.
-        lam, iterations, sinkhorn
-            Other values than the model's, for transport.
-
-        Returns
-        -------
-        Tensor, (B, C, n, m)
-            The plans; for cross attention the shares divided by the number of words, so that a word's column
-            sums to what a plan with uniform weights gives it. Row 0 (and for transport column 0) belong to
-            the dustbin where the matching has one. Zero at padding.
+        These are the plans; for cross attention the shares divided by the number of words, so that a word's
+        column sums to what a plan with uniform weights gives it. Row 0 (and for transport column 0) belong to
+        the dustbin where the matching has one. Zero at padding. For transport ``lam``, ``iterations`` and
+        ``sinkhorn`` may differ from the model's.
 
         Raises
         ------
@@ -541,52 +487,22 @@ class OMIT(Matcher):
         if kind.family != "transport" or not kind.dustbin:
             raise ValueError(f"matching={self.matching!r} is not transport with dustbins")
         plans = self.alignments(images, captions)
-        parts = {
-            "local": plans[..., 1:, 1:],
-            "to_words": plans[..., :1, 1:],
-            "to_regions": plans[..., 1:, :1],
-        }
+        local, to_words, to_regions = plans[..., 1:, 1:], plans[..., :1, 1:], plans[..., 1:, :1]
+        parts = {"local": local, "to_words": to_words, "to_regions": to_regions}
         return {k: v.sum((-2, -1)) for k, v in parts.items()} | {"between": plans[..., 0, 0]}
 
 
-def pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean of fragments under the weights of one head (PCME, arXiv 2101.05068, Sec. 3.2).
+def _pooled(pool: FragmentAttention, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean (B, D) of fragments (B, n, D), ``mask`` 1 at valid ones, under the weights of one head.
 
-    Parameters
-    ----------
-    pool : FragmentAttention
-        With one head.
-    x : Tensor, (B, n, D)
-        Fragments.
-    mask : Tensor, (B, n), optional
-        1 at valid fragments; at least one per row.
-
-    Returns
-    -------
-    Tensor, (B, D)
+    As in PCME (arXiv 2101.05068, Sec. 3.2).
     """
     share = pool.logits(x, mask).squeeze(-1).softmax(1)  # (B, n)
     return (share[..., None] * x).sum(1)
 
 
-def mass_of_dustbin(value: float | str) -> float | None:
-    """Mass of a dustbin beside local mass 1.
-
-    Parameters
-    ----------
-    value : float or {"uniform", "half"}
-        Positive mass; ``"half"`` is 1.
-
-    Returns
-    -------
-    float or None
-        None for ``"uniform"``: the mass depends on the number of fragments.
-
-    Raises
-    ------
-    ValueError
-        If the value is neither a positive number nor one of these names.
-    """
+def _mass_of_dustbin(value: float | str) -> float | None:
+    """Mass of a dustbin beside local mass 1; None where it depends on the number of fragments."""
     if value == "uniform":
         return None
     mass = 1.0 if value == "half" else value

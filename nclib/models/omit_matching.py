@@ -136,10 +136,8 @@ def add_dustbins(p: Tensor, q: Tensor, mask: Tensor, mass: float | None) -> tupl
 
     Parameters
     ----------
-    p, q : Tensor, (B or 1, K, C or 1) and (B or 1, W, C)
-        Marginals: sums of 1 over dimension 1.
-    mask : Tensor, (C, W)
-        1 at words.
+    p, q, mask : Tensor, (B or 1, K, C or 1), (B or 1, W, C) and (C, W)
+        Marginals, with sums of 1 over dimension 1; 1 at words.
     mass : float, optional
         m gives a dustbin m / (1 + m). None: as much as a uniform fragment, 1 / (K + 1) and 1 / (L + 1).
 
@@ -161,21 +159,11 @@ def add_dustbins(p: Tensor, q: Tensor, mask: Tensor, mass: float | None) -> tupl
 
 @dataclass(frozen=True)
 class Matching:
-    """A matching type.
+    """A matching type."""
 
-    Parameters
-    ----------
-    family : {"vector", "attention", "transport"}
-        Compare one vector per side; attend from words to regions; transport.
-    dustbin : {"", "global", "prompt"}
-        What joins the fragments: nothing, the global vectors, or two learned vectors.
-    collects_dustbins : bool
-        Whether similarity with a dustbin counts.
-    """
-
-    family: str
-    dustbin: str = ""
-    collects_dustbins: bool = False
+    family: str  # "vector": compare one per side; "attention": from words to regions; "transport"
+    dustbin: str = ""  # joins the fragments: "global": the global vectors; "prompt": two learned vectors
+    collects_dustbins: bool = False  # similarity with a dustbin counts
 
     @property
     def skip(self) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import TextEncoder
 from nclib.models.pretrained import PretrainedText, load_tokenizer
-from nclib.models.vse_inf import keep_rows
+from nclib.models.vse_inf import change_words
 
 MASKED, REPLACED, DELETED = 0.10, 0.02, 0.08
 """Shares of tokens that become the mask word, become a random word, or vanish (Sec. 4.1)."""
@@ -19,89 +21,72 @@ SHORTEST = 5
 """Captions with fewer words, start and end not counted, stay unchanged before a GRU (official code)."""
 
 
-def gru_with_mask(vocab_size: int, embed_dim: int, word_dim: int, *, word_vectors: str = "") -> TextEncoder:
-    """Return a bidirectional GRU whose id ``vocab_size`` is the mask word.
+def text_encoder(
+    kind: str, vocab_size: int, embed_dim: int, word_dim: int, *, word_vectors: str, **pretrained: Any
+) -> nn.Module:
+    """Build a text encoder that keeps the lengths of its words.
 
-    Embeddings start from a normal distribution, or from the rows of a ``.npy`` file; all of them train (the
-    official code means to freeze them and does not).
+    Id ``vocab_size`` is the mask word. In BERT that is [MASK] of the folder's tokenizer or, where the data's
+    ids are BERT's, id 3 (``<unk>``); CLIP has none. Embeddings of the BiGRU start from a normal distribution,
+    or from the rows of a file; all of them train (the official code means to freeze them and does not).
 
     Parameters
     ----------
+    kind : {"bigru", "bert", "clip"}
     vocab_size, embed_dim, word_dim : int
-        Token ids of the data, width of an encoded word and of a word embedding.
+        Token ids of the data, width of an encoded word, and of a word embedding of the BiGRU.
     word_vectors : str
         ``.npy`` file of at most ``vocab_size + 1`` rows of ``word_dim`` numbers; rows of NaN change nothing.
+    **pretrained
+        ``folder``, ``words_file`` and ``finetune`` of :class:`~nclib.models.pretrained.PretrainedText`.
 
     Returns
     -------
-    TextEncoder
-        With ``vocab_size + 1`` embeddings; its words do not have unit length.
-
-    Raises
-    ------
-    ValueError
-        If the width of the word vectors differs or there are too many.
-    """
-    encoder = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
-    torch.nn.init.normal_(encoder.embedding.weight)
-    if word_vectors:
-        vectors, weight = np.load(word_vectors, allow_pickle=False), encoder.embedding.weight
-        if vectors.ndim != 2 or vectors.shape[1] != word_dim or len(vectors) > vocab_size + 1:
-            raise ValueError(
-                f"word_vectors must be (at most {vocab_size + 1}, {word_dim}): one row per word of the "
-                f"vocabulary and word_dim columns, got {vectors.shape}"
-            )
-        known = torch.from_numpy(~np.isnan(vectors).any(1))
-        with torch.no_grad():
-            weight[: len(vectors)][known] = torch.from_numpy(vectors.astype(np.float32))[known].to(weight)
-    return encoder
-
-
-def pretrained_words(
-    kind: str, vocab_size: int, embed_dim: int, *, text_folder: str, text_words: str, finetune: bool
-) -> PretrainedText:
-    """Return a pretrained text encoder that keeps the lengths of its words.
-
-    In BERT id ``vocab_size`` is the mask word: [MASK] of the folder's tokenizer or, where the data's ids are
-    BERT's, id 3 (``<unk>``). CLIP has no mask word.
-
-    Parameters
-    ----------
-    kind, vocab_size, embed_dim, text_folder, text_words, finetune
-        As in :class:`~nclib.models.pretrained.PretrainedText`.
-
-    Returns
-    -------
-    PretrainedText
+    TextEncoder or PretrainedText
 
     Raises
     ------
     ValueError
         If a file is missing or does not fit, or BERT's tokenizer lacks [MASK].
     """
-    paths = {"folder": text_folder, "words_file": text_words}
-    encoder = PretrainedText(vocab_size, embed_dim, kind=kind, **paths, unit=False, finetune=finetune)
+    if kind == "bigru":
+        gru = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
+        torch.nn.init.normal_(gru.embedding.weight)
+        if word_vectors:
+            _fill(gru.embedding.weight, np.load(word_vectors, allow_pickle=False))
+        return gru
+    encoder = PretrainedText(vocab_size, embed_dim, kind=kind, unit=False, **pretrained)
     if kind == "bert":
-        piece = load_tokenizer(text_folder, "text_folder").mask_token_id if text_words else 3
+        folder, cut = pretrained["folder"], bool(pretrained["words_file"])
+        piece = load_tokenizer(folder, "text_folder").mask_token_id if cut else 3
         if piece is None or piece >= encoder.tower.config.vocab_size:
-            raise ValueError(f"text_folder={text_folder!r} lacks [MASK]")
+            raise ValueError(f"text_folder={folder!r} lacks [MASK]")
         row = torch.full_like(encoder.pieces[:1], -1)
         row[0, 0] = piece
         encoder.pieces = torch.cat([encoder.pieces, row])
     return encoder
 
 
+def _fill(weight: Tensor, vectors: np.ndarray) -> None:
+    """Copy word vectors (at most rows, dim) into the first rows of weights (rows, dim), but no row of NaN."""
+    rows, dim = weight.shape
+    if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
+        raise ValueError(
+            f"word_vectors must be (at most {rows}, {dim}): one row per word of the vocabulary and word_dim "
+            f"columns, got {vectors.shape}"
+        )
+    known = torch.from_numpy(~np.isnan(vectors).any(1))
+    with torch.no_grad():
+        weight[: len(vectors)][known] = torch.from_numpy(vectors.astype(np.float32))[known].to(weight)
+
+
 @dataclass(frozen=True)
 class Text:
     """How OMIT takes the result of a text encoder.
 
-    Parameters
-    ----------
-    lead, tail : int
-        Tokens at the start and at the end of a caption that are not words; with a lead the encoder's second
-        result is the global vector, else that is the mean of the words.
-    augmented : bool
-        Whether captions are changed at random in training.
+    The first ``lead`` and the last ``tail`` tokens of a caption are not words. With a lead the encoder's
+    second result is the global vector, else that is the mean of the words. ``augmented``: captions are
+    changed at random in training.
     """
 
     lead: int = 0
@@ -118,9 +103,8 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
 
     Parameters
     ----------
-    tokens : Tokens
-    mask_id, n_words : int
-        Id of the mask word; random words are drawn from ids below ``n_words``.
+    tokens, mask_id, n_words
+        As in :func:`~nclib.models.vse_inf.change_words`.
     shortest : int
         Captions with fewer words, start and end not counted, stay as they are.
 
@@ -131,13 +115,7 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
     """
     lengths = torch.tensor(tokens.lengths)[:, None]
     place = torch.arange(tokens.ids.shape[1])[None]
-    valid = place < lengths
     free = (place > 0) & (place < lengths - 1) & (lengths - 2 >= shortest)  # (C, W)
-    chance = torch.where(free, torch.rand(valid.shape), 1.0)
-    other = torch.randint(n_words, valid.shape)
-    device = tokens.ids.device
-    ids = tokens.ids.masked_fill((chance < MASKED).to(device), mask_id)
-    replaced = (chance >= MASKED) & (chance < MASKED + REPLACED)
-    ids = torch.where(replaced.to(device), other.to(device), ids)
-    keep = valid & ~((chance >= MASKED + REPLACED) & (chance < MASKED + REPLACED + DELETED))
-    return Tokens(*keep_rows(keep, ids))
+    chance = torch.where(free, torch.rand(free.shape), 1.0)
+    shares = (MASKED, MASKED + REPLACED, MASKED + REPLACED + DELETED)
+    return change_words(tokens, chance, shares, mask_id, n_words)

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import Matcher, same_count
+from nclib.models.base import Matcher, option
 from nclib.models.encoders import word_mask, xavier_linear
-from nclib.models.options import option
 from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
 from nclib.models.registry import register
 
@@ -34,16 +33,14 @@ class PCME(Matcher):
         Points J drawn from each Gaussian.
     compare : {"probability", "dot"}
         Mean match probability (the default of the paper's tables), or the sum of all inner products.
-    sigma : float
-        Approximate deviation of the untrained Gaussians; 1 in the official code.
-    slope, shift : float
-        First values of a and b; both 15 in the official code. There the probabilities of all untrained pairs
-        are close to zero, from which only PCME's own loss recovers (-log p of the pairs of a batch and
-        -log (1 - p) of the others); the defaults here give a ranking loss on probabilities something to rank.
-    kl : float
-        Weight of the term of :meth:`extra_terms`.
-    sentence : {"last_token", "final"}
-        Which states of the BiGRUs are read; see :class:`~nclib.models.pvse.SentenceEncoder`.
+    sigma, slope, shift : float
+        Approximate deviation of the untrained Gaussians, first values of a and b; 1, 15 and 15 in the
+        official code. There the probabilities of all untrained pairs are close to zero, from which only
+        PCME's own loss recovers (-log p of the pairs of a batch and -log (1 - p) of the others); the defaults
+        here give a ranking loss on probabilities something to rank.
+    kl, sentence : float, {"last_token", "final"}
+        Weight of :meth:`extra_terms`; which states of the BiGRUs are read, as in
+        :class:`~nclib.models.pvse.SentenceEncoder`.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
     """
@@ -139,7 +136,7 @@ class PCME(Matcher):
         self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False
     ) -> Tensor:
         """Return the score of image i and caption i, (n,)."""
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         x, y = images.members.to(self.dtype), captions.members.to(self.dtype)
         if self.compare == "dot":
             return (x.sum(1) * y.sum(1)).sum(1)

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
-Colours = tuple[Sequence[float], Sequence[float]]
-
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and deviation of red, green and blue in the pictures that residual networks are trained on."""
 
@@ -153,7 +151,7 @@ def piece_table(words: Iterable[str], t: Any) -> Tensor:
 
 
 def _cut(pieces: Tensor, ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pieces of captions: their ids, the positions of their words, and which are no padding, (C, P) each.
+    """Pieces of captions: their ids, the positions of their words, and which are valid, (C, P) each.
 
     ``pieces`` (V, M) is a :func:`piece_table`; the words ``ids`` (C, W) are ``valid`` or padding.
     """
@@ -182,12 +180,7 @@ def _word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) ->
 class Frozen(nn.Module):
     """A pretrained network, trained with ``finetune`` only; otherwise it stays in evaluation mode.
 
-    Parameters
-    ----------
-    tower : nn.Module
-        The network.
-    finetune, fixed_norms : bool
-        Train it; stay in evaluation mode even then, so that batch norms keep the file's statistics.
+    With ``fixed_norms`` it does so even then, and its batch norms keep the file's statistics.
     """
 
     def __init__(self, tower: Any, *, finetune: bool, fixed_norms: bool = False) -> None:
@@ -222,33 +215,53 @@ class CaptionReader(Frozen):
     ----------
     tower : nn.Module
         BERT, or the text tower of CLIP.
-    pieces : Tensor, (V, M)
-        Ids of the pieces of each of the data's words, -1 beyond the last.
-    finetune : bool
+    source, option, finetune
+        As in :func:`load`.
+    words_file, vocab_size : str, int
+        The data's vocabulary file, or empty, and number of token ids.
+
+    Attributes
+    ----------
+    pieces : Tensor, (vocab_size, M)
+        :func:`piece_table`; without a file the ids themselves.
+
+    Raises
+    ------
+    ValueError
+        If a file is missing or does not fit.
     """
 
-    def __init__(self, tower: Any, pieces: Tensor, *, finetune: bool) -> None:
+    def __init__(
+        self, tower: Any, source: str, option: str, *, words_file: str, vocab_size: int, finetune: bool
+    ) -> None:
         super().__init__(tower, finetune=finetune)
         self.clip = tower.config.model_type != "bert"
         self.longest = tower.config.max_position_embeddings
         self.width = tower.config.hidden_size
+        n_known = tower.config.vocab_size
+        if words_file:
+            pieces = piece_table(_read_words(words_file, vocab_size), load_tokenizer(source, option))
+            if int(pieces.max()) >= n_known:
+                raise ValueError(
+                    f"{option}={source!r}: the tokenizer gives the id {int(pieces.max())}, config.json has "
+                    f"{n_known}"
+                )
+        elif n_known < vocab_size:
+            raise ValueError(
+                f"{option}={source!r} knows {n_known} ids and the data has {vocab_size}; give text_words, "
+                "the data's vocabulary file, to cut its words into pieces"
+            )
+        else:
+            pieces = torch.arange(vocab_size)[:, None]
         self.pieces: Tensor
         self.register_buffer("pieces", pieces, persistent=False)
 
     def read(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Read captions.
+        """Read captions as words (C, W, H) and sentences (C, H).
 
-        Returns
-        -------
-        words : Tensor, (C, W, H)
-            A word without pieces has the sentence's state.
-        sentences : Tensor, (C, H)
-            The first piece's state in BERT ([CLS]), the last one's in CLIP (the end of the text).
-
-        Raises
-        ------
-        ValueError
-            If a caption has more pieces than BERT has positions. CLIP cuts pieces off before the last.
+        A sentence is the first piece's state in BERT ([CLS]), the last one's in CLIP (the end of the text); a
+        word without pieces has the sentence's. Where a caption has more pieces than positions, CLIP cuts
+        pieces off before the last, and BERT raises a ValueError.
         """
         width = max(tokens.lengths)
         valid = word_mask(tokens.lengths, width, self.tower.get_input_embeddings().weight) > 0
@@ -269,43 +282,6 @@ class CaptionReader(Frozen):
             sentences = states.gather(1, place[..., None].expand(-1, -1, states.shape[-1])).squeeze(1)
             means, count = _word_means(states, owner, present, width)
             return torch.where(count > 0, means, sentences[:, None]), sentences
-
-
-def table_of(source: str, option: str, n_known: int, *, words_file: str, vocab_size: int) -> Tensor:
-    """Table from the data's word ids to a transformer's pieces; see :class:`CaptionReader`.
-
-    Parameters
-    ----------
-    source, option : str
-        As in :func:`load`.
-    n_known, vocab_size : int
-        Ids that the transformer knows, token ids of the data.
-    words_file : str
-        The data's vocabulary file, or empty.
-
-    Returns
-    -------
-    Tensor, int64, (vocab_size, M)
-        Piece ids, -1 beyond the last; without a vocabulary file the ids themselves, M = 1.
-
-    Raises
-    ------
-    ValueError
-        If a file is missing or does not fit.
-    """
-    if not words_file:
-        if n_known < vocab_size:
-            raise ValueError(
-                f"{option}={source!r} knows {n_known} ids and the data has {vocab_size}; give text_words, "
-                "the data's vocabulary file, to cut its words into pieces"
-            )
-        return torch.arange(vocab_size)[:, None]
-    pieces = piece_table(_read_words(words_file, vocab_size), load_tokenizer(source, option))
-    if int(pieces.max()) >= n_known:
-        raise ValueError(
-            f"{option}={source!r}: the tokenizer gives the id {int(pieces.max())}, config.json has {n_known}"
-        )
-    return pieces
 
 
 def load_tokenizer(source: str, option: str) -> Any:
@@ -344,18 +320,12 @@ class PretrainedText(CaptionReader):
     ----------
     vocab_size, embed_dim : int
         Number of token ids of the data, width of an encoded word.
-    kind : {"bert", "clip"}
-    folder, words_file : str
-        Transformer, see :func:`load`; the data's vocabulary file (JSON with ``word2idx``), see
-        :class:`CaptionReader`.
+    kind, folder, words_file : str
+        ``"bert"`` or ``"clip"``, where it is, see :func:`load`, and the data's vocabulary file (JSON with
+        ``word2idx``), see :class:`CaptionReader`.
     unit, finetune : bool
         Scale every encoded word to unit length; train the transformer too, with its dropout, and not only
         the linear map.
-
-    Raises
-    ------
-    ValueError
-        If the library or a file is missing, or the files do not fit each other or the data.
     """
 
     def __init__(
@@ -371,21 +341,15 @@ class PretrainedText(CaptionReader):
     ) -> None:
         tower = load(kind, folder, "text_folder", finetune=finetune)
         tower = tower.text_model if kind == "clip" else tower
-        known = tower.config.vocab_size
-        pieces = table_of(folder, "text_folder", known, words_file=words_file, vocab_size=vocab_size)
-        super().__init__(tower, pieces, finetune=finetune)
+        data: dict[str, Any] = {"words_file": words_file, "vocab_size": vocab_size}
+        super().__init__(tower, folder, "text_folder", **data, finetune=finetune)
         self.unit = unit
         self.fc = xavier_linear(self.width, embed_dim)
 
     def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """Encode captions.
+        """Encode captions as words (C, W, D), zero beyond their lengths, and sentences (C, D) of any length.
 
-        Returns
-        -------
-        words : Tensor, (C, W, embed_dim)
-            W is the longest caption's length; rows beyond a caption's length are zero.
-        sentences : Tensor, (C, embed_dim)
-            Not normalised; see :meth:`CaptionReader.read`.
+        See :meth:`CaptionReader.read`.
         """
         states, sentences = self.read(tokens)
         mask = word_mask(tokens.lengths, states.shape[1], states)[..., None]  # (C, W, 1)
@@ -404,16 +368,11 @@ class Pictures(nn.Module):
     Parameters
     ----------
     feature_dim : int
-        Numbers in a row, three times the width of a picture.
+        Numbers in a row, three times the width of a picture; else a ValueError.
     mean, std : sequence of float
         Of red, green and blue.
     size : int, optional
-        Side of the square in pixels; pictures keep their size without it.
-
-    Raises
-    ------
-    ValueError
-        If the length of a row is not a multiple of three.
+        Side of the square in pixels.
     """
 
     def __init__(
@@ -445,38 +404,28 @@ class Pictures(nn.Module):
         return (x - self.mean) / self.std
 
 
-def colours(source: str, usual: Colours) -> Colours:
-    """Mean and deviation of red, green and blue in a network's ``preprocessor_config.json``.
+class PictureReader(Frozen):
+    """A residual network or CLIP's image tower, and what prepares pictures for it.
 
-    Parameters
-    ----------
-    source : str
-        Folder or name of the network.
-    usual : pair of sequences of float, length 3
-        Mean and deviation where that file, or an entry of it, is missing.
-
-    Returns
-    -------
-    pair of sequences of float, length 3
-
-    Raises
-    ------
-    ValueError
-        If the library is missing.
+    Mean and deviation of the colours are those in the ``preprocessor_config.json`` of ``folder``, if any.
     """
-    library = _transformers("image_folder")
-    file = library.utils.cached_file(
-        source,
-        "preprocessor_config.json",
-        local_files_only=True,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
-    return found.get("image_mean", usual[0]), found.get("image_std", usual[1])
+
+    def __init__(
+        self, tower: Any, folder: str, feature_dim: int, *, finetune: bool, fixed_norms: bool = False
+    ) -> None:
+        super().__init__(tower, finetune=finetune, fixed_norms=fixed_norms)
+        self.clip = tower.config.model_type != "resnet"
+        quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
+        file = _transformers("image_folder").utils.cached_file(
+            folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
+        )
+        found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
+        mean, std = CLIP_COLOURS if self.clip else IMAGENET
+        size = tower.config.image_size if self.clip else None
+        self.prepare = Pictures(feature_dim, found.get("image_mean", mean), found.get("image_std", std), size)
 
 
-class PretrainedCells(Frozen):
+class PretrainedCells(PictureReader):
     """Pictures to the cells of a residual network, or the patches of CLIP's image tower, in place of regions.
 
     A cell is a place of the last feature map. A patch is the state of its place after the last norm, without
@@ -486,9 +435,8 @@ class PretrainedCells(Frozen):
     ----------
     feature_dim, n_rows : int
         Numbers in a row (three times the width of a picture), and rows of a picture.
-    kind : {"resnet", "clip"}
-    folder : str
-        See :func:`load`.
+    kind, folder : str
+        ``"resnet"`` or ``"clip"``, and where it is; see :func:`load`.
     finetune : bool
         Train the network too. Batch norms stay in evaluation mode.
 
@@ -496,22 +444,14 @@ class PretrainedCells(Frozen):
     ----------
     width, n_cells : int
         Width of a cell's feature and cells of a picture.
-
-    Raises
-    ------
-    ValueError
-        If the library or a file is missing or does not fit, or a row is not a multiple of three.
     """
 
     def __init__(
         self, feature_dim: int, n_rows: int, *, kind: str, folder: str, finetune: bool = False
     ) -> None:
         tower = load(kind, folder, "image_folder", finetune=finetune)
-        clip = kind == "clip"
-        super().__init__(tower.vision_model if clip else tower, finetune=finetune, fixed_norms=True)
-        size = self.tower.config.image_size if clip else None
-        self.prepare = Pictures(feature_dim, *colours(folder, CLIP_COLOURS if clip else IMAGENET), size)
-        self.clip = clip
+        tower = tower.vision_model if kind == "clip" else tower
+        super().__init__(tower, folder, feature_dim, finetune=finetune, fixed_norms=True)
         with torch.no_grad():
             one = self(torch.zeros(1, n_rows, feature_dim, device=self.prepare.mean.device))
         self.n_cells, self.width = one.shape[1:]

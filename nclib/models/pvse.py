@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import Encoding, Matcher, same_count
+from nclib.models.base import Encoding, Matcher, option
 from nclib.models.encoders import l2, word_mask, xavier_linear
-from nclib.models.options import option
 from nclib.models.registry import register
 
 SENTENCES = ("last_token", "final")
@@ -21,15 +20,7 @@ SENTENCES = ("last_token", "final")
 
 @dataclass(frozen=True)
 class SetEncoding(Encoding):
-    """Several vectors per sample.
-
-    Parameters
-    ----------
-    vectors, members : Tensor, (B, D) and (B, K, D)
-        One global vector per sample, and its embeddings or samples.
-    detail : Tensor, (B, ...)
-        What the model's own loss terms need.
-    """
+    """Several ``members`` (B, K, D) per sample, and a ``detail`` (B, ...) for the model's own loss terms."""
 
     members: Tensor
     detail: Tensor
@@ -113,10 +104,8 @@ class PVSE(Matcher):
 
     Parameters
     ----------
-    n_embeds : int
-        Embeddings per sample.
-    dropout : float
-        Dropout on the image's global vector and on the residuals while training.
+    n_embeds, dropout : int, float
+        Embeddings per sample; dropout on the image's global vector and on the residuals while training.
     sentence : {"last_token", "final"}
         Which states of the BiGRU are the sentence vector; see :class:`SentenceEncoder`.
     diversity, mmd : float
@@ -181,7 +170,7 @@ class PVSE(Matcher):
         self, images: SetEncoding, captions: SetEncoding, *, logits: bool = False
     ) -> Tensor:
         """Return the largest cosine of the embeddings of image i and caption i, (n,)."""
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         return (images.members @ captions.members.transpose(1, 2)).amax((1, 2))
 
     def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:

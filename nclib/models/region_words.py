@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, cosine_pairs, fragments, same_count
+from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
 from nclib.models.encoders import RegionEncoder, TextEncoder, word_mask
-from nclib.models.grouping import Grouped, compute, group_captions
-from nclib.models.options import option, required_path, used_with
+from nclib.models.grouping import Grouped, group_captions
 from nclib.models.pretrained import PretrainedCells, PretrainedText
 
 
@@ -25,19 +24,16 @@ class RegionWordMatcher(Matcher):
         Dropout on the word embeddings of the BiGRU while training.
     text : {"bigru", "bert", "clip"}
         Text encoder: a BiGRU from scratch, or the BERT or CLIP model in ``text_folder``.
-    text_folder : str
-        Folder with the weights in the layout of ``transformers``, or a name in the hub's cache; see
-        :func:`nclib.models.pretrained.load`.
-    text_words : str
-        The data's vocabulary file, to cut its words into the pieces of the text encoder; see
-        :class:`~nclib.models.pretrained.CaptionReader`.
+    text_folder, text_words : str
+        Folder with the weights in the layout of ``transformers``, or a name in the hub's cache; the data's
+        vocabulary file, to cut its words into the pieces of the text encoder. See
+        :class:`~nclib.models.pretrained.PretrainedText`.
     image : {"regions", "resnet", "clip"}
         What an image is: region features, or a picture, which goes through the residual network or the CLIP
         model in ``image_folder``; its cells or patches then take the place of regions.
-    image_folder : str
-        Like ``text_folder``; see :class:`~nclib.models.pretrained.PretrainedCells`.
-    finetune : bool
-        Train pretrained networks too, at the same rate as the rest; otherwise they keep their weights.
+    image_folder, finetune : str, bool
+        Like ``text_folder``, see :class:`~nclib.models.pretrained.PretrainedCells`; train pretrained networks
+        too, at the same rate as the rest.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
         times the width) and ``n_regions`` the rows.
@@ -58,9 +54,10 @@ class RegionWordMatcher(Matcher):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        required_path("text_folder", self.text_folder, "text", self.text, "bert", "clip")
-        required_path("image_folder", self.image_folder, "image", self.image, "resnet", "clip")
-        used_with("text_words", self.text_words, "", "text", self.text, "bert", "clip")
+        kinds, networks = ("text", self.text, "bert", "clip"), ("image", self.image, "resnet", "clip")
+        used_with("text_folder", self.text_folder, *kinds, needed=True)
+        used_with("image_folder", self.image_folder, *networks, needed=True)
+        used_with("text_words", self.text_words, *kinds)
         width, self.n_slots = self.feature_dim, self.n_regions
         self.pixels: PretrainedCells | None = None
         if self.image != "regions":
@@ -80,13 +77,9 @@ class RegionWordMatcher(Matcher):
         """Return the encoder of words that ``text`` names."""
         if self.text == "bigru":
             return TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
+        paths: dict[str, Any] = {"folder": self.text_folder, "words_file": self.text_words}
         return PretrainedText(
-            self.vocab_size,
-            self.embed_dim,
-            kind=self.text,
-            folder=self.text_folder,
-            words_file=self.text_words,
-            finetune=self.finetune,
+            self.vocab_size, self.embed_dim, kind=self.text, **paths, finetune=self.finetune
         )
 
     def encode_regions(self, images: Tensor) -> Tensor:
@@ -140,13 +133,13 @@ class DualEncoder(Matcher):
         self, images: ImageEncoding, captions: CaptionEncoding, *, paired: bool = False
     ) -> Tensor:
         """Return elementwise products of the unit vectors, (B, C, D) or (B, D); they sum to the cosine."""
-        return cosine_pairs(images, captions, paired)
+        return self.cosine_products(images, captions, paired)
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
     ) -> Tensor:
         """Return the cosine of image i and caption i, (n,)."""
-        return cosine_pairs(images, captions, True).sum(-1)
+        return self.cosine_products(images, captions, True).sum(-1)
 
 
 class CosineMatcher(DualEncoder, RegionWordMatcher):
@@ -251,14 +244,14 @@ class FragmentMatcher(RegionWordMatcher):
             grouped, columns = Grouped(groups, words.device), []
             for group, part in zip(groups, grouped.split(words), strict=True):
                 inputs = _padded_with_ones(part[:, : group.width], group.lengths)
-                columns.append(compute(self.pair_scores, regions, *inputs, again=again))
+                columns.append(grouped.compute(self.pair_scores, regions, *inputs, again=again))
             return grouped.join(columns)
 
     def paired_similarity(
         self, images: ImageEncoding, captions: CaptionEncoding, *, logits: bool = False
     ) -> Tensor:
         """Compare image i with caption i only, (n,); ``logits`` changes nothing here."""
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         regions, words = fragments(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             regions, words = regions.to(self.dtype), words.to(self.dtype)

@@ -11,8 +11,7 @@ import torch
 from nclib.common.options import misfits, signature
 from nclib.common.registry import Catalogue, Registry
 from nclib.common.tokens import Tokens
-from nclib.models.base import SIZES, Matcher
-from nclib.models.options import Option, declared_options
+from nclib.models.base import SIZES, Matcher, Option, declared_options
 
 MODELS: Registry[type[Matcher]] = Registry("model")
 
@@ -34,11 +33,9 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
 
     Raises
     ------
-    ValueError
-        If the name is taken.
-    TypeError
-        If the class is not a complete model: not derived from :class:`Matcher`, a method is missing, or an
-        option cannot be given by name or has no default.
+    ValueError, TypeError
+        If the name is taken; if the class is not derived from :class:`Matcher`, lacks a method, or has an
+        option that cannot be given by name or has no default.
     """
 
     def add(cls: M) -> M:
@@ -168,10 +165,9 @@ def build(
 
     Raises
     ------
-    ValueError
-        For an unknown model or option, a value that is not allowed, or a size that is not a positive integer.
-    TypeError
-        For a model from outside this package whose methods do not return what they must.
+    ValueError, TypeError
+        For an unknown model or option, or a value that is not allowed; for a model from outside this package
+        whose methods do not return what they must.
 
     Examples
     --------
@@ -217,8 +213,8 @@ def _try_out(model: Matcher, name: str) -> None:
         if len(encoding) != n:
             raise TypeError(f"model {name!r}: {method} gave {len(encoding)} rows for {n}")
     scores = model.similarity(images, captions)
-    if not isinstance(scores, torch.Tensor) or scores.shape != (2, 3):
-        found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
+    if found != (2, 3):
         raise TypeError(
             f"model {name!r}: similarity must be (images, captions), (2, 3) for 2 images and 3 captions, got "
             f"{found}"

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nclib.models.cross import POOLS, attention, context_cosine, gram, raw_scores
-from nclib.models.options import option
+from nclib.models.base import option
+from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
 
@@ -26,10 +26,9 @@ class SCAN(FragmentMatcher):
 
     Parameters
     ----------
-    direction : {"t2i", "i2t"}
-        Words attend over regions, or regions over words.
-    pooling : {"lse", "mean", "max", "sum"}
-        How the cosines of a pair become its score. With "lse" scores can exceed 1.
+    direction, pooling : {"t2i", "i2t"}, {"lse", "mean", "max", "sum"}
+        Words attend over regions, or regions over words; how the cosines of a pair become its score. With
+        "lse" scores can exceed 1.
     temperature, sharpness : float, optional
         Attention temperature (lambda 1) and LogSumExp factor (lambda 2); by default the official code's.
     **common
@@ -50,16 +49,15 @@ class SCAN(FragmentMatcher):
         self.score_range = (-1.0, 1.0) if self.pooling in ("mean", "max") else (-math.inf, math.inf)
 
     def pair_scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:
-        pool = POOLS[self.pooling]
-        if self.direction == "t2i":
-            raw = raw_scores(regions, words)  # (B, R, n, w)
-            share = attention(raw, mask, None, self.temperature)
-            norm = torch.linalg.vector_norm(words, dim=-1)
-            return pool(context_cosine(share, raw, gram(regions), norm), mask, self.sharpness)
-        raw = raw_scores(words, regions)  # (n, w, B, R)
-        share = attention(raw, None, mask, self.temperature)
-        norm = torch.linalg.vector_norm(regions, dim=-1)
-        return pool(context_cosine(share, raw, gram(words), norm), None, self.sharpness).t()
+        forth = self.direction == "t2i"
+        sets = (regions, None, words, mask) if forth else (words, mask, regions, None)
+        sources, source_mask, queries, query_mask = sets
+        raw = raw_scores(sources, queries)  # (B, R, n, w), or (n, w, B, R)
+        share = attention(raw, query_mask, source_mask, self.temperature)
+        norm = torch.linalg.vector_norm(queries, dim=-1)
+        cosine = context_cosine(share, raw, sources @ sources.mT, norm)
+        scores = POOLS[self.pooling](cosine, query_mask, self.sharpness)
+        return scores if forth else scores.t()
 
     def training_bytes(self, regions: Tensor) -> tuple[int, int]:
         return 8 * regions.shape[0] * regions.shape[1] * regions.element_size(), 0

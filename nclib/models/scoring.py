@@ -23,11 +23,6 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     Parameters
     ----------
     model : torch.nn.Module
-        Model; also restored after an error.
-
-    Yields
-    ------
-    None
     """
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -55,20 +50,16 @@ def similarity_matrix(
     Parameters
     ----------
     model : Matcher
-        Any model of :func:`nclib.models.build`. Its training mode is the same afterwards.
+        Its training mode is the same afterwards.
     split : Split
         With ``images`` (one row per unique image), ``features(rows)``, ``captions`` and
         ``captions.batch(rows)``.
     device : torch.device or str, optional
         Where to compute; the model's own device by default. The model stays there.
-    batch_size : int
-        Images or captions encoded at a time.
-    progress : bool
-        Show a bar.
+    batch_size, progress, logits : int, bool, bool
+        Images or captions encoded at a time; show a bar; as in :meth:`Matcher.similarity`.
     precision : {"float32", "bfloat16"}
         Arithmetic of the encoders; the weights' own type, or bfloat16 autocast.
-    logits : bool
-        Return unbounded scores: the same order, no ties by saturation.
     share : (int, int)
         ``(k, n)`` scores every n-th block of ``batch_size`` captions from the k-th and leaves 0 elsewhere:
         the sum over k is the whole, for processes that share the work.

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from nclib.common.shares import with_all_captions
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, same_count
-from nclib.models.encoders import EPS, TextGlobal, VisualGlobal, l2, word_mask, xavier_linear
-from nclib.models.grouping import Group, Grouped, compute, group_captions
-from nclib.models.options import option
+from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option
+from nclib.models.encoders import EPS, GlobalPooling, l2, word_mask, xavier_linear
+from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.region_words import RegionWordMatcher
 from nclib.models.registry import register
 from nclib.models.sgraf_nodes import pair_nodes, plain_nodes, reason_over_pairs
@@ -54,9 +53,7 @@ class GraphStep(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.query = xavier_linear(dim, dim)
-        self.key = xavier_linear(dim, dim)
-        self.update = xavier_linear(dim, dim)
+        self.query, self.key, self.update = (xavier_linear(dim, dim) for _ in range(3))
 
     def maps(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return M, r, A_u and b_u of :mod:`nclib.models.sgraf_nodes`."""
@@ -88,7 +85,7 @@ class AttentionFiltration(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.filter = xavier_linear(dim, 1)
-        self.norm = nn.BatchNorm1d(1, momentum=MOMENTUM)
+        self.norm: Any = nn.BatchNorm1d(1, momentum=MOMENTUM)
 
     def forward(self, nodes: Tensor, mask: Tensor | None) -> tuple[Tensor, Moments]:
         """Average nodes (B, n, N, S) to (B, n, S); ``mask`` (n, N) is 1 at nodes and 0 at padding.
@@ -108,7 +105,7 @@ class AttentionFiltration(nn.Module):
             moments = centre.detach(), (variance * (count / (count - 1))).detach()
             centre, variance = centre[:, None], variance[:, None]
         else:
-            centre, variance = self._running()
+            centre, variance = self.norm.running_mean, self.norm.running_var
         scale = torch.rsqrt(variance + self.norm.eps) * self.norm.weight
         gate = torch.sigmoid((value - centre) * scale + self.norm.bias)
         if mask is not None:
@@ -125,16 +122,9 @@ class AttentionFiltration(nn.Module):
         n = mean.shape[0]
         age = torch.arange(n - 1, -1, -1, device=mean.device, dtype=mean.dtype)
         share = MOMENTUM * (1 - MOMENTUM) ** age
-        for running, values in zip(self._running(), (mean, variance), strict=True):
+        for running, values in ((self.norm.running_mean, mean), (self.norm.running_var, variance)):
             running.mul_((1 - MOMENTUM) ** n).add_(share @ values)
-        if self.norm.num_batches_tracked is not None:
-            self.norm.num_batches_tracked.add_(n)
-
-    def _running(self) -> tuple[Tensor, Tensor]:
-        mean, variance = self.norm.running_mean, self.norm.running_var
-        if mean is None or variance is None:
-            raise ValueError("the batch norm of the filtration has lost its running statistics")
-        return mean, variance
+        self.norm.num_batches_tracked.add_(n)
 
 
 class SimilarityNodes(RegionWordMatcher):
@@ -145,13 +135,11 @@ class SimilarityNodes(RegionWordMatcher):
 
     Parameters
     ----------
-    dropout : float
-        Dropout on word embeddings and in the two global poolings while training.
-    temperature : float
-        Inverse temperature of the words' attention over regions.
+    dropout, temperature : float
+        Dropout on word embeddings and in the two global poolings while training; inverse temperature of the
+        words' attention over regions.
     **common
-        Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`. The number of regions
-        is fixed by the batch norm over region slots.
+        As in :class:`~nclib.models.region_words.RegionWordMatcher`; batch norm fixes the number of regions.
     """
 
     _vectors_per_node: int  # similarity vectors that one node leaves in memory, for the memory budget
@@ -164,8 +152,8 @@ class SimilarityNodes(RegionWordMatcher):
         self.needs_regions = self.n_regions
         self.group_cost: float | None = None
         embed_dim, sim_dim, dropout = self.embed_dim, self.sim_dim, self.dropout
-        self.image_global = VisualGlobal(embed_dim, self.n_slots, dropout=dropout)
-        self.text_global = TextGlobal(embed_dim, dropout=dropout)
+        self.image_global = GlobalPooling(embed_dim, self.n_slots, dropout=dropout)
+        self.text_global = GlobalPooling(embed_dim, dropout=dropout)
         self.local_similarity = xavier_linear(embed_dim, sim_dim)
         self.global_similarity = xavier_linear(embed_dim, sim_dim)
         self.score = xavier_linear(sim_dim, 1)
@@ -208,7 +196,7 @@ class SimilarityNodes(RegionWordMatcher):
         """
         if not paired:
             return self._all_pairs(images, captions, chunk=None, scored=False)
-        same_count(images, captions)
+        self.check_pairs(images, captions)
         vectors, regions, caption_vectors, words = self._parts(images, captions)
         with torch.autocast(regions.device.type, enabled=False):
             mask = word_mask(captions.lengths, words.shape[1], words)
@@ -255,7 +243,7 @@ class SimilarityNodes(RegionWordMatcher):
             caption_parts, word_parts = grouped.split(caption_vectors), grouped.split(words)
             for group, some_vectors, some_words in zip(groups, caption_parts, word_parts, strict=True):
                 inputs = (vectors, regions, some_vectors, some_words, group, scored)
-                out, kept = compute(self._group, *inputs, again=again)
+                out, kept = grouped.compute(self._group, *inputs, again=again)
                 columns.append(out)
                 if kept is not None:
                     moments.append(kept)

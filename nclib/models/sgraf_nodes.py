@@ -29,10 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nclib.models.cross import LEAK
 from nclib.models.encoders import EPS, l2
-
-LEAK = 0.1
-"""Slope of the LeakyReLU on raw attention scores."""
 
 
 def pair_nodes(*inputs: Tensor, temperature: float, block: int) -> Tensor:
@@ -60,30 +58,19 @@ def pair_nodes(*inputs: Tensor, temperature: float, block: int) -> Tensor:
     return _PairNodes.apply(temperature, block, torch.is_grad_enabled(), *inputs)
 
 
-def plain_nodes(
-    vectors: Tensor,
-    regions: Tensor,
-    captions: Tensor,
-    words: Tensor,
-    weight_g: Tensor,
-    bias_g: Tensor,
-    weight_l: Tensor,
-    bias_l: Tensor,
-    *,
-    temperature: float,
-) -> Tensor:
+def plain_nodes(*inputs: Tensor, temperature: float) -> Tensor:
     """Similarity nodes straight from the formulas: differentiable any number of times, in more memory.
 
     Parameters
     ----------
-    vectors, regions, captions, words, weight_g, bias_g, weight_l, bias_l : Tensor
+    *inputs, temperature
         As in :func:`pair_nodes`, the first four with any leading dimensions.
-    temperature : float
 
     Returns
     -------
     Tensor, (..., B, n, w + 1, S)
     """
+    vectors, regions, captions, words, weight_g, bias_g, weight_l, bias_l = inputs
     raw = F.leaky_relu(torch.einsum("...brd,...nwd->...brnw", regions, words), LEAK)
     share = torch.softmax(temperature * l2(raw), dim=-3)
     context = l2(torch.einsum("...brnw,...brd->...bnwd", share, regions))
@@ -248,9 +235,8 @@ def reason_over_pairs(nodes: Tensor, absent: Tensor | None, maps: Sequence[Tenso
 
     Parameters
     ----------
-    nodes : Tensor, (P, N, S)
-    absent : Tensor, (P, 1, N), optional
-        0 at nodes and -inf at padding.
+    nodes, absent : Tensor, (P, N, S) and, optional, (P, 1, N)
+        ``absent`` is 0 at nodes and -inf at padding.
     maps : sequence of Tensor
         For each step M (S, S), r (S), A_u (S, S) as (in, out), b_u (S).
     block : int

@@ -9,64 +9,24 @@ import torch
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2, word_mask
-from nclib.models.options import option
 from nclib.models.region_words import CosineMatcher
 from nclib.models.registry import register
 
 
-def mean_of_words(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
-    """Mean of the valid words.
-
-    Parameters
-    ----------
-    words : Tensor, (C, W, D)
-        Encoded words.
-    lengths : tuple of int, length C
-        Valid words per caption, at least 1.
-
-    Returns
-    -------
-    Tensor, (C, D)
-    """
+def _mean_of_words(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """Mean (C, D) of the valid words of (C, W, D)."""
     mask = word_mask(lengths, words.shape[1], words)
     return torch.bmm(mask[:, None], words).squeeze(1) / mask.sum(1, keepdim=True)
 
 
-def mean_of_regions(regions: Tensor) -> Tensor:
-    """Mean over regions.
-
-    Parameters
-    ----------
-    regions : Tensor, (B, R, D)
-        Encoded regions.
-
-    Returns
-    -------
-    Tensor, (B, D)
-    """
-    return regions.mean(1)
-
-
-def max_of_regions(regions: Tensor) -> Tensor:
-    """Largest value over regions, per dimension.
-
-    Parameters
-    ----------
-    regions : Tensor, (B, R, D)
-        Encoded regions.
-
-    Returns
-    -------
-    Tensor, (B, D)
-    """
-    return regions.amax(1)
-
-
-REGION_POOLS: dict[str, Callable[[Tensor], Tensor]] = {"mean": mean_of_regions, "max": max_of_regions}
+REGION_POOLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda regions: regions.mean(1),  # (B, R, D) to (B, D)
+    "max": lambda regions: regions.amax(1),
+}
 WORD_POOLS: dict[str, Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]] = {
-    "mean": lambda words, last, lengths: mean_of_words(words, lengths),
+    "mean": lambda words, last, lengths: _mean_of_words(words, lengths),
     "last": lambda words, last, lengths: last,
 }
 
@@ -77,10 +37,8 @@ class VSE(CosineMatcher):
 
     Parameters
     ----------
-    region_pool : {"mean", "max"}
-        How regions become one vector.
-    word_pool : {"mean", "last"}
-        How words become one vector: mean of the words, or the final states of the two directions.
+    region_pool, word_pool : {"mean", "max"}, {"mean", "last"}
+        How regions and words become one vector; ``"last"``: the final states of the two directions.
     unit_fragments : bool
         Scale regions and words to unit length before pooling.
     **common

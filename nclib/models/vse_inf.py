@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding
+from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2, xavier_linear
-from nclib.models.options import option
 from nclib.models.region_words import CosineMatcher
 from nclib.models.registry import register
 
 UNKNOWN = 3
 """Token id of an unknown word."""
+
+SHARES = (0.5, 0.6, 1)
+"""Of the dropped tokens: below the first share the unknown word, below the second a random one, else none."""
 
 
 def position_codes(n: int, width: int) -> Tensor:
@@ -24,15 +26,13 @@ def position_codes(n: int, width: int) -> Tensor:
 
     Parameters
     ----------
-    n : int
-        Number of ranks.
-    width : int
-        Even number of columns.
+    n, width : int
+        Number of ranks and of columns; ``width`` is even.
 
     Returns
     -------
     Tensor, float64, (n, width)
-        Sines in the even columns, cosines in the odd ones.
+        Sines in the even columns.
     """
     rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(n, dtype=torch.float64)[:, None] * rate
@@ -42,10 +42,7 @@ def position_codes(n: int, width: int) -> Tensor:
 class GPO(nn.Module):
     """Generalised pooling operator: a learned weight for each rank of the sorted values (Sec. 3.2, Eqs. 2-4).
 
-    Parameters
-    ----------
-    code_dim, hidden_dim : int
-        Width of the position codes and of the BiGRU that turns them into weights.
+    A BiGRU of width ``hidden_dim`` turns position codes of width ``code_dim`` into weights.
     """
 
     temperature = 0.1
@@ -116,7 +113,6 @@ def keep_rows(keep: Tensor, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     values : Tensor, (B, largest number kept, ...)
         Rows beyond a set's number are dropped ones: mask them.
     sizes : tuple of int, length B
-        Number of kept rows.
     """
     order = torch.argsort((~keep).to(torch.uint8), dim=1, stable=True).to(values.device)
     shape = (*order.shape, *([1] * (values.ndim - 2)))
@@ -125,21 +121,35 @@ def keep_rows(keep: Tensor, values: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     return moved[:, : max(sizes)], sizes
 
 
-def not_all_dropped(keep: Tensor) -> Tensor:
-    """Keep the first fragment of a set that would lose all.
+def _not_all_dropped(keep: Tensor) -> Tensor:
+    """Keep the first fragment of a set that would lose all; ``keep`` (B, n) of bool is changed in place."""
+    keep[:, 0] |= ~keep.any(1)
+    return keep
+
+
+def change_words(
+    tokens: Tokens, chance: Tensor, shares: tuple[float, float, float], mask_id: int, n_words: int
+) -> Tokens:
+    """Mask, replace and delete words whose ``chance`` is below the first, second and third of ``shares``.
 
     Parameters
     ----------
-    keep : Tensor, bool, (B, n)
-        Fragments to keep; changed in place.
+    tokens : Tokens
+    chance, shares : Tensor, (C, W), and ascending tuple of float
+    mask_id, n_words : int
+        Id of the mask word; random words are drawn from ids below ``n_words``.
 
     Returns
     -------
-    Tensor, bool, (B, n)
-        ``keep``.
+    Tokens
+        Captions of the same order, some shorter; one that would lose all words keeps the first.
     """
-    keep[:, 0] |= ~keep.any(1)
-    return keep
+    masked, replaced, deleted = shares
+    other, device = torch.randint(n_words, chance.shape), tokens.ids.device
+    ids = tokens.ids.masked_fill((chance < masked).to(device), mask_id)
+    ids = torch.where(((chance >= masked) & (chance < replaced)).to(device), other.to(device), ids)
+    valid = torch.arange(ids.shape[1])[None] < torch.tensor(tokens.lengths)[:, None]
+    return Tokens(*keep_rows(_not_all_dropped(valid & ~((chance >= replaced) & (chance < deleted))), ids))
 
 
 @register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
@@ -152,10 +162,8 @@ class VSEInfinity(CosineMatcher):
 
     Parameters
     ----------
-    pool_dim : int
-        Width of the position codes and states of the GPO; even.
-    drop : float
-        Probability of dropping a fragment in training, in [0, 1).
+    pool_dim, drop : int, float
+        Width of the position codes and states of the GPO, even; probability of dropping, in [0, 1).
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
@@ -181,7 +189,7 @@ class VSEInfinity(CosineMatcher):
         regions = self.encode_regions(images)
         sizes = (regions.shape[1],) * regions.shape[0]
         if self.training and self.drop:
-            keep = not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop)
+            keep = _not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop)
             regions, sizes = keep_rows(keep, regions)
         return ImageEncoding(l2(self.image_pool(regions, sizes)))
 
@@ -195,12 +203,5 @@ class VSEInfinity(CosineMatcher):
 
     def _thin(self, tokens: Tokens) -> Tokens:
         """Replace or delete tokens at random."""
-        chance = torch.rand(tokens.ids.shape) / self.drop if self.drop else torch.ones(tokens.ids.shape)
-        unknown = min(UNKNOWN, self.vocab_size - 1)
-        other = torch.randint(self.vocab_size, tokens.ids.shape)
-        device = tokens.ids.device
-        ids = tokens.ids.masked_fill((chance < 0.5).to(device), unknown)
-        ids = torch.where(((chance >= 0.5) & (chance < 0.6)).to(device), other.to(device), ids)
-        valid = torch.arange(ids.shape[1])[None] < torch.tensor(tokens.lengths)[:, None]
-        keep = not_all_dropped(valid & ~((chance >= 0.6) & (chance < 1)))
-        return Tokens(*keep_rows(keep, ids))
+        chance = torch.rand(tokens.ids.shape) / self.drop
+        return change_words(tokens, chance, SHARES, min(UNKNOWN, self.vocab_size - 1), self.vocab_size)

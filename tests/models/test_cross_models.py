@@ -9,7 +9,7 @@ from toy import fill, regions, words
 
 from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
-from nclib.models.cross import attention, context_cosine, gram, raw_scores, word_attention
+from nclib.models.cross import attention, context_cosine, raw_scores, word_attention
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 5, "word_dim": 3}
 
@@ -63,7 +63,7 @@ def test_worked_attention_is_scaled_over_words_not_regions():
             [0.0124535, 0.963509, 0.0240373],
         ],
     )
-    cosine = context_cosine(share, raw, gram(regions()), padded.norm(dim=-1))
+    cosine = context_cosine(share, raw, regions() @ regions().mT, padded.norm(dim=-1))
     close(cosine[0, 1], [0.986631, 0.441490, 0.508815])
     wrong = torch.tensor([[0.730401, 0.673015], [0.816951, 0.799469]], dtype=torch.float64)
     assert (toy_scores(scan("t2i", "mean")) - wrong).abs().max() > 0.1
@@ -239,7 +239,7 @@ def test_a_context_of_length_zero_gives_finite_gradients():
     queries = torch.tensor([[[0.0, 1, 0]]], requires_grad=True)
     raw = raw_scores(sources, queries)
     share = attention(raw, None, None, 9.0)
-    cosine = context_cosine(share, raw, gram(sources), queries.norm(dim=-1))
+    cosine = context_cosine(share, raw, sources @ sources.mT, queries.norm(dim=-1))
     assert cosine.item() == 0.0
     cosine.sum().backward()
     assert bool(sources.grad.isfinite().all() and queries.grad.isfinite().all())
