@@ -51,54 +51,28 @@ class _Loader(yaml.SafeLoader):
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a grid.
+    """One run of a grid."""
 
-    Parameters
-    ----------
-    label : str
-        Name of the run, unique in its grid and usable as a file name.
-    about : str
-        Description of its block.
-    arguments : dict
-        Arguments of ``nclib.run``.
-    settings : dict
-        The resolved settings: defaults, then the preset, then the arguments. Empty when the run needs the
-        folder of the papers' data and it was not given.
-    """
-
-    label: str
-    about: str
-    arguments: dict[str, Any]
-    settings: dict[str, Any]
+    label: str  # unique in its grid and usable as a file name
+    about: str  # description of its block
+    arguments: dict[str, Any]  # of nclib.run
+    settings: dict[str, Any]  # resolved; empty when the run needs the papers' data and they were not given
 
 
 def file_of(grid: str, folder: pathlib.Path = GRIDS) -> pathlib.Path:
-    """Return the file of a grid, given by its name or as a path.
-
-    Raises
-    ------
-    GridError
-        For an unknown grid; the message lists the declared ones.
-    """
+    """Return the file of a grid, given by its name or as a path; a GridError lists the declared ones."""
     path = pathlib.Path(grid)
     if path.suffix in (".yml", ".yaml") and path.is_file():
         return path
     known = sorted(p.stem for p in folder.glob("*.yml"))
     if grid in known:
         return folder / f"{grid}.yml"
-    near = difflib.get_close_matches(grid, known, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = "".join(f"did you mean {near!r}? " for near in difflib.get_close_matches(grid, known, 1))
     raise GridError(f"there is no grid {grid!r}; {hint}there are: {', '.join(known)}")
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the blocks of a grid file.
-
-    Raises
-    ------
-    GridError
-        When it is not a list of blocks of parameters.
-    """
+    """Return the blocks of a grid file; a GridError when it is not a list of blocks of parameters."""
     try:
         with path.open(encoding="utf8") as file:
             blocks = yaml.load(file, _Loader)
@@ -146,17 +120,8 @@ def label(run: dict[str, Any]) -> str:
 def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     """Return the runs of a grid file, each once, low seeds first, checked as ``nclib.run`` would check them.
 
-    Parameters
-    ----------
-    path : Path
-        The grid file.
-    root : str
-        Folder of the papers' data. Without it, runs on these data are checked but have no ``settings``.
-
-    Raises
-    ------
-    GridError
-        Naming the file, the block and the parameter of everything that is wrong.
+    Without ``root``, the folder of the papers' data, runs on these data are checked but have no ``settings``.
+    A GridError names the file, the block and the parameter of everything that is wrong.
     """
     import nclib
 
@@ -173,9 +138,8 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                         wrong[f"{where} and block {origin[name][0]}: two runs would be called {name}"] = None
                     continue
                 if len(name) > LONGEST:
-                    raise ValueError(
-                        f"a run has too many parameters for a file name ({len(name)} characters)"
-                    )
+                    many = f"a run has too many parameters for a file name ({len(name)} characters)"
+                    raise ValueError(many)
                 needed = needs_root(run)
                 if needed:
                     run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
@@ -217,12 +181,8 @@ def chosen(runs: list[Planned], match: str, part: tuple[int, int] = (1, 1)) -> l
 def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> None:
     """Check in seconds what the runs need of this machine: the device, the data folder and its files.
 
-    Data of other sizes than the published ones are printed; they stop only runs that would refuse them.
-
-    Raises
-    ------
-    GridError
-        Naming what is missing.
+    Data of other sizes than the published ones are printed; they stop only runs that would refuse them. A
+    GridError names what is missing.
     """
     from nclib.runs.machine import choose_device
 
@@ -254,11 +214,8 @@ def _lacking(name: str, options: dict[str, Any]) -> str:
         return ""
     report = check(name, root, half=bool(options.get("half")))
     unread = [pattern for pattern, is_unread in UNREAD.items() if is_unread(options)]
-    lines = [
-        line
-        for line in report.lines
-        if line.state != GOOD and not any(fnmatch.fnmatch(line.file, pattern) for pattern in unread)
-    ]
+    read = [n for n in report.lines if not any(fnmatch.fnmatch(n.file, pattern) for pattern in unread)]
+    lines = [line for line in read if line.state != GOOD]
     described = "\n".join([f"{name}: {report.folder}", *map(str, lines)])
     allowed = {OTHER} if name in PAIRS or options.get("sizes") == "any" else set()
     if any(line.state not in allowed for line in lines):

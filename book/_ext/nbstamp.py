@@ -67,13 +67,7 @@ def cell_keys(nb: Any) -> list[str]:
 
 
 class Book:
-    """The code and the recorded runs below a folder, each read once.
-
-    Parameters
-    ----------
-    root : Path
-        Folder that holds ``nclib`` and ``book``.
-    """
+    """The code and the recorded runs below a folder that holds ``nclib`` and ``book``, each read once."""
 
     def __init__(self, root: pathlib.Path = ROOT) -> None:
         self.root = root
@@ -88,21 +82,10 @@ class Book:
 
 
 def first_definitions(cells: Module, code: Code, chosen: Iterable[str]) -> set[Definition]:
-    """Return the definitions that code cells mention.
+    """Return the definitions that code cells mention, as (module, name).
 
-    Parameters
-    ----------
-    cells : Module
-        The code cells of a notebook.
-    code : Code
-        The packages.
-    chosen : iterable of str
-        Names of methods, models and data sets that count though the cells may not mention them.
-
-    Returns
-    -------
-    set of (module, name)
-        With the entries of a catalogue that the cells list (``models.available()``).
+    The entries of a catalogue count that are ``chosen`` (methods, models and data sets that the runs used),
+    that a string in the cells names, or that the cells list (``models.available()``).
     """
     readings = [cells.read(name) for name in [LOOSE, *cells.names()]]
     origins = [*cells.imported.values(), *(o for r in readings for o in r.imports.values())]
@@ -194,27 +177,11 @@ def paths_from(tree: ast.AST, folder: str) -> Iterator[tuple[str, ...]]:
 
 
 def stamp(source: pathlib.Path, book: Book, chosen: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what an execution of a notebook rests on.
+    """Return what an execution of a notebook without outputs rests on.
 
-    Parameters
-    ----------
-    source : Path
-        Notebook without outputs.
-    book : Book
-        Code and records.
-    chosen : iterable of str
-        Names of the methods, models and data sets that its runs used.
-
-    Returns
-    -------
-    dict
-        ``cells``, a digest; ``code``, digests by module and name; ``results``, digests by what is asked for;
-        ``chosen``.
-
-    Raises
-    ------
-    ValueError
-        When a code cell is not Python.
+    A dict: ``cells``, a digest; ``code``, digests by module and name; ``results``, digests by what is asked
+    for; ``chosen``, the methods, models and data sets that its runs used. A ValueError when a code cell is
+    not Python.
     """
     nb = nbformat.read(source, 4)
     text = "\n".join(python(c.source) for c in code_cells(nb))

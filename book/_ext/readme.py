@@ -22,11 +22,10 @@ NOTE_ON_METHODS = (
 def saf_runs() -> Any:
     """Return the recorded quick runs of L2RM and plain training on the model SAF."""
     from ncbook import recorded
+    from ncbook.chapters import labelled
 
     runs = recorded(preset="quick", model="saf", dataset="emoji", protocol="images", epochs=3)
-    runs = runs[runs["method"].isin(("plain", "l2rm"))].copy()  # the others have few runs on this model
-    losses = runs["method"] + " (" + runs["method_loss"].astype(str) + ")"
-    return runs.assign(label=runs["method"].where(runs["method"] != "plain", losses))
+    return labelled(runs[runs["method"].isin(("plain", "l2rm"))])  # the others have few runs on this model
 
 
 def vse_runs() -> Any:

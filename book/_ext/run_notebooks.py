@@ -92,30 +92,11 @@ def execute(
     parameters: Mapping[str, Any],
     book: Book,
 ) -> dict[str, Any]:
-    """Run one notebook and store it, stamped, in ``folder``.
+    """Run one notebook and store it, stamped, in ``folder``, with an entry in ``runs.json``; return it.
 
-    Parameters
-    ----------
-    source : Path
-        Notebook without outputs.
-    folder : Path
-        Receives the executed notebook and an entry in ``runs.json``.
-    out : str
-        The notebook's own output folder, relative to the book's root; emptied first, so nothing is resumed.
-    parameters : mapping
-        Values to inject; those that the notebook does not know are left out.
-    book : Book
-        Code and records.
-
-    Returns
-    -------
-    dict
-        The entry of ``runs.json``.
-
-    Raises
-    ------
-    RuntimeError
-        When a cell failed or did not run; the half-done notebook stays as ``*.part.ipynb`` for inspection.
+    ``out`` is the notebook's own output folder, relative to the book's root; emptied first, so nothing is
+    resumed. Of ``parameters`` those that the notebook does not know are left out. A RuntimeError when a cell
+    failed or did not run; the half-done notebook stays as ``*.part.ipynb`` for inspection.
     """
     import papermill
 

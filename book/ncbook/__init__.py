@@ -7,7 +7,7 @@ runs on bundled data stand in tables of their own.
 
 from __future__ import annotations
 
-from ncbook.claims import claims_table, counts, decide, ledger
+from ncbook.claims import claims_table, counts, decide, ledger, report_table
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
 from ncbook.evidence import VERDICTS, Verdict
@@ -21,10 +21,9 @@ from ncbook.figures import (
     verdicts_figure,
 )
 from ncbook.layouts import LAYOUTS, PAPERS, Layout
+from ncbook.match import Rerun, reruns
 from ncbook.notebook import means, show
 from ncbook.papers import paper_table, printed
-from ncbook.report import report_table
-from ncbook.rerun import Rerun, reruns
 from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
 from ncbook.tables import bundled_table, printed_table, side_by_side
 

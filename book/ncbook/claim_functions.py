@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ncbook.compare import Difference, paired, spread
 from ncbook.comparisons import Comparison, differences, runs_of
@@ -27,9 +29,6 @@ from ncbook.evidence import (
     within,
 )
 from ncbook.runs import RECALLS, Runs, select
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 IMAGES: dict[str, Any] = {"protocol": "images"}  # L2RM's protocol
 RATES = (0.2, 0.4, 0.6, 0.8)
@@ -54,7 +53,8 @@ def best_at_every_rate(runs: Runs) -> Verdict:
     """Decide "best of every recall and rSum at every rate": rSum is tested, recalls are counted by means."""
     table = usual(runs)
     others = ("plain", *robust_methods())
-    found = best_other(table[table["mrate"] > 0], "method", "l2rm", others, least=RIVALS, **IMAGES)
+    noisy = select(table[table["mrate"] > 0], **IMAGES)
+    found = best_other(noisy, "method", "l2rm", others, least=RIVALS)
     wins, columns = _columns_won(table, others)
     word = verdict_of(found)
     word = PARTLY if word == HOLDS and wins < columns else word
@@ -78,16 +78,22 @@ def _columns_won(table: pd.DataFrame, methods: tuple[str, ...]) -> tuple[int, in
 def gain_is_larger_at_high_rates(runs: Runs) -> Verdict:
     """Decide "the gain over the best other method is larger at 0.6 and 0.8 than at 0.2 and 0.4"."""
     found, others = [], ("plain", *robust_methods())
+    pairs = [(low, high) for high in (0.6, 0.8) for low in (0.2, 0.4)]
     for at, part in conditions_of(select(usual(runs), **IMAGES), ("dataset", "preset", "model")):
-        gains = {}
-        for rate in RATES:
-            best = best_other(select(part, mrate=rate), "method", "l2rm", others, least=RIVALS)
-            if best and best[0].n > 1:
-                gains[rate] = best[0].values
-        for high, low in itertools.product((0.6, 0.8), (0.2, 0.4)):
-            if {low, high} <= set(gains) and len(gains[low]) == len(gains[high]):
-                found.append(growth(gains[low], gains[high], f"{at} gain at {high:g} minus at {low:g}"))
+        by_rate = {rate: select(part, mrate=rate) for rate in RATES}
+        found += _growing_gain(by_rate, "l2rm", pairs, f"{at} ", others=others, least=RIVALS)
     return conclude(found, _l2rm(runs), missing="l2rm and other robust methods at low and high rates")
+
+
+def _growing_gain(by_rate: Any, ours: str, pairs: Any, lead: str = "", **how: Any) -> list[Difference]:
+    """Return how much larger the gain over the best other method is at the second rate of each pair."""
+    best = {rate: best_other(table, "method", ours, **how) for rate, table in by_rate.items()}
+    gains = {rate: found[0].values if found else () for rate, found in best.items()}
+    return [
+        growth(gains[low], gains[high], f"{lead}gain at {high:g} minus at {low:g}", how.get("digits", 1))
+        for low, high in pairs
+        if gains[low] and len(gains[low]) == len(gains[high])
+    ]
 
 
 def plain_training_collapses(runs: Runs) -> Verdict:
@@ -110,8 +116,6 @@ def plain_training_collapses(runs: Runs) -> Verdict:
 
 def small_batch_beats_others(runs: Runs) -> Verdict:
     """Decide "L2RM in small batches beats the others in usual ones"."""
-    import pandas as pd
-
     table = select(runs.retrieval, **IMAGES)
     others, mine = select(table, variant=""), select(table, method="l2rm")
     mine = mine[mine["variant"].str.startswith("batch_size=")]
@@ -252,14 +256,9 @@ def unsupervised_methods_are_below(runs: Runs) -> Verdict:
 
 def gain_grows_with_the_rate(runs: Runs) -> Verdict:
     """Decide "the gain over the best other method grows from rate to rate"."""
-    gains, found = {}, []
-    for rate in RATES:
-        table = select(_usual_labels(runs), noise_rate=rate)
-        best = best_other(table, "method", "uot_rcl", value="map_avg", conditions=CATEGORY_CONDITIONS)
-        gains[rate] = best[0].values if best else ()
-    for low, high in itertools.pairwise(RATES):
-        if gains[low] and len(gains[low]) == len(gains[high]):
-            found.append(growth(gains[low], gains[high], f"gain at {high:g} minus at {low:g}", 3))
+    by_rate = {rate: select(_usual_labels(runs), noise_rate=rate) for rate in RATES}
+    how: dict[str, Any] = {"value": "map_avg", "conditions": CATEGORY_CONDITIONS, "digits": 3}
+    found = _growing_gain(by_rate, "uot_rcl", itertools.pairwise(RATES), **how)
     missing = "uot_rcl and other category methods at several rates"
     return conclude(found, _uot_rcl(runs), missing=missing)
 

@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import ncbook
+import ncbook
+import nclib
 
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``ncbook claims | head -1``
@@ -18,8 +17,6 @@ UNREAD = 141  # and one whose output is no longer read, as in ``ncbook claims | 
 
 def table(options: argparse.Namespace) -> int:
     """Print a printed table beside the measured values."""
-    import ncbook
-
     make = ncbook.bundled_table if options.bundled else ncbook.printed_table
     sheet = make(options.paper, options.number, _runs(options.folder))
     if sheet is None:
@@ -32,8 +29,6 @@ def table(options: argparse.Namespace) -> int:
 
 def claims(options: argparse.Namespace) -> int:
     """Decide every claim of the papers from the records and print the verdicts."""
-    import ncbook
-
     runs = _runs(options.folder)
     ledger = ncbook.ledger(runs)
     shown = ledger[ledger["paper"] == options.paper] if options.paper else ledger
@@ -48,9 +43,6 @@ def claims(options: argparse.Namespace) -> int:
 
 def rerun(options: argparse.Namespace) -> int:
     """Print the commands behind the cells of a printed table, or run them."""
-    import ncbook
-    import nclib
-
     if options.seeds < 1:
         raise ValueError(f"seeds={options.seeds}: must be an integer, at least 1")
     runs, without = ncbook.reruns(
@@ -70,8 +62,6 @@ def rerun(options: argparse.Namespace) -> int:
 
 def _runs(folder: Path | None) -> ncbook.Runs:
     """Return the recorded runs below a folder; warn where there are none."""
-    import ncbook
-
     runs = ncbook.load_runs(folder)
     if folder and not len(runs):
         print(f"ncbook: no record of a run below {folder}", file=sys.stderr)
@@ -85,8 +75,6 @@ def _write(path: Path | None, text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from ncbook import PAPERS
-
     parser = argparse.ArgumentParser(prog="ncbook", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -101,15 +89,15 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--csv", type=Path, help="also write the result to this file")
 
     one = add("table", table)
-    one.add_argument("paper", choices=PAPERS)
+    one.add_argument("paper", choices=ncbook.PAPERS)
     one.add_argument("number", help="number of the table, such as 6 or IV")
     one.add_argument("--bundled", action="store_true", help="the same rows measured on the bundled data")
     add_records(one)
     one = add("claims", claims)
-    one.add_argument("--paper", choices=PAPERS, help="the claims of one paper")
+    one.add_argument("--paper", choices=ncbook.PAPERS, help="the claims of one paper")
     add_records(one)
     one = add("rerun", rerun)
-    one.add_argument("paper", choices=PAPERS)
+    one.add_argument("paper", choices=ncbook.PAPERS)
     one.add_argument("number", help="number of the table, such as 6 or IV")
     one.add_argument("--row", default="", help="one row, as printed")
     one.add_argument("--data", default="", help="one data set, as printed")

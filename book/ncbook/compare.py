@@ -7,10 +7,8 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas as pd
+import pandas as pd
 
 LEVEL = 0.95
 ROUNDING = 1e-10  # smaller differences between values are rounding errors

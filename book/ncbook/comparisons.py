@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
 import yaml
 
 from ncbook.compare import Difference
@@ -27,9 +28,6 @@ from ncbook.evidence import (
     within,
 )
 from ncbook.runs import Runs, select
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PAPER_OF = {"L": "L2RM", "O": "OMIT", "R": "REPAIR", "U": "UOT-RCL"}  # by the first letter of a claim
 OPTIONS = re.compile(r"^(matching|marginals|variant)=")  # named by their value alone
@@ -148,38 +146,18 @@ def differences(paper: str, one: Comparison, runs: Runs) -> list[Difference]:
     if one.column:
         return within(table, one.column, one.minus, name=one.name or "", **how)
     if one.best:
-        every = {
-            "robust": robust_methods(),
-            "robust and plain": ("plain", *robust_methods()),
-            "recorded": None,
-        }
-        how |= {
-            "others": every[one.others] if isinstance(one.others, str) else one.others,
-            "least": one.least,
-        }
-        return [
-            d
-            for metric in metrics
-            for d in best_other(
-                table, one.best, one.ours, value=metric, name=name_of(paper, one, metric), **how
-            )
-        ]
-    of = {} if isinstance(one.ours, Mapping) else _papers()[paper]["of"]
-    found = [
-        d
-        for ours, theirs in itertools.product(_sides(table, one, one.ours), _sides(table, one, one.theirs))
-        for metric in metrics
-        if ours != theirs
-        for d in compare(
-            table,
-            ours,
-            theirs,
-            metric,
-            name=name_of(paper, replace(one, ours=ours, theirs=theirs), metric),
-            **how,
-            **of,
-        )
-    ]
+        robust = robust_methods()
+        every = {"robust": robust, "robust and plain": ("plain", *robust), "recorded": None}
+        others = every[one.others] if isinstance(one.others, str) else one.others
+        best = functools.partial(best_other, table, one.best, one.ours, others, **how, least=one.least)
+        return [d for m in metrics for d in best(value=m, name=name_of(paper, one, m))]
+    table = table if isinstance(one.ours, Mapping) else select(table, **_papers()[paper]["of"])
+    found: list[Difference] = []
+    sides = itertools.product(_sides(table, one, one.ours), _sides(table, one, one.theirs), metrics)
+    for ours, theirs, metric in sides:
+        if ours != theirs:
+            name = name_of(paper, replace(one, ours=ours, theirs=theirs), metric)
+            found += compare(table, ours, theirs, metric, name=name, **how)
     return [Difference(tuple(-v for v in d.values), d.name, d.digits) for d in found] if one.turn else found
 
 
@@ -213,8 +191,6 @@ def _sides(table: pd.DataFrame, one: Comparison, side: Any) -> Iterator[dict[str
 
 def _narrowed(table: pd.DataFrame, variants: list[str], condition: str) -> list[str]:
     """Return the variants whose first number meets a condition on ``value`` and ``usual``."""
-    import pandas as pd
-
     if not condition or not variants:
         return variants
     option = variants[0].partition("=")[0]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
+from matplotlib.figure import Figure
 
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import printed
 from ncbook.runs import RECALLS
 from nclib import plots
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
 
 EXPLAINED = {"no": "the papers do not explain it", "partly": "partly explained", "yes": "explained"}
 SAME = {"L2RM": "6", "REPAIR": "I"}  # tables with the same methods at the same nominal rates
@@ -63,8 +60,6 @@ def _wide() -> pd.DataFrame:
 
 def printed_sums() -> pd.DataFrame:
     """Return how many printed sums of recalls are the sum of their six recalls, by paper."""
-    import pandas as pd
-
     wide = _wide().dropna(subset=list(RECALLS))
     off = (wide["rsum"] - wide[list(RECALLS[:-1])].sum(axis=1)).round(2).abs()
     counts = {
@@ -95,8 +90,6 @@ def impossible_recalls_figure() -> Figure:
 
 def two_papers_figure() -> Figure:
     """Draw rSum on Flickr30K of the methods that L2RM and REPAIR print at the same nominal rates."""
-    import pandas as pd
-
     found = {
         paper: printed("retrieval", paper=paper, table=table, dataset="Flickr30K", metric="rsum")
         .set_index(["method", "noise_rate"])["value"]

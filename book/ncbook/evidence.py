@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ncbook.compare import Difference, paired, test_name
 from ncbook.runs import BUNDLED, Runs, select
-
-if TYPE_CHECKING:
-    import pandas as pd
+from nclib import methods
 
 HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold", "not tested here"
 VERDICTS = (HOLDS, PARTLY, FAILS, UNTESTED)
@@ -48,8 +48,6 @@ class Verdict:
 
 def robust_methods() -> tuple[str, ...]:
     """Return the registered methods for mismatched pairs without plain training."""
-    from nclib import methods
-
     return tuple(name for name in methods.available() if name != "plain")
 
 
@@ -75,15 +73,13 @@ def compare(
     digits: int = 1,
     conditions: Sequence[str] = CONDITIONS,
     name: str = "",
-    **where: Any,
 ) -> list[Difference]:
     """Return the difference of two settings under every condition in which both were recorded.
 
-    ``ours``, ``theirs`` and ``where`` are column = value pairs, of either side and of both; ``conditions``
-    are columns that must agree.
+    ``ours`` and ``theirs`` are column = value pairs of either side, ``conditions`` columns that must agree.
     """
     found = []
-    for at, part in conditions_of(select(table, **where), conditions):
+    for at, part in conditions_of(table, conditions):
         a, b = select(part, **ours), select(part, **theirs)
         found.append(paired(a, b, value, name=f"{name} {at}".strip(), digits=digits))
     return [d for d in found if d.n]
@@ -97,15 +93,13 @@ def within(
     digits: int = 3,
     conditions: Sequence[str] = CONDITIONS,
     name: str = "",
-    **where: Any,
 ) -> list[Difference]:
     """Return a column minus another column, or a number, of the same runs, per condition."""
-    part = select(table, **where)
     columns = [ours, *([theirs] if isinstance(theirs, str) else [])]
-    if part.empty or not set(columns) <= set(part):
+    if table.empty or not set(columns) <= set(table):
         return []
     found = []
-    for at, rows in conditions_of(part.dropna(subset=columns), conditions):
+    for at, rows in conditions_of(table.dropna(subset=columns), conditions):
         values = rows[ours] - (rows[theirs] if isinstance(theirs, str) else theirs)
         by_seed = values.groupby(rows["seed"]).mean()
         found.append(Difference(tuple(float(v) for v in by_seed), f"{name} {at}".strip(), digits=digits))
@@ -123,7 +117,6 @@ def best_other(
     conditions: Sequence[str] = CONDITIONS,
     name: str = "",
     least: int = 1,
-    **where: Any,
 ) -> list[Difference]:
     """Return ours minus the best of the others, by mean, under every condition where both were recorded.
 
@@ -131,7 +124,6 @@ def best_other(
     than ``least`` of them are left out. ``ours`` and ``others`` (by default all recorded) are values of
     ``column``; the rest is as in :func:`compare`.
     """
-    table = select(table, **where)
     rivals = set(table.get(column, ())) if others is None else set(others)
     found = []
     for at, part in conditions_of(table, conditions):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from ncbook.compare import Difference, spread
 from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
@@ -16,11 +19,6 @@ from ncbook.papers import rows_of
 from ncbook.runs import RECALLS, Runs, select, usual_value
 from ncbook.tables import BUNDLED
 from nclib import plots
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
 

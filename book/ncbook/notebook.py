@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from pandas.io.formats.style import Styler
 
 from ncbook.compare import mean_text
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from pandas.io.formats.style import Styler
 
 NO_RECORD = "no record"
 WARMUP = "†"  # of a run that was tested at an epoch of its warm-up

@@ -6,26 +6,18 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from ncbook.layouts import DATA, DIRECTION, LAYOUTS, RECALL, Layout, layout_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
 MISSING = "–"  # the paper prints no value here
 MARKED = (  # kinds of anomalies that belong to single cells or rows
-    "recall_order",
-    "suspicious_value",
-    "rises_with_noise",
-    "unsupervised_not_constant",
-    "identical_rows",
-    "differs_between_tables",
-    "differs_between_papers",
-    "mixed_protocol_in_one_table",
-    "type_label",
-    "naming",
+    *("recall_order", "suspicious_value", "rises_with_noise", "unsupervised_not_constant", "identical_rows"),
+    *("differs_between_tables", "differs_between_papers", "mixed_protocol_in_one_table"),
+    *("type_label", "naming"),
 )
 WHOLE = re.compile(r"6 recalls|^all$|^map$|^metric$|^method$|^type$|^count$|^sum|^recalls$|^rsum$")
 
@@ -66,10 +58,12 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
 
 @functools.cache
 def _file(name: str) -> pd.DataFrame:
-    import pandas as pd
-
     path = Path(__file__).parent / "printed" / f"{name}.csv"
     return pd.read_csv(path, dtype=str, keep_default_na=False)
+
+
+def _lines(name: str, **where: str) -> list[dict[str, str]]:
+    return printed(name, **where).to_dict("records")
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity
@@ -133,8 +127,7 @@ FIELDS: dict[str, Any] = {
 def rows_of(paper: str, table: str) -> tuple[dict[str, str], ...]:
     """Return the lines of the CSV file that belong to a printed table."""
     layout = layout_of(paper, table)
-    frame = printed(layout.file, paper=paper, table=layout.table)
-    return tuple({str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records"))
+    return tuple(_lines(layout.file, paper=paper, table=layout.table))
 
 
 @functools.cache
@@ -177,8 +170,6 @@ def paper_table(paper: str, table: str) -> pd.DataFrame:
     ValueError
         For a table that does not exist.
     """
-    import pandas as pd
-
     layout, found = layout_of(paper, table), values_of(paper, table)
     rows, columns = _order(layout, found)
     values = {(c.row, c.column): c.value for c in found}
@@ -204,8 +195,7 @@ def _order(layout: Layout, found: tuple[Value, ...]) -> tuple[list[tuple[str, ..
 
 @functools.cache
 def _anomalies(paper: str, table: str) -> tuple[dict[str, str], ...]:
-    frame = printed("anomalies")
-    rows = ({str(k): str(v) for k, v in row.items()} for row in frame.to_dict("records"))
+    rows = _lines("anomalies")
     return tuple(r for r in rows if r["kind"] in MARKED and table in _tables_named(r, paper))
 
 
@@ -256,10 +246,9 @@ def _rates(anomaly: dict[str, str]) -> set[str]:
 
 def _names(anomaly: dict[str, str], row: dict[str, str]) -> bool:
     wanted = [n for part in _parts(anomaly["method"]) for n in re.split(r" / |, ", part)]
-    ours = {row.get("method", "")}
     if "OMIT (ResNeXT-101)" in wanted:
         return row.get("method") == "OMIT" and row.get("backbone", "").startswith("ResNeXT")
-    return bool(ours & set(wanted))
+    return row.get("method", "") in wanted
 
 
 def _metric(row: dict[str, str]) -> set[str]:
@@ -274,10 +263,8 @@ def _metrics(text: str) -> set[str]:
 
 def said_against(paper: str, table: str) -> tuple[str, ...]:
     """Return the identifiers of sentences in the text that a printed table does not bear out exactly."""
-    rows = printed("anomalies", kind="text_against_table").to_dict("records")
-    return tuple(
-        r["id"] for r in rows if table in _tables_named({str(k): str(v) for k, v in r.items()}, paper)
-    )
+    rows = _lines("anomalies", kind="text_against_table")
+    return tuple(row["id"] for row in rows if table in _tables_named(row, paper))
 
 
 @functools.cache

@@ -12,19 +12,22 @@ from typing import Any
 import pandas as pd
 
 import nclib
+from nclib import models
+from nclib.data.registry import datasets
 from nclib.runs import record as records
 from nclib.runs.identity import naming
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
-KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant")
+METRICS = ("seed", "rsum", "map_avg")
+KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
 RECALLS = (*records.RECALLS, "rsum")
 SIZES = ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
-CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant")
+CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant", *METRICS)
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,16 @@ def load_runs(
     ValueError
         When there is no such folder.
     """
-    rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    rows: dict[str, list[dict[str, Any]]] = {"pairs": [], "labels": []}
     for path, record in records.read(folder or RECORDED):
         s = record.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows[record.task == "labels"].append(_row(record, path))
-    tables = []
-    for kind, keys in ((False, KEYS), (True, CATEGORY_KEYS)):
-        table = pd.DataFrame(rows[kind])
-        tables.append(table if len(table) else pd.DataFrame(columns=[*keys, "seed", "rsum", "map_avg"]))
-    return Runs(*tables)
+            rows[record.task].append(_row(record, path))
+    without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
+    tables = {
+        task: pd.DataFrame(found, columns=None if found else without[task]) for task, found in rows.items()
+    }
+    return Runs(tables["pairs"], tables["labels"])
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
@@ -198,24 +201,17 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
 @functools.cache
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Return the usual settings of a run as one mapping; None when this version does not know the method."""
-    from nclib import models
-
+    registry, of_model = models.registry, {"model": model} if model else {}
     try:
-        if not model:
-            return _flat(nclib.resolve(method, dataset=dataset, preset=preset, **_root(dataset)).flat())
-        own = models.registry.parameters_of(models.registry.MODELS[model].factory)
-        return _flat(
-            nclib.resolve(method, model=model, dataset=dataset, preset=preset, **_root(dataset)).flat(),
-            {k: p.default for k, p in own.items() if p.default is not p.empty},
-        )
+        own = registry.parameters_of(registry.MODELS[model].factory) if model else {}
+        usual = nclib.resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))
     except ValueError:
         return None
+    return _flat(usual.flat(), {k: p.default for k, p in own.items() if p.default is not p.empty})
 
 
 def _root(dataset: str) -> dict[str, Any]:
     """Return a folder for data whose loader needs one; it does not change any other setting."""
-    from nclib.data.registry import datasets
-
     if dataset not in datasets:
         return {}
     needed = inspect.signature(datasets[dataset].factory).parameters.values()

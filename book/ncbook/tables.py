@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from IPython.display import display
 
 from ncbook.compare import mean_text, paired, spread
 from ncbook.layouts import Layout, layout_of
@@ -14,9 +17,6 @@ from ncbook.notebook import NO_RECORD
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
 from ncbook.runs import RECALLS, Runs, checksums, protocol_line, select
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BUNDLED = {"retrieval": "emoji", "category_map": "emoji_category"}
 SPREADS = 2  # a mean within this number of standard deviations of the printed value counts as equal
@@ -263,8 +263,6 @@ def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.Da
 
 
 def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
-
     filled = [part for part in parts if len(part)]
     return pd.concat(filled) if filled else parts[0]
 
@@ -299,8 +297,6 @@ def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "quick") -
     paper, table, runs, preset
         As in :func:`bundled_table`.
     """
-    from IPython.display import display
-
     display(printed_table(paper, table, runs))
     nearest = bundled_table(paper, table, runs, preset=preset)
     if nearest is not None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from live_page import comparison, live_cells, show_live
-from nb_overlay import merge
+from nb_overlay import comparison, live_cells, merge, show_live
 from nbstamp import INJECTED, PARAMETERS, STAMP, Book, packed, records_in, stamp
 from notebook_tools import executed, notebook
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ncbook import show
-from ncbook.chapters.common import Finished, kind_of_pair, training
+from ncbook.chapters import Finished, kind_of_pair, training
 from nclib import plots
 from nclib.methods.bicro import by_reliability, closeness_ratios, global_vectors, n_anchors, noisy_labels
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import mean_text, papers, show
-from ncbook.chapters.common import ONLY_PRINTED, devices, stored_benchmark, wide
+from ncbook.chapters import ONLY_PRINTED, devices, stored_benchmark, wide
 from ncbook.layouts import DIRECTION, LAYOUTS
 from ncbook.match import STAND_INS, category_method
 from ncbook.notebook import NO_RECORD

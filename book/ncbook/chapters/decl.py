@@ -13,7 +13,7 @@ from pandas.io.formats.style import Styler
 
 import nclib
 from ncbook import recorded, show
-from ncbook.chapters.common import Finished, rate_table
+from ncbook.chapters import Finished, rate_table
 from nclib import Record, plots
 from nclib.methods.decl import evidence, evidential_loss, hardness, published_warmup
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters.common import Finished, labelled
+from ncbook.chapters import Finished, labelled
 from nclib import Record, plots
 
 SPLIT = (

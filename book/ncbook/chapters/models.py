@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
-from ncbook.chapters.common import ONLY_PRINTED, stored_benchmark
+from ncbook.chapters import ONLY_PRINTED, stored_benchmark
 from nclib import Record, losses, models, plots
 from nclib.data import Split
 from nclib.models.cross import word_attention

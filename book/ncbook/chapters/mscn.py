@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import show
-from ncbook.chapters.common import Finished
+from ncbook.chapters import Finished
 from nclib import methods, plots
 from nclib.methods.mscn import score_margins
 from nclib.methods.parts.meta import MetaPairs

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
-from ncbook.chapters.common import ONLY_PRINTED, Finished, training, wide
+from ncbook.chapters import ONLY_PRINTED, Finished, training, wide
 from nclib import Record, losses, noise, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label
 

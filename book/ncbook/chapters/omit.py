@@ -19,7 +19,7 @@ from torch import Tensor
 
 import nclib
 from ncbook import RECORDED, mean_text, printed, show
-from ncbook.chapters.common import ONLY_PRINTED, stored_benchmark, wide
+from ncbook.chapters import ONLY_PRINTED, stored_benchmark, wide
 from nclib import Record, plots
 from nclib.data import Dataset, Split
 from nclib.evaluation import recall

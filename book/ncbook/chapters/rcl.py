@@ -13,7 +13,7 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 from ncbook import recorded
-from ncbook.chapters.common import Finished, rate_table
+from ncbook.chapters import Finished, rate_table
 from nclib import losses, plots
 from nclib.methods.rcl import COMPLEMENTARY, complementary
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import nclib
 from ncbook import printed, recorded, show
-from ncbook.chapters.common import Finished, gains, kind_of_pair, stored_benchmark, training
+from ncbook.chapters import Finished, gains, kind_of_pair, stored_benchmark, training
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank, pooled
 from nclib.models import CaptionEncoding, ImageEncoding

@@ -20,7 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
 from ncbook import means, printed, show
-from ncbook.chapters.common import (
+from ncbook.chapters import (
     ONLY_PRINTED,
     cost_of,
     devices,

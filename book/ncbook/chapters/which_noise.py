@@ -15,7 +15,7 @@ from pandas.io.formats.style import Styler
 from scipy.stats import binom, kendalltau
 
 from ncbook import mean_text, printed, recorded, show
-from ncbook.chapters.common import ONLY_PRINTED, as_preset, labelled, wide
+from ncbook.chapters import ONLY_PRINTED, as_preset, labelled, wide
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch, auc
