@@ -15,7 +15,7 @@ from nclib.models.region_words import CosineMatcher
 from nclib.models.registry import register
 
 
-def _mean_of_words(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
+def mean_of_words(words: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """Mean (C, D) of the valid words of (C, W, D)."""
     mask = word_mask(lengths, words.shape[1], words)
     return torch.bmm(mask[:, None], words).squeeze(1) / mask.sum(1, keepdim=True)
@@ -26,7 +26,7 @@ REGION_POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "max": lambda regions: regions.amax(1),
 }
 WORD_POOLS: dict[str, Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]] = {
-    "mean": lambda words, last, lengths: _mean_of_words(words, lengths),
+    "mean": lambda words, last, lengths: mean_of_words(words, lengths),
     "last": lambda words, last, lengths: last,
 }
 

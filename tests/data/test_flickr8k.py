@@ -56,7 +56,7 @@ def test_shape_and_checksum(prepared, monkeypatch):
 
 def test_changed_or_unfinished_files_are_refused(prepared):
     change(prepared, finished=False)
-    with pytest.raises(ValueError, match="holds no finished prepared.json"):
+    with pytest.raises(ValueError, match=r"holds no finished prepared\.json"):
         load("f8k", root=prepared)
     change(prepared, finished=True)
     np.save(prepared / "test_ims.npy", 2 * np.load(prepared / "test_ims.npy"))

@@ -45,9 +45,10 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     part = runs[runs["protocol"] == protocol]
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
     rows = [label for label in ORDER if label in table.index]
+    model = ", ".join(sorted(set(part["model"])))
     epoch = "last epoch" if value == "last.rsum" else "epoch selected on the validation photographs"
     caption = (
-        f"Measured on Flickr8K, model {', '.join(sorted(set(part['model'])))}, preset standard: rSum on 1,000 test photographs, {epoch}; "
+        f"Measured on Flickr8K, model {model}, preset standard: rSum on 1,000 test photographs, {epoch}; "
         f"mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's seed; "
         f"{devices(part)}"
     )
