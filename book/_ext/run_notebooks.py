@@ -150,12 +150,6 @@ def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
     return [every[n] for n in names] or list(every.values())
 
 
-def tell_stale(stale: Mapping[pathlib.Path, list[str]]) -> None:
-    for path, why in stale.items():
-        more = f" and {len(why) - 4} more" if len(why) > 4 else ""
-        print(f"{path.name}: stale: {'; '.join(why[:4])}{more}", flush=True)
-
-
 def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
     """Run notebooks for the page "Your machine", unless a live run of the same code is there."""
     book = Book(root)
@@ -201,7 +195,9 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     notebooks = chosen(args.names, root)
     found = {p: problems(p, folder / p.name, book) for p in notebooks}
     stale = {p: why for p, why in found.items() if why}
-    tell_stale(stale)
+    for path, why in stale.items():
+        more = f" and {len(why) - 4} more" if len(why) > 4 else ""
+        print(f"{path.name}: stale: {'; '.join(why[:4])}{more}", flush=True)
     print(f"notebooks: {len(notebooks) - len(stale)} fresh, {len(stale)} stale", flush=True)
     if args.check:
         if stale:

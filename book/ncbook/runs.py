@@ -85,10 +85,8 @@ def load_runs(
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
             rows[record.task].append(_row(record, path))
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
-    tables = {
-        task: pd.DataFrame(found, columns=None if found else without[task]) for task, found in rows.items()
-    }
-    return Runs(tables["pairs"], tables["labels"])
+    tables = [pd.DataFrame(found, columns=None if found else without[task]) for task, found in rows.items()]
+    return Runs(*tables)
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:

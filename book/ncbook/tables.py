@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from IPython.display import display
 
 from ncbook.compare import mean_text, paired, spread
 from ncbook.layouts import Layout, layout_of
@@ -297,6 +296,8 @@ def side_by_side(paper: str, table: str, runs: Runs, *, preset: str = "quick") -
     paper, table, runs, preset
         As in :func:`bundled_table`.
     """
+    from IPython.display import display  # the command line does without it
+
     display(printed_table(paper, table, runs))
     nearest = bundled_table(paper, table, runs, preset=preset)
     if nearest is not None:

@@ -13,7 +13,6 @@ from sklearn.metrics import confusion_matrix
 from ncbook import show
 from ncbook.chapters import kind_of_pair
 from nclib import Record, Rule, plots
-from nclib.noise import LabelNoise
 from nclib.plots import labels
 from nclib.runs import LoadedRun
 from nclib.runs.experiment import IN_EVERY_ROW
@@ -46,21 +45,15 @@ def _wrong_pairs(run: LoadedRun, shown: int = 60) -> Figure:
     return figure
 
 
-def given_classes(noise: LabelNoise, k: int) -> dict[str, np.ndarray]:
-    """Return the shares of given classes in each true class, (k, k), of pictures and of texts."""
-    given = {"pictures": noise.image_labels, "texts": noise.text_labels}
-    return {
-        name: confusion_matrix(noise.truth, classes, labels=range(k), normalize="true")
-        for name, classes in given.items()
-    }
-
-
 def class_maps(record: Record, run: LoadedRun) -> Figure | None:
     """Draw true classes against given and, where the method has them, corrected classes."""
-    names = run.dataset.label_names
+    noise, names = run.noise, run.dataset.label_names
     if len(names) > 50:
         return None
-    shares = given_classes(run.noise, len(names))
+    shares = {
+        name: confusion_matrix(noise.truth, given, labels=range(len(names)), normalize="true")
+        for name, given in (("pictures", noise.image_labels), ("texts", noise.text_labels))
+    }
     if "confusion" in record.diagnostics:
         shares["corrected by the method"] = np.array(record.diagnostics["confusion"])
     return labels.confusions(shares, names)
