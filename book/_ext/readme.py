@@ -15,7 +15,8 @@ NOTE = (
 )
 NOTE_ON_METHODS = (
     "The same with the small VSE model, image-level and caption-level noise. NCR, BiCro, MSCN and REPAIR are "
-    "tested as ensembles of their two networks; MSCN also trains with 2 % known matches."
+    "tested as ensembles of their two networks; MSCN also trains with 2 % known matches. † some runs were "
+    "tested at an epoch of warm-up; for NCR, BiCro, DECL and REPAIR the present version leaves these out."
 )
 
 

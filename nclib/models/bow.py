@@ -29,9 +29,10 @@ class BagOfWords(DualEncoder):
 
     def encode_images(self, images: Tensor) -> ImageEncoding:
         """Map region features (B, R, feature_dim) to unit vectors (B, D)."""
-        return ImageEncoding(l2(self.image_map(images.mean(1))))
+        return ImageEncoding(l2(self.image_map(self.check_images(images).mean(1))))
 
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Map captions to unit vectors (C, D)."""
+        tokens = self.check_tokens(tokens)
         mean = mean_of_words(self.words(tokens.ids), tokens.lengths)
         return CaptionEncoding(l2(self.text_map(mean.tanh())), tokens.lengths)

@@ -67,7 +67,7 @@ def several(path):
 
 
 DAMAGES = {
-    "missing features": ("train_ims.npy", os.unlink, MISSING, "float32 (6 or 30 rows, 36, 2048)"),
+    "missing features": ("train_ims.npy", os.unlink, MISSING, "float32 (6 or 30 rows, 3, 4)"),
     "missing captions": ("dev_caps.txt", os.unlink, MISSING, "20 lines"),
     "missing vocabulary": ("f30k_precomp_vocab.json", os.unlink, MISSING, "build_vocabulary=True"),
     "cut short": ("train_ims.npy", lambda p: os.truncate(p, 300), WRONG, "it is cut short: 300 bytes"),
@@ -201,7 +201,7 @@ def test_copies_alone_are_complete_for_those_who_read_them(root, capsys):
     (root / "f30k_precomp" / "dev_ims.f16.npy").unlink()
     found = [line for line in check("f30k", root, half=True).lines if line.state != GOOD]
     assert [(line.file, line.state) for line in found] == [("dev_ims.f16.npy", MISSING)]
-    assert found[0].text == "float16 (4 or 20 rows, 36, 2048)"
+    assert found[0].text == "float16 (4 or 20 rows, 3, 4)"
 
 
 def test_captions_and_features_that_do_not_belong_together(root):

@@ -1,5 +1,6 @@
 """L2RM against worked numbers, the exact linear program, and its own corner cases."""
 
+import contextlib
 import warnings
 
 import numpy as np
@@ -121,8 +122,11 @@ def test_one_step_learns_the_cost_without_touching_the_network_and_sets_no_gradi
 def test_cosine_cost_asks_the_loop():
     loop = Reader()
     method = methods.build("l2rm", cost="cosine")
+    modes = []
+    loop.evaluating = lambda: contextlib.nullcontext(modes.append("eval"))
     loop.cosine = lambda batch: torch.full((8, 8), 0.25)
     assert torch.equal(method._cost(loop, None, torch.zeros(8, 8)), torch.full((8, 8), 0.75))
+    assert modes == ["eval"]  # a second encoding in training mode would move the statistics of batch norm
 
 
 def test_rematch_report_against_a_plain_count():

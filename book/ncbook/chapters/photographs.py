@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters.common import as_preset, devices, labelled
+from ncbook.chapters import as_preset, devices, labelled
 from ncbook.notebook import means
 from nclib import plots
 
