@@ -292,7 +292,7 @@ class _Cells:
 
     def __init__(self, images: Path, names: Sequence[str], network: nn.Module, device: str) -> None:
         self.images, self.names, self.network, self.device = images, names, network, device
-        self.shape = (len(names), CELLS * CELLS, CHANNELS)
+        self.shape: tuple[int, ...] = (len(names), CELLS * CELLS, CHANNELS)
 
     @torch.no_grad()
     def read(self, first: int, last: int) -> np.ndarray:

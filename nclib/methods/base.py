@@ -44,6 +44,9 @@ StepTerms = Terms | Iterator[Terms]
 other, so that the code after a ``yield`` sees the updated weights."""
 
 
+TestedEpochs = Literal["all", "last warm-up", "training"]
+
+
 @dataclass(frozen=True)
 class Batch:
     """Pairs as a network sees them: row ``i`` of ``images`` belongs to caption ``i``.
@@ -222,7 +225,7 @@ class Method(TrainingMethod):
 
     n_networks: ClassVar[int] = 1
     clean_share: ClassVar[float] = 0.0
-    tested_epochs: ClassVar[Literal["all", "last warm-up", "training"]] = "all"
+    tested_epochs: ClassVar[TestedEpochs] = "all"
 
     def prepare(self, network: Matcher) -> Matcher:
         """Return the network to train, for methods that add a part of their own to every model."""

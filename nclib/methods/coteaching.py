@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, Truth, beside
+from nclib.methods.base import Batch, Loop, Method, Steps, StepTerms, TestedEpochs, Truth, beside
 from nclib.methods.parts.detector import detector_report
 from nclib.noise import GaussianMixture1d
 
@@ -111,7 +111,7 @@ class CoTeaching(Method):
     """
 
     n_networks = 2
-    tested_epochs = "training"  # as in the official codes of NCR and BiCro
+    tested_epochs: ClassVar[TestedEpochs] = "training"  # as in the official codes of NCR and BiCro
     divide_at: ClassVar[str] = "epoch"
     divisions: list[Division]
 
