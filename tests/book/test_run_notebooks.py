@@ -77,6 +77,7 @@ def test_the_live_run_is_quick_and_is_reused(tree: Path, monkeypatch: pytest.Mon
     assert path.stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_on_the_papers_data_a_chapter_gets_their_parameters(tree: Path) -> None:
     cell = 'dataset: str = "emoji"\npreset: str = "quick"\ndata_options = None\nout: str = "runs"'
     nb = notebook("# Trains", cell, "print(dataset, preset, data_options)")

@@ -40,6 +40,7 @@ def test_it_loads_from_the_cache_in_no_time(data):
     assert isinstance(again.train.images, np.memmap)
 
 
+@pytest.mark.slow
 def test_same_seed_same_data_in_another_cache(data, tmp_path, monkeypatch):
     monkeypatch.setenv("NCLIB_CACHE", str(tmp_path))
     again = load("emoji", **FEW)
@@ -50,6 +51,7 @@ def test_same_seed_same_data_in_another_cache(data, tmp_path, monkeypatch):
         assert np.array_equal(split.captions.tokens, again.splits[key].captions.tokens)
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_scenes_of_the_same_words(data):
     other = load("emoji", seed=1, **FEW)
     assert other.checksum != data.checksum

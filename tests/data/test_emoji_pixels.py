@@ -177,6 +177,7 @@ def test_codebook_is_standardised_and_tells_concepts_apart(painter, scenes):
     assert near[same & other].mean() > near[~same].mean() + 0.2
 
 
+@pytest.mark.slow
 def test_pictures_as_rows_of_pixels():
     few = {"size": "small", "n_train": 60, "n_val": 3, "n_test": 4}
     plain, data = load("emoji", **few), load("emoji", features="pixels", **few)

@@ -308,6 +308,7 @@ def test_an_epoch_without_steps(tmp_path, result, error, message):
     assert found.endswith(("purpose='pairs')", "nothing was trained"))
 
 
+@pytest.mark.slow
 def test_an_epoch_may_train_nothing_when_others_do(tmp_path):
     def begin_epoch(self, loop):
         return loop.batches(torch.arange(0), purpose="none")

@@ -394,6 +394,7 @@ def test_extreme_rates(mrate, tmp_path):
     assert record.metrics["test"]["rsum"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize(
     "options",

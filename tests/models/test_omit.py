@@ -373,6 +373,7 @@ def test_shares_of_attention_are_comparable_with_a_plan():
         assert (share[:, 0, :, 2] == 0).all()
 
 
+@pytest.mark.slow
 def test_words_through_clips_text_tower(tmp_path):
     clip_folder(tmp_path)
     net = model(

@@ -382,6 +382,7 @@ def test_values_of_a_class_of_the_package_count(monkeypatch):
     assert identity.code_of([L2RM]) != before
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypatch):
     tiny = {"dataset": "planted", "model": "vse", "epochs": 2, "warmup_epochs": 1, "batch_size": 16}
     tiny |= {"data_options": {"n_train": 40, "n_val": 10, "n_test": 10}, "out": str(tmp_path)}

@@ -109,6 +109,7 @@ def test_runs_end_with_the_record_of_one_process(shared_runs, tmp_path):
             assert {k: other.metrics[part][k] for k in recalls} == pytest.approx(recalls, abs=close)
 
 
+@pytest.mark.slow
 def test_one_process_returns_the_record_of_several_and_reads_its_weights(shared_runs):
     out, _ = shared_runs
     again = nclib.run("plain", **TINY, out=str(out), progress=False)
