@@ -228,3 +228,17 @@ def test_features_must_be_finite_and_labels_in_range():
         CategoryData("x", good, good, good, ("a", "b"), "0", "none")
     with pytest.raises(ValueError, match="pictures"):
         good.picture(0)
+
+
+def test_features_do_not_depend_on_the_number_of_threads():
+    from threadpoolctl import threadpool_limits
+
+    from nclib.data.emoji.categories import _latent_semantics
+
+    counts = np.random.default_rng(0).poisson(0.05, (60, 560)).astype(float)  # fewer documents than words
+    others = np.random.default_rng(1).poisson(0.05, (20, 560)).astype(float)
+    made = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            made.append(_latent_semantics(counts)(others))
+    np.testing.assert_array_equal(*made)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from nclib.common.files import digest
 from nclib.data.cache import cached
@@ -73,7 +74,7 @@ def emoji_category(
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
-    folder, facts = cached("emoji_category", cache_key(options), build)
+    folder, facts = cached("emoji_category", cache_key({**options, "blas_threads": 1}), build)
     return _open(folder, facts, labels)
 
 
@@ -153,7 +154,9 @@ def _latent_semantics(counts: np.ndarray) -> Any:
         return y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1e-12)
 
     x = weighted(counts)
-    axes = np.linalg.eigh(x.T @ x)[1][:, ::-1][:, :TEXT_DIM]
+    # Several threads add in another order; with fewer documents than words, directions without variance turn.
+    with threadpool_limits(1):
+        axes = np.linalg.eigh(x.T @ x)[1][:, ::-1][:, :TEXT_DIM]
     axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
     return lambda c: (weighted(c) @ axes * np.sqrt(TEXT_DIM)).astype(np.float32)
 
