@@ -7,6 +7,7 @@ answer (an incomplete folder, for example), 2 for a wrong call.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -36,8 +37,9 @@ class Command:
     do: Callable[[Words], int]
 
 
-def _parser(name: str, does: Callable[..., Any]) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"nclib {name}", description=does.__doc__, allow_abbrev=False)
+def _parser(name: str, does: Callable[..., Any], **more: Any) -> argparse.ArgumentParser:
+    about = (does.__doc__ or "").replace("``", "")
+    return argparse.ArgumentParser(prog=f"nclib {name}", description=about, allow_abbrev=False, **more)
 
 
 def _one_of(known: Collection[str]) -> Callable[[str], str]:
@@ -59,14 +61,28 @@ def run(words: Words) -> int:
     """Train one method, test it, leave a record: ``nclib run METHOD [--name value ...]``.
 
     ``nclib run METHOD --help`` lists its parameters. Options of the data and the model are written
-    ``--data_options.root /data``. The same command continues an interrupted run.
+    ``--data_options.root /data``. ``--import FILE`` loads a method, model or data set of your own first.
+    The same command continues an interrupted run.
     """
     import nclib
     from nclib import label_noise, methods
     from nclib.runs import experiment_of
 
+    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    files.add_argument(
+        "--import",
+        dest="files",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that registers a method, model or data set of your own",
+    )
+    own, words = files.parse_known_args(words)
+    for path in own.files:
+        _import_file(path)
     known = [*methods.available(), *label_noise.available()]
-    parser = _parser("run", run)
+    parser = _parser("run", run, parents=[files])
     parser.add_argument("method", type=_one_of(known), metavar="METHOD", help=f"one of {', '.join(known)}")
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
     if words and words[0] in known and {"-h", "--help"} & set(words):
@@ -78,6 +94,16 @@ def run(words: Words) -> int:
     if os.environ.get("RANK", "0") == "0":  # the first of the processes that torchrun started
         print(Path(record.folder) / "record.json")
     return 0
+
+
+def _import_file(path: Path) -> None:
+    """Import a file outside the package under its own name, as ``import`` would beside it."""
+    if not path.is_file() or path.suffix != ".py":
+        raise ValueError(f"--import {path}: must be a Python file")
+    if path.stem in sys.modules:
+        raise ValueError(f"--import {path}: {path.stem!r} is the name of another module; rename the file")
+    sys.path.insert(0, str(path.resolve().parent))
+    importlib.import_module(path.stem)
 
 
 def _parameters(experiment: Experiment) -> str:

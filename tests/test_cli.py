@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib import cli
+from nclib.methods.base import METHODS
 from nclib.runs.record import Record
 from nclib.runs.words import options_of, words_of
 
@@ -262,3 +264,38 @@ def test_options_of_another_type_are_refused_before_work(
     assert cli.main(["run", "plain", *SHORT, *words, "--out", str(tmp_path / "runs")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
+
+
+OWN = """
+from nclib.methods import Method, register
+from nclib.methods.plain import Plain, PlainOptions
+
+@register("{name}", summary="plain training under another name")
+class Own(Plain):
+    Options = PlainOptions
+"""
+
+
+def test_a_file_of_ones_own_is_imported_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
+    name = "plain_of_mine"
+    (tmp_path / f"{name}.py").write_text(OWN.format(name=name))
+    words = [
+        "run",
+        "--import",
+        str(tmp_path / f"{name}.py"),
+        name,
+        "--out",
+        str(tmp_path / "runs"),
+        "--quiet",
+    ]
+    try:
+        assert cli.main([*words, *SHORT]) == 0
+        assert json.loads(Path(capsys.readouterr().out.strip()).read_text())["settings"]["method"] == name
+        assert cli.main(words) == 2
+        assert "is the name of another module" in capsys.readouterr().err
+    finally:
+        METHODS.remove(name)
+        sys.modules.pop(name, None)
+    assert cli.main(["run", "--import", "nowhere.py", "plain"]) == 2
+    assert "--import nowhere.py: must be a Python file" in capsys.readouterr().err
