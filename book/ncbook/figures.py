@@ -44,12 +44,16 @@ def rates_figure(
 
     Parameters
     ----------
-    paper, table, dataset : str
-        Printed table, and its data set as printed.
+    paper, table : str
+        Printed table.
     runs : Runs
         From :func:`load_runs`.
-    model, preset : str
-        Similarity model (for image-text retrieval) and preset of the measured runs.
+    dataset : str
+        Data set of the table, as printed.
+    model : str
+        Similarity model of the measured runs, for image-text retrieval.
+    preset : str
+        Preset of the measured runs.
     printed_model : str
         Similarity model of the printed rows, for image-text retrieval.
     methods : sequence of str
@@ -225,6 +229,7 @@ def gains_over(runs: Runs, reference: str = "plain", **where: Any) -> list[Diffe
     Parameters
     ----------
     runs : Runs
+        From :func:`load_runs`.
     reference : str
         Method that the others are compared with.
     **where
@@ -242,8 +247,9 @@ def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair
     Parameters
     ----------
     runs : Runs
+        From :func:`load_runs`.
     methods : sequence of str
-        Compared with all others, of which at least three must be recorded.
+        Methods that are compared with all others; at least three others must be recorded.
     """
     table = select(runs.retrieval, variant="")
     others = ("plain", *robust_methods())
@@ -251,12 +257,14 @@ def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair
 
 
 def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:
-    """Draw differences of two seeds or more with their intervals, one line each; zero is marked.
+    """Draw differences with their intervals, one line each; zero is marked.
 
     Parameters
     ----------
     differences : sequence of Difference
+        With at least two seeds each, for an interval.
     title, xlabel : str
+        Words on the figure.
     """
     shown = [d for d in differences if d.n > 1]
     figure, ((axis,),) = plots.panels(1, 1, height=1.1 + 0.27 * max(len(shown), 3))
@@ -276,9 +284,12 @@ def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> 
 
 
 def verdicts_figure(table: pd.DataFrame) -> Figure:
-    """Draw how many claims of each paper have each verdict, from the table of :func:`ncbook.counts`.
+    """Draw how many claims of each paper have each verdict; hatches tell them apart without colour.
 
-    Hatches tell the verdicts apart without colour.
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`ncbook.counts`.
     """
     figure, ((axis,),) = plots.panels(1, 1, height=2.6)
     part = table.drop(index="all", errors="ignore")[list(VERDICTS)]

@@ -30,6 +30,7 @@ def show(
     Parameters
     ----------
     table : DataFrame
+        The values.
     name : str
         Name of the table in its HTML, unique in the notebook; output cells are then equal between executions.
     caption : str
@@ -44,6 +45,10 @@ def show(
         Print the largest value of each column in bold.
     index : bool
         Show the row headings.
+
+    Returns
+    -------
+    Styler
 
     Examples
     --------

@@ -74,6 +74,10 @@ def load_runs(
     dataset, preset : str, optional
         Keep only runs on this data, or of this preset.
 
+    Returns
+    -------
+    Runs
+
     Raises
     ------
     ValueError
@@ -128,8 +132,14 @@ def recorded_run(method: str, **values: Any) -> records.Record | None:
 
     Parameters
     ----------
-    method, **values
-        As for :func:`nclib.run`.
+    method : str
+        Method of either task.
+    **values
+        Parameters of :func:`nclib.run`.
+
+    Returns
+    -------
+    Record or None
 
     Raises
     ------

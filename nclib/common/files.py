@@ -86,7 +86,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes | Iterable[
 
 
 def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
-    """Return a SHA-256 digest, 64 hexadecimal digits.
+    """Return a SHA-256 digest.
 
     Parameters
     ----------
@@ -94,6 +94,16 @@ def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
         Text (as UTF-8), bytes, and the file at a ``Path`` have the digest that ``sha256sum`` prints. An
         array's digest covers its type and shape as well. An iterable of strings, bytes and arrays has a
         digest of all of them in order; moving a byte from one part to the next changes it.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be read.
 
     Examples
     --------

@@ -89,6 +89,11 @@ def option(
     help : str
         Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
 
+    Returns
+    -------
+    dataclasses.Field
+        With the rule in its metadata.
+
     Examples
     --------
     >>> @dataclasses.dataclass(frozen=True)

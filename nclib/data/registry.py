@@ -58,22 +58,31 @@ datasets = DatasetRegistry()
 def register(
     name: str, *, summary: str, paper: str = "", task: str = "pairs"
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds a data set, a function whose parameters are its options, to the catalogue.
+    """Return a decorator that adds a data set to the catalogue.
 
     Parameters
     ----------
     name : str
         Name for :func:`nclib.data.load` and the parameter ``dataset`` of runs; can be taken once.
-    summary, paper : str
-        A few words, and the source of the data, for the catalogue.
+    summary : str
+        A few words for the catalogue.
+    paper : str
+        Source of the data, for the catalogue.
     task : {"pairs", "categories"}
-        Image-caption retrieval, where the function returns a :class:`~nclib.data.Dataset`, or category
-        retrieval, where it returns a :class:`~nclib.data.CategoryData`.
+        ``"pairs"`` for image-caption retrieval; the function returns a :class:`~nclib.data.Dataset`.
+        ``"categories"`` for category retrieval; it returns a :class:`~nclib.data.CategoryData`.
+
+    Returns
+    -------
+    callable
+        Decorator for a function whose parameters are the options of the data set.
 
     Raises
     ------
-    ValueError, TypeError
-        When the name is taken, the task is unknown, or the function takes ``*args`` or ``**options``.
+    ValueError
+        When the name is taken or the task is unknown.
+    TypeError
+        When the function takes ``*args`` or ``**options``.
 
     Examples
     --------
@@ -137,7 +146,12 @@ def load(name: str, **options: Any) -> Any:
 
 
 def available(task: str | None = None) -> Catalogue:
-    """Return the data sets of ``task``, "pairs" or "categories", or of both, each with its summary.
+    """Return the names of the data sets, each with its summary.
+
+    Parameters
+    ----------
+    task : {"pairs", "categories"}, optional
+        Data sets of one task; default: all.
 
     Returns
     -------

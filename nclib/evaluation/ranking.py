@@ -117,7 +117,18 @@ def metrics(i2t: NDArray[np.float64], t2i: NDArray[np.float64]) -> dict[str, flo
 
 
 def rsum(values: dict[str, float]) -> float:
-    """Return the sum, in [0, 600], of the six recalls in percent, as :func:`recall` names them."""
+    """Return the sum of the six recalls.
+
+    Parameters
+    ----------
+    values : dict of str to float
+        Recalls at 1, 5 and 10 of both directions in percent, as :func:`metrics` names them.
+
+    Returns
+    -------
+    float
+        In [0, 600].
+    """
     return sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in KS)
 
 

@@ -51,7 +51,12 @@ for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 
 def available() -> Catalogue:
-    """Return the catalogue of methods, as :func:`nclib.methods.available`.
+    """Return the catalogue of methods: name, summary, paper.
+
+    Returns
+    -------
+    Catalogue
+        A dict from name to summary that prints as a table.
 
     Examples
     --------
@@ -62,12 +67,44 @@ def available() -> Catalogue:
 
 
 def options(name: str) -> type:
-    """Return the options of a method, a frozen dataclass; errors as in :func:`nclib.methods.options`."""
+    """Return the options dataclass of a method.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+
+    Returns
+    -------
+    type
+        A frozen dataclass.
+
+    Raises
+    ------
+    ValueError
+        For an unknown method.
+    """
     return METHODS.options(name)
 
 
 def build(name: str, **values: Any) -> DeepMethod | Projector:
-    """Build a method by name with its own options; arguments and errors as in :func:`nclib.methods.build`.
+    """Build a method by name with its own options.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+    **values
+        The method's options, by the paper's names; those not given keep their defaults.
+
+    Returns
+    -------
+    DeepMethod or Projector
+
+    Raises
+    ------
+    ValueError
+        For an unknown method, an unknown option, or a value out of range; names what is allowed.
 
     Examples
     --------

@@ -100,7 +100,19 @@ def infonce_rce(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
     """Half of InfoNCE plus reverse cross entropy: the warm-up loss of L2RM's official code.
 
     The paper (Eq. 6) prints the sum without the half; the half matters because the gradient norm is clipped.
-    Parameters and value, (B,), as in :func:`reverse_cross_entropy`.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    tau : float, > 0
+        Temperature.
+    eps : float, > 0
+        See :func:`reverse_cross_entropy`.
+
+    Returns
+    -------
+    Tensor, (B,)
     """
     return 0.5 * (info_nce(S, tau) + reverse_cross_entropy(S, tau, eps))
 
@@ -186,7 +198,26 @@ def rematch_sym_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) ->
 def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Tensor:
     """One-sided rematching loss ``KL(r_i || p_v2t_i) + KL(c_i || p_t2v_i)`` (L2RM Table 3, "w KL").
 
-    Parameters, value (B,) and errors as in :func:`rematch_sym_kl`.
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    tau : float, > 0
+        Temperature.
+    floor : float, > 0
+        Smallest plan entry, before scaling.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`rematch_sym_kl`.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
     return (r * (r.log() - v2t)).sum(1) + (c * (c.log() - t2v)).sum(1)
@@ -196,7 +227,28 @@ def rematch_infonce(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -
     """InfoNCE with the plan as soft target: ``H(r_i, p_v2t_i) + H(c_i, p_t2v_i)`` (L2RM Table 3).
 
     The plan carries no gradient, so this differs from :func:`rematch_kl` by the entropy of the targets alone
-    and trains the same network. Parameters, value (B,) and errors as in :func:`rematch_sym_kl`.
+    and trains the same network.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    tau : float, > 0
+        Temperature.
+    floor : float, > 0
+        Smallest plan entry, before scaling.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`rematch_sym_kl`.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
     return -(r * v2t).sum(1) - (c * t2v).sum(1)

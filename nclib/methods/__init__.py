@@ -50,7 +50,12 @@ for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
 
 
 def available() -> Catalogue:
-    """Return the catalogue of methods, a dict from name to summary that prints as a table.
+    """Return the catalogue of methods: name, summary, paper.
+
+    Returns
+    -------
+    Catalogue
+        A dict from name to summary that prints as a table.
 
     Examples
     --------
@@ -62,12 +67,17 @@ def available() -> Catalogue:
 
 
 def options(name: str) -> type:
-    """Return the options of a method, a frozen dataclass.
+    """Return the options dataclass of a method.
 
     Parameters
     ----------
     name : str
         One of :func:`available`.
+
+    Returns
+    -------
+    type
+        A frozen dataclass.
 
     Raises
     ------
@@ -78,7 +88,7 @@ def options(name: str) -> type:
 
 
 def settings(name: str, key: str) -> dict[str, Any]:
-    """Return the schedule and options that a method's own paper sets; empty where it says nothing.
+    """Return the values that a method's own paper sets.
 
     Parameters
     ----------
@@ -86,6 +96,11 @@ def settings(name: str, key: str) -> dict[str, Any]:
         One of :func:`available`.
     key : str
         Name of a data set, or ``quick`` for the small preset.
+
+    Returns
+    -------
+    dict
+        Schedule and options by name; empty where the paper says nothing.
 
     Raises
     ------
@@ -109,6 +124,10 @@ def build(name: str, **values: Any) -> Method:
         One of :func:`available`.
     **values
         The method's options, by the paper's names; those not given keep their defaults.
+
+    Returns
+    -------
+    Method
 
     Raises
     ------

@@ -265,7 +265,7 @@ M = TypeVar("M", bound=Method)
 
 
 def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that registers a method under ``name`` and returns the class unchanged.
+    """Return a class decorator that registers a method under ``name``.
 
     Parameters
     ----------
@@ -275,6 +275,11 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]],
         What the method does, in a few words, for the catalogue.
     paper : str
         Authors, venue and year.
+
+    Returns
+    -------
+    callable
+        The decorator; it returns the class unchanged.
 
     Raises
     ------

@@ -230,6 +230,16 @@ def available() -> Catalogue:
 def options(name: str) -> Catalogue:
     """Return the options of a model and their defaults, without the sizes that all models take.
 
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+
+    Returns
+    -------
+    Catalogue
+        A dict of str to str that prints one option per line.
+
     Raises
     ------
     ValueError
@@ -245,5 +255,18 @@ def options(name: str) -> Catalogue:
 
 
 def settings(name: str, key: str) -> dict[str, Any]:
-    """Return the schedule that a model's own paper sets for ``key``: a data set's name or ``quick``."""
+    """Return the schedule that a model's own paper sets.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+    key : str
+        Name of a data set, ``quick`` or ``standard``.
+
+    Returns
+    -------
+    dict of str to value
+        Empty where the model sets none.
+    """
     return dict(getattr(MODELS[name].factory, "settings", {}).get(key, {}))

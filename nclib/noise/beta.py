@@ -32,8 +32,13 @@ def beta_moments(x: Array, weight: Array | None = None) -> Shape:
     Parameters
     ----------
     x : ndarray, (n,), inside (0, 1)
+        Values.
     weight : ndarray, (n,), optional
-        Not negative; equal unless given.
+        Weights >= 0; equal unless given.
+
+    Returns
+    -------
+    (float, float)
     """
     w = np.full(x.shape, 1 / x.size) if weight is None else weight / weight.sum()
     m = float(w @ x)

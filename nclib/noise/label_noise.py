@@ -82,11 +82,27 @@ def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, m
 
     Parameters
     ----------
-    labels, rate, n_classes, seed
-        As in :func:`symmetric_labels`, with the same errors and the same kind of result.
+    labels : array of int, (n,)
+        True classes, 0..n_classes-1.
+    rate : float in [0, 1]
+        Exactly ``floor(rate * n)`` samples are sent through the mapping.
+    n_classes : int >= 2
+        K.
+    seed : int >= 0, or a sequence of them
+        Seed of this draw.
     mapping : array of int, (K,), optional
         Class that each class is mistaken for. Unless given, a random half of the classes is mapped one to
         one onto the other half, which does not change (MRL's official code).
+
+    Returns
+    -------
+    ndarray, int64, (n,)
+        Noisy labels.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If labels, rate, number of classes, mapping or seed are out of range.
     """
     clean = _labels(labels, n_classes)
     rng = generator(seed)

@@ -273,12 +273,22 @@ class Mismatch:
 
 
 def load_index(path: Path) -> NDArray[Any]:
-    """Return the array in a ``.npy`` noise-index file; its numbers are not checked.
+    """Return the array in a noise-index file; its numbers are not checked.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.npy`` file.
+
+    Returns
+    -------
+    ndarray
+        Shape and type of the file.
 
     Raises
     ------
     ValueError
-        If the file cannot be read or is not a ``.npy`` file of numbers.
+        When the file cannot be read or is not a ``.npy`` file of numbers.
     """
     try:
         with open(path, "rb") as file:  # NumPy leaves a damaged archive open

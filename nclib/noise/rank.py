@@ -269,7 +269,17 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     Parameters
     ----------
     correlation : Tensor, (N,), N >= 1
-        Best those of a whole data set; finite, else a ValueError.
+        Correlations, best those of a whole data set.
+
+    Returns
+    -------
+    mu, gamma : Tensor, scalar
+        On the device of the correlations.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there are none, or they are not finite floating numbers.
     """
     r = _numbers(correlation, "correlation")
     if r.ndim != 1 or len(r) == 0:

@@ -35,7 +35,17 @@ RECALL_NAMES = {
 
 
 def learning_curves(records: Mapping[str, Record]) -> Figure:
-    """Draw validation rSum and the loss terms of the first record by epoch; warm-up is shaded."""
+    """Draw validation rSum and the loss terms by epoch; warm-up is shaded.
+
+    Parameters
+    ----------
+    records : mapping of str to Record
+        The first one's losses are drawn.
+
+    Returns
+    -------
+    Figure
+    """
     from matplotlib.ticker import MaxNLocator
 
     figure, ((left, right),) = panels(1, 2)
@@ -78,7 +88,7 @@ def pairs_by_epoch(
     title: str = "Epoch {}",
     middle: bool = False,
 ) -> Figure | None:
-    """Draw a kept array of the pairs by truth, in the first and in the last epoch that has it; None without.
+    """Draw a kept array of the pairs by truth, in the first and in the last epoch that has it.
 
     Parameters
     ----------
@@ -88,14 +98,20 @@ def pairs_by_epoch(
         Of the array, (N,), values in [0, ``top``].
     matched : ndarray, bool, (N,)
         The truth.
-    xlabel, unit : str
-        As for :func:`~nclib.plots.by_truth`.
+    xlabel : str
     bins : int
     top : float
+    unit : str
+        As for :func:`~nclib.plots.by_truth`.
     title : str
         Of a panel; ``{}`` becomes the epoch.
     middle : bool
         Draw the epoch half way too.
+
+    Returns
+    -------
+    Figure or None
+        None where no epoch kept the array.
     """
     used = [e for e in epochs if name in epochs[e]]
     if not used:
@@ -112,7 +128,7 @@ def pairs_by_epoch(
 
 
 def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray) -> Figure | None:
-    """Draw the per-pair losses and the fitted mixture at the first and at the last division; None without.
+    """Draw the per-pair losses and the fitted mixture at the first and at the last division.
 
     Parameters
     ----------
@@ -121,6 +137,11 @@ def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray
         of beta components, or ``density`` (n, 3), points and both components' densities there.
     matched : ndarray, bool, (N,)
         The truth.
+
+    Returns
+    -------
+    Figure or None
+        None where no epoch kept a fitted mixture.
     """
     from scipy.stats import beta
 
@@ -148,7 +169,17 @@ def division(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray
 def cost_distributions(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: np.ndarray) -> Figure | None:
     """Draw the transport cost of the given pairs, early, midway and late (L2RM, Fig. 6).
 
-    Parameters as in :func:`division`; an epoch with a learned cost has ``cost``, (N,). None without one.
+    Parameters
+    ----------
+    epochs : mapping of int to arrays
+        From ``epoch_arrays``; an epoch with a learned cost has ``cost``, (N,).
+    matched : ndarray, bool, (N,)
+        The truth.
+
+    Returns
+    -------
+    Figure or None
+        None where no epoch used a learned cost.
     """
     label = "transport cost of the given pair"
     return pairs_by_epoch(epochs, "cost", matched, xlabel=label, bins=50, middle=True)
@@ -160,10 +191,14 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure 
     Parameters
     ----------
     arrays : mapping
-        Kept arrays of one epoch with ``ranked_moved`` and ``ranked_unmoved``, (B,); None is returned where
-        nothing was rematched in it.
+        Kept arrays of one epoch with ``ranked_moved`` and ``ranked_unmoved``, (B,).
     top : int
         Ranks shown.
+
+    Returns
+    -------
+    Figure or None
+        None where nothing was rematched in that epoch.
     """
     if "ranked_moved" not in arrays:
         return None
@@ -196,6 +231,10 @@ def captioned_pictures(
         For every picture, lines of (text, colour).
     columns : int
         Pictures in a row.
+
+    Returns
+    -------
+    Figure
     """
     rows = -(-len(images) // columns)
     wrapped = [[(textwrap.wrap(t, 27) or [""], c) for t, c in lines] for lines in texts]
@@ -218,7 +257,17 @@ def captioned_pictures(
 
 
 def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
-    """Draw the six recalls of several runs, given as records or as mappings in percent, side by side."""
+    """Draw the six recalls of several runs side by side.
+
+    Parameters
+    ----------
+    records : mapping of str to Record or mapping of str to float
+        Label of a run, then its record or its recalls in percent, ``i2t_r1`` to ``t2i_r10``.
+
+    Returns
+    -------
+    Figure
+    """
     import pandas as pd
 
     figure, ((axis,),) = panels(1, 1, height=3.0)
@@ -240,6 +289,10 @@ def rates(table: pd.DataFrame, group: str = "label", value: str = "rsum") -> Fig
         One row per run with columns ``mrate``, ``group`` and ``value``.
     group, value : str
         Columns: what gets a line of its own, and the metric.
+
+    Returns
+    -------
+    Figure
     """
     figure, ((axis,),) = panels(1, 1, height=3.6)
     over_setting(table, "mrate", group, value, axis, xlabel="mismatch rate", ylabel="rSum on test (max 600)")

@@ -73,8 +73,18 @@ def panels(
 ) -> tuple[Figure, np.ndarray]:
     """Return a figure and its axes, (rows, columns); a notebook draws it once, as the value of its cell.
 
-    ``width`` and ``height`` are those of the whole figure in inches; ``matplotlib.pyplot.subplots`` gets the
-    options.
+    Parameters
+    ----------
+    rows, columns : int
+    width, height : float
+        Of the whole figure in inches.
+    **options
+        Passed to ``matplotlib.pyplot.subplots``.
+
+    Returns
+    -------
+    figure : Figure
+    axes : ndarray of Axes, (rows, columns)
     """
     import matplotlib.pyplot as plt
 
@@ -85,10 +95,20 @@ def panels(
 
 
 def method_style(name: str) -> dict[str, Any]:
-    """Return ``color``, ``marker`` and ``ls`` of a method or label, as matplotlib's ``plot`` takes them.
+    """Return colour, marker and line of a method; ``"ncr (one network)"`` is NCR's with a dashed line.
 
     A method that is not in :data:`METHOD_STYLES` gets a colour that none of those has, and a marker; both
-    depend on its name alone. One network of a method has a dashed line.
+    depend on its name alone.
+
+    Parameters
+    ----------
+    name : str
+        Name or label of a method.
+
+    Returns
+    -------
+    dict
+        ``color``, ``marker`` and ``ls``, as matplotlib's ``plot`` takes them.
 
     Examples
     --------
@@ -125,9 +145,14 @@ def by_truth(
 def histograms(
     axis: Axes, groups: Sequence[tuple[np.ndarray, str, str, str]], bins: np.ndarray, unit: str = "density"
 ) -> None:
-    """Draw overlaid histograms on ``axis`` as :func:`by_truth`; empty groups are left out.
+    """Draw overlaid histograms on ``axis``; empty groups are left out.
 
-    ``groups`` are (values, colour, hatch, name).
+    Parameters
+    ----------
+    axis : Axes
+    groups : sequence of (values, colour, hatch, name)
+    bins, unit
+        As for :func:`by_truth`.
     """
     total = sum(len(values) for values, *_ in groups)
     for values, colour, hatch, name in groups:
@@ -152,7 +177,16 @@ def picture(axis: Axes, split: Any, row: int) -> None:
 
 
 def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
-    """Draw a matrix, images in rows and captions in columns, on ``axis`` by ``seaborn.heatmap``."""
+    """Draw a plan or a similarity matrix, images in rows, on ``axis``.
+
+    Parameters
+    ----------
+    matrix : array, (n_images, n_captions)
+    axis : Axes
+    title : str
+    **options
+        Passed to ``seaborn.heatmap``.
+    """
     import seaborn as sns
 
     usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
@@ -161,9 +195,17 @@ def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
 
 
 def bars(axis: Axes, table: Any, colours: Sequence[str], digits: int = 2) -> None:
-    """Draw a DataFrame on ``axis`` as a group of bars per row, one of ``colours`` per column.
+    """Draw a table as groups of bars on ``axis``, with the values above them.
 
-    Values stand above the bars with ``digits`` decimals.
+    Parameters
+    ----------
+    axis : Axes
+    table : DataFrame
+        One group per row, one bar per column.
+    colours : sequence of str
+        Of the columns.
+    digits : int
+        Decimals of the values.
     """
     table.plot.bar(ax=axis, width=0.8, color=list(colours), edgecolor="white", linewidth=1, rot=0)
     for k, column in enumerate(axis.containers):
@@ -179,8 +221,14 @@ def over_setting(
 ) -> None:
     """Draw a metric over a setting: mean of the seeds, one standard deviation as a band, runs as dots.
 
-    ``table`` has one row per run; the columns ``x``, ``group`` and ``value`` hold the setting, what gets a
-    line of its own, and the metric.
+    Parameters
+    ----------
+    table : DataFrame
+        One row per run with columns ``x``, ``group`` and ``value``.
+    x, group, value : str
+        Columns: the setting, what gets a line of its own, and the metric.
+    axis : Axes
+    xlabel, ylabel : str
     """
     import seaborn as sns
 

@@ -51,7 +51,16 @@ __all__ = [
 
 
 def experiment_of(method: str) -> PairExperiment | LabelExperiment:
-    """Return the experiment of a method of either task: its parameters, and its runs.
+    """Return the experiment of a method: its parameters, and its runs.
+
+    Parameters
+    ----------
+    method : str
+        One of ``nclib.methods.available()`` or ``nclib.label_noise.available()``.
+
+    Returns
+    -------
+    PairExperiment or LabelExperiment
 
     Raises
     ------
@@ -191,11 +200,20 @@ def run(
 def resolve(method: str = "l2rm", **values: Any) -> Settings:
     """Return the complete settings of a run: defaults, then the preset, then the given values.
 
-    Parameters and errors as in :func:`run`.
+    Parameters
+    ----------
+    method : str
+    **values
+        Parameters of :func:`run`.
 
     Returns
     -------
     Settings
+
+    Raises
+    ------
+    ValueError
+        As :func:`run`.
 
     Examples
     --------
@@ -207,7 +225,7 @@ def resolve(method: str = "l2rm", **values: Any) -> Settings:
 
 
 def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:
-    """Check a notebook's parameters in its first code cell and return those of :func:`run` that were given.
+    """Check a notebook's parameters in its first code cell and return those that were given.
 
     Parameters
     ----------
@@ -218,6 +236,11 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
         Method that the notebook runs; None when it runs none and all its parameters are ``extra``.
     **extra : Rule
         Further parameters that belong to the notebook itself, or stricter rules for those of the run.
+
+    Returns
+    -------
+    dict
+        Name and value of the parameters of :func:`run`.
 
     Raises
     ------

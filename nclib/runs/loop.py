@@ -219,12 +219,17 @@ class SavedLoop(ABC):
 
 
 def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
-    """Return the arrays that a run kept, by epoch from 1 and name; empty where it kept none.
+    """Return the arrays that a run kept, by epoch (1-based) and name.
 
     Parameters
     ----------
     folder : path
         Of the run: ``record.folder``.
+
+    Returns
+    -------
+    dict of int to dict of str to ndarray
+        The epoch, from 1, and the name of each array; empty where the run kept none.
 
     Raises
     ------

@@ -36,6 +36,11 @@ def choose_device(name: str = "auto") -> torch.device:
 def cpu_threads(n: int) -> Iterator[None]:
     """Run with ``n`` CPU threads and restore the number afterwards; 0 leaves the number alone.
 
+    Parameters
+    ----------
+    n : int
+        At least 0.
+
     Examples
     --------
     >>> with cpu_threads(1):

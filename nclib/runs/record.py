@@ -245,7 +245,24 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
 
 
 def find(folder: str | Path, settings: Settings) -> Record | None:
-    """Return the first record below ``folder`` with the same settings that name a run; None without one."""
+    """Return the first record below ``folder`` with exactly these settings, if any.
+
+    Parameters
+    ----------
+    folder : path
+    settings : Settings
+        As :func:`nclib.resolve` returns them; those that name a run are compared.
+
+    Returns
+    -------
+    Record or None
+        None where no record has these settings.
+
+    Raises
+    ------
+    ValueError
+        When there is no such folder.
+    """
     wanted = naming(settings.flat())
     for _, record in read(folder):
         found = naming(record.settings)
