@@ -132,18 +132,35 @@ def bank_distances(x: Tensor, bank: Tensor) -> Tensor:
 
 
 def nearest_entries(distances: Tensor, k: int) -> Tensor:
-    """Return the ``k`` entries of smallest distance (Eq. 10), the lower position first where they are equal.
+    """Return the ``k`` entries of a bank that are nearest (REPAIR, Eq. 10).
+
+    An entry of a bank is a pair that is predicted to be matched, kept as the feature of its image and that
+    of its caption; distances are within one modality.
 
     Parameters
     ----------
     distances : Tensor, (B, M)
-        To the entries of a bank, not negative.
-    k : int >= 1
+        Of B queries to the M entries, from :func:`bank_distances`; negative values count as 0. Compared in
+        single precision.
+    k : int
+        At least 1.
 
     Returns
     -------
     Tensor of int64, (B, min(k, M))
-        Positions in the bank, nearest first.
+        Positions of entries in the bank, nearest first; of equally near ones the lower position first.
+
+    Raises
+    ------
+    ValueError
+        When ``distances`` is not (B, M), or ``k`` is less than 1.
+    TypeError
+        When ``distances`` is not a tensor of floating numbers.
+
+    Examples
+    --------
+    >>> nearest_entries(torch.tensor([[0.5, 0.1, 0.5, 0.3]]), 3)
+    tensor([[1, 3, 0]])
     """
     d = _numbers(distances, "distances", finite=False)
     if d.ndim != 2 or k < 1:

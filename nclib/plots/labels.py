@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from nclib.plots.style import MATCHED, MISMATCHED, method_style, over_setting, picture
+from nclib.plots.style import MATCHED, MISMATCHED, check_columns, method_style, over_setting, picture
 from nclib.plots.style import panels as grid
 
 if TYPE_CHECKING:
@@ -56,7 +56,13 @@ def validation_curves(panels: Mapping[str, Curves], *, height: float = 2.9) -> F
 
 
 def sweep(
-    table: pd.DataFrame, x: str, *, xlabel: str, group: str | None = None, value: str = "map_avg"
+    table: pd.DataFrame,
+    x: str,
+    *,
+    xlabel: str,
+    group: str | None = None,
+    value: str = "map_avg",
+    pool: Collection[str] = (),
 ) -> Figure:
     """Draw test mAP over a setting: mean of the seeds as a line, spread as a band, runs as dots.
 
@@ -69,12 +75,24 @@ def sweep(
     xlabel : str
     value : str
         Column of the metric, mAP in [0, 1]; read only with a ``group``.
+    pool : collection of str
+        Columns of settings in which the runs of a point may differ.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        As :func:`nclib.plots.over_setting`.
     """
     figure, ((axis,),) = grid(1, 1, 6.8, 3.3)
     if group is None:
+        check_columns(table, x, *DIRECTIONS)
         parts = [table.assign(direction=name, map=table[key]) for key, name in DIRECTIONS.items()]
         table, group, value = pd.concat(parts, ignore_index=True), "direction", "map"
-    over_setting(table, x, group, value, axis, xlabel=xlabel, ylabel="mAP on test")
+    over_setting(table, x, group, value, axis, xlabel=xlabel, ylabel="mAP on test", pool=pool)
     axis.legend(ncols=2)
     return figure
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -188,18 +188,32 @@ def cost_distributions(epochs: Mapping[int, Mapping[str, np.ndarray]], matched: 
 def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure | None:
     """Draw the mean refined alignment of a row, sorted (L2RM, Fig. 7), by how much of its mass moved.
 
+    In every batch of B pairs that are taken for mismatched, L2RM moves mass from images to captions by
+    partial transport. A row of its plan is an image's: how much goes to each caption of the batch. Divided
+    by its sum, a row is the image's refined alignment, which is sorted, largest first. Each image could give
+    1/B. *Mass moved* is what the row gives in all; the left panel averages rows that gave more than half of
+    1/B, the right panel the others.
+
     Parameters
     ----------
-    arrays : mapping
-        Kept arrays of one epoch with ``ranked_moved`` and ``ranked_unmoved``, (B,).
+    arrays : mapping of str to ndarray
+        Kept arrays of one epoch (``epoch_arrays``): ``ranked_moved`` and ``ranked_unmoved``, (B,), the mean
+        sorted rows of both kinds.
     top : int
-        Ranks shown.
+        Ranks shown, from the first.
 
     Returns
     -------
     Figure or None
-        None where nothing was rematched in that epoch.
+        None where nothing was rematched in that epoch. The dotted line is a uniform row, 1/B.
+
+    Raises
+    ------
+    ValueError
+        When ``top`` is less than 1.
     """
+    if top < 1:
+        raise ValueError(f"top={top}: must be at least 1")
     if "ranked_moved" not in arrays:
         return None
     figure, (axes,) = panels(1, 2, height=2.9)
@@ -280,21 +294,44 @@ def recall_bars(records: Mapping[str, Record | Mapping[str, float]]) -> Figure:
     return figure
 
 
-def rates(table: pd.DataFrame, group: str = "label", value: str = "rsum") -> Figure:
+def rates(
+    table: pd.DataFrame, group: str | None = None, value: str = "rsum", *, pool: Collection[str] = ()
+) -> Figure:
     """Draw a metric over the mismatch rate: mean of the seeds, every seed as a dot, spread as a band.
 
     Parameters
     ----------
     table : DataFrame
-        One row per run with columns ``mrate``, ``group`` and ``value``.
-    group, value : str
-        Columns: what gets a line of its own, and the metric.
+        One row per run with columns ``mrate``, ``group`` and ``value``, as :func:`nclib.runs.collect`
+        returns.
+    group : str, optional
+        Column: what gets a line of its own; ``label`` by default, ``method`` where there is none.
+    value : str
+        Column of the metric.
+    pool : collection of str
+        Columns of settings in which the runs of a point may differ, as for :func:`over_setting`.
 
     Returns
     -------
     Figure
+
+    Raises
+    ------
+    ValueError
+        As :func:`over_setting`: nothing to draw, a column that is not there, or a point whose rows differ by
+        more than the seed.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> runs = pd.DataFrame({"method": "plain", "mrate": [0.2, 0.6], "seed": 0, "rsum": [310.0, 250.0]})
+    >>> rates(runs).axes[0].get_xlabel()
+    'mismatch rate'
     """
+    if group is None:
+        group = "label" if "label" in table else "method"
     figure, ((axis,),) = panels(1, 1, height=3.6)
-    over_setting(table, "mrate", group, value, axis, xlabel="mismatch rate", ylabel="rSum on test (max 600)")
+    labels = {"xlabel": "mismatch rate", "ylabel": "rSum on test (max 600)"}
+    over_setting(table, "mrate", group, value, axis, **labels, pool=pool)
     axis.set_ylim(0, None)
     return figure

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
 # Okabe and Ito's colours: distinguishable with every common form of colour blindness.
 MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
@@ -29,6 +32,10 @@ METHOD_STYLES = {
     "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
 }  # fmt: skip
 """Colour and marker of the methods that the book discusses, the same in every figure."""
+
+# Columns of a table of runs that name a run, beside its schedule: a mean over seeds must not mix them.
+SETTINGS = ("method", "model", "dataset", "preset", "mrate", "noise_rate", "protocol", "scope")
+OPTIONS = ("method_", "data_", "model_")  # begin the columns of options
 
 
 def use() -> None:
@@ -145,15 +152,32 @@ def by_truth(
 def histograms(
     axis: Axes, groups: Sequence[tuple[np.ndarray, str, str, str]], bins: np.ndarray, unit: str = "density"
 ) -> None:
-    """Draw overlaid histograms on ``axis``; empty groups are left out.
+    """Draw overlaid histograms of groups of values on ``axis``; each name gets the size of its group.
 
     Parameters
     ----------
     axis : Axes
     groups : sequence of (values, colour, hatch, name)
-    bins, unit
-        As for :func:`by_truth`.
+        Values of a group, (n,), one per pair for example; how its bars look, as matplotlib spells colours
+        and hatches; and its name in the legend. Groups without values are left out.
+    bins : ndarray
+        Edges of equally wide bins; values outside are counted, but not drawn.
+    unit : {"density", "% of all", "% of kind"}
+        Height of a bar: density of all groups together, or percent of the values of all groups or of its
+        own.
+
+    Raises
+    ------
+    ValueError
+        For another unit.
+
+    Notes
+    -----
+    Of no paper in particular; :func:`by_truth` draws the usual two groups, matched and mismatched pairs.
     """
+    units = ("density", "% of all", "% of kind")
+    if unit not in units:
+        raise ValueError(f"unit={unit!r}: must be one of {', '.join(map(repr, units))}")
     total = sum(len(values) for values, *_ in groups)
     for values, colour, hatch, name in groups:
         if len(values):
@@ -176,25 +200,36 @@ def picture(axis: Axes, split: Any, row: int) -> None:
     axis.spines[:].set_visible(False)
 
 
-def heatmap(matrix: Any, axis: Axes, title: str = "", **options: Any) -> None:
-    """Draw a plan or a similarity matrix, images in rows, on ``axis``.
+def heatmap(matrix: ArrayLike, axis: Axes, title: str = "", **options: Any) -> None:
+    """Draw a similarity matrix or a transport plan on ``axis``, brighter where the value is larger.
 
     Parameters
     ----------
     matrix : array, (n_images, n_captions)
+        A row per image and a column per caption: their similarity, or the mass that the plan moves from the
+        image to the caption (as in L2RM and OMIT). A tensor must lie on the CPU and need no gradient.
     axis : Axes
+        Drawn on; its labels say image and caption.
     title : str
     **options
-        Passed to ``seaborn.heatmap``.
+        Passed to ``seaborn.heatmap``; they override what this function chooses.
+
+    Raises
+    ------
+    ValueError
+        When ``matrix`` has not two dimensions.
     """
     import seaborn as sns
 
     usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
-    sns.heatmap(np.asarray(matrix), ax=axis, **{**usual, **options})
+    values = np.asarray(matrix)
+    if values.ndim != 2:
+        raise ValueError(f"matrix must be (n_images, n_captions), got shape {values.shape}")
+    sns.heatmap(values, ax=axis, **{**usual, **options})
     axis.set(xlabel="caption", ylabel="image", title=title)
 
 
-def bars(axis: Axes, table: Any, colours: Sequence[str], digits: int = 2) -> None:
+def bars(axis: Axes, table: pd.DataFrame, colours: Sequence[str], digits: int = 2) -> None:
     """Draw a table as groups of bars on ``axis``, with the values above them.
 
     Parameters
@@ -217,21 +252,43 @@ def bars(axis: Axes, table: Any, colours: Sequence[str], digits: int = 2) -> Non
 
 
 def over_setting(
-    table: Any, x: str, group: str, value: str, axis: Axes, *, xlabel: str = "", ylabel: str = ""
+    table: pd.DataFrame,
+    x: str,
+    group: str,
+    value: str,
+    axis: Axes,
+    *,
+    xlabel: str = "",
+    ylabel: str = "",
+    pool: Collection[str] = (),
 ) -> None:
     """Draw a metric over a setting: mean of the seeds, one standard deviation as a band, runs as dots.
+
+    The rows with the same ``x`` and ``group`` make a point. They must be the same run with different seeds:
+    columns of settings that name a run, where the table has them, must agree within a point.
 
     Parameters
     ----------
     table : DataFrame
-        One row per run with columns ``x``, ``group`` and ``value``.
+        One row per run with columns ``x``, ``group`` and ``value``, as :func:`nclib.runs.collect` returns.
     x, group, value : str
         Columns: the setting, what gets a line of its own, and the metric.
     axis : Axes
+        Drawn on; gets labels and a legend.
     xlabel, ylabel : str
+    pool : collection of str
+        Columns of settings in which the rows of a point may differ; the mean is then over these as well.
+
+    Raises
+    ------
+    ValueError
+        When the table is empty or lacks a column, when rows of a point differ in a setting that is not in
+        ``pool``, or when a seed occurs twice in a point.
     """
     import seaborn as sns
 
+    check_columns(table, x, group, value, *pool)
+    _check_points(table, x, group, pool)
     for name, part in table.groupby(group):
         style = method_style(str(name))
         sns.lineplot(
@@ -241,3 +298,45 @@ def over_setting(
         axis.scatter(part[x], part[value], s=10, color=style["color"], alpha=0.6, zorder=3)
     axis.set(xlabel=xlabel, ylabel=ylabel)
     axis.legend()
+
+
+def check_columns(table: pd.DataFrame, *columns: str) -> None:
+    """Raise a ValueError for a table without rows, or without one of these columns."""
+    if table.empty:
+        raise ValueError("the table has no rows: there is no run to draw")
+    lacks = [column for column in dict.fromkeys(columns) if column not in table]
+    if lacks:
+        there = ", ".join(map(str, table.columns))
+        raise ValueError(f"the table has no column {', '.join(map(repr, lacks))}; it has {there}")
+
+
+def _check_points(table: pd.DataFrame, x: str, group: str, pool: Collection[str]) -> None:
+    """Raise a ValueError unless the rows of each point are one run with different seeds."""
+    from nclib.runs.options import LabelSchedule, PairSchedule
+
+    decisive = {*SETTINGS, *(f.name for kind in (PairSchedule, LabelSchedule) for f in fields(kind))}
+    free = {x, group, *pool}
+    names = [c for c in map(str, table) if c not in free and (c in decisive or c.startswith(OPTIONS))]
+    for (name, at), part in table.groupby([group, x]):
+        point = f"the point {group}={name}, {x}={at}"
+        # A missing value is one of its own: the option was not given to that run.
+        found = {column: dict.fromkeys(map(_shown, part[column])) for column in names}
+        differ = [f"{column} ({', '.join(values)})" for column, values in found.items() if len(values) > 1]
+        if differ:
+            raise ValueError(
+                f"rows of {point} differ in {'; '.join(differ)}: keep one value of each, or name in pool= "
+                "the columns over which the mean is meant"
+            )
+        if "seed" in table:
+            twice = part["seed"][part[["seed", *pool]].astype(str).duplicated()]
+            if len(twice):
+                seeds = ", ".join(dict.fromkeys(map(_shown, twice)))
+                raise ValueError(f"{point} has more than one row of the same seed ({seeds}): keep one")
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a table as text; equal numbers have the same text."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return "none"
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{float(value):.12g}" if plain else str(value)

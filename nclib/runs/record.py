@@ -145,6 +145,7 @@ class Record:
         row = {
             **{k: v for k, v in self.settings.items() if not isinstance(v, dict)},
             **{f"method_{k}": v for k, v in self.settings.get("method_options", {}).items()},
+            **self._other_options(),
             "noise_rate": self.noise_rate,
             **test,
         }
@@ -161,6 +162,12 @@ class Record:
             "device": self.environment["device"],
             "name": self.name,
         }
+
+    def _other_options(self) -> dict[str, Any]:
+        """Return the options of data and model that name the run, under the names of their columns."""
+        named = naming(self.settings)  # without the place of the data
+        parts = {"data": named.get("data_options"), "model": named.get("model_options")}
+        return {f"{part}_{k}": v for part, options in parts.items() for k, v in (options or {}).items()}
 
     def __str__(self) -> str:
         test = self.metrics["test"]
@@ -229,10 +236,11 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns: the settings, ``noise_rate`` of either task, ``method_*`` for options of the method, test
-        metrics, the selected epoch's ``val_rsum`` or ``val_map_avg``, diagnostics that are numbers, cost,
-        device, ``name`` and ``path``; for labels ``variant``, the settings that differ from the preset in
-        words. Empty, without columns, where there is no record.
+        Columns: the settings, ``noise_rate`` of either task, ``method_*``, ``data_*`` and ``model_*`` for
+        options of the method, the data (without the folder ``root``) and the model, test metrics, the
+        selected epoch's ``val_rsum`` or ``val_map_avg``, diagnostics that are numbers, cost, device, ``name``
+        and ``path``; for labels ``variant``, the settings that differ from the preset in words. An option
+        that a run was not given is missing there. Empty, without columns, where there is no record.
 
     Raises
     ------

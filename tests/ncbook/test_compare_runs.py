@@ -7,6 +7,7 @@ import math
 import ncbook
 import pandas as pd
 import pytest
+from ncbook.chapters import as_preset
 from ncbook.compare import Difference, mean_text
 from ncbook.match import run_of
 from ncbook.runs import protocol_line, variant, variant_of
@@ -258,6 +259,14 @@ def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
     assert ncbook.recorded(no_such_column=1).empty
     with pytest.raises(ValueError, match="task='words': must be one of '', 'pairs', 'labels'"):
         ncbook.recorded("words")
+
+
+def test_a_model_or_data_of_other_options_is_not_as_the_preset(tmp_path, monkeypatch):
+    monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
+    save(tmp_path, "plain", 300, model="omit", mrate=0.4)
+    save(tmp_path, "plain", 310, model="omit", mrate=0.4, model_options={"matching": "cam"})
+    save(tmp_path, "plain", 320, model="omit", mrate=0.4, seed=1, data_options={"n_train": 300})
+    assert as_preset(ncbook.recorded())["rsum"].tolist() == [300]
 
 
 def test_means_and_a_shown_table():

@@ -131,6 +131,26 @@ def test_collect(tmp_path):
     assert table["method_rho"].eq(0.1).all()
 
 
+def test_options_of_data_and_model_tell_runs_apart(tmp_path):
+    for n in (64, 256):
+        record = make(f"n{n}")
+        record.settings |= {"model": "vse", "data_options": {"n_train": n, "root": f"/data/{n}"}}
+        record.settings["model_options"] = {"embed_dim": n}
+        record.save(tmp_path / f"n{n}.json")
+    table = records.collect(tmp_path).set_index("name").sort_values("data_n_train")
+    assert table["data_n_train"].to_dict() == table["model_embed_dim"].to_dict() == {"n64": 64, "n256": 256}
+    assert "data_root" not in table
+    assert set(table["model"]) == {"vse"}
+
+
+def test_a_column_that_is_there_keeps_its_meaning(tmp_path):
+    record = make()
+    record.settings["data_options"] = {"size": "small"}
+    record.diagnostics["data_size"] = 7.0
+    record.save(tmp_path / "r.json")
+    assert records.collect(tmp_path)["data_size"].tolist() == [7.0]
+
+
 def test_environment_is_plain():
     env = machine.environment(torch.device("cpu"))
     assert json.loads(json.dumps(env)) == env

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,8 @@ import nclib
 from ncbook import RECORDED, means, printed, recorded, recorded_run, show
 from nclib import plots
 from nclib.data import Dataset
+from nclib.data.registry import datasets
+from nclib.models.registry import MODELS, parameters_of
 from nclib.runs import epoch_arrays, experiment_of
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
@@ -192,18 +195,29 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
-    """Return the runs with their preset's own schedule and options; the loss of plain training is free."""
+    """Return the runs with their preset's own schedule and options; the loss of plain training is free.
+
+    ``given`` are settings that differ from the preset, as for :func:`nclib.resolve`.
+    """
     own = pd.Series(False, index=runs.index)
     for (method, model, data, preset), part in runs.groupby(["method", "model", "dataset", "preset"]):
         if method not in nclib.methods.available():
             continue
         settings = nclib.resolve(method, model=model, dataset=data, preset=preset, **given)
-        options = settings.flat()["method_options"]
-        expected = asdict(settings.schedule) | {f"method_{k}": v for k, v in options.items()}
+        options = settings.flat()
+        taken = {
+            "data": inspect.signature(datasets[data].factory).parameters,
+            "model": parameters_of(MODELS[model].factory),
+        }
+        expected = asdict(settings.schedule)
+        for kind in ("method", "data", "model"):
+            usual = {k: p.default for k, p in taken.get(kind, {}).items() if p.default is not p.empty}
+            usual |= options.get(f"{kind}_options") or {}
+            expected |= {f"{kind}_{k}": v for k, v in usual.items()}
         if method == "plain":
             del expected["method_loss"]
         known = {k: v for k, v in expected.items() if k in part}
-        # An option that a record does not have yet was at its default.
+        # An option that a record does not have was at its default.
         equal = [(part[column] == value) | part[column].isna() for column, value in known.items()]
         own[part.index] = np.logical_and.reduce(equal)
     return runs[own]
