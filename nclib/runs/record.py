@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,7 +112,7 @@ class Record:
                 raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
             record = cls(**content, folder=str(Path(path).parent))
             record._check()
-            record.settings = {RENAMED.get(k, k): v for k, v in record.settings.items()}
+            record.settings = _completed({RENAMED.get(k, k): v for k, v in record.settings.items()})
         except (TypeError, ValueError) as error:  # TypeError: a part too few or too many
             raise ValueError(f"{path} is not a record: {error}") from error
         return record
@@ -250,6 +250,19 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([{**record.row(), "path": str(path)} for path, record in read(folder, task)])
+
+
+def _completed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a record with the options that its method has got since, at their defaults."""
+    from nclib.label_noise.base import METHODS as LABELS  # both import this module's folder
+    from nclib.methods.base import METHODS as PAIRS
+
+    method = settings["method"]
+    known = next((of for of in (PAIRS, LABELS) if method in of), None)
+    if known is None or "method_options" not in settings:
+        return settings
+    usual = {f.name: f.default for f in fields(known.options(method)) if f.default is not MISSING}
+    return {**settings, "method_options": {**usual, **settings["method_options"]}}
 
 
 def find(folder: str | Path, settings: Settings) -> Record | None:

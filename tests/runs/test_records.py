@@ -2,10 +2,12 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+import nclib
 from nclib.runs import machine
 from nclib.runs import record as records
 
@@ -34,7 +36,7 @@ def make(name="r", mrate=0.6, rsum=300.0, seed=0, method="l2rm"):
 
 
 def test_round_trip(tmp_path):
-    path = make().save(tmp_path / "a" / "record.json")
+    path = make(method="mine").save(tmp_path / "a" / "record.json")
     back = records.Record.load(path)
     assert back.folder == str(path.parent)
     assert back.diagnostics == {"auc": None}  # JSON has no NaN
@@ -156,3 +158,18 @@ def test_environment_is_plain():
     assert json.loads(json.dumps(env)) == env
     assert env["versions"]["torch"]
     assert machine.peak_memory_mb(torch.device("cpu")) > 10
+
+
+def test_an_option_that_a_method_got_later_was_at_its_default(tmp_path):
+    record = nclib.run("plain", dataset="planted", model="bow", epochs=1, out=str(tmp_path), progress=False)
+    path = Path(record.folder) / "record.json"
+    content = json.loads(path.read_text())
+    del content["settings"]["method_options"]["q"]
+    path.write_text(json.dumps(content))
+    assert records.Record.load(path).settings == record.settings
+    settings = nclib.resolve("plain", dataset="planted", model="bow", epochs=1)
+    assert records.find(tmp_path, settings) is not None
+    assert (
+        records.find(tmp_path, nclib.resolve("plain", dataset="planted", model="bow", epochs=1, q=0.5))
+        is None
+    )
