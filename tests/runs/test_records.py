@@ -41,7 +41,7 @@ def test_round_trip(tmp_path):
     assert back.folder == str(path.parent)
     assert back.diagnostics == {"auc": None}  # JSON has no NaN
     assert {**back.__dict__, "folder": "", "diagnostics": 0} == {
-        **make().__dict__,
+        **make(method="mine").__dict__,
         "folder": "",
         "diagnostics": 0,
     }
