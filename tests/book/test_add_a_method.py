@@ -137,7 +137,7 @@ import pathlib
 import counted, nclib
 from nclib.runs import checkpoint
 
-nclib.run("counted", dataset="planted", model="vse", warmup_epochs=0, epochs=2, progress=False)
+nclib.run("counted", dataset="planted", model="vse", warmup_epochs=1, epochs=2, progress=False)
 saved = checkpoint.load(next(pathlib.Path("runs").glob("counted-*/checkpoint.safetensors")))["method"]
 again = nclib.methods.build("counted")
 again.load_state(None, saved)

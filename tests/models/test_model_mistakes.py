@@ -206,7 +206,7 @@ def test_what_methods_return_is_tried_when_the_model_is_built(members, message):
         ),
         (
             {"paired_similarity": lambda self, v, t, *, logits=False: torch.zeros(2)},
-            r"paired_similarity must be the diagonal of similarity, \[-.*\] \(2,\) for 2 pairs, got \[0\.0, 0",
+            r"paired_similarity must be the diagonal of similarity, \[-.*\] \(2,\) for 2 pairs, got \[0\.0",
         ),
         (
             {"paired_similarity": lambda self, v, t, *, logits=False: torch.zeros(2, 2)},
