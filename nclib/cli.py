@@ -42,12 +42,15 @@ def _parser(name: str, does: Callable[..., Any], **more: Any) -> argparse.Argume
     return argparse.ArgumentParser(prog=f"nclib {name}", description=about, allow_abbrev=False, **more)
 
 
-def _one_of(known: Collection[str]) -> Callable[[str], str]:
-    """Return the check of an argument that is one of some names; it suggests the nearest one."""
+def _one_of(known: Collection[str], otherwise: str = "") -> Callable[[str], str]:
+    """Return the check of an argument that is one of some names; it suggests the nearest one.
+
+    ``otherwise`` is what to do where none is near.
+    """
 
     def check(word: str) -> str:
         if word not in known:
-            said = f"{word!r}: must be one of {', '.join(known)}{did_you_mean(word, known)}"
+            said = f"{word!r}: must be one of {', '.join(known)}{did_you_mean(word, known) or otherwise}"
             raise argparse.ArgumentTypeError(said)
         return word
 
@@ -66,7 +69,7 @@ def run(words: Words) -> int:
     """
     import nclib
     from nclib import label_noise, methods
-    from nclib.runs import experiment_of
+    from nclib.runs import IMPORT_FIRST, experiment_of
 
     files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     files.add_argument(
@@ -83,7 +86,9 @@ def run(words: Words) -> int:
         _import_file(path)
     known = [*methods.available(), *label_noise.available()]
     parser = _parser("run", run, parents=[files])
-    parser.add_argument("method", type=_one_of(known), metavar="METHOD", help=f"one of {', '.join(known)}")
+    parser.add_argument(
+        "method", type=_one_of(known, IMPORT_FIRST), metavar="METHOD", help=f"one of {', '.join(known)}"
+    )
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
     if words and words[0] in known and {"-h", "--help"} & set(words):
         print(_parameters(experiment_of(words[0])))
@@ -112,7 +117,7 @@ def _parameters(experiment: Experiment) -> str:
     usual = {**settings, **settings["method_options"]}
     lines = [f"nclib run {experiment.method} [--name value ...], values in the preset quick:", ""]
     for name, rule in experiment.parameters().items():
-        lines.append(f"  --{name} {json.dumps(usual[name])}".ljust(34) + f"  {rule.help or rule.describe()}")
+        lines.append(f"  --{name} {json.dumps(usual[name])}".ljust(34) + f"  {rule.about()}")
     for name in experiment.mappings:
         lines.append("  " + (" ".join(words_of({name: settings[name]})) or f"--{name}.NAME VALUE"))
     return "\n".join(lines)

@@ -106,6 +106,7 @@ def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.Captu
     ("words", "said"),
     [
         (["run", "l2rn"], "argument METHOD: 'l2rn': must be one of bicro, "),
+        (["run", "zzzz"], "; import the file that registers it first (nclib run --import FILE)"),
         (["run", "l2rn"], "; did you mean 'l2rm'?"),
         (["rum"], "'rum': must be one of run, data, list, doctor; did you mean 'run'?"),
         (["run", "plain", "--model", "sgrr"], "; did you mean 'sgr'?"),
@@ -140,6 +141,7 @@ def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.Captu
     shown = capsys.readouterr().out
     known = nclib.runs.experiment_of(method).parameters()
     assert all(f"--{name} " in shown for name in known)
+    assert "learning rate of Adam; a number, above 0" in shown
 
 
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

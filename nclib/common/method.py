@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from nclib.common.options import make
+from nclib.common.options import Rule, call_mistake, make
 from nclib.common.registry import Registry
 
 SUCH_BATCHES = "loop.batches(purpose='pairs')"
@@ -31,7 +32,8 @@ class TrainingMethod(ABC):
         Frozen dataclass whose fields are declared with :func:`~nclib.common.options.option`.
     settings : dict of str to dict
         Values of schedule and options that the paper sets, under the name of a data set, or under ``"quick"``
-        for the small preset. They override the general preset; what the user gives overrides them.
+        or ``"standard"`` for the preset of that name. They override the general preset; what the user gives
+        overrides them.
     """
 
     Options: ClassVar[type]
@@ -87,7 +89,12 @@ class MethodRegistry(Registry[type[M]]):
     def create(self, name: str, **values: Any) -> M:
         """Build a method from its options; names and values are checked."""
         cls = self[name].factory
-        return cls(make(cls.Options, values))
+        method = cls(make(cls.Options, values))
+        if not hasattr(method, "options"):
+            raise TypeError(
+                f"{self.kind} {name!r}: {cls.__name__}.__init__ must call super().__init__(options) first"
+            )
+        return method
 
 
 # ------------------------------------------------------------------------------------ an author's mistakes
@@ -101,6 +108,9 @@ def _check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         raise TypeError(f"{what}: class {cls.__name__} lacks {', '.join(missing)}")
+    for name, base in _hooks(cls, bases).items():
+        if mistake := call_mistake(cls, name, base):
+            raise TypeError(f"{what}: {mistake}")
     options = getattr(cls, "Options", None)
     if options is None:
         raise TypeError(
@@ -111,6 +121,12 @@ def _check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
         raise TypeError(f"{what}: Options must be a class with @dataclass(frozen=True), got {options!r}")
     for field in dataclasses.fields(options):
         rule = field.metadata.get("rule")
+        if isinstance(getattr(field.default, "rule", None), Rule):
+            package = bases[0].__module__.rpartition(".")[0]
+            raise TypeError(
+                f"{what}: {options.__name__}.{field.name} is declared with the option(...) of models; "
+                f"write from {package} import option"
+            )
         if rule is None:
             kind = getattr(field.type, "__name__", field.type)
             raise TypeError(
@@ -120,6 +136,15 @@ def _check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
         if not rule.accepts(field.default):
             default = f"default {field.default!r}"
             raise TypeError(f"{what}: {options.__name__}.{field.name}, {default}: {rule.describe()}")
+
+
+def _hooks(cls: type, bases: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
+    """Return what the loop calls on a class by name, as its bases in this package define it."""
+    owners = [TrainingMethod, *(base for base in bases if issubclass(cls, base))]
+    found = {
+        name: value for owner in owners for name, value in vars(owner).items() if inspect.isfunction(value)
+    }
+    return {name: value for name, value in found.items() if name == "__init__" or not name.startswith("_")}
 
 
 def check_steps(items: Any, begin_epoch: Callable[..., Any]) -> Iterable[Any]:
@@ -173,6 +198,50 @@ def check_terms(terms: Any, step: Callable[..., Any], verb: str = "returned") ->
         if not value.requires_grad:
             raise ValueError(f"{what} term {name!r} without gradient; is it detached or made under no_grad?")
     return terms
+
+
+def check_pair_values(values: Any, n: int, caller: str) -> Tensor:
+    """Return what a function gave for a batch of ``n`` pairs, one row per pair, after a check."""
+    must = "it must return one value per pair"
+    if not isinstance(values, Tensor):
+        raise TypeError(f"the function of {caller} returned {_kind(values)}; {must}, a tensor ({n},)")
+    if not values.ndim:
+        raise ValueError(f"the function of {caller} returned a scalar for {n} pairs; {must}, without .mean()")
+    if len(values) != n:
+        got = tuple(values.shape)
+        raise ValueError(f"the function of {caller} returned shape {got} for {n} pairs; {must}, ({n}, ...)")
+    return values
+
+
+def check_report(report: Any, diagnostics: Callable[..., Any]) -> dict[str, Any]:
+    """Return the diagnostics of an epoch after a check: a dict of plain values, for a record in JSON."""
+    what = f"{diagnostics.__qualname__} returned"
+    if not isinstance(report, dict):
+        raise TypeError(f"{what} {_kind(report)}; it must return a dict of numbers, which may be empty")
+    if wrong := _not_plain(report, tensors=False):
+        raise TypeError(f"{what} {wrong}; it must be a number, such as float(...)")
+    return report
+
+
+def check_state(state: Any, method: Callable[..., Any]) -> dict[str, Any]:
+    """Return a method's state after a check: a dict of tensors and plain data, as a checkpoint holds them."""
+    what = f"{method.__qualname__} returned"
+    if not isinstance(state, Mapping):
+        raise TypeError(f"{what} {_kind(state)}; it must return a dict, which may be empty")
+    if wrong := _not_plain(state):
+        raise TypeError(f"{what} {wrong}; it must be a tensor, number, text, list, tuple or dict of these")
+    return dict(state)
+
+
+def _not_plain(tree: Any, at: str = "", *, tensors: bool = True) -> str:
+    """Return the key and the type of a value that is not plain data, such as ``'a.b' as a set``; or ''."""
+    if tree is None or isinstance(tree, (bool, int, float, str)) or (tensors and isinstance(tree, Tensor)):
+        return ""
+    if not isinstance(tree, (Mapping, list, tuple)):
+        return f"{at!r} as {_kind(tree)}"
+    inner: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+    found = (_not_plain(value, f"{at}.{key}" if at else str(key), tensors=tensors) for key, value in inner)
+    return next(filter(None, found), "")
 
 
 def _kind(value: object) -> str:

@@ -45,6 +45,11 @@ class Rule:
             limits.append(f"at most {self.high:g}")
         return f"must be {word}" + (", " + " and ".join(limits) if limits else "")
 
+    def about(self) -> str:
+        """Return the help, and the allowed values where they say more than the type of a text."""
+        allowed = "" if self.choices is None and self.kind in (str, object) else self.describe()
+        return "; ".join(filter(None, (self.help, allowed.removeprefix("must be ")))) or "text"
+
     def accepts(self, value: object) -> bool:
         """Return whether ``value`` has the right type and lies in range."""
         if isinstance(value, bool) != (self.kind is bool):
@@ -156,6 +161,36 @@ def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(factory, eval_str=True).parameters
     except Exception:  # of a hint that is imported for type checkers only, whatever evaluating it raises
         return inspect.signature(factory).parameters
+
+
+def call_mistake(cls: type, name: str, base: Callable[..., Any]) -> str:
+    """Return, in one line, how a class's method must be written to take the arguments of ``base``.
+
+    Empty if it takes them. A keyword argument ``chunk`` may be left out: nothing outside a model passes it.
+    """
+    pattern = inspect.signature(base)
+    plain = [p.replace(annotation=p.empty) for p in pattern.parameters.values()]
+    wanted = pattern.replace(parameters=plain, return_annotation=inspect.Signature.empty)
+    raw = inspect.getattr_static(cls, name)
+    found = getattr(raw, "__func__", raw)
+    write = f"write def {name}{wanted}"
+    if not callable(found):
+        return f"{cls.__name__}.{name} is not a function; {write}"
+    given = [p.name for p in plain if p.kind is p.POSITIONAL_OR_KEYWORD]
+    named = {p.name: None for p in plain if p.kind is p.KEYWORD_ONLY and p.name != "chunk"}
+    try:
+        own = inspect.signature(found)
+    except (TypeError, ValueError):  # of a callable that cannot be looked into
+        return ""
+    try:
+        own.bind(*given[isinstance(raw, staticmethod) :], **named)
+    except TypeError:
+        own = own.replace(
+            parameters=[p.replace(annotation=p.empty) for p in own.parameters.values()],
+            return_annotation=own.empty,
+        )
+        return f"{cls.__name__}.{name} takes {own}; {write}"
+    return ""
 
 
 def misfits(values: Mapping[str, Any], allowed: Mapping[str, inspect.Parameter]) -> list[str]:

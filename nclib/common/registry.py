@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import html
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -22,14 +23,27 @@ class Entry(Generic[T]):
 
 
 class Catalogue(dict[str, str]):
-    """Names and one-line summaries; prints as a table."""
+    """Names and one-line summaries; prints as a table, with ``notes`` on some of them in a third column."""
+
+    def __init__(
+        self, entries: Mapping[str, str] | None = None, notes: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(entries or {})
+        self.notes = dict(notes or {})
 
     def __str__(self) -> str:
         width = max((len(name) for name in self), default=0)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in self.items())
+        inner = max((len(text) for name, text in self.items() if name in self.notes), default=0)
+        lines = (f"{n:<{width}}  {t:<{inner}}  {self.notes.get(n, '')}".rstrip() for n, t in self.items())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><td><code>{n}</code></td><td>{t}</td></tr>" for n, t in self.items())
+        rows = "".join(
+            f"<tr><td><code>{n}</code></td><td>{t}</td>"
+            + (f"<td>{html.escape(self.notes.get(n, ''))}</td>" if self.notes else "")
+            + "</tr>"
+            for n, t in self.items()
+        )
         return f"<table>{rows}</table>"
 
 

@@ -257,8 +257,8 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]],
     Raises
     ------
     TypeError
-        By the decorator, when the class lacks a method, or ``Options`` is missing or not a frozen dataclass
-        of :func:`option` fields.
+        By the decorator, when the class lacks a method or one does not take what the loop passes, or
+        ``Options`` is missing or not a frozen dataclass of :func:`option` fields.
     ValueError
         By the decorator, when the name is taken.
 

@@ -95,7 +95,7 @@ def settings(name: str, key: str) -> dict[str, Any]:
     name : str
         One of :func:`available`.
     key : str
-        Name of a data set, or ``quick`` for the small preset.
+        Name of a data set, or ``quick`` or ``standard`` for the preset of that name.
 
     Returns
     -------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from itertools import chain
 from typing import Any, ClassVar, Self
 
@@ -163,6 +163,10 @@ class Option:
     default: Any
     rule: Rule
     below: float | None = None
+
+    def about(self) -> str:
+        """Return the help and the allowed values."""
+        return self.rule.about() + ("" if self.below is None else f" and below {self.below:g}")
 
     def checked(self, name: str, value: Any) -> Any:
         """Return ``value`` in the option's type, or raise a ValueError that says what is allowed."""
@@ -332,6 +336,12 @@ class Matcher(nn.Module, ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Collect the declared options; as a class attribute each has its default."""
         super().__init_subclass__(**arguments)
+        for name, found in vars(cls).items():
+            if isinstance(found, Field) and "rule" in found.metadata:
+                raise TypeError(
+                    f"{cls.__name__}.{name} is declared with the option(...) of methods; "
+                    "write from nclib.models import option"
+                )
         cls.declared = {name: found for name, found in vars(cls).items() if isinstance(found, Option)}
         for name, found in cls.declared.items():
             setattr(cls, name, found.default)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
-from nclib.common.options import misfits, signature
+from nclib.common.options import call_mistake, misfits, signature
 from nclib.common.registry import Catalogue, Registry
 from nclib.common.tokens import Tokens
 from nclib.models.base import SIZES, Matcher, Option, declared_options
@@ -16,6 +18,17 @@ from nclib.models.base import SIZES, Matcher, Option, declared_options
 MODELS: Registry[type[Matcher]] = Registry("model")
 
 M = TypeVar("M", bound=type)
+
+# What loops, methods and the bases call on a model.
+CALLED = (
+    "encode_images",
+    "encode_captions",
+    "similarity",
+    "paired_similarity",
+    "pair_vectors",
+    "pair_scores",
+    "extra_terms",
+)
 
 
 def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
@@ -34,8 +47,8 @@ def register(name: str, *, summary: str, paper: str = "") -> Callable[[M], M]:
     Raises
     ------
     ValueError, TypeError
-        If the name is taken; if the class is not derived from :class:`Matcher`, lacks a method, or has an
-        option that cannot be given by name or has no default.
+        If the name is taken; if the class is not derived from :class:`Matcher`, lacks a method, has one that
+        does not take what it is called with, or has an option that cannot be given by name or has no default.
     """
 
     def add(cls: M) -> M:
@@ -57,6 +70,10 @@ def _mistake_in(cls: type) -> str:
         return f"class {cls.__name__} lacks {', '.join(missing)}"
     if wrong := _range_mistake(cls):
         return wrong
+    for called in CALLED:
+        based = [vars(c)[called] for c in cls.__mro__ if called in vars(c)]
+        if based and (wrong := call_mistake(cls, called, based[-1])):
+            return wrong
     owner = next((c for c in cls.__mro__ if "__init__" in vars(c)), cls)
     for parameter in signature(owner).values():
         if parameter.kind not in (parameter.KEYWORD_ONLY, parameter.VAR_KEYWORD):
@@ -167,7 +184,8 @@ def build(
     ------
     ValueError, TypeError
         For an unknown model or option, or a value that is not allowed; for a model from outside this package
-        whose methods do not return what they must.
+        whose methods do not return what they must, tried on two images and three captions: shapes, the
+        declared ``score_range``, a caption alone and beside a longer one, pairs alone.
 
     Examples
     --------
@@ -183,20 +201,34 @@ def build(
         raise ValueError(f"model {name!r} has no option {unknown[0]!r}. Its options: {', '.join(own)}.")
     taken = parameters_of(factory)
     sizes = {key: size for key, size in zip(SIZES, given, strict=True) if key in taken}
-    model = factory(**sizes, **own_options)
-    if not factory.__module__.startswith("nclib."):
+    if factory.__module__.startswith("nclib."):
+        return factory(**sizes, **own_options)
+    forgot = f"model {name!r}: {factory.__name__}.__init__ must call super().__init__(**common) first"
+    try:
+        model = factory(**sizes, **own_options)
+    except AttributeError as error:
+        if "before Module.__init__()" not in str(error):
+            raise
+        raise TypeError(forgot) from error
+    if not hasattr(model, "memory_budget"):  # set by Matcher.__init__
+        raise TypeError(forgot)
+    if model.device.type != "meta":
+        modes = {module: module.training for module in model.modules()}
+        model.eval()
         with torch.random.fork_rng(devices=[]):
             _try_out(model, name)
+        for module, training in modes.items():
+            module.training = training
     return model
 
 
 @torch.no_grad()
 def _try_out(model: Matcher, name: str) -> None:
-    """Encode and compare two images and three captions; a TypeError says what is not as it must be."""
-    if model.device.type == "meta":
-        return
-    training = model.training
-    model.eval()
+    """Encode and compare two images and three captions in eval mode.
+
+    A TypeError says what is not of the type or shape that it must have, a ValueError which scores are not as
+    every model's must be.
+    """
     if wrong := _range_mistake(model):  # set by its constructor
         raise TypeError(f"model {name!r}: {wrong}")
     images = model.encode_images(torch.rand(2, model.n_regions, model.feature_dim))
@@ -219,7 +251,47 @@ def _try_out(model: Matcher, name: str) -> None:
             f"model {name!r}: similarity must be (images, captions), (2, 3) for 2 images and 3 captions, got "
             f"{found}"
         )
-    model.train(training)
+    if any("score_range" in vars(c) for c in type(model).__mro__ if c is not Matcher) or (
+        "score_range" in vars(model)
+    ):
+        low, high = model.score_range
+        slack = _slack(torch.tensor([x for x in (low, high) if math.isfinite(x)] or [1.0]), scores)
+        least, most = (float(x) for x in torch.aminmax(scores))
+        if not (low - slack <= least and most <= high + slack):
+            raise ValueError(
+                f"model {name!r}: similarity gave scores from {least:.4g} to {most:.4g} on random data, "
+                f"outside score_range={model.score_range!r}"
+            )
+    if not torch.equal(model.similarity(images, captions), scores):
+        return  # scores that are drawn cannot be compared
+    first = model.encode_captions(Tokens(tokens.ids[:1, : tokens.lengths[0]], tokens.lengths[:1]))
+    if not _near(alone := model.similarity(images, first), scores[:, :1]):
+        raise ValueError(
+            f"model {name!r}: a caption scores {float(scores[0, 0]):.6g} beside a longer one and "
+            f"{float(alone[0, 0]):.6g} alone; padding beyond tokens.lengths must count nothing"
+        )
+    pairs = model.paired_similarity(images, captions.select([0, 1]))
+    if tuple(pairs.shape) != (2,) or not _near(pairs, scores[:, :2].diagonal()):
+        raise ValueError(
+            f"model {name!r}: paired_similarity must be the diagonal of similarity, "
+            f"{_short(scores[:, :2].diagonal())} for 2 pairs, got {_short(pairs)}"
+        )
+
+
+def _slack(*scores: Tensor) -> float:
+    """Return the rounding that is allowed in scores."""
+    rounding = max(torch.finfo(x.dtype).eps ** 0.5 if x.is_floating_point() else 0.0 for x in scores)
+    return 3 * rounding * max(0.01, *(float(x.abs().amax().nan_to_num(posinf=1.0)) for x in scores))
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    """Return whether scores agree but for rounding."""
+    return torch.allclose(a.double(), b.double(), rtol=0, atol=_slack(a, b), equal_nan=True)
+
+
+def _short(scores: Tensor) -> str:
+    """Return a few scores as text."""
+    return str([round(x, 4) for x in scores.double().flatten()[:4].tolist()]) + f" {tuple(scores.shape)}"
 
 
 def available() -> Catalogue:
@@ -238,7 +310,7 @@ def options(name: str) -> Catalogue:
     Returns
     -------
     Catalogue
-        A dict of str to str that prints one option per line.
+        A dict of str to str that prints one option per line, with its help where it has one.
 
     Raises
     ------
@@ -250,8 +322,11 @@ def options(name: str) -> Catalogue:
     >>> options("sgr")["steps"]
     '3'
     """
-    found = parameters_of(MODELS[name].factory)
-    return Catalogue({k: repr(p.default) for k, p in found.items() if k not in SIZES})
+    factory = MODELS[name].factory
+    found = parameters_of(factory)
+    declared = declared_options((factory, *inspect.getmro(getattr(factory, "common_of", factory))))
+    helps = {k: option.about() for k, option in declared.items() if option.rule.help}
+    return Catalogue({k: repr(p.default) for k, p in found.items() if k not in SIZES}, helps)
 
 
 def settings(name: str, key: str) -> dict[str, Any]:
@@ -262,7 +337,7 @@ def settings(name: str, key: str) -> dict[str, Any]:
     name : str
         One of :func:`available`.
     key : str
-        Name of a data set, ``quick`` or ``standard``.
+        Name of a data set, or ``quick`` or ``standard`` for the preset of that name.
 
     Returns
     -------

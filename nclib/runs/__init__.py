@@ -2,7 +2,7 @@
 
 ==================  ==================================================================================
 ``options``         typed settings, with what each may be
-``presets``         the values of ``quick`` and ``paper``
+``presets``         the values of ``quick``, ``standard`` and ``paper``
 ``experiment``      class :class:`Experiment`: resolve, check, run, finish, open
 ``pairs labels``    its two subclasses, each with load, train and evaluate
 ``loop``            base of both trainers: epochs, selection, exact resume
@@ -50,6 +50,9 @@ __all__ = [
 ]
 
 
+IMPORT_FIRST = "; import the file that registers it first (nclib run --import FILE)"
+
+
 def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     """Return the experiment of a method: its parameters, and its runs.
 
@@ -78,7 +81,8 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     if method in labels:
         return LabelExperiment(method)
     every = [*pairs, *labels]
-    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{did_you_mean(method, every)}")
+    hint = did_you_mean(method, every) or IMPORT_FIRST
+    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
 
 
 def run(
@@ -126,8 +130,8 @@ def run(
         One of ``nclib.models.available()``. Pairs only.
     mrate : float in [0, 1], optional
         Mismatch rate: the share of training pairs that the drawn noise makes wrong. Pairs only. 0.6 for the
-        benchmarks ``emoji``, ``planted``, ``f30k`` and ``coco``, 0 for all other data, among them files in
-        the layout of a benchmark whose vocabulary is built from them.
+        benchmarks ``emoji``, ``planted``, ``f8k``, ``f30k`` and ``coco``, 0 for all other data, among them
+        files in the layout of a benchmark whose vocabulary is built from them.
     noise_rate : float in [0, 1], optional
         Labels: the share of training labels that are redrawn; 0.4 for the benchmarks, 0 for all other data.
         Pairs: another name of ``mrate``.
@@ -140,7 +144,7 @@ def run(
         File that gives the noise in place of a draw.
     seed : int, optional
         Seed of noise, weights and batches.
-    preset : {"quick", "paper"}, optional
+    preset : {"quick", "standard", "paper"}, optional
         Size of the run.
     batch_size, epochs : int, optional
         Pairs in a batch; epochs of training, after the warm-up for pairs.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.common.method import check_terms
+from nclib.common.method import check_report, check_state, check_terms
 from nclib.data import CategorySplit
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
@@ -129,7 +129,7 @@ class LabelTrainer(SavedLoop):
         method.end_epoch(self)
         row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}
         row |= self._mean_losses(totals, len(chunks), self.schedule.lr)
-        return row | method.diagnostics(self.truth)
+        return row | check_report(method.diagnostics(self.truth), method.diagnostics)
 
     def batch(self, index: Tensor) -> LabelBatch:
         """Return the training pairs at ``index``, (B,) int64 on the device."""
@@ -173,7 +173,7 @@ class LabelTrainer(SavedLoop):
 
     def _weights(self) -> dict[str, Any]:
         if isinstance(self.method, Projector):
-            return self.method.state()
+            return check_state(self.method.state(), self.method.state)
         return dict(self.network.state_dict())
 
     def _put(self, weights: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ class LabelTrainer(SavedLoop):
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "method": self.method.state(),
+            "method": check_state(self.method.state(), self.method.state),
         }
 
     def _load_state(self, saved: dict[str, Any]) -> None:

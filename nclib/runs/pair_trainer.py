@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nclib.common.method import check_steps, loss_terms
+from nclib.common.method import check_pair_values, check_report, check_state, check_steps, loss_terms
 from nclib.common.prefetch import X, Y, ahead
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
@@ -184,7 +185,9 @@ class PairTrainer(SavedLoop):
         if shared:  # whole batches: a process needs nothing of the others
             own.chunks = batches.chunks[self.processes.rank :: self.processes.size]
         with self.evaluating(), self.processes.apart():
-            found = torch.cat([values(batch) for batch in own])
+            found = torch.cat(
+                [check_pair_values(values(b), len(b), "loop.per_pair or each_pair") for b in own]
+            )
         index = torch.cat(batches.chunks)
         result = found.new_zeros(self.n_pairs, *found.shape[1:], device="cpu")
         result[torch.cat(own.chunks)] = found.cpu()
@@ -239,8 +242,14 @@ class PairTrainer(SavedLoop):
                 f"{self.method.begin_epoch.__qualname__} returned no steps in all {s.epochs} epochs: "
                 "nothing was trained"
             )
+        if not warm and not steps and self.method.told_idle != self.epoch:
+            name = self.method.begin_epoch.__qualname__
+            warnings.warn(
+                f"no step was taken in epoch {self.epoch + 1}: {name} returned no items", stacklevel=2
+            )
         if not warm and self.pairs.truth_is_known:
-            row |= self.method.diagnostics(self.pairs.truth())
+            report = self.method.diagnostics
+            row |= check_report(report(self.pairs.truth()), report)
         return row
 
     def _minimise(self, terms: dict[str, Tensor]) -> None:
@@ -293,7 +302,7 @@ class PairTrainer(SavedLoop):
         return {
             "networks": self._weights(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "method": self.method.state(),
+            "method": check_state(self.method.state(), self.method.state),
         }
 
     def _load_state(self, saved: dict[str, Any]) -> None:

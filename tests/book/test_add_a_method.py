@@ -25,7 +25,7 @@ PACKAGE = Path(nclib.__file__).parent
 
 
 def test_every_block_of_the_page_is_one_that_is_run() -> None:
-    assert list(BLOCKS) == ["dropped", "run-dropped", "compare-dropped", "trimmed", "run-trimmed"]
+    assert list(BLOCKS) == ["dropped", "run-dropped", "compare-dropped", "counted", "trimmed", "run-trimmed"]
     assert PAGE.count("```python") == 0
 
 
@@ -130,6 +130,29 @@ def test_a_cell_of_a_notebook_is_enough_and_may_run_again(tmp_path: Path) -> Non
     cell = f"exec(compile({BLOCKS['dropped'].code!r}, 'cell', 'exec'))\n"
     steps = [BLOCKS[name].code for name in ("run-dropped", "compare-dropped")]
     assert "rSum" in run(cell + cell + "\n".join(steps), tmp_path, PACKAGE.parent)
+
+
+COUNT = """
+import pathlib
+import counted, nclib
+from nclib.runs import checkpoint
+
+nclib.run("counted", dataset="planted", model="vse", warmup_epochs=1, epochs=2, progress=False)
+saved = checkpoint.load(next(pathlib.Path("runs").glob("counted-*/checkpoint.safetensors")))["method"]
+again = nclib.methods.build("counted")
+again.load_state(None, saved)
+print(again.n_steps, again.state() == saved)
+"""
+
+
+@pytest.mark.slow
+def test_the_example_of_a_state_is_saved_and_restored(tmp_path: Path) -> None:
+    for name in ("dropped", "counted"):
+        (tmp_path / f"{name}.py").write_text(BLOCKS[name].code, "utf8")
+    here = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    steps, same = run(here + COUNT, tmp_path, PACKAGE.parent).split()
+    assert int(steps) > 2
+    assert same == "True"
 
 
 def offered(loop: type) -> set[str]:

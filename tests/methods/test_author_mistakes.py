@@ -1,13 +1,15 @@
 """An author's mistake in a method is told in one line, when the class is registered or at the first step."""
 
 import math
+import re
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 import nclib
-from nclib import label_noise, losses, methods
+from nclib import label_noise, losses, methods, models
+from nclib.common.method import check_report
 from nclib.common.options import make
 from nclib.common.registry import Registry
 from nclib.data import planted
@@ -133,6 +135,68 @@ def test_what_is_no_method():
     assert other.startswith(
         "category method 'mine': register decorates a subclass of DeepMethod or Projector"
     )
+
+
+def test_an_option_of_models_in_the_options_of_a_method():
+    @dataclass(frozen=True)
+    class Mixed:
+        tau: float = models.option(0.05, above=0)
+
+    said = "Mixed.tau is declared with the option(...) of models; write from nclib.{} import option"
+    assert refused(with_options(Mixed)) == "method 'mine': " + said.format("methods")
+    labels = type("Labels", (label_noise.DeepMethod,), {"Options": Mixed, "step": Good.step})
+    assert refused(labels, package=label_noise).endswith(said.format("label_noise"))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "taken", "wanted"),
+    [
+        ("load_state", lambda self, state: None, "(self, state)", "(self, loop, state)"),
+        ("state", lambda self, loop: {}, "(self, loop)", "(self)"),
+        ("__init__", lambda self: None, "(self)", "(self, options)"),
+        ("begin_epoch", lambda self: None, "(self)", "(self, loop)"),
+        ("step", lambda self, batch: None, "(self, batch)", "(self, loop, batch)"),
+        ("end_epoch", lambda self: None, "(self)", "(self, loop)"),
+        ("diagnostics", lambda self, loop, truth: {}, "(self, loop, truth)", "(self, truth)"),
+        ("prepare", lambda self: None, "(self)", "(self, network)"),
+    ],
+)
+def test_a_method_that_does_not_take_what_the_loop_passes(name, wrong, taken, wanted):
+    said = f"method 'mine': Mine.{name} takes {taken}; write def {name}{wanted}"
+    assert refused(type("Mine", (Good,), {name: wrong})) == said
+
+
+def test_other_names_and_more_arguments_with_defaults_are_taken():
+    class Own(Good):
+        def __init__(self, chosen: Tau, *, more: int = 0) -> None:
+            super().__init__(chosen)
+
+        @staticmethod
+        def load_state(trainer, saved): ...
+
+        def begin_epoch(self, *given):
+            return given[0].batches(purpose="pairs")
+
+    methods.register("mine", summary="for a test")(Own)
+    assert methods.build("mine").options == Tau()
+    assert "end_epoch is not a function; write def end_epoch(self, loop)" in refused(
+        type("Mine", (Good,), {"end_epoch": 3}), name="other"
+    )
+
+
+def test_a_method_for_labels_that_does_not_take_what_the_loop_passes():
+    members = {"Options": Tau, "step": Good.step, "build": lambda self: None}
+    assert refused(type("Mine", (label_noise.DeepMethod,), members), package=label_noise) == (
+        "category method 'mine': Mine.build takes (self); write def build(self, shape)"
+    )
+
+
+def test_a_constructor_that_forgets_the_one_of_its_base():
+    methods.register("mine", summary="for a test")(
+        type("Mine", (Good,), {"__init__": lambda self, options: None})
+    )
+    with pytest.raises(TypeError, match=r"^method 'mine': Mine\.__init__ must call super\(\)\.__init__\(opt"):
+        methods.build("mine")
 
 
 def test_an_option_with_the_name_of_a_parameter_of_every_run():
@@ -313,7 +377,8 @@ def test_an_epoch_may_train_nothing_when_others_do(tmp_path):
     def begin_epoch(self, loop):
         return loop.batches(torch.arange(0), purpose="none")
 
-    row = fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}), warmup_epochs=1)
+    with pytest.warns(UserWarning, match=r"no step was taken in epoch 2: .*begin_epoch returned no items"):
+        row = fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}), warmup_epochs=1)
     assert (row["phase"], row["steps"]) == ("training", 0)
 
 
@@ -325,6 +390,55 @@ def test_any_iterable_is_an_epoch(tmp_path, wrap):
 
     row = fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}))
     assert row["steps"] == 10
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "message"),
+    [
+        (
+            lambda S: S.diagonal().mean(),
+            ValueError,
+            "a scalar for 6 pairs; it must return one value per pair",
+        ),
+        (
+            lambda S: S.diagonal()[1:],
+            ValueError,
+            r"shape \(5,\) for 6 pairs; it must return one value per pair",
+        ),
+        (lambda S: 1.0, TypeError, "a float; it must return one value per pair"),
+    ],
+)
+def test_values_that_are_not_one_per_pair(tmp_path, loss, error, message):
+    def begin_epoch(self, loop):
+        loop.per_pair(loss)
+        return loop.batches(purpose="pairs")
+
+    with pytest.raises(error, match=f"^the function of loop.per_pair or each_pair returned {message}"):
+        fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "None; it must return a dict of numbers, which may be empty"),
+        ({"auc": torch.tensor(0.5)}, "'auc' as a Tensor; it must be a number, such as float(...)"),
+    ],
+)
+def test_diagnostics_that_are_not_numbers(result, message):
+    def diagnostics(truth):
+        return result
+
+    with pytest.raises(TypeError, match=re.escape(f"diagnostics returned {message}")):
+        check_report(diagnostics(None), diagnostics)
+
+
+@pytest.mark.slow
+def test_diagnostics_and_state_are_checked_in_a_run(tmp_path):
+    found = told(tmp_path / "a", TypeError, diagnostics=lambda self, truth: None)
+    assert found.endswith("returned None; it must return a dict of numbers, which may be empty")
+    found = told(tmp_path / "b", TypeError, state=lambda self: {"bank": {"seen": [1, {2}]}})
+    assert "returned 'bank.seen.1' as a set; it must be a tensor, number" in found
+    assert told(tmp_path / "c", TypeError, state=lambda self: None).endswith("which may be empty")
 
 
 @pytest.mark.parametrize(("step", "error", "message"), FAULTS[:6])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nclib
-from nclib import models
+from nclib import methods, models
 from nclib.models import (
     CaptionEncoding,
     CosineMatcher,
@@ -187,6 +187,117 @@ def test_what_methods_return_is_tried_when_the_model_is_built(members, message):
     with pytest.raises(TypeError, match=f"model 'mine': {message}"):
         models.build("mine", **SIZES)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (
+            {"score_range": (-0.1, 0.0)},
+            r"similarity gave scores from -\d.* to -\d.* on random data, outside score_range=\(-0\.1, 0\.0\)",
+        ),
+        (
+            {
+                "encode_captions": lambda self, tokens: CaptionEncoding(
+                    torch.full((len(tokens), 1), float(tokens.ids.shape[1])), tokens.lengths
+                )
+            },
+            r"a caption scores -3\.\d* beside a longer one and -2\.\d* alone; padding beyond tokens\.lengths",
+        ),
+        (
+            {"paired_similarity": lambda self, v, t, *, logits=False: torch.zeros(2)},
+            r"paired_similarity must be the diagonal of similarity, \[-.*\] \(2,\) for 2 pairs, got \[0\.0",
+        ),
+        (
+            {"paired_similarity": lambda self, v, t, *, logits=False: torch.zeros(2, 2)},
+            r"paired_similarity must be the diagonal of similarity, .* got .* \(2, 2\)",
+        ),
+    ],
+)
+def test_scores_are_tried_when_the_model_is_built(members, message):
+    models.register("mine", summary="for a test")(changed(**members, __init__=minimal))
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match=f"^model 'mine': {message}"):
+        models.build("mine", **SIZES)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def minimal(self, **common: Any) -> None:
+    Matcher.__init__(self, **common)
+    self.offset = 0.0
+
+
+def test_the_trial_leaves_modes_and_random_numbers_as_they_were():
+    class Frozen(Good):
+        draws_in_training = True
+
+        def __init__(self, **common: Any) -> None:
+            super().__init__(**common)
+            self.backbone = torch.nn.Dropout(0.5).eval()
+            self.head = torch.nn.Dropout(0.5)
+
+        def encode_images(self, images):
+            vectors = super().encode_images(self.head(self.backbone(images))).vectors
+            return ImageEncoding(vectors + torch.randn_like(vectors) if self.training else vectors)
+
+    models.register("mine", summary="for a test")(Frozen)
+    state = torch.get_rng_state()
+    model = models.build("mine", **SIZES)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (model.training, model.backbone.training, model.head.training) == (True, False, True)
+
+
+def test_scores_that_are_drawn_are_not_compared():
+    models.register("mine", summary="for a test")(
+        changed(similarity=lambda self, v, t, *, logits=False: torch.randn(len(v), len(t)), __init__=minimal)
+    )
+    models.build("mine", **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (
+            {"similarity": lambda self, images, captions: None},
+            "similarity takes (self, images, captions); "
+            "write def similarity(self, images, captions, *, logits=False, chunk=None)",
+        ),
+        (
+            {"encode_captions": lambda self, ids, lengths: None},
+            "encode_captions takes (self, ids, lengths); write def encode_captions(self, tokens)",
+        ),
+    ],
+)
+def test_a_method_that_does_not_take_what_it_is_called_with(members, message):
+    assert refused(changed(**members)) == f"model 'mine': Mine.{message}"
+
+
+def test_a_constructor_that_forgets_the_one_of_its_base():
+    def assigns(self, **common: Any) -> None:
+        self.map = torch.nn.Linear(2, 2)
+
+    def nothing(self, **common: Any) -> None: ...
+
+    for init in (assigns, nothing):
+        models.register("mine", summary="for a test")(changed(__init__=init))
+        said = r"^model 'mine': Mine\.__init__ must call super\(\)\.__init__\(\*\*common\) first"
+        with pytest.raises(TypeError, match=said):
+            models.build("mine", **SIZES)
+        MODELS.remove("mine")
+
+
+def test_an_option_of_methods_in_a_model():
+    with pytest.raises(
+        TypeError, match=r"^Mine\.weight is declared with the option\(\.\.\.\) of methods; write f"
+    ):
+        changed(weight=methods.option(1.0, above=0))
+
+
+def test_options_print_with_their_help():
+    models.register("mine", summary="for a test")(Good)
+    lines = str(models.options("mine")).splitlines()
+    assert lines[0] == "weight  1.0  factor of the difference; a number, above 0"
+    assert lines[1:] == ["kind    'abs'", "offset  0.0"]
 
 
 class Words(FragmentMatcher):
