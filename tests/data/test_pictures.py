@@ -73,8 +73,12 @@ def test_every_form_of_table(tmp_path, name, text):
         ("image,caption\nx.jpg,\n", "row 2: the caption is empty"),
         ("picture,caption\nx.jpg,one\n", "no column of picture names: call it 'image'"),
         ("x.jpg one\n", "line 1: expected 'picture<TAB>caption'"),
+        ("Image,label,split\nx.jpg,one,train\n", r"no column of captions: .*: image, label, split\)"),
+        ("image|label\nx.jpg|one\n", r"no column of captions: call it 'caption' .*: image, label\)"),
+        ("file name\tlabel\nx.jpg\tone\n", r"no column of captions: .*: file_name, label\)"),
         ("image,caption,split\nx.jpg,one,train\nx.jpg,two,test\n", "row 3: x.jpg is in two splits"),
-        ("image,caption,split\nx.jpg,one,trian\n", "split 'trian' is not one of"),
+        ("image,caption,split\nx.jpg,one,dev\ny.jpg,one,trian\n", "row 3: split 'trian' is not one of"),
+        ("image,caption,split\nx.jpg,one,dev\ny.jpg,one,\n", "row 3: y.jpg has no split; give one for every"),
         ("image,caption\n", "holds no captions"),
     ],
 )
@@ -82,6 +86,16 @@ def test_bad_tables(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ConvertError, match=message):
         read_captions(tmp_path / "t.csv")
+
+
+def test_a_caption_may_be_a_column_name(tmp_path):
+    (tmp_path / "t.txt").write_text("x.jpg\tphoto\ny.jpg\ta file, two\n")
+    assert read_captions(tmp_path / "t.txt").captions == {"x.jpg": ["photo"], "y.jpg": ["a file, two"]}
+
+
+def test_one_row_of_a_picture_names_its_split(tmp_path):
+    (tmp_path / "t.csv").write_text("image,caption,split\nx.jpg,one,val\nx.jpg,two,\n")
+    assert read_captions(tmp_path / "t.csv").split_of == {"x.jpg": "dev"}
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -95,10 +109,17 @@ def test_drawn_splits_repeat_and_cover(tmp_path):
 # -- preparing ----------------------------------------------------------------------------------------------
 
 
-def test_own_pictures_become_data(photographs):
+def test_own_pictures_become_data(photographs, capsys):
     folder, table, out = photographs
     assert main(["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]) == 0
-    dataset = nclib.data.load("region_files", root=out, captions_per_image=2)
+    assert capsys.readouterr().out.splitlines() == [
+        str(out),
+        "train: 24 pictures, 48 captions",
+        "dev: 3 pictures, 6 captions",
+        "test: 3 pictures, 6 captions",
+        f"nclib run l2rm --dataset region_files --data_options.root {out} --batch_size 6",
+    ]
+    dataset = nclib.data.load("region_files", root=out)
     assert (dataset.train.n_images, dataset.val.n_images, dataset.test.n_images) == (24, 3, 3)
     assert (dataset.n_regions, dataset.feature_dim) == (16, 8)
     # A caption stands beside its own picture.
@@ -164,6 +185,25 @@ def test_other_content_is_refused(photographs, capsys):
     table.write_text(table.read_text().replace("number 3", "no 3"))
     with pytest.raises(ConvertError, match="holds features of other pictures or captions"):
         prepare("own", images=folder, captions=table, out=out)
+
+
+def test_prepared_pictures_know_their_captions_per_image(photographs):
+    folder, table, out = photographs
+    prepare("own", images=folder, captions=table, out=out)
+    data = nclib.data.load("region_files", root=out, captions_per_image=2)
+    assert nclib.data.load("region_files", root=out).checksum == data.checksum
+    with pytest.raises(ValueError, match="prepared with 2 captions of each .* give captions_per_image=2"):
+        nclib.data.load("region_files", root=out, captions_per_image=5)
+
+
+@pytest.mark.parametrize("where", [".", "features", "../photos"])
+def test_output_among_the_pictures_is_refused(photographs, capsys, where):
+    folder, table, _ = photographs
+    before = sorted(folder.iterdir())
+    words = ["own", "--images", str(folder), "--captions", str(table), "--out", str(folder / where)]
+    assert main(words) == 1
+    assert "is the folder of the pictures or lies in it; choose another --out" in capsys.readouterr().err
+    assert sorted(folder.iterdir()) == before
 
 
 def test_flickr8k_needs_its_lists_and_pictures(photographs):
