@@ -104,8 +104,8 @@ def read_captions(path: Path) -> CaptionTable:
 
 def _is_header(names: list[str], separator: str) -> bool:
     """Whether a first line without caption column names columns, in place of a picture and its caption."""
-    if len(names) < 2 or separator != "\t":
-        return len(names) > 1
+    if separator != "\t":
+        return True  # a table without header is separated by tabs
     return not {*IMAGE_COLUMNS}.isdisjoint(names) and all(re.fullmatch(r"\w+", name) for name in names)
 
 

@@ -32,6 +32,7 @@ from nclib.data.row_writer import ConvertError, write_rows
 RECIPE = "EfficientNet-Lite0, 224 x 224 pixels, 4 x 4 cells, 256 principal axes, 1"
 PIXELS = 224
 CELLS = 4
+AT_ONCE = 16  # pictures in the network together, at least; its results for fewer are rounded differently
 CHANNELS = 1280  # of the network's last map
 AXES = 256
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
@@ -307,7 +308,11 @@ class _Cells:
                 pixels.append(torch.from_numpy(_pixels(self.images / name)))
             except (OSError, ValueError, SyntaxError) as error:
                 raise ConvertError(f"{self.images / name} is not a readable picture ({error})") from error
-        maps: Tensor = self.network.extract_features(torch.stack(pixels).to(self.device))  # type: ignore[operator]
+        parts = torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE))
+        return np.concatenate([self._cells(part.to(self.device)) for part in parts])
+
+    def _cells(self, pixels: Tensor) -> np.ndarray:
+        maps: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
         cells = nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
         return cells.to(torch.float16).cpu().numpy()
 

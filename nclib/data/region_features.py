@@ -188,8 +188,9 @@ def region_files(
 ) -> Dataset:
     """Load region features and captions of one's own, in the layout of the benchmarks.
 
-    ``nclib data prepare`` writes this layout from photographs, ``nclib data convert`` from other files. All validation images are used, and runs
-    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
+    ``nclib data prepare`` writes this layout from photographs, ``nclib data convert`` from other files. All
+    validation images are used, and runs draw no wrong pairs unless asked: the pairs are taken as they are,
+    right or wrong.
 
     Parameters
     ----------

@@ -1,6 +1,8 @@
 """Features of photographs: tables of captions, splits, resuming, and what is said about bad input."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,6 +146,22 @@ def test_features_are_the_cells_on_their_axes(photographs):
     np.testing.assert_allclose(axes.T @ axes, np.eye(8), atol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "sizes"), [(5, [5]), (31, [31]), (40, [20, 20]), (64, [16] * 4)])
+def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
+    class Counting(Colours):
+        def extract_features(self, pixels):
+            seen.append(len(pixels))
+            return super().extract_features(pixels)
+
+    seen: list[int] = []
+    names = [f"{i % 30:02d}.png" for i in range(n)]
+    cells = pictures._Cells(photographs[0], names, Counting(), "cpu").read(0, n)
+    assert seen == sizes
+    one = pictures._Cells(photographs[0], names[-1:], Colours(), "cpu").read(0, 1)
+    assert cells.shape == (n, 16, 1280)
+    np.testing.assert_array_equal(cells[-1], one[0])
+
+
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     folder, table, out = photographs
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
@@ -192,7 +210,7 @@ def test_prepared_pictures_know_their_captions_per_image(photographs):
     prepare("own", images=folder, captions=table, out=out)
     data = nclib.data.load("region_files", root=out, captions_per_image=2)
     assert nclib.data.load("region_files", root=out).checksum == data.checksum
-    with pytest.raises(ValueError, match="prepared with 2 captions of each .* give captions_per_image=2"):
+    with pytest.raises(ValueError, match=r"prepared with 2 captions of each .* give captions_per_image=2"):
         nclib.data.load("region_files", root=out, captions_per_image=5)
 
 
@@ -225,3 +243,33 @@ def test_without_the_extra_it_says_so(photographs, monkeypatch):
     folder, table, out = photographs
     with pytest.raises(ImportError, match=r"pip install 'nclib\[pictures\]'"):
         prepare("own", images=folder, captions=table, out=out)
+
+
+@pytest.mark.slow
+def test_from_drawn_pictures_to_a_record(tmp_path, capsys):
+    from PIL import Image, ImageDraw
+
+    from nclib.cli import main as nclib_main
+
+    photos, out = tmp_path / "photos", tmp_path / "my data"
+    photos.mkdir()
+    rows, rng = ["image|caption"], np.random.default_rng(0)
+    for i in range(40):
+        colour = ("red", "green", "blue", "black")[i % 4]
+        picture = Image.new("RGB", (80, 60), "white")
+        x, y = rng.integers(0, 40, 2)
+        ImageDraw.Draw(picture).ellipse((x, y, x + 20, y + 20), fill=colour)
+        picture.save(photos / f"{i}.png")
+        rows += [f"{i}.png|a {colour} disc", f"{i}.png|a disc that is {colour}"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    words = ["--images", str(photos), "--captions", str(tmp_path / "t.csv"), "--out", str(out)]
+    assert nclib_main(["data", "prepare", "own", *words]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "train: 32 pictures, 64 captions" in said
+    # The command that it suggests, for plain training of one epoch.
+    program, *words = shlex.split(said[-1].replace("l2rm", "plain"))
+    assert program == "nclib"
+    assert nclib_main([*words, "--epochs", "1", "--out", str(tmp_path / "runs"), "--quiet"]) == 0
+    record = json.loads(Path(capsys.readouterr().out.strip()).read_text())
+    assert record["settings"]["batch_size"] == 8
+    assert record["metrics"]["test"]["rsum"] > 0
