@@ -73,13 +73,20 @@ def read_captions(path: Path) -> CaptionTable:
     separator = next((mark for mark in "\t|," if mark in header), "\t")
     names = [name.strip().strip('"').replace(" ", "_") for name in header.split(separator)]
     has_header = not {*CAPTION_COLUMNS}.isdisjoint(names)
+    if not has_header and _is_header(names, separator):
+        raise ConvertError(
+            f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r} (columns in the first line: "
+            f"{', '.join(names)}); a table without header has lines 'picture<TAB>caption'"
+        )
     rows = _with_header(path, separator) if has_header else _without_header(path, text)
     captions: dict[str, list[str]] = {}
     split_of: dict[str, str] = {}
+    first_row: dict[str, int] = {}
     for line, picture, caption, split in rows:
         if not picture or not caption:
             raise ConvertError(f"{path}, row {line}: the {'caption' if picture else 'picture'} is empty")
         captions.setdefault(picture, []).append(caption)
+        first_row.setdefault(picture, line)
         if split and split_of.setdefault(picture, split) != split:
             raise ConvertError(
                 f"{path}, row {line}: {picture} is in two splits, {split_of[picture]} and {split}"
@@ -88,8 +95,18 @@ def read_captions(path: Path) -> CaptionTable:
         raise ConvertError(f"{path} holds no captions")
     if split_of and len(split_of) < len(captions):
         missing = next(name for name in captions if name not in split_of)
-        raise ConvertError(f"{path}: {missing} has no split; give one for every picture, or no column split")
+        raise ConvertError(
+            f"{path}, row {first_row[missing]}: {missing} has no split; give one for every picture, or no "
+            "column split"
+        )
     return CaptionTable(captions, split_of)
+
+
+def _is_header(names: list[str], separator: str) -> bool:
+    """Whether a first line without caption column names columns, in place of a picture and its caption."""
+    if separator != "\t":
+        return True  # a table without header is separated by tabs
+    return not {*IMAGE_COLUMNS}.isdisjoint(names) and all(re.fullmatch(r"\w+", name) for name in names)
 
 
 def _with_header(path: Path, separator: str) -> Iterable[tuple[int, str, str, str]]:
@@ -121,10 +138,11 @@ def _with_header(path: Path, separator: str) -> Iterable[tuple[int, str, str, st
     texts = table[column(CAPTION_COLUMNS, "captions")].map(_one_line)
     found = next((name for name in SPLIT_COLUMNS if name in table.columns), None)
     words = table[found].str.strip().str.lower() if found else pd.Series("", index=table.index)
-    if found and (bad := sorted(set(words) - {*SPLIT_WORDS})):
-        raise ConvertError(f"{path}: split {bad[0]!r} is not one of {', '.join(SPLIT_WORDS)}")
-    splits = words.map(SPLIT_WORDS).fillna("") if found else words
     # Row 1 is the header.
+    for row, word in enumerate(words, 2):
+        if word and word not in SPLIT_WORDS:
+            raise ConvertError(f"{path}, row {row}: split {word!r} is not one of {', '.join(SPLIT_WORDS)}")
+    splits = [SPLIT_WORDS.get(word, "") for word in words]
     return zip(range(2, len(table) + 2), pictures, texts, splits, strict=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +32,12 @@ from nclib.data.row_writer import ConvertError, write_rows
 RECIPE = "EfficientNet-Lite0, 224 x 224 pixels, 4 x 4 cells, 256 principal axes, 1"
 PIXELS = 224
 CELLS = 4
+AT_ONCE = 16  # pictures in the network together, at least; its results for fewer are rounded differently
 CHANNELS = 1280  # of the network's last map
 AXES = 256
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
 F8K_EACH = 5
+FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
 F8K_LISTS = {
     "train": "Flickr_8k.trainImages.txt",
     "dev": "Flickr_8k.devImages.txt",
@@ -88,7 +91,7 @@ def prepare(
     out : path
         Folder for ``{train,dev,test}_ims.npy``, float32 (pictures, 16, 256), ``{split}_caps.txt``,
         ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``, or
-        ``nclib.data.load("region_files", root=out, captions_per_image=...)`` for pictures of one's own.
+        ``nclib.data.load("region_files", root=out)`` for pictures of one's own.
     splits : path, optional
         Folder with the lists ``Flickr_8k.{train,dev,test}Images.txt``; by default the folder of ``captions``.
         For pictures of one's own: ``{train,dev,test}.txt``; by default the column ``split`` of the table, or
@@ -108,7 +111,8 @@ def prepare(
     Raises
     ------
     ConvertError
-        When pictures or captions are missing, a picture cannot be read, or the folder holds other data.
+        When pictures or captions are missing, a picture cannot be read, or ``out`` holds other data or lies
+        in ``images``.
     ImportError
         Without the extra ``pictures``.
     ValueError
@@ -121,6 +125,8 @@ def prepare(
     images, out = Path(images).expanduser(), Path(out).expanduser()
     if not images.is_dir():
         raise ConvertError(f"--images {images} is not a folder")
+    if out.resolve().is_relative_to(images.resolve()):
+        raise ConvertError(f"--out {out} is the folder of the pictures or lies in it; choose another --out")
     table = read_captions(Path(captions).expanduser())
     lists = Path(splits).expanduser() if splits else None
     if name == "f8k":
@@ -302,7 +308,11 @@ class _Cells:
                 pixels.append(torch.from_numpy(_pixels(self.images / name)))
             except (OSError, ValueError, SyntaxError) as error:
                 raise ConvertError(f"{self.images / name} is not a readable picture ({error})") from error
-        maps: Tensor = self.network.extract_features(torch.stack(pixels).to(self.device))  # type: ignore[operator]
+        parts = torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE))
+        return np.concatenate([self._cells(part.to(self.device)) for part in parts])
+
+    def _cells(self, pixels: Tensor) -> np.ndarray:
+        maps: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
         cells = nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
         return cells.to(torch.float16).cpu().numpy()
 
@@ -393,13 +403,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command continues", file=sys.stderr)
         return 130
-    manifest = read_manifest(folder)
-    each = manifest["captions_per_image"] if manifest else F8K_EACH
-    if options["name"] == "f8k":
-        print(f"{folder}\nnclib run l2rm --dataset f8k --data_options.root {folder}")
-    else:
-        print(
-            f"{folder}\nnclib run l2rm --dataset region_files --data_options.root {folder} "
-            f"--data_options.captions_per_image {each}"
-        )
+    print("\n".join([str(folder), *_summary(folder, options["name"])]))
     return 0
+
+
+def _summary(folder: Path, name: str) -> list[str]:
+    """Return the sizes of the splits of a prepared folder, and a command that trains on it."""
+    manifest = read_manifest(folder)
+    assert manifest is not None  # just written
+    each, counts = manifest["captions_per_image"], manifest["pictures"]
+    sizes = [f"{split}: {n:,} pictures, {n * each:,} captions" for split, n in counts.items()]
+    dataset = "f8k" if name == "f8k" else "region_files"
+    command = f"nclib run l2rm --dataset {dataset} --data_options.root {shlex.quote(str(folder))}"
+    pairs = counts["train"] * each
+    if pairs < FEW_BATCHES * BATCH_SIZE:
+        command += f" --batch_size {max(2, pairs // FEW_BATCHES)}"
+    return [*sizes, command]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,31 +181,49 @@ def cc152k(
 def region_files(
     *,
     root: PathLike,
-    captions_per_image: int = 5,
+    captions_per_image: int | None = None,
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = True,
     half: bool = False,
 ) -> Dataset:
     """Load region features and captions of one's own, in the layout of the benchmarks.
 
-    ``nclib data convert`` writes this layout from other files. All validation images are used, and runs
-    draw no wrong pairs unless asked: the pairs are taken as they are, right or wrong.
+    ``nclib data prepare`` writes this layout from photographs, ``nclib data convert`` from other files. All
+    validation images are used, and runs draw no wrong pairs unless asked: the pairs are taken as they are,
+    right or wrong.
 
     Parameters
     ----------
     root : path
         Folder with ``{train,dev,test}_ims.npy``, float32 (rows, regions, features), and
         ``{train,dev,test}_caps.txt`` (or ``.tsv``: image id, tab, caption).
-    captions_per_image : int
-        At least 1.
+    captions_per_image : int, optional
+        At least 1. By default that of ``prepared.json``, which ``nclib data prepare`` leaves in its folder,
+        and 5 in other folders.
     vocabulary, build_vocabulary, half
         As for :func:`f30k`, as are the errors; the vocabulary is built unless a file is given or found.
     """
-    each = check_count("captions_per_image", captions_per_image, low=1)
+    each = 5 if captions_per_image is None else check_count("captions_per_image", captions_per_image, low=1)
     cells = (Path(root).expanduser() / "train_caps.tsv").is_file()
     captions = "caps.tsv" if cells else "caps.txt"
     layout = Layout("region_files", "Region files", "region_files", each, captions)
+    folder = find_folder(layout, Path(root).expanduser(), ("train", "dev", "test"))
+    if (prepared := _prepared_each(folder)) is not None:
+        if captions_per_image is not None and each != prepared:
+            raise ValueError(
+                f"captions_per_image={each}, but {folder} was prepared with {prepared} captions of each "
+                f"picture; give captions_per_image={prepared}, or leave the option out"
+            )
+        layout = replace(layout, captions_per_image=prepared)
     return load_files(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
+
+
+def _prepared_each(folder: Path) -> int | None:
+    """Return the captions per picture that ``nclib data prepare`` noted; None without its note."""
+    from nclib.data.flickr8k import read_manifest  # which imports this module
+
+    each = (read_manifest(folder) or {}).get("captions_per_image")
+    return None if each is None else check_count(f"{folder}: captions_per_image", each, low=1)
 
 
 def load_files(

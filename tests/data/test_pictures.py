@@ -1,6 +1,8 @@
 """Features of photographs: tables of captions, splits, resuming, and what is said about bad input."""
 
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,8 +75,12 @@ def test_every_form_of_table(tmp_path, name, text):
         ("image,caption\nx.jpg,\n", "row 2: the caption is empty"),
         ("picture,caption\nx.jpg,one\n", "no column of picture names: call it 'image'"),
         ("x.jpg one\n", "line 1: expected 'picture<TAB>caption'"),
+        ("Image,label,split\nx.jpg,one,train\n", r"no column of captions: .*: image, label, split\)"),
+        ("image|label\nx.jpg|one\n", r"no column of captions: call it 'caption' .*: image, label\)"),
+        ("file name\tlabel\nx.jpg\tone\n", r"no column of captions: .*: file_name, label\)"),
         ("image,caption,split\nx.jpg,one,train\nx.jpg,two,test\n", "row 3: x.jpg is in two splits"),
-        ("image,caption,split\nx.jpg,one,trian\n", "split 'trian' is not one of"),
+        ("image,caption,split\nx.jpg,one,dev\ny.jpg,one,trian\n", "row 3: split 'trian' is not one of"),
+        ("image,caption,split\nx.jpg,one,dev\ny.jpg,one,\n", "row 3: y.jpg has no split; give one for every"),
         ("image,caption\n", "holds no captions"),
     ],
 )
@@ -82,6 +88,16 @@ def test_bad_tables(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(ConvertError, match=message):
         read_captions(tmp_path / "t.csv")
+
+
+def test_a_caption_may_be_a_column_name(tmp_path):
+    (tmp_path / "t.txt").write_text("x.jpg\tphoto\ny.jpg\ta file, two\n")
+    assert read_captions(tmp_path / "t.txt").captions == {"x.jpg": ["photo"], "y.jpg": ["a file, two"]}
+
+
+def test_one_row_of_a_picture_names_its_split(tmp_path):
+    (tmp_path / "t.csv").write_text("image,caption,split\nx.jpg,one,val\nx.jpg,two,\n")
+    assert read_captions(tmp_path / "t.csv").split_of == {"x.jpg": "dev"}
 
 
 def test_drawn_splits_repeat_and_cover(tmp_path):
@@ -95,10 +111,17 @@ def test_drawn_splits_repeat_and_cover(tmp_path):
 # -- preparing ----------------------------------------------------------------------------------------------
 
 
-def test_own_pictures_become_data(photographs):
+def test_own_pictures_become_data(photographs, capsys):
     folder, table, out = photographs
     assert main(["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]) == 0
-    dataset = nclib.data.load("region_files", root=out, captions_per_image=2)
+    assert capsys.readouterr().out.splitlines() == [
+        str(out),
+        "train: 24 pictures, 48 captions",
+        "dev: 3 pictures, 6 captions",
+        "test: 3 pictures, 6 captions",
+        f"nclib run l2rm --dataset region_files --data_options.root {out} --batch_size 6",
+    ]
+    dataset = nclib.data.load("region_files", root=out)
     assert (dataset.train.n_images, dataset.val.n_images, dataset.test.n_images) == (24, 3, 3)
     assert (dataset.n_regions, dataset.feature_dim) == (16, 8)
     # A caption stands beside its own picture.
@@ -121,6 +144,22 @@ def test_features_are_the_cells_on_their_axes(photographs):
     mean, axes = principal_axes(cells[::2], 8)
     np.testing.assert_allclose(np.load(out / "train_ims.npy"), (cells - mean) @ axes, atol=2e-3)
     np.testing.assert_allclose(axes.T @ axes, np.eye(8), atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "sizes"), [(5, [5]), (31, [31]), (40, [20, 20]), (64, [16] * 4)])
+def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
+    class Counting(Colours):
+        def extract_features(self, pixels):
+            seen.append(len(pixels))
+            return super().extract_features(pixels)
+
+    seen: list[int] = []
+    names = [f"{i % 30:02d}.png" for i in range(n)]
+    cells = pictures._Cells(photographs[0], names, Counting(), "cpu").read(0, n)
+    assert seen == sizes
+    one = pictures._Cells(photographs[0], names[-1:], Colours(), "cpu").read(0, 1)
+    assert cells.shape == (n, 16, 1280)
+    np.testing.assert_array_equal(cells[-1], one[0])
 
 
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
@@ -166,6 +205,25 @@ def test_other_content_is_refused(photographs, capsys):
         prepare("own", images=folder, captions=table, out=out)
 
 
+def test_prepared_pictures_know_their_captions_per_image(photographs):
+    folder, table, out = photographs
+    prepare("own", images=folder, captions=table, out=out)
+    data = nclib.data.load("region_files", root=out, captions_per_image=2)
+    assert nclib.data.load("region_files", root=out).checksum == data.checksum
+    with pytest.raises(ValueError, match=r"prepared with 2 captions of each .* give captions_per_image=2"):
+        nclib.data.load("region_files", root=out, captions_per_image=5)
+
+
+@pytest.mark.parametrize("where", [".", "features", "../photos"])
+def test_output_among_the_pictures_is_refused(photographs, capsys, where):
+    folder, table, _ = photographs
+    before = sorted(folder.iterdir())
+    words = ["own", "--images", str(folder), "--captions", str(table), "--out", str(folder / where)]
+    assert main(words) == 1
+    assert "is the folder of the pictures or lies in it; choose another --out" in capsys.readouterr().err
+    assert sorted(folder.iterdir()) == before
+
+
 def test_flickr8k_needs_its_lists_and_pictures(photographs):
     folder, table, out = photographs
     with pytest.raises(ConvertError, match="the official splits are missing"):
@@ -185,3 +243,33 @@ def test_without_the_extra_it_says_so(photographs, monkeypatch):
     folder, table, out = photographs
     with pytest.raises(ImportError, match=r"pip install 'nclib\[pictures\]'"):
         prepare("own", images=folder, captions=table, out=out)
+
+
+@pytest.mark.slow
+def test_from_drawn_pictures_to_a_record(tmp_path, capsys):
+    from PIL import Image, ImageDraw
+
+    from nclib.cli import main as nclib_main
+
+    photos, out = tmp_path / "photos", tmp_path / "my data"
+    photos.mkdir()
+    rows, rng = ["image|caption"], np.random.default_rng(0)
+    for i in range(40):
+        colour = ("red", "green", "blue", "black")[i % 4]
+        picture = Image.new("RGB", (80, 60), "white")
+        x, y = rng.integers(0, 40, 2)
+        ImageDraw.Draw(picture).ellipse((x, y, x + 20, y + 20), fill=colour)
+        picture.save(photos / f"{i}.png")
+        rows += [f"{i}.png|a {colour} disc", f"{i}.png|a disc that is {colour}"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    words = ["--images", str(photos), "--captions", str(tmp_path / "t.csv"), "--out", str(out)]
+    assert nclib_main(["data", "prepare", "own", *words]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "train: 32 pictures, 64 captions" in said
+    # The command that it suggests, for plain training of one epoch.
+    program, *words = shlex.split(said[-1].replace("l2rm", "plain"))
+    assert program == "nclib"
+    assert nclib_main([*words, "--epochs", "1", "--out", str(tmp_path / "runs"), "--quiet"]) == 0
+    record = json.loads(Path(capsys.readouterr().out.strip()).read_text())
+    assert record["settings"]["batch_size"] == 8
+    assert record["metrics"]["test"]["rsum"] > 0
