@@ -122,7 +122,8 @@ def means(
     l2rm  281.0 ± 1.4 (2)
     """
     rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
-    early = in_warmup(runs)
+    tested = value.startswith(("rsum", "single", "map", "i2t", "t2i"))  # at the selected epoch
+    early = in_warmup(runs) & tested
 
     def text(part: pd.Series) -> str:
         return mean_text(list(part), digits) + (f" {WARMUP}" if early[part.index].any() else "")

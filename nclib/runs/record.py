@@ -40,9 +40,10 @@ class Record:
         Name, checksum and sizes of the data; protocol, rates and checksum of the noise, and how many pairs or
         labels it ``moved``.
     metrics : dict
-        ``val`` and ``test`` results of the selected epoch. Pairs: recalls in percent, ``test_dsl`` after
-        dual-softmax post-processing, and for methods with several networks ``single``: their mean alone.
-        Labels: ``map_i2t``, ``map_t2i`` and ``map_avg`` in [0, 1], and ``last``: those of the last epoch.
+        ``val`` and ``test`` results of the selected epoch, ``last``: those of the last epoch on the test
+        split. Pairs: recalls in percent, ``test_dsl`` after dual-softmax post-processing, and for methods
+        with several networks ``single``: their mean alone. Labels: ``map_i2t``, ``map_t2i`` and ``map_avg``
+        in [0, 1].
     curves : list of dict
         One per epoch.
     diagnostics : dict
@@ -125,7 +126,7 @@ class Record:
         _need("environment", self.environment, "device")
         _need("metrics", self.metrics, "val", "test")
         _need("metrics.test", self.metrics["test"])
-        keys: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "single", "test_dsl"), ("rsum",))
+        keys: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "single", "test_dsl", "last"), ("rsum",))
         keys["test"] = (*RECALLS, "rsum")
         if "map_avg" in self.metrics["test"]:  # category retrieval
             _need("settings", self.settings, "dataset", "data_options", "method_options")
@@ -152,7 +153,8 @@ class Record:
         if self.task == "labels":
             row |= {"val_map_avg": val["map_avg"], "variant": variant(self.settings)}
         else:
-            others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in ("single", "test_dsl")}
+            groups = ("single", "test_dsl", "last")
+            others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in groups}
             row |= {"val_rsum": val["rsum"], **others}
         return {
             **row,
