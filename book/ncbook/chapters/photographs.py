@@ -21,14 +21,22 @@ def photograph_runs(model: str = "bow") -> pd.DataFrame:
     """Return the recorded runs of a model on Flickr8K in the preset ``standard``, with a column ``label``."""
     runs = recorded(preset="standard", dataset="f8k", model=model)
     if runs.empty:
-        return runs
+        return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "auc"])
     place = {"root": "any"}
     usual = labelled(as_preset(runs, data_options=place))
     dropped = as_preset(runs[runs["method"] == "l2rm"], data_options=place, rematch_weight=0)
     return pd.concat([usual, dropped.assign(label="l2rm, dropped")], ignore_index=True)
 
 
-def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum") -> Styler:
+def summary(runs: pd.DataFrame) -> str:
+    """Return how many runs there are, of how many rows and seeds."""
+    if runs.empty:
+        return "no recorded runs of this model here"
+    rates = ", ".join(f"{rate:g}" for rate in sorted(set(runs["mrate"])))
+    return f"{len(runs)} recorded runs: {runs['label'].nunique()} rows, rates {rates}, seeds: {runs['seed'].nunique()}"
+
+
+def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum") -> Styler | None:
     """Show the sum of recalls by method and mismatch rate.
 
     Parameters
@@ -43,6 +51,8 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
         At the epoch that validation selected, or at the last one.
     """
     part = runs[runs["protocol"] == protocol]
+    if part.empty:
+        return None
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
     rows = [label for label in ORDER if label in table.index]
     model = ", ".join(sorted(set(part["model"])))
@@ -55,18 +65,22 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     return show(table.loc[rows], name, caption)
 
 
-def rate_curves(runs: pd.DataFrame) -> Figure:
+def rate_curves(runs: pd.DataFrame) -> Figure | None:
     """Draw the sum of recalls over the mismatch rate for the plain losses and for L2RM."""
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(SHOWN)]
+    if part.empty:
+        return None
     order = {label: k for k, label in enumerate(SHOWN)}
     figure = plots.rates(part.sort_values("label", key=lambda labels: labels.map(order), kind="stable"))
     figure.axes[0].set_title("Flickr8K, images exchanged")
     return figure
 
 
-def detectors(runs: pd.DataFrame) -> Styler:
+def detectors(runs: pd.DataFrame) -> Styler | None:
     """Show how well P(clean) of each method finds the wrong pairs: area under the ROC curve, last epoch."""
     part = runs[(runs["protocol"] == "images") & (runs["mrate"] > 0) & runs["auc"].notna()]
+    if part.empty:
+        return None
     table = means(part, "label", "mrate", "auc", digits=3).rename_axis(columns="mismatch rate")
     caption = (
         "Measured on the training pairs of Flickr8K: area under the ROC curve of P(clean), last epoch; "
