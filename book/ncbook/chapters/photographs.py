@@ -33,7 +33,8 @@ def summary(runs: pd.DataFrame) -> str:
     if runs.empty:
         return "no recorded runs of this model here"
     rates = ", ".join(f"{rate:g}" for rate in sorted(set(runs["mrate"])))
-    return f"{len(runs)} recorded runs: {runs['label'].nunique()} rows, rates {rates}, seeds: {runs['seed'].nunique()}"
+    rows, seeds = (runs[column].nunique() for column in ("label", "seed"))
+    return f"{len(runs)} recorded runs: {rows} rows, rates {rates}, seeds: {seeds}"
 
 
 def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum") -> Styler | None:
