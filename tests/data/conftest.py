@@ -3,9 +3,14 @@
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def cache(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cache")
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def use_cache(cache):
+    """Point to the folder while a module runs: other folders of tests have caches of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NCLIB_CACHE", str(folder))
-        yield folder
+        patch.setenv("NCLIB_CACHE", str(cache))
+        yield
