@@ -40,6 +40,7 @@ def decide(name: str, runs: Runs) -> Verdict:
     ValueError
         For an unknown claim.
     """
+    runs = runs.judged
     if name in FUNCTIONS:
         return FUNCTIONS[name](runs)
     if name in compared():

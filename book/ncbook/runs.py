@@ -54,6 +54,15 @@ class Runs:
         tables = [select(t, preset="paper") for t in (self.retrieval, self.category)]
         return {tuple(k): part for t in tables if len(t) for k, part in t.groupby(keys)}
 
+    @functools.cached_property
+    def judged(self) -> Runs:
+        """Runs that claims are decided from: the present rules speak of the presets ``quick`` and ``paper``.
+
+        Runs of ``standard`` have one seed so far, on data that no claim is about.
+        """
+        kept = [t[t["preset"] != "standard"] if len(t) else t for t in (self.retrieval, self.category)]
+        return Runs(*kept)
+
     def __len__(self) -> int:
         return len(self.retrieval) + len(self.category)
 

@@ -171,9 +171,8 @@ def test_rule_of_verdicts():
     assert not_above([UP]) == FAILS
 
 
-def test_live_claims():
-    runs = None
-    exact, bound = (ncbook.decide(name, runs) for name in ("O24", "O23"))
+def test_live_claims(nothing):
+    exact, bound = (ncbook.decide(name, nothing) for name in ("O24", "O23"))
     assert exact.word == HOLDS
     assert "mean of all cosines (the paper's bound of VSE): 100 %" in bound.evidence
     assert bound.word == PARTLY  # the other three are exceeded in some pairs
@@ -266,3 +265,11 @@ def test_a_registered_method_is_compared_and_drawn_without_another_edit(tmp_path
         assert run_of(ncbook.LAYOUTS["L2RM", "6"], row) == RunSpec("newcomer", "sgr")
     finally:
         nclib.methods.METHODS.remove("newcomer")
+
+
+def test_runs_of_the_preset_standard_decide_nothing_yet():
+    """They have one seed, on data that no claim is about."""
+    runs = ncbook.load_runs()
+    assert "f8k" in set(runs.retrieval["dataset"])
+    assert set(runs.judged.retrieval["preset"]) <= {"quick", "paper"}
+    assert "f8k" not in ncbook.decide("L18", runs).data
