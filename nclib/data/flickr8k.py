@@ -62,7 +62,7 @@ def f8k(*, root: PathLike) -> Dataset:
         raise ValueError(
             f"{folder} holds no finished {MANIFEST}; give the command nclib data prepare f8k again"
         )
-    for name, split in (("dev", dataset.val), ("test", dataset.test)):
+    for name, split in (("train", dataset.train), ("dev", dataset.val), ("test", dataset.test)):
         found = summarise(split.features(np.arange(split.n_images)).numpy())
         if not np.allclose(found, manifest["summary"][name], rtol=DAMAGE):
             raise ValueError(

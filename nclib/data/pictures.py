@@ -122,6 +122,8 @@ def prepare(
     # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
     if name not in ("f8k", "own"):
         raise ValueError(f"name={name!r}: must be 'f8k' or 'own'")
+    if name == "f8k" and captions_per_image not in (None, F8K_EACH):
+        raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
     images, out = Path(images).expanduser(), Path(out).expanduser()
     if not images.is_dir():
         raise ConvertError(f"--images {images} is not a folder")

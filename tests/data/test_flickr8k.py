@@ -59,8 +59,8 @@ def test_changed_or_unfinished_files_are_refused(prepared):
     with pytest.raises(ValueError, match=r"holds no finished prepared\.json"):
         load("f8k", root=prepared)
     change(prepared, finished=True)
-    np.save(prepared / "test_ims.npy", 2 * np.load(prepared / "test_ims.npy"))
-    with pytest.raises(ValueError, match=r"test_ims\.npy was changed after its preparation"):
+    np.save(prepared / "train_ims.npy", 2 * np.load(prepared / "train_ims.npy"))
+    with pytest.raises(ValueError, match=r"train_ims\.npy was changed after its preparation"):
         load("f8k", root=prepared)
 
 

@@ -232,6 +232,8 @@ def test_flickr8k_needs_its_lists_and_pictures(photographs):
         (table.parent / name).write_text("00.png\n" if "train" in name else "")
     with pytest.raises(ConvertError, match="Flickr8K has"):
         prepare("f8k", images=folder, captions=table, out=out)
+    with pytest.raises(ConvertError, match="captions-per-image 3: Flickr8K has 5"):
+        prepare("f8k", images=folder, captions=table, out=out, captions_per_image=3)
     assert not out.exists()
 
 

@@ -15,6 +15,7 @@ from pandas.io.formats.style import Styler
 
 import nclib
 from ncbook import RECORDED, means, printed, recorded, recorded_run, show
+from ncbook.notebook import in_warmup
 from nclib import plots
 from nclib.data import Dataset
 from nclib.data.registry import datasets
@@ -352,5 +353,5 @@ def tested_in_warmup(runs: pd.DataFrame, method: str) -> None:
     """Print how many recorded runs of a method were best on validation before it began to act."""
     own = runs[runs["label"] == method] if not runs.empty else runs
     if len(own):
-        early = int((own["best_epoch"] <= own["warmup_epochs"]).sum())
+        early = int(in_warmup(own).sum())
         print(f"{early} of {len(own)} recorded runs of {method} were best on validation within warm-up")
