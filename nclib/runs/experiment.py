@@ -83,6 +83,10 @@ class Experiment(ABC, Generic[T, D, N]):
     def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
         """Return the results of the selected epoch on the test split, ``test`` among them."""
 
+    def probe(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, Any]]:
+        """Return further results of the selected epoch, groups of metrics by name."""
+        return {}
+
     @abstractmethod
     def data_facts(self, loaded: LoadedRun[T, D, N]) -> dict[str, Any]:
         """Return the sizes of the data that a record keeps."""
@@ -280,6 +284,7 @@ class Experiment(ABC, Generic[T, D, N]):
         metrics = self.evaluate(loaded)
         metrics["last"] = (last or metrics)["test"]
         test_seconds = time.perf_counter() - started
+        metrics |= self.probe(loaded)
         flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
         named = ("protocol", "rate", "seed", "true_rate", "checksum")

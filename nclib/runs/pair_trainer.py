@@ -279,6 +279,18 @@ class PairTrainer(SavedLoop):
         """Return the mean of :meth:`scores` over the networks, float32 (n_images, n_captions)."""
         return self.scores(split, progress=progress).mean(0)
 
+    def given_similarity(self) -> Tensor:
+        """Return the similarity of every training pair, float32 (n_pairs,), the mean over the networks."""
+
+        def similarity(batch: Batch) -> Tensor:
+            found = []
+            for net in self.networks:
+                images, captions = net.encode_images(batch.images), net.encode_captions(batch.captions)
+                found.append(net.paired_similarity(images, captions))
+            return torch.stack(found).mean(0).float()
+
+        return self.each_pair(similarity)
+
     def _validate(self) -> dict[str, float]:
         return dict(recall(self.score(self.val), self.val.captions_per_image))
 

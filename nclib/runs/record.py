@@ -156,6 +156,8 @@ class Record:
             groups = ("single", "test_dsl", "last")
             others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in groups}
             row |= {"val_rsum": val["rsum"], **others}
+            for group in ("detection", "people"):
+                row |= {f"{group}_{k}": v for k, v in self.metrics.get(group, {}).items()}
         return {
             **row,
             **{k: v for k, v in self.diagnostics.items() if not isinstance(v, list)},
@@ -240,9 +242,10 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
     DataFrame
         Columns: the settings, ``noise_rate`` of either task, ``method_*``, ``data_*`` and ``model_*`` for
         options of the method, the data (without the folder ``root``) and the model, test metrics, the
-        selected epoch's ``val_rsum`` or ``val_map_avg``, diagnostics that are numbers, cost, device, ``name``
-        and ``path``; for labels ``variant``, the settings that differ from the preset in words. An option
-        that a run was not given is missing there. Empty, without columns, where there is no record.
+        selected epoch's ``val_rsum`` or ``val_map_avg``, ``detection_*`` and ``people_*`` where a run has
+        them, diagnostics that are numbers, cost, device, ``name`` and ``path``; for labels ``variant``, the
+        settings that differ from the preset in words. An option that a run was not given is missing there.
+        Empty, without columns, where there is no record.
 
     Raises
     ------
