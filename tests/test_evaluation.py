@@ -393,3 +393,8 @@ def test_agreement_with_people():
         judged.agreement([0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match="0 of 4 judged pairs fit; both kinds are needed"):
         Judgements(judged.image, judged.caption, judged.rating, 5.0).agreement([0.1, 0.2, 0.3, 0.4])
+
+
+def test_unknown_relevance_is_refused():
+    with pytest.raises(ValueError, match="relevance is nan at image 0, caption 1"):
+        map_at_r(np.eye(2), np.array([[1.0, np.nan], [0.0, 1.0]]))

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from nclib.common.files import digest
-from nclib.common.lock import sole_writer
+from nclib.common.lock import run_folder, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
 from nclib.common.registry import Registry
@@ -241,7 +241,7 @@ class Experiment(ABC, Generic[T, D, N]):
         # 1. A sound record in the run's folder is the answer.
         # 2. Otherwise the folder is locked; a start that fails on its data or in its first epoch leaves none.
         # 3. A damaged record is set aside; training continues from the checkpoint if there is one.
-        folder = Path(settings.run.out) / self.name(settings)
+        folder = run_folder(settings.run.out, self.name(settings))
         path, damage = folder / "record.json", ""
         with processes(settings.run.device, refuse=self.in_one_process) as group:
             shown = progress and group.rank == 0

@@ -236,7 +236,7 @@ class PairTrainer(SavedLoop):
                 self.method.end_epoch(self)
         self.active = 0
         row: dict[str, Any] = {"phase": "warm-up" if warm else "training", "lr": self.lr, "steps": steps}
-        row |= self._mean_losses(totals, steps, s.lr)
+        row |= self._mean_losses(totals, steps)
         if self.epoch + 1 == self.n_planned and not any(r["steps"] for r in [*self.history, row]):
             raise ValueError(
                 f"{self.method.begin_epoch.__qualname__} returned no steps in all {s.epochs} epochs: "

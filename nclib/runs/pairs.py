@@ -65,6 +65,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         else:
             assert run.mrate is not None
             noise = Mismatch.draw(own, run.mrate, seed=run.seed, protocol=run.protocol)
+        for split in (dataset.val, dataset.test):  # those of training are checked as they are read
+            split.check_finite()
         method = self.methods[self.method].factory(settings.method_options)
         networks = build_networks(settings, dataset, method.n_networks)
         trainer = PairTrainer(
