@@ -1,4 +1,4 @@
-"""Command line: ``nclib run|data|list|doctor``.
+"""Command line: ``nclib run|data|records|list|doctor``.
 
 ``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
 answer (an incomplete folder, for example), 2 for a wrong call.
@@ -149,6 +149,16 @@ def data(words: Words) -> int:
     return _choose("data", data, words, commands)
 
 
+def records(words: Words) -> int:
+    """Make recorded runs again and compare them with their records."""
+    from nclib.runs import verify
+
+    commands = {
+        "verify": Command("make some records again and say which differ, and by how much", verify.main)
+    }
+    return _choose("records", records, words, commands)
+
+
 def catalogue(words: Words) -> int:
     """List the methods, models and data sets by name."""
     from nclib import data as pairs
@@ -178,6 +188,7 @@ def doctor(words: Words) -> int:
 COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
     "data": Command("check or convert the papers' data, prepare photographs", data),
+    "records": Command("make recorded runs again and compare", records),
     "list": Command("list methods, models and data", catalogue),
     "doctor": Command("check versions, device, disk and data of this machine", doctor),
 }

@@ -28,7 +28,6 @@ import json, os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
 import nclib
 record = nclib.run(**json.loads(sys.argv[1]), progress=False)
-record.settings.get("data_options", {}).pop("root", None)  # a folder of this machine; the checksum is kept
 record.save(sys.argv[2])
 """
 

@@ -1,11 +1,13 @@
-"""Atomic writes, SHA-256 digests, and the folder for generated data."""
+"""Atomic writes, SHA-256 digests of values and of large files, and the folder for generated data."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +15,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 Chunk = bytes | memoryview
+SMALL = 2**22  # bytes; the digest of a smaller file is made every time
+SETTLED = 2.0  # seconds; a file that changed later than that may change again under the same time stamp
 
 
 def cache_folder() -> Path:
@@ -126,6 +130,49 @@ def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
             total.update(f"{len(data)}:".encode())
             total.update(data)
     return total.hexdigest()
+
+
+def content_digest(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 digest of a whole file, or of the names and contents of all files in a folder.
+
+    The digest of a large file is made once and kept in :func:`cache_folder`; it counts as long as the file
+    keeps its place, its size and the times of its last changes. Hidden files of a folder are left out.
+
+    Parameters
+    ----------
+    path : path
+        A file or a folder.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+
+    Raises
+    ------
+    OSError
+        When a file cannot be read.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        inside = (p for p in sorted(path.rglob("*")) if p.is_file())
+        names = [(p, p.relative_to(path)) for p in inside]
+        shown = [(p, name) for p, name in names if not any(part.startswith(".") for part in name.parts)]
+        return digest(text for p, name in shown for text in (name.as_posix(), content_digest(p)))
+    stat, now = path.stat(), time.time()
+    if stat.st_size < SMALL:
+        return digest(path)
+    kept = cache_folder() / "digests" / f"{digest(str(path.resolve()))}.json"
+    stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(kept.read_text("utf8"))
+        if found["stamp"] == stamp and len(found["sha256"]) == 64:
+            return str(found["sha256"])
+    made = digest(path)
+    if now - max(stat.st_mtime, stat.st_ctime) > SETTLED:
+        with contextlib.suppress(OSError):  # without a cache it is made again
+            write_atomically(kept, json.dumps({"stamp": stamp, "sha256": made}))
+    return made
 
 
 def _bytes(part: Any) -> bytes:

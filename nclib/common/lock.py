@@ -69,6 +69,14 @@ def make_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
+def check_can_be_made(folder: Path) -> None:
+    """Raise a ValueError unless a folder is there or can be made, without making it."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    code = errno.EACCES if nearest.is_dir() else errno.ENOTDIR
+    if nearest != folder and not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise _unwritable(folder, OSError(code, os.strerror(code)))
+
+
 def _unwritable(folder: Path, error: OSError) -> ValueError:
     return ValueError(f"out={str(folder.parent)!r} cannot be written ({error}); choose another folder")
 

@@ -219,6 +219,16 @@ def _misfit(value: object, parameter: inspect.Parameter) -> str:
     return "must be " + " or ".join(["None"] * none + words)
 
 
+def path_names(allowed: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the names of the parameters whose type hints allow a path, as :func:`signature` returns them."""
+    found = []
+    for name, parameter in allowed.items():
+        hint = parameter.annotation
+        if any(map(_is_path, get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))):
+            found.append(name)
+    return found
+
+
 def _rule(hint: Any) -> Rule | None:
     """Return the rule of a type hint; None where every value may fit."""
     if get_origin(hint) is Literal:

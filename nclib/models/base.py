@@ -163,6 +163,7 @@ class Option:
     default: Any
     rule: Rule
     below: float | None = None
+    file: bool = False
 
     def about(self) -> str:
         """Return the help and the allowed values."""
@@ -189,6 +190,7 @@ def option(
     below: float | None = None,
     choices: Iterable[Any] | None = None,
     help: str = "",
+    file: bool = False,
 ) -> Any:
     """Declare an option of a model: a class attribute that :func:`nclib.models.build` takes as a keyword.
 
@@ -204,6 +206,8 @@ def option(
         Smallest and largest value; bounds that are not allowed themselves.
     choices, help : iterable, str, optional
         The allowed values; a few words for readers.
+    file : bool
+        The value is the path of a file or a folder, whose content names a run, and not its place.
 
     Returns
     -------
@@ -219,7 +223,7 @@ def option(
     0.05
     """
     chosen = None if choices is None else tuple(choices)
-    return Option(default, Rule(kind or type(default), low, high, above, chosen, help), below)
+    return Option(default, Rule(kind or type(default), low, high, above, chosen, help), below, file)
 
 
 def declared_options(classes: Sequence[type]) -> dict[str, Option]:

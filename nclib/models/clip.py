@@ -204,8 +204,8 @@ class CLIP(DualEncoder):
     (16, (-1.0, 1.0))
     """
 
-    clip_folder: str = option("")
-    text_words: str = option("")
+    clip_folder: str = option("", file=True)
+    text_words: str = option("", file=True)
     finetune: str = option("head", choices=("head", "all"))
     layers: int = option(2, low=1)
     width: int = option(128, low=HEAD)

@@ -174,11 +174,11 @@ class OMIT(Matcher):
     image_encoder: str = option("mlp", choices=IMAGE_ENCODERS)
     image_global: str = option("mean", choices=("mean", "first"))
     text: str = option("bigru", choices=TEXTS)
-    text_folder: str = option("")
-    text_words: str = option("")
+    text_folder: str = option("", file=True)
+    text_words: str = option("", file=True)
     finetune: bool = option(False)
     augment_captions: bool = option(True)
-    word_vectors: str = option(None, kind=str)
+    word_vectors: str = option(None, kind=str, file=True)
 
     # Section 4.1: one epoch on all violations, then hardest negatives; ten epochs at the first rate in all.
     # The loop's optimiser is Adam without the paper's weight decay of 5e-4.

@@ -46,10 +46,10 @@ class RegionWordMatcher(Matcher):
 
     dropout: float = option(0.0, low=0, high=1)
     text: str = option("bigru", choices=("bigru", "bert", "clip"))
-    text_folder: str = option("")
-    text_words: str = option("")
+    text_folder: str = option("", file=True)
+    text_words: str = option("", file=True)
     image: str = option("regions", choices=("regions", "resnet", "clip"))
-    image_folder: str = option("")
+    image_folder: str = option("", file=True)
     finetune: bool = option(False)
 
     def __init__(self, **common: Any) -> None:

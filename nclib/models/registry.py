@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -148,7 +149,7 @@ def misfits_of(model: type, given: Mapping[str, Any]) -> list[str]:
 
 
 def _parameter(name: str, found: Option) -> inspect.Parameter:
-    hint: Any = found.rule.kind
+    hint: Any = os.PathLike[str] if found.file else found.rule.kind
     hint = inspect.Parameter.empty if hint is object else hint | None if found.default is None else hint
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=found.default, annotation=hint)
 

@@ -12,6 +12,7 @@
 ``identity``        the settings and the code that name a run
 ``checkpoint``      tensors and plain data in one file
 ``record``          :class:`Record`, and tables of records
+``verify``          records made again and compared
 ``machine``         device, threads, memory, versions
 ``words``           parameters as words of a command line
 ==================  ==================================================================================

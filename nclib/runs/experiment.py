@@ -6,6 +6,7 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
+import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -16,23 +17,25 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from nclib.common.files import digest
-from nclib.common.lock import run_folder, sole_writer
+from nclib import data
+from nclib.common.files import content_digest, digest, write_atomically
+from nclib.common.lock import check_can_be_made, run_folder, sole_writer
 from nclib.common.method import MethodRegistry
-from nclib.common.options import Rule, did_you_mean, make, misfits, problems, rules, signature
+from nclib.common.options import Rule, did_you_mean, make, misfits, path_names, problems, rules, signature
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
+from nclib.models.registry import parameters_of
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.distributed import processes
-from nclib.runs.identity import fingerprint
-from nclib.runs.loop import SavedLoop
-from nclib.runs.machine import choose_device, cpu_threads, environment, peak_memory_mb
+from nclib.runs.identity import code_names, fingerprint, places
+from nclib.runs.loop import SavedLoop, kept_warnings
+from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import RunOptions, Settings, as_plain
-from nclib.runs.record import Record
+from nclib.runs.record import PLACES, Record
 
-IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "seconds")  # of the curves
+IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds")  # of the curves
 
 T = TypeVar("T", bound=SavedLoop)
 D = TypeVar("D", Dataset, CategoryData)
@@ -72,8 +75,10 @@ class Experiment(ABC, Generic[T, D, N]):
         """Return the values of a preset, which those in ``given`` will replace."""
 
     @abstractmethod
-    def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
-        """Assemble data, noise, networks, method and trainer of a run. Writes nothing."""
+    def assemble(
+        self, settings: Settings, dataset: D, folder: Path, device: torch.device
+    ) -> LoadedRun[T, D, N]:
+        """Assemble noise, networks, method and trainer of a run on its data. Writes nothing."""
 
     @abstractmethod
     def noise_facts(self, noise: N) -> dict[str, Any]:
@@ -164,6 +169,7 @@ class Experiment(ABC, Generic[T, D, N]):
         def part(cls: type) -> Any:
             return make(cls, {k: v for k, v in merged.items() if k in rules(cls)})
 
+        # 1. The preset, and over it what is given. 2. Digests of the files that are named. 3. A check of all.
         run, sha256 = part(self.options), ""
         if run.noise_file:
             if not Path(run.noise_file).is_file():
@@ -180,7 +186,22 @@ class Experiment(ABC, Generic[T, D, N]):
             **mappings,
         )
         self.check_settings(settings)
-        return settings
+        return replace(settings, files_sha256=self._files(settings))
+
+    def _files(self, settings: Settings) -> dict[str, dict[str, str]]:
+        """Return the digests of the files that options name, by mapping and option, 16 digits each."""
+        run: Any = settings.run
+        taken = {"data_options": signature(self.catalogues["dataset"][run.dataset].factory)}
+        if "model" in self.catalogues:
+            taken["model_options"] = parameters_of(self.catalogues["model"][run.model].factory)
+        found: dict[str, dict[str, str]] = {}
+        for part, parameters in taken.items():
+            given = getattr(settings, part) or {}
+            for name in path_names(parameters):
+                file = _file_of(str(given[name])) if given.get(name) and name != "root" else None
+                if file is not None:
+                    found.setdefault(part, {})[name] = content_digest(file)[:16]
+        return found
 
     def check_settings(self, settings: Settings) -> None:
         """Raise a ValueError when the data lack a given option, or one is missing or of another type."""
@@ -208,46 +229,72 @@ class Experiment(ABC, Generic[T, D, N]):
             schedule=part(self.schedule, flat),
             method_options=part(self.methods.options(self.method), flat["method_options"]),
             noise_sha256=flat.get("noise_sha256", ""),
+            files_sha256=flat.get("files_sha256", {}),
             **{name: flat.get(name, {}) for name in self.mappings},
         )
 
     # -- from settings to a record ----------------------------------------------------------------------
 
-    def name(self, settings: Settings) -> str:
-        """Return the folder name of a run: readable, and unique by its fingerprint."""
+    def read_data(self, settings: Settings) -> D:
+        """Load the data of a run."""
+        dataset: D = data.load(settings.run.dataset, **settings.data_options)
+        return dataset
+
+    def load(self, settings: Settings, folder: Path, device: torch.device) -> LoadedRun[T, D, N]:
+        """Load the data of a run and assemble it, as :meth:`assemble`."""
+        return self.assemble(settings, self.read_data(settings), folder, device)
+
+    def folder(self, settings: Settings) -> Path:
+        """Return the folder of a run, whose data are loaded for that."""
+        return Path(settings.run.out) / self.name(settings, content_of(self.read_data(settings)))
+
+    def name(self, settings: Settings, data: str = "") -> str:
+        """Return the name of a run on data of this content: readable, and unique by its fingerprint."""
         run: Any = settings.run
         if run.noise_file:
             noise = f"file-{settings.noise_sha256[:8]}"
         else:
             noise = f"{self.rate_letter}{run.noise_rate:g}-{run.protocol}"
         named: list[str] = [getattr(run, kind) for kind in self.catalogues]
-        return "-".join([self.method, *named, noise, f"s{run.seed}", self.fingerprint(settings)[:8]])
+        return "-".join([self.method, *named, noise, f"s{run.seed}", self.fingerprint(settings, data)[:8]])
 
-    def fingerprint(self, settings: Settings) -> str:
-        """Return a digest of what decides the numbers of a run: its settings and the code that it reaches."""
+    def fingerprint(self, settings: Settings, data: str = "") -> str:
+        """Return a digest of what decides a run's numbers: settings, data, and the code that it reaches."""
+        return fingerprint(settings.flat(), self.parts(settings), data)
+
+    def parts(self, settings: Settings) -> list[Any]:
+        """Return the classes and functions that compute a run."""
         cls = type(self)
-        parts: list[Any] = [cls.load, cls.evaluate, cls.diagnostics]
-        parts.append(self.methods[self.method].factory)
-        parts += [entries[getattr(settings.run, kind)].factory for kind, entries in self.catalogues.items()]
-        return fingerprint(settings.flat(), parts)
+        own = [entries[getattr(settings.run, kind)].factory for kind, entries in self.catalogues.items()]
+        method = self.methods[self.method].factory
+        return [cls.read_data, cls.assemble, cls.evaluate, cls.diagnostics, method, *own]
 
     def run(self, settings: Settings, progress: bool = True) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
 
-        A damaged record is set aside with a warning and made again from the checkpoint. The global generators
-        and the number of threads are restored afterwards. Processes that ``torchrun`` started share the run;
-        the first one prints and writes.
+        A record that is damaged or another run's is set aside with a warning and made again from the
+        checkpoint. Global generators, threads, and what else of the session changes numbers are restored
+        afterwards. Processes that ``torchrun`` started share the run; the first one prints and writes.
         """
-        # 1. A sound record in the run's folder is the answer.
-        # 2. Otherwise the folder is locked; a start that fails on its data or in its first epoch leaves none.
-        # 3. A damaged record is set aside; training continues from the checkpoint if there is one.
-        folder = run_folder(settings.run.out, self.name(settings))
-        path, damage = folder / "record.json", ""
-        with processes(settings.run.device, refuse=self.in_one_process) as group:
+        # 1. The data are loaded: their checksum is a part of the run's name.
+        # 2. A sound record of this very run in its folder is the answer.
+        # 3. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
+        # 4. Another record is set aside; training continues from the checkpoint if there is one.
+        damage = ""
+        with (
+            processes(settings.run.device, refuse=self.in_one_process) as group,
+            numbers_fixed(settings.run.threads),
+            kept_warnings() as said,
+        ):
             shown = progress and group.rank == 0
+            check_can_be_made(run_folder(settings.run.out, "run"))
+            dataset = self.read_data(settings)
+            folder = run_folder(settings.run.out, self.name(settings, content_of(dataset)))
+            path = folder / "record.json"
             if path.exists():
                 try:
                     done = Record.load(path)
+                    done.check_is_of(settings, dataset.checksum, folder.name)
                 except ValueError as error:
                     damage = str(error)
                 else:
@@ -256,16 +303,13 @@ class Experiment(ABC, Generic[T, D, N]):
                     return done
             device = choose_device(group.device or settings.run.device)
             lock = sole_writer(folder) if group.rank == 0 else nullcontext()
-            with (
-                torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-                cpu_threads(settings.run.threads),
-                lock,
-            ):
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), lock:
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
-                loaded = self.load(settings, folder, device)
+                loaded = self.assemble(settings, dataset, folder, device)
                 if damage and group.rank == 0:
                     checkpoint.set_aside(path, damage)
+                loaded.trainer.warnings = said
                 return self.finish(settings, loaded, shown)
 
     def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
@@ -288,11 +332,11 @@ class Experiment(ABC, Generic[T, D, N]):
         flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
         named = ("protocol", "rate", "seed", "true_rate", "checksum")
-        data = loaded.dataset
+        dataset = loaded.dataset
         record = Record(
             name=trainer.folder.name,
             settings={k: v for k, v in flat.items() if k != "out"},  # a place on one machine
-            data={"name": data.name, "checksum": data.checksum, **self.data_facts(loaded)},
+            data={"name": dataset.name, "checksum": dataset.checksum, **self.data_facts(loaded)},
             noise={k: getattr(noise, k) for k in named}
             | {**facts, "moved": moved, "description": noise.describe()},
             metrics={"val": validated, **metrics},
@@ -306,10 +350,14 @@ class Experiment(ABC, Generic[T, D, N]):
                 "parameters": trainer.n_parameters,
             },
             environment=environment(trainer.device)
-            | {"processes": trainer.processes.size, "computed_on": trainer.computed_on},
+            | {"processes": trainer.processes.size, "computed_on": trainer.computed_on}
+            | code_names(self.parts(settings)),
+            warnings=trainer.warnings,
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:
+            if here := places(flat):
+                write_atomically(trainer.folder / PLACES, json.dumps(here))
             record.save(trainer.folder / "record.json")
         trainer.processes.agree("the record", record.name)
         if progress:
@@ -318,8 +366,9 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
         """Load the objects of a finished run, as :func:`nclib.open_run`."""
+        settings = self.read(record.settings)
         with torch.random.fork_rng(devices=[]):
-            loaded = self.load(self.read(record.settings), Path(record.folder), choose_device(device))
+            loaded = self.load(settings, Path(record.folder), choose_device(device))
         loaded.trainer.load_best()
         return loaded
 
@@ -331,6 +380,24 @@ def _reason(run: RunOptions, protocol: str) -> str:
     if not run.noise_rate:
         return ": none asked for"
     return f" by {protocol} noise, rate {run.noise_rate:g}, seed {run.seed}"
+
+
+def content_of(dataset: Dataset | CategoryData) -> str:
+    """Return a digest of all files of data; their checksum may leave out rounding of another machine."""
+    return str(dataset.details.get("content", dataset.checksum))
+
+
+def _file_of(value: str) -> Path | None:
+    """Return the file or folder that an option names, which may lie in the hub's cache; None without one."""
+    if (path := Path(value).expanduser()).exists():
+        return path
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(value, "config.json")
+    except (ImportError, ValueError):  # no such library, or no name of the hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:

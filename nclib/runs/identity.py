@@ -1,4 +1,7 @@
-"""The identity of a run: the settings that decide its numbers, and the code that computes them.
+"""The identity of a run: settings, files and data that decide its numbers, and the code that computes them.
+
+Files count by their content, wherever they lie: of weights, word vectors, vocabularies and noise the settings
+hold a digest, of the data the run knows the checksum.
 
 The code of this package is what the run's method, model, data set and trainer reach by name
 (:mod:`nclib.common.code`), as the files were when this module was imported. Of what is defined elsewhere, in
@@ -48,8 +51,8 @@ HEAP_TYPE = 1 << 9  # flag of classes that a class statement makes
 def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that name a run.
 
-    Left out are :data:`FREE`, the place of the data (``root``; a record holds their checksum), and the place
-    of a noise file whose digest is among the settings.
+    Left out are :data:`FREE`, the place of the data (``root``; a record holds their checksum), and the places
+    of files whose digests are among the settings: these stand in their place.
 
     Examples
     --------
@@ -57,22 +60,64 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     {'method': 'plain', 'data_options': {'size': 'small'}}
     """
     free = FREE | ({"noise_file"} if settings.get("noise_sha256") else set())
-    named = {k: v for k, v in settings.items() if k not in free}
+    named = {k: v for k, v in settings.items() if k not in free and k != "files_sha256"}
+    for part, found in settings.get("files_sha256", {}).items():
+        named[part] = {**named[part], **{name: f"sha256 {sha256}" for name, sha256 in found.items()}}
     if isinstance(named.get("data_options"), Mapping):
         named["data_options"] = {k: v for k, v in named["data_options"].items() if k != "root"}
     return named
 
 
-def fingerprint(settings: Mapping[str, Any], parts: Iterable[Any]) -> str:
+def places(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are places on one machine: of data, of noise, of weights and other files.
+
+    Names of networks in the hub's cache are none.
+    """
+    files = {part: tuple(found) for part, found in settings.get("files_sha256", {}).items()}
+    files["data_options"] = ("root", *files.get("data_options", ()))
+    found = {}
+    for part, names in files.items():
+        options = settings.get(part) or {}
+        if here := {name: options[name] for name in names if _is_place(options.get(name))}:
+            found[part] = here
+    return {**found, **({"noise_file": settings["noise_file"]} if settings.get("noise_file") else {})}
+
+
+def _is_place(value: Any) -> bool:
+    return bool(value) and (Path(value).is_absolute() or Path(value).expanduser().exists())
+
+
+def published(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a record stores them: of files the names alone, and no folder of the data."""
+    result = dict(settings)
+    for part, found in places(settings).items():
+        if isinstance(found, Mapping):
+            kept = {k: Path(v).name if k in found else v for k, v in settings[part].items()}
+            result[part] = {k: v for k, v in kept.items() if (part, k) != ("data_options", "root")}
+        else:
+            result[part] = Path(found).name
+    return result
+
+
+def fingerprint(settings: Mapping[str, Any], parts: Iterable[Any], data: str = "") -> str:
     """Return a digest of all that decides a run's numbers, 16 hexadecimal digits.
 
-    The place of the data counts here, however it is spelt: data are not read before a run has a name, and
-    two folders may hold different data. ``parts`` are the classes and functions that compute the run.
+    ``parts`` are the classes and functions that compute the run, ``data`` is the checksum of its data.
     """
-    root = settings.get("data_options", {}).get("root")
-    place = str(Path(root).expanduser().resolve()) if root else ""
-    content = json.dumps([naming(settings), place, code_of(parts)], sort_keys=True)
+    content = json.dumps([naming(settings), data, code_of(parts)], sort_keys=True)
     return digest(content)[:16]
+
+
+def code_names(parts: Iterable[Any]) -> dict[str, str]:
+    """Return ``code``, a digest of the code that computes a run, and ``own_code``: that of the user's part.
+
+    The latter is missing where nothing of the run is defined outside this package.
+    """
+    parts = list(parts)
+    found, inside = code_of(parts), nclib_code().paths
+    own = any(_home(part) not in inside for part in parts)
+    names = {"code": found} | ({"own_code": found["elsewhere"]} if own else {})
+    return {name: digest(json.dumps(code, sort_keys=True))[:16] for name, code in names.items()}
 
 
 @functools.cache
@@ -352,16 +397,17 @@ def computed_on(so_far: list[dict[str, Any]], epoch: int, device: str) -> list[d
     Parameters
     ----------
     so_far : list of dict
-        What this function returned before, ``from_epoch``, ``device`` and ``threads``; empty at the start.
+        What this function returned before, ``from_epoch``, ``device``, ``threads`` and ``torch``; empty at
+        the start.
     epoch : int
         From 1.
     device : str
         Name of the device; the number of CPU threads is the present one.
     """
-    here = {"device": device, "threads": torch.get_num_threads()}
+    here = {"device": device, "threads": torch.get_num_threads(), "torch": torch.__version__}
     last = {k: v for k, v in so_far[-1].items() if k != "from_epoch"} if so_far else here
     if last != here:
-        was, now = (f"{x['device']}, threads={x['threads']}" for x in (last, here))
+        was, now = (f"{x['device']}, threads={x['threads']}, torch {x.get('torch')}" for x in (last, here))
         said = f"continued on {now} from epoch {epoch}; before that on {was}: the last digits may differ"
         warnings.warn(said, UserWarning, stacklevel=2)
     return so_far if so_far and last == here else [*so_far, {"from_epoch": epoch, **here}]

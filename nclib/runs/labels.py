@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from nclib import data
 from nclib.data import CategoryData
 from nclib.data.registry import datasets
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
 from nclib.noise import LabelNoise
-from nclib.runs.experiment import Experiment, LoadedRun, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
 from nclib.runs.label_trainer import LabelTrainer
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
@@ -42,9 +41,21 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         return label_preset(name, dataset, self.method)
 
-    def load(self, settings: LabelSettings, folder: Path, device: torch.device) -> LoadedLabels:
+    def check_settings(self, settings: LabelSettings) -> None:
+        """Check the options of the data, and that the warm-up of a method leaves epochs for itself."""
+        super().check_settings(settings)
+        warm, epochs = getattr(settings.method_options, "warmup_epochs", 0), settings.schedule.epochs
+        if warm >= epochs:
+            raise ValueError(
+                f"epochs={epochs}: all of them would be warm-up (warmup_epochs={warm}), without any of "
+                f"{settings.method}; on labels epochs include the warm-up. Give epochs={warm + 1} or more, "
+                "or a smaller warmup_epochs"
+            )
+
+    def assemble(
+        self, settings: LabelSettings, dataset: CategoryData, folder: Path, device: torch.device
+    ) -> LoadedLabels:
         run, schedule = settings.run, settings.schedule
-        dataset = data.load(run.dataset, **settings.data_options)
         truth, k = dataset.train.labels, dataset.n_classes
         if run.noise_file:
             noise = LabelNoise.from_file(run.noise_file, truth, n_classes=k)
@@ -72,7 +83,7 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             device=device,
             folder=folder,
             identity={
-                "fingerprint": self.fingerprint(settings),
+                "fingerprint": self.fingerprint(settings, content_of(dataset)),
                 "noise": noise.checksum,
                 "data": dataset.checksum,
             },

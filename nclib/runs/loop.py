@@ -8,8 +8,10 @@ import math
 import re
 import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,6 +34,26 @@ def seed_of(*parts: object) -> int:
     """Return a seed in [0, 2**63) that the text of some values determines, the same on every machine."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/:'\"]+/)+")  # of an absolute path in a text
+
+
+@contextmanager
+def kept_warnings() -> Iterator[list[str]]:
+    """Yield a list that gets the text of every warning of the block, without folders; they are shown too."""
+    said: list[str] = []
+    show = warnings.showwarning
+
+    def keep(message: Warning | str, *rest: Any, **more: Any) -> None:
+        text = FOLDERS.sub("", str(message))
+        if text not in said:
+            said.append(text)
+        show(message, *rest, **more)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = keep
+        yield said
 
 
 def _private_copy(tree: Any) -> Any:
@@ -72,6 +94,7 @@ class SavedLoop(ABC):
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
         self.computed_on: list[dict[str, Any]] = []  # which device and threads computed which epochs
+        self.warnings: list[str] = []  # of the run, for its record; who runs it fills the list
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
         self._arrays: dict[str, np.ndarray] = {}
         self._added = 0  # steps whose losses were summed
@@ -215,6 +238,7 @@ class SavedLoop(ABC):
             path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
             write_atomically(path, buffer.getvalue())
         so_far = {"history": self.history, "best": self.best, "computed_on": self.computed_on}
+        so_far["warnings"] = self.warnings
         checkpoint.save(self._file, {**self.identity, **self._state(), **so_far})
 
     def _resume(self) -> None:
@@ -227,6 +251,7 @@ class SavedLoop(ABC):
                 return
             self.history, self.best = saved["history"], saved["best"]
             self.computed_on = saved["computed_on"]
+            self.warnings += [text for text in saved["warnings"] if text not in self.warnings]
             self._load_state(saved)
 
     def _read(self) -> dict[str, Any]:

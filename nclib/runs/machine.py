@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,40 @@ def cpu_threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def numbers_fixed(threads: int) -> Iterator[None]:
+    """Compute as every run does, whatever the session has set, and restore what it had set afterwards.
+
+    Fixed are what changes the numbers of a run: the precision of float32 products, TF32, the default number
+    type, gradient and inference mode, autocast, and the number of CPU threads (0 leaves it alone).
+    """
+    backends, dtype = torch.backends, torch.get_default_dtype()
+    products = [(of, of.fp32_precision) for of in (backends.cuda.matmul, backends.mkldnn.matmul)]
+    precision = ""
+    with suppress(RuntimeError):  # torch's one word for both, unless they were set apart
+        precision = torch.get_float32_matmul_precision()
+    convolutions = backends.cudnn.allow_tf32
+    with ExitStack() as entered:
+        entered.enter_context(cpu_threads(threads))
+        for mode in (torch.inference_mode(False), torch.enable_grad()):
+            entered.enter_context(mode)
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                entered.enter_context(torch.autocast(kind, enabled=False))
+        try:
+            torch.set_float32_matmul_precision("highest")
+            backends.cudnn.allow_tf32 = True  # torch's own setting
+            torch.set_default_dtype(torch.float32)
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
+            backends.cudnn.allow_tf32 = convolutions
+            if precision:
+                torch.set_float32_matmul_precision(precision)
+            for of, was in () if precision else products:
+                of.fp32_precision = was
+
+
 def device_name(device: torch.device) -> str:
     """Return the name of a GPU, or of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {_processor()}"
@@ -63,13 +97,20 @@ def device_name(device: torch.device) -> str:
 def environment(device: torch.device) -> dict[str, Any]:
     """Return hardware, threads, versions and, in a checkout, the git commit, for runs on ``device``.
 
-    The keys are ``device``, ``cores``, ``threads``, ``platform``, ``python``, ``versions`` and ``commit``.
+    The keys are ``device``, ``cores``, ``threads``, ``numbers`` (what else changes the last digits),
+    ``platform``, ``python``, ``versions`` and ``commit``.
     """
     names = ("torch", "numpy", "scipy", "pot", "scikit-learn", "pandas", "matplotlib")
     return {
         "device": device_name(device),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "numbers": {
+            "matmul_precision": torch.get_float32_matmul_precision(),
+            "matmul_tf32": torch.backends.cuda.matmul.allow_tf32,
+            "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+            "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        },
         "platform": platform.platform(terse=True),
         "python": platform.python_version(),
         "versions": {n: version(n) for n in names},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -109,6 +109,8 @@ class Settings(Generic[O, S]):
         Passed to the model; None where the method builds its own networks.
     noise_sha256 : str
         Digest of the noise file; empty without one.
+    files_sha256 : mapping
+        Digests of the other files that options of the model and the data name, by mapping and option.
 
     Examples
     --------
@@ -125,6 +127,7 @@ class Settings(Generic[O, S]):
     data_options: Mapping[str, Any]
     model_options: Mapping[str, Any] | None = None
     noise_sha256: str = ""
+    files_sha256: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def flat(self) -> dict[str, Any]:
         """Return the settings as the flat dict of plain values that records hold."""
@@ -136,6 +139,11 @@ class Settings(Generic[O, S]):
             "method_options": asdict(self.method_options),
             **{name: dict(value) for name, value in mappings.items() if value is not None},
             **({"noise_sha256": self.noise_sha256} if self.noise_sha256 else {}),
+            **(
+                {"files_sha256": {k: dict(v) for k, v in self.files_sha256.items()}}
+                if self.files_sha256
+                else {}
+            ),
         }
 
 

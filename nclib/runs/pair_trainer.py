@@ -221,7 +221,7 @@ class PairTrainer(SavedLoop):
         for net in self.networks:
             net.train()
         totals: dict[str, Tensor] = {}
-        steps = 0
+        taken = [0] * self.method.n_networks  # steps of each network
         for network in range(self.method.n_networks):
             self.active = network
             self.processes.align(self.networks)
@@ -231,17 +231,17 @@ class PairTrainer(SavedLoop):
                 for terms in loss_terms(step(self, item), step):
                     self._minimise(terms)
                     self._add(totals, terms)
-                steps += 1
+                taken[network] += 1
             if not warm:
                 self.method.end_epoch(self)
         self.active = 0
-        row: dict[str, Any] = {"phase": "warm-up" if warm else "training", "lr": self.lr, "steps": steps}
+        steps, phase = sum(taken), "warm-up" if warm else "training"
+        row: dict[str, Any] = {"phase": phase, "lr": self.lr, "steps": steps}
+        if idle := [network for network, n in enumerate(taken) if not n]:
+            row["idle"] = idle  # networks that took no step
         row |= self._mean_losses(totals, steps)
-        if self.epoch + 1 == self.n_planned and not any(r["steps"] for r in [*self.history, row]):
-            raise ValueError(
-                f"{self.method.begin_epoch.__qualname__} returned no steps in all {s.epochs} epochs: "
-                "nothing was trained"
-            )
+        if self.epoch + 1 == self.n_planned and not warm:
+            self._refuse_untrained([*self.history[s.warmup_epochs :], row])
         if not warm and not steps and self.method.told_idle != self.epoch:
             name = self.method.begin_epoch.__qualname__
             warnings.warn(
@@ -251,6 +251,16 @@ class PairTrainer(SavedLoop):
             report = self.method.diagnostics
             row |= check_report(report(self.pairs.truth()), report)
         return row
+
+    def _refuse_untrained(self, epochs: list[dict[str, Any]]) -> None:
+        """Raise a ValueError when a network took no step in any epoch after warm-up."""
+        for network in range(self.method.n_networks):
+            if all(network in row.get("idle", ()) for row in epochs):
+                raise ValueError(
+                    f"{self.method.begin_epoch.__qualname__} returned no steps for network {network} in all "
+                    f"{len(epochs)} epochs after warm-up: the method did not train it. Too few pairs were "
+                    "kept; give more data, smaller batches, or another threshold"
+                )
 
     def _minimise(self, terms: dict[str, Tensor]) -> None:
         network, optimizer = self.networks[self.active], self.optimizers[self.active]

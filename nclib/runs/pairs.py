@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib import data, models
+from nclib import models
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
@@ -18,7 +18,7 @@ from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS, SIZES, misfits_of
 from nclib.noise import Mismatch, calibration, detection
-from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, content_of, last_diagnostics
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairOptions, PairSchedule, Settings
@@ -57,8 +57,10 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0:
             raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
 
-    def load(self, settings: PairSettings, folder: Path, device: torch.device) -> LoadedPairs:
-        run, dataset = settings.run, data.load(settings.run.dataset, **settings.data_options)
+    def assemble(
+        self, settings: PairSettings, dataset: Dataset, folder: Path, device: torch.device
+    ) -> LoadedPairs:
+        run = settings.run
         own, d = dataset.train.image_of, dataset.train.captions_per_image
         if run.noise_file:
             noise = Mismatch.from_file(run.noise_file, own, captions_per_image=d)
@@ -78,7 +80,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             seed=run.seed,
             device=device,
             folder=folder,
-            fingerprint=self.fingerprint(settings),
+            fingerprint=self.fingerprint(settings, content_of(dataset)),
             data_checksum=dataset.checksum,
         )
         return LoadedRun(trainer, dataset, noise)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import write_atomically
-from nclib.runs.identity import naming
+from nclib.runs.identity import naming, published
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
 TASKS = ("pairs", "labels")
+PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
+ROUNDING = 1e-6  # of a sum of stored numbers
 RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
 
 
@@ -54,10 +56,13 @@ class Record:
         ``seconds`` of training, ``test_seconds``, ``parameters``, and ``peak_memory_mb``: of the run on a
         GPU, of the whole process so far on a CPU.
     environment : dict
-        Hardware and versions, the number of ``processes`` that shared the run, and as ``computed_on`` the
-        device and the threads that computed the epochs from each one on.
+        Hardware and versions, the number of ``processes`` that shared the run, as ``computed_on`` what
+        computed the epochs from each one on, and digests of the ``code`` that the run reached and of the
+        user's own part of it, ``own_code``.
     name, folder : str
         Of the run's folder, and where it lies; the latter is not stored.
+    warnings : list of str
+        Texts of the run's warnings, without folders.
     """
 
     settings: dict[str, Any]
@@ -71,6 +76,7 @@ class Record:
     environment: dict[str, Any]
     name: str
     schema: int = SCHEMA
+    warnings: list[str] = field(default_factory=list)
     folder: str = field(default="", compare=False)
 
     @property
@@ -85,8 +91,12 @@ class Record:
         return rate
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON, atomically; return ``path``. Not-a-number and infinity become null."""
+        """Write the record as JSON, atomically; return ``path``. Not-a-number and infinity become null.
+
+        Places on this machine are left out: the folder of the data, and those of files.
+        """
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
+        content["settings"] = published(self.settings)
         text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
         write_atomically(path, text)
         return Path(path)
@@ -94,6 +104,8 @@ class Record:
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read the record that :meth:`save` wrote; ``folder`` is the file's.
+
+        In the folder of its run, the settings get the places on this machine back.
 
         Raises
         ------
@@ -104,7 +116,7 @@ class Record:
         """
         try:
             content = json.loads(Path(path).read_text("utf8"))
-        except ValueError as error:  # no JSON, or no UTF-8
+        except (ValueError, RecursionError) as error:  # no JSON, too deep, or no UTF-8
             raise ValueError(f"{path} is not a record: {error}") from error
         if not (isinstance(content, dict) and content.keys() >= set(MARKS)):
             raise OtherFileError(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
@@ -114,6 +126,7 @@ class Record:
             record = cls(**content, folder=str(Path(path).parent))
             record._check()
             record.settings = _completed({RENAMED.get(k, k): v for k, v in record.settings.items()})
+            record.settings = _with_places(record.settings, Path(path).with_name(PLACES))
         except (TypeError, ValueError) as error:  # TypeError: a part too few or too many
             raise ValueError(f"{path} is not a record: {error}") from error
         return record
@@ -139,6 +152,51 @@ class Record:
             raise ValueError("curves must be a list of mappings, one per epoch")
         if not isinstance(self.best_epoch, int):
             raise ValueError(f"best_epoch={self.best_epoch!r} must be the number of an epoch")
+        for name, group in self.metrics.items():
+            for total, names, share in (("rsum", RECALLS, 1.0), ("map_avg", MAPS, 0.5)):
+                if total in group and group.keys() >= set(names):
+                    _check_sum(f"metrics.{name}.{total}", group[total], [group[k] * share for k in names])
+        row = self.curves[self.best_epoch - 1] if 0 < self.best_epoch <= len(self.curves) else {}
+        for name, value in self.metrics["val"].items():
+            if row.get(f"val_{name}", value) != value:
+                raise ValueError(f"metrics.val.{name} is {value}, the curves have {row[f'val_{name}']}")
+
+    def check_is_of(self, settings: Settings, data: str, name: str) -> None:
+        """Raise a ValueError unless this is the record of a run.
+
+        Parameters
+        ----------
+        settings : Settings
+            Of the run.
+        data : str
+            Checksum of its data.
+        name : str
+            Of its folder.
+        """
+        wanted = json.loads(json.dumps(naming(settings.flat())))
+        found = naming(self.settings)
+        other = [k for k in {**wanted, **found} if wanted.get(k) != found.get(k)]
+        facts = {"data": (data, self.data.get("checksum")), "name": (name, self.name)}
+        other += [k for k, (one, two) in facts.items() if one != two]
+        if other:
+            raise ValueError(
+                f"{Path(self.folder) / 'record.json'} is the record of another run, {self.name}: "
+                f"it differs in {', '.join(other)}"
+            )
+
+    @property
+    def remarks(self) -> list[str]:
+        """What keeps the run from being what its name says, in a few words each; usually nothing."""
+        trained = [row for row in self.curves if row.get("phase", "training") == "training"]
+        warm = self.settings.get("method_options", {}).get("warmup_epochs", 0)
+        only = len(self.curves) <= warm if self.task == "labels" else not trained
+        said = ["warm-up only"] if only and self.settings["method"] != "plain" else []
+        idle = [row for row in trained if row.get("idle") or row.get("steps") == 0]
+        if idle:
+            who = sorted({network for row in idle for network in row.get("idle", ())})
+            of = f"network {', '.join(map(str, who))} took" if who else "took"
+            said.append(f"{of} no step in {len(idle)} of {len(trained)} epochs")
+        return said
 
     def row(self) -> dict[str, Any]:
         """Return the row of this run in the table of :func:`collect`."""
@@ -164,6 +222,8 @@ class Record:
             **self.cost,
             "best_epoch": self.best_epoch,
             "device": self.environment["device"],
+            "code": self.environment.get("code") or self.environment.get("commit"),
+            "remarks": "; ".join(self.remarks),
             "name": self.name,
         }
 
@@ -175,7 +235,7 @@ class Record:
 
     def __str__(self) -> str:
         test = self.metrics["test"]
-        head = f"{self.name} [{self.settings['preset']}]"
+        head = "; ".join([f"{self.name} [{self.settings['preset']}]", *self.remarks])
         if self.task == "labels":
             ways = f"image to text {test['map_i2t']:.3f}, text to image {test['map_t2i']:.3f}"
             return f"{head}: mAP {test['map_avg']:.3f}  ({ways})"
@@ -192,7 +252,25 @@ def _need(name: str, part: Any, *keys: str) -> None:
         raise ValueError(f"{name} lacks {', '.join(lacks)}")
 
 
+def _check_sum(name: str, total: Any, parts: list[Any]) -> None:
+    if not abs(total - math.fsum(parts)) <= ROUNDING * max(1.0, abs(total)):
+        raise ValueError(f"{name} is {total}, its parts give {math.fsum(parts):.6g}; it was edited")
+
+
+def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return settings with the places in a file beside their record, if there is one."""
+    try:
+        found = json.loads(path.read_text("utf8")) if path.is_file() else {}
+    except (OSError, ValueError):
+        return settings
+    merged = {
+        k: {**settings[k], **v} if isinstance(v, dict) else v for k, v in found.items() if k in settings
+    }
+    return {**settings, **merged}
+
+
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+MAPS = ("map_i2t", "map_t2i")
 
 
 def _without_nan(value: Any) -> Any:
@@ -208,22 +286,32 @@ def _without_nan(value: Any) -> Any:
 def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
     """Yield path and record of every record below ``folder``, in the order of the paths.
 
-    Parameters and errors as in :func:`collect`.
+    Parameters and errors as in :func:`collect`. Hidden files and folders are skipped. Of records with the
+    same settings, data and code the first one counts, and a warning names the others.
     """
     if task not in ("", *TASKS):
         raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
     if not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
+    seen: dict[str, Path] = {}
     for path in sorted(Path(folder).rglob("*.json")):
+        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue  # a folder, a dead link, what editors keep of opened files
         try:
             record = Record.load(path)
         except OtherFileError:
             continue  # results of benchmarks live there as well
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             said = f"{error}; it is left out of what is read here. Make the run again, or delete the file"
             warnings.warn(said, UserWarning, stacklevel=2)
             continue
-        if task in ("", record.task):
+        same = json.dumps(
+            [naming(record.settings), record.data, record.environment.get("code")], sort_keys=True
+        )
+        if (first := seen.setdefault(same, path)) != path:
+            said = f"{path} is a run that {first} holds as well; it counts once. Delete one of them"
+            warnings.warn(said, UserWarning, stacklevel=2)
+        elif task in ("", record.task):
             yield path, record
 
 

@@ -38,8 +38,13 @@ TINY = {
 DEEP = [name for name in label_noise.available() if issubclass(label_noise.METHODS[name].factory, DeepMethod)]
 
 
+def tiny(method):
+    """Return short runs with an epoch of warm-up at most."""
+    return {**TINY, **({"warmup_epochs": 1} if method == "uot_rcl" else {})}
+
+
 def run(out, method="uot_rcl", **values):
-    return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
+    return nclib.run(method, **{**tiny(method), **values}, out=str(out), progress=False)
 
 
 def comparable(record):
@@ -71,7 +76,7 @@ def test_every_method_trains_evaluates_saves_and_loads(tmp_path, method):
 @pytest.mark.parametrize("method", DEEP)
 def test_resumed_run_equals_one_that_never_stopped(tmp_path, method):
     whole = run(tmp_path / "whole", method)
-    settings = resolve(method, **TINY, out=str(tmp_path / "cut"))
+    settings = resolve(method, **tiny(method), out=str(tmp_path / "cut"))
     folder = tmp_path / "cut" / whole.name
     trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
     saved = trainer._save
@@ -137,7 +142,7 @@ ABLATIONS = [
     {"gamma": 1.0}, {"s_start": 0.0, "s_end": 0.0}, {"s_start": 1.0, "s_end": 1.0}, {"marginal": "uniform"},
     {"relation": "instance"}, {"relation_scope": "full"}, {"relation_sign": -1}, {"anchors": "current"},
     {"normalise": False}, {"include_self": True}, {"pool": 30}, {"neighbours": 500}, {"warmup_epochs": 0},
-    {"warmup_epochs": 9}, {"per_class": 50},
+    {"warmup_epochs": 3}, {"per_class": 50},
 ]  # fmt: skip
 
 
@@ -395,7 +400,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_first_epoch(tmp_path)
 def test_records_of_other_kinds_are_refused_and_left_out(tmp_path):
     record = run(tmp_path / "runs", "pls")
     other = json.loads((Path(record.folder) / "record.json").read_text())
-    other["metrics"] = {"val": {"rsum": 300.0}, "test": dict.fromkeys((*RECALLS, "rsum"), 300.0)}
+    other["metrics"] = {"val": {"rsum": 300.0}, "test": {**dict.fromkeys(RECALLS, 50.0), "rsum": 300.0}}
     path = tmp_path / "other" / "record.json"
     path.parent.mkdir()
     path.write_text(json.dumps(other))

@@ -366,7 +366,7 @@ def test_resumed_equals_never_stopped(tmp_path):
     values = resolve("bicro", **{**TINY, "model": "saf"}, out=str(tmp_path / "parts"))
     for stop in (1, 2):
         experiment = experiment_of(values.method)
-        folder = tmp_path / "parts" / experiment.name(values)
+        folder = experiment.folder(values)
         trainer = experiment.load(values, folder, torch.device("cpu")).trainer
         save = trainer._save
 

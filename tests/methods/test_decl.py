@@ -335,7 +335,7 @@ def test_stopped_after_every_epoch_and_resumed_equals_never_stopped(tmp_path):
     settings = resolve(
         "decl", **{k: v for k, v in TINY.items() if k != "progress"}, out=str(tmp_path / "parts")
     )
-    folder = tmp_path / "parts" / experiment_of(settings.method).name(settings)
+    folder = experiment_of(settings.method).folder(settings)
     for stop in (1, 2):
         trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
         save = trainer._save

@@ -427,7 +427,7 @@ def test_resumed_equals_never_stopped(tmp_path, monkeypatch):
     values = resolve("mscn", **{**TINY, "model": "saf"}, meta_lr=1e-3, out=str(tmp_path / "parts"))
     for stop in (1, 2):
         experiment = experiment_of(values.method)
-        folder = tmp_path / "parts" / experiment.name(values)
+        folder = experiment.folder(values)
         trainer = experiment.load(values, folder, torch.device("cpu")).trainer
         save = trainer._save
 

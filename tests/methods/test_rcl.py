@@ -271,7 +271,7 @@ def test_stopped_after_an_epoch_and_resumed_equals_never_stopped(tmp_path):
         "rcl", **{k: v for k, v in values.items() if k != "progress"}, out=str(tmp_path / "parts")
     )
     experiment = experiment_of(settings.method)
-    folder = tmp_path / "parts" / experiment.name(settings)
+    folder = experiment.folder(settings)
     trainer = experiment.load(settings, folder, torch.device("cpu")).trainer
     save = trainer._save
 

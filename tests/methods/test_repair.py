@@ -403,7 +403,7 @@ def test_resume_at_every_epoch_equals_never_having_stopped(model, tmp_path):
     del given["progress"]
     whole = nclib.run("repair", **given, out=str(tmp_path / "a"), progress=False)
     settings = resolve("repair", **given, out=str(tmp_path / "b"))
-    folder = tmp_path / "b" / experiment_of(settings.method).name(settings)
+    folder = experiment_of(settings.method).folder(settings)
     for stop in (1, 2):
         trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
         save = trainer._save

@@ -149,7 +149,7 @@ TWO = """
 from pathlib import Path
 from nclib.common.lock import sole_writer
 settings = nclib.resolve("l2rm", out=sys.argv[1], **{k: v for k, v in RUN.items() if k != "progress"})
-folder = Path(sys.argv[1]) / nclib.runs.experiment_of("l2rm").name(settings)
+folder = nclib.runs.experiment_of("l2rm").folder(settings)
 with sole_writer(folder):
     child = os.fork()
     if child == 0:
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_is_checked_before_the_data_are_read(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("nclib.runs.pairs.data.load", lambda *_, **__: pytest.fail("read the data"))
+    monkeypatch.setattr("nclib.data.load", lambda *_, **__: pytest.fail("read the data"))
     with pytest.raises(ValueError, match=r"Not a directory.*choose another folder"):
         nclib.run("l2rm", out=str(tmp_path / "file" / "deep"), **RUN)
 

@@ -36,14 +36,14 @@ def test_the_place_of_a_run_and_what_computes_it_do_not_name_it():
     assert len({name("l2rm", **{**one, **other}) for other in ({}, *others)} | {name("ncr", **one)}) == 6
 
 
-def test_the_place_of_data_counts_however_it_is_spelt(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_place_of_data_does_not_name_a_run_and_their_content_does():
+    experiment = experiment_of("plain")
 
-    def of(root: str) -> str:
-        return name("plain", dataset="f30k", data_options={"root": root})
+    def of(root: str, content: str = "") -> str:
+        return experiment.name(experiment.resolve(dataset="f30k", data_options={"root": root}), content)
 
-    assert len({of(root) for root in (str(tmp_path / "a"), f"{tmp_path}/a/", "a", "./a", "b/../a")}) == 1
-    assert of("a") != of("b")
+    assert len({of(root) for root in ("/data", "/data/", "data", "./data", "/elsewhere")}) == 1
+    assert of("/data", "a") == of("data", "a") != of("/data", "b")
 
 
 def test_records_are_found_wherever_the_data_lay():

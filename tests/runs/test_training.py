@@ -88,7 +88,7 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finis
 @pytest.mark.slow
 def test_resume_at_every_epoch(finished, tmp_path):
     settings = resolve("l2rm", **TINY, out=str(tmp_path))
-    folder = tmp_path / experiment_of(settings.method).name(settings)
+    folder = experiment_of(settings.method).folder(settings)
     for stop in (1, 2, 3):
         trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
         save = trainer._save

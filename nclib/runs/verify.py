@@ -1,0 +1,138 @@
+"""Make recorded runs again and compare every number: ``nclib records verify``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nclib.common.options import signature
+from nclib.data.registry import datasets
+from nclib.runs.record import Record, read
+
+COMPARED = ("data", "noise", "metrics", "curves", "diagnostics", "best_epoch")
+TIMED = ("seconds",)  # names of numbers that no run repeats
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A record beside a run that was made again with its settings.
+
+    Parameters
+    ----------
+    n : int
+        Compared values.
+    differs : dict of str to tuple
+        Stored and new value of those that differ, by place, such as ``metrics.test.rsum``.
+    """
+
+    n: int
+    differs: dict[str, tuple[Any, Any]]
+
+    def __str__(self) -> str:
+        if not self.differs:
+            return f"{self.n} of {self.n} values are the same"
+        tests = [k for k in ("metrics.test.rsum", "metrics.test.map_avg") if k in self.differs]
+        place = (tests or list(self.differs))[0]
+        was, now = self.differs[place]
+        return f"{len(self.differs)} of {self.n} values differ; {place} is {was}, now {now}"
+
+
+def compare(stored: Record, now: Record) -> Comparison:
+    """Compare data, noise, metrics, curves and diagnostics of two records, to the last digit.
+
+    Times are left out, and values that only the newer record has.
+    """
+    was, new = (dict(_values(record)) for record in (stored, now))
+    return Comparison(len(was), {k: (v, new.get(k)) for k, v in was.items() if not _same(v, new.get(k))})
+
+
+def _values(record: Record) -> Iterator[tuple[str, Any]]:
+    for part in COMPARED:
+        yield from _leaves(part, getattr(record, part))
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in TIMED:
+                yield from _leaves(f"{place}.{name}", part)
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(value, 1):
+            yield from _leaves(f"{place}.{number}", part)
+    else:
+        yield place, value
+
+
+def _same(was: Any, now: Any) -> bool:
+    """Return whether two values are the same; a record holds null for what is not a finite number."""
+    if isinstance(now, float) and not math.isfinite(now):
+        now = None
+    return bool(was == now)
+
+
+def make_again(record: Record, out: str | Path, root: str = "") -> Record:
+    """Run with the settings of a record, on as many threads, in a folder ``out``.
+
+    Parameters
+    ----------
+    record : Record
+    out : path
+    root : str
+        Folder of the data, which a record does not hold.
+
+    Returns
+    -------
+    Record
+
+    Raises
+    ------
+    ValueError, OSError, RuntimeError
+        As :func:`nclib.run`, for example where files are missing.
+    """
+    from nclib.runs import experiment_of
+
+    experiment = experiment_of(record.settings["method"])
+    settings: Any = experiment.read(record.settings)
+    run = replace(settings.run, out=str(out), threads=record.environment.get("threads", 0))
+    on_files = "root" in signature(datasets[run.dataset].factory)
+    data = {**settings.data_options, **({"root": root} if root and on_files else {})}
+    settings = replace(settings, run=run, data_options=data)
+    experiment.check_settings(settings)
+    return experiment.run(settings, progress=False)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``nclib records verify``; return 0 when every record was made again to the last digit."""
+    parser = argparse.ArgumentParser(prog="nclib records verify", description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("folder", nargs="?", type=Path, default=Path("runs"), help="folder of records; by default runs")
+    add("--sample", type=int, default=20, help="records to make again, drawn at random; 0: all")
+    add("--seed", type=int, default=0, help="seed of the drawing")
+    add("--match", default="", help="only records with this text in their path")
+    add("--root", default="", help="folder of the data, for runs on files")
+    asked = parser.parse_args(words)
+    every = [(path, record) for path, record in read(asked.folder) if asked.match in str(path)]
+    if not every:
+        raise ValueError(f"{asked.folder} holds no record with {asked.match!r} in its path")
+    chosen = every
+    if 0 < asked.sample < len(every):
+        chosen = random.Random(asked.seed).sample(every, asked.sample)
+    counts = {"same": 0, "differs": 0, "not made": 0}
+    for path, stored in chosen:
+        with tempfile.TemporaryDirectory() as out:
+            try:
+                found = compare(stored, make_again(stored, out, asked.root))
+                state, said = "differs" if found.differs else "same", str(found)
+            except (ValueError, OSError, RuntimeError) as error:
+                state, said = "not made", str(error)
+        counts[state] += 1
+        commit = stored.environment.get("commit", "unknown")
+        print(f"{state:<8}  {path.relative_to(asked.folder)} (commit {commit}): {said}", flush=True)
+    print(", ".join(f"{n} {state}" for state, n in counts.items() if n) + f", of {len(every)} records")
+    return int(counts["same"] < len(chosen))
