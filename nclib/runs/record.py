@@ -388,11 +388,13 @@ def find(folder: str | Path, settings: Settings) -> Record | None:
 def variant(settings: Mapping[str, Any]) -> str:
     """Return the settings in a record on labels that differ from its preset, in words, or ``default``."""
     from nclib.common.options import rules
-    from nclib.runs import resolve  # which needs this module
+    from nclib.label_noise.base import METHODS  # imports this module's folder, as do the other two
     from nclib.runs.options import LabelSchedule
+    from nclib.runs.presets import label_preset
 
-    names = ("dataset", "preset", "data_options")
-    usual = resolve(settings["method"], **{k: settings[k] for k in names}).flat()
-    flat, expected = ({**s, **s["method_options"]} for s in (settings, usual))
-    decisive = [*rules(LabelSchedule), *usual["method_options"]]
-    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"
+    method, options = settings["method"], METHODS.options(settings["method"])
+    usual = asdict(LabelSchedule()) | asdict(options())
+    usual |= label_preset(settings["preset"], settings["dataset"], method)
+    flat = {**settings, **settings["method_options"]}
+    decisive = [*rules(LabelSchedule), *rules(options)]
+    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != usual[k]) or "default"

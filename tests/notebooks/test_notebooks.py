@@ -50,8 +50,10 @@ TINY = {
         "shown": 24,
         "compare": "mrl",
     },
+    "wikipedia": {},
 }
-OF_TABLES = {"claims", "errata", "photographs", *(name for name in TINY if name.startswith("results_"))}
+RESULTS = {name for name in TINY if name.startswith("results_")}
+OF_TABLES = {"claims", "errata", "photographs", "wikipedia", *RESULTS}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
 
