@@ -13,7 +13,7 @@ from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
 from ncbook import RECORDED, mean_text, means, recorded, show
-from ncbook.chapters import gains
+from ncbook.chapters import as_preset, gains
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -319,17 +319,21 @@ def shapes_table(epochs: pd.DataFrame) -> Styler:
 # ------------------------------------------------------------------------- dropping, and the warm-up loss
 
 
-def losses_table(runs: pd.DataFrame) -> Styler | None:
-    """Show rSum of L2RM, of L2RM with the pairs dropped, and of two losses alone, by mismatch rate."""
+def losses_table(runs: pd.DataFrame, value: str = "rsum") -> Styler | None:
+    """Show rSum of L2RM, of L2RM with the pairs dropped, and of two losses alone, by mismatch rate.
+
+    ``value`` is ``rsum``, at the epoch that validation selected, or ``last_rsum``.
+    """
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
     if part.empty:
         return None
-    table = means(part, "label", "mrate").reindex(COMPARED).rename_axis(columns="mismatch rate")
+    table = means(part, "label", "mrate", value).reindex(COMPARED).rename_axis(columns="mismatch rate")
+    epoch = "epoch selected on validation" if value == "rsum" else "last epoch"
     caption = (
-        "Measured on Flickr8K, model bow, preset standard: rSum on 1,000 test photographs, mean ± standard "
-        "deviation (seeds), images exchanged"
+        f"Measured on Flickr8K, model bow, preset standard: rSum on 1,000 test photographs, {epoch}; mean ± "
+        "standard deviation (seeds), images exchanged"
     )
-    return show(table, "losses", caption)
+    return show(table, f"losses_{value}", caption)
 
 
 def gain_figure(runs: pd.DataFrame) -> Figure | None:
@@ -406,10 +410,7 @@ def scenes_found(runs: pd.DataFrame) -> Styler | None:
     """Show by rate what rematching finds on the scenes, against the best caption of the batch and chance."""
     if runs.empty:
         return None
-    usual = runs[(runs["method_lam"] == 0.01) & (runs["method_rho"] == 0.1) & (runs["batch_size"] == 32)]
-    usual = usual[
-        (usual["method_cost"] == "learned") & usual["method_mask"].astype(bool) & (usual["mrate"] > 0)
-    ]
+    usual = as_preset(runs[runs["mrate"] > 0])
     names = {
         "rematch_rows": "rows that moved",
         "rematch_precision": "best caption of the batch chosen",
@@ -429,19 +430,14 @@ def scenes_found(runs: pd.DataFrame) -> Styler | None:
 
 def scenes_lambda(runs: pd.DataFrame) -> Styler | None:
     """Show rSum on the scenes by the regularisation of the transport, from sharp to nearly flat targets."""
-    part = runs[(runs["mrate"] == 0.6) & (runs["method_rho"] == 0.1) & (runs["batch_size"] == 32)]
-    usual = {"method_cost": "learned", "method_mask": True, "method_tau": 0.05, "method_rematch": "sym_kl"}
-    for column, value in usual.items():
-        part = part[part[column] == value] if column in part else part
-    if part.empty:
+    rows = {}
+    for lam in (0.001, 0.01, 0.1):
+        group = as_preset(runs[runs["mrate"] == 0.6], lam=lam) if len(runs) else runs
+        if len(group):
+            moved = f"{group['rematch_rows'].mean():.3f}"
+            rows[f"{lam:g}"] = {"test rSum": mean_text(list(group["rsum"])), "rows that moved": moved}
+    if not rows:
         return None
-    rows = {
-        f"{lam:g}": {
-            "test rSum": mean_text(list(group["rsum"])),
-            "rows that moved": f"{group['rematch_rows'].mean():.3f}",
-        }
-        for lam, group in part.groupby("method_lam")
-    }
     caption = (
         "Measured on scenes (emoji), preset quick, model vse, rate 0.6: mean ± standard deviation (seeds)"
     )
