@@ -1,7 +1,7 @@
 """What rematching (L2RM) finds, and what its targets are worth: measurements for a chapter.
 
     python book/probes/rematching.py counts --root data       # seconds: true partners in a batch
-    python book/probes/rematching.py targets --root data      # 11 variants of L2RM at rate 0.6, a minute each
+    python book/probes/rematching.py targets --root data      # 12 variants of L2RM at rate 0.6, a minute each
     python book/probes/rematching.py clean --root data        # L2RM without wrong pairs, a minute a run
     python book/probes/rematching.py fragments                # SAF on drawn scenes, two minutes
 
@@ -280,6 +280,7 @@ L2RM_ROWS: dict[str, dict[str, Any]] = {
     "true partner, partners in the batch": {"target": "truth", "batches": "partners"},
     "dropped, true division": {"rematch_weight": 0.0, "division": "truth"},
     "L2RM, true division": {"division": "truth"},
+    "uniform, true division": {"target": "uniform", "division": "truth"},
     "L2RM, cosine cost": {"cost": "cosine"},
 }
 CLEAN_ROWS: dict[str, dict[str, Any]] = {
