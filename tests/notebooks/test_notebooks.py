@@ -32,6 +32,7 @@ TINY = {
         "data_options": {"n_train": 200, "n_val": 50, "n_test": 60, "image_dim": 30, "text_dim": 20},
     },
     "claims": {},
+    "diagnosis": {"dataset": "planted"},
     "errata": {},
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
