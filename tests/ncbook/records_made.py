@@ -21,7 +21,7 @@ def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, curves
         metrics={"val": {"rsum": total}, "test": recalls(total), "test_dsl": recalls(total + dsl)},
         curves=list(curves),
         diagnostics=diagnostics or {},
-        best_epoch=1,
+        best_epoch=len(curves) or 1,
         cost={"seconds": 1.0, "test_seconds": 1.0},
         environment={"device": "CPU, made"},
     ).save(folder / f"{name}.json")
