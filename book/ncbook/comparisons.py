@@ -26,7 +26,6 @@ from ncbook.evidence import (
     compare,
     conclude,
     line_of,
-    robust_methods,
     within,
 )
 from ncbook.runs import Runs, select, usual_value
@@ -44,8 +43,7 @@ class Comparison:
     ours: Any = None
     theirs: Any = None
     best: str = ""  # column in which ``ours`` is compared with the best of ``others``
-    others: str | Sequence[str] = "recorded"  # or "robust", "robust and plain", a list of values
-    least: int = 1  # number of others that such a comparison needs
+    others: Sequence[str] = ()  # values of that column
     column: str = ""  # of the same runs, from which ``minus``, a column or a number, is taken
     minus: str | float = 0
     metric: str | Sequence[str] = ""  # by default rSum, or mean average precision for labels
@@ -205,12 +203,13 @@ def _compared(paper: str, one: Comparison, table: pd.DataFrame) -> Iterator[tupl
     if one.column:
         yield one.name or one.column, within(table, one.column, one.minus, name=one.name or "", **how)
     elif one.best:
-        robust = robust_methods()
-        every = {"robust": robust, "robust and plain": ("plain", *robust), "recorded": None}
-        others = every[one.others] if isinstance(one.others, str) else one.others
-        for m in metrics:
-            name = name_of(paper, one, m)
-            yield name, best_other(table, one.best, one.ours, others, m, name=name, least=one.least, **how)
+        name, least = name_of(paper, one), len(one.others)
+        yield (
+            name,
+            best_other(
+                table, one.best, one.ours, one.others, name=name, least=least, value=metrics[0], **how
+            ),
+        )
     else:
         sides = (_sides(table, one, side) for side in (one.ours, one.theirs))
         settings = [(ours, theirs) for ours, theirs in itertools.product(*sides) if ours != theirs]
@@ -248,6 +247,7 @@ def _sides(table: pd.DataFrame, one: Comparison, side: Any) -> Iterator[Mapping[
 
 def _recorded(table: pd.DataFrame, one: Comparison, column: str, values: list[Any]) -> list[Any]:
     """Return the values of one column of a side, patterns replaced by recorded values that fit them."""
+    starred: list[Any]
     if column == "variant":
         starred = sorted({v for p in values if "*" in p for v in matching(table, p)})
         option = starred[0].partition("=")[0] if starred else ""

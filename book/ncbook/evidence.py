@@ -6,14 +6,14 @@ not above a margin. A line of evidence collects the comparisons of one place (da
 - It supports the claim when the 95 % interval of every comparison lies inside the claimed region.
 - It contradicts the claim when comparisons lie outside by the test of Simes at 5 %, which allows for their
   number.
-- Else it is too close to call. "Within a margin" so becomes the equivalence test (two one-sided tests of 2.5 %
-  each): few seeds give wide intervals and prove nothing.
+- Else it is too close to call. "Within a margin" so becomes the equivalence test (two one-sided tests of
+  2.5 % each): few seeds give wide intervals and prove nothing.
 - One seed decides nothing. Where a part of what the claim speaks of was not recorded, or not stored, the rest
   can support the claim in part only.
 
-A claim *holds* or *does not hold* on the data that it names, with a model that it names; elsewhere it is *seen
-here too* or *not seen here*. The presets ``paper`` and ``standard`` (smaller networks, a shorter schedule, said
-beside it) count there, ``quick`` does not; where both are recorded, ``paper`` decides.
+A claim *holds* or *does not hold* on the data that it names, with a model that it names; elsewhere it is
+*seen here too* or *not seen here*. The presets ``paper`` and ``standard`` (smaller networks and a shorter
+schedule, said beside it) count there, ``quick`` does not; where both are recorded, ``paper`` decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOLDS, FAILS = "holds", "does not hold"
 SEEN, MIXED, UNSEEN = "seen here too", "seen in part", "not seen here"
 CLOSE, UNTESTED = "too close to call", "cannot be tested here"
 VERDICTS = (HOLDS, FAILS, SEEN, MIXED, UNSEEN, CLOSE, UNTESTED)
-SHOWN = 3  # names written out in a reason
+SHOWN, NAMED = 12, 2  # comparisons, and names of missing ones, that are written out
 CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
 CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
 PLACE = ("dataset", "model", "protocol", "preset")
@@ -62,7 +62,7 @@ class Line:
     n : int
         Seeds of the smallest comparison that was tested.
     visible : str
-        The smallest difference from zero that these seeds show, see :meth:`.Difference.visible`; that of the
+        The smallest difference from zero that these seeds show, see :attr:`.Difference.visible`; that of the
         widest interval.
     tier : int
         0 for the claim's own data, 1 for other real data, 2 for drawn scenes.
@@ -274,20 +274,24 @@ def line_of(
     refuted = any(p < (1 - LEVEL) * (i + 1) / len(against) for i, p in enumerate(against))  # Simes
     whys = [f"{what}: {names}" for what, names in (("one seed", single), ("no record", missing)) if names]
     whys += [f"needs {needs}"] if needs else []
-    says, why = OPEN, "; ".join(whys)
+    says, why = OPEN, ". ".join(whys)
     if refuted or not tested:
         says, why = AGAINST if refuted else NOTHING, ""
     elif right == len(tested):
         says = PART if whys else FOR
     if own and place["preset"] != "paper":
-        why = "; ".join(filter(None, [SMALLER, why]))
+        why = ". ".join(filter(None, [SMALLER, why]))
     widest = max((d for d, _ in tested), key=lambda d: d.visible, default=Difference(()))
     count = f"{right} of {len(tested)} inside the claimed region, {wrong} outside: "
+    shown = [d for d, _ in found if d.n]
+    if len(shown) > SHOWN:  # those farthest from the claim, as far as they were tested
+        shown = [d for d, _ in sorted(tested, key=lambda pair: p_outside(*pair))] or shown
+    more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     drawn = place["dataset"] in BUNDLED
     return Line(
         ", ".join(filter(None, (place.get(c, "") for c in PLACE))),
         says,
-        f"{count if len(tested) > 1 else ''}{'; '.join(str(d) for d, _ in found if d.n)}.",
+        f"{count if len(tested) > 1 else ''}{'; '.join(map(str, shown[:SHOWN]))}{more}.",
         min((d.n for d, _ in tested), default=0),
         f"{widest.visible:.{widest.digits}f}" if tested else "",
         0 if own else 2 if drawn else 1,
@@ -299,8 +303,8 @@ def line_of(
 
 def _listed(names: Sequence[str]) -> str:
     """Return some names as text, and how many more there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(name.strip(', ') for name in names[:SHOWN])}{more}"
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{'; '.join(name.strip(', ') for name in names[:NAMED])}{more}"
 
 
 def conclude(
