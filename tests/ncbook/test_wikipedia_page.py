@@ -7,6 +7,7 @@ from ncbook.chapters import wikipedia as page
 from records_made import save_category
 
 WIKIPEDIA = {"dataset": "wikipedia", "preset": "standard", "data_options": {"root": "somewhere"}}
+MACHINE = {"device": "CPU", "preset": "standard"}
 ACCURACY = {
     "given_accuracy": 0.64,
     "corrected_accuracy": 0.59,
@@ -17,7 +18,7 @@ ACCURACY = {
 
 def made(label, values, rate=0.4, **columns):
     """Rows of one method, one seed per value."""
-    same = {"label": label, "method": label, "noise_rate": rate, "device": "CPU", **columns}
+    same = {"label": label, "method": label, "noise_rate": rate, **MACHINE, **columns}
     return pd.DataFrame([{**same, "seed": k, "map_avg": v} for k, v in enumerate(values)])
 
 
@@ -50,6 +51,7 @@ def test_records_are_read_without_the_place_of_the_data(tmp_path, monkeypatch):
     for path in tmp_path.glob("*.json"):  # as the driver of grids stores them
         path.write_text(path.read_text().replace('"root": "somewhere"', ""))
     monkeypatch.setattr(book_runs, "RECORDED", tmp_path)
+    assert page.wikipedia_runs("quick")["map_avg"].to_list() == [0.8]
     found = page.wikipedia_runs().set_index("label")["map_avg"]
     assert found.to_dict() == {"uot_rcl": 0.2, page.CORRECTION: 0.3, page.CONTRAST: 0.4, "mrl": 0.6}
 
