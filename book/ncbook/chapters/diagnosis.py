@@ -250,7 +250,8 @@ FOUND = {
     "there_chance": "by chance, where there",
     "there_on_partners": "share of the target on it, where there",
     "accuracy": "found, all wrong pairs",
-    "rows_moved": "rows that moved",
+    "there_moved": "row moved, where it is there",
+    "absent_moved": "row moved, where it is not",
     "accuracy_moved": "found, wrong pairs that moved",
     "there_best": "largest entry, partner there",
     "absent_best": "largest entry, partner not there",
@@ -299,6 +300,19 @@ def targets_table(epochs: pd.DataFrame) -> Styler:
     return show(pd.DataFrame(rows).T, "targets", caption)
 
 
+def say_targets(epochs: pd.DataFrame) -> None:
+    """Print how far each variant is from L2RM with the same division and seed, on validation."""
+    part = last_epochs(epochs).set_index(["label", "seed"])[["val", "val_rsum"]]
+    for label in dict.fromkeys(part.index.get_level_values("label")):
+        base = "L2RM, true division" if label.endswith("true division") else "L2RM"
+        gap = (part.loc[label] - part.loc[base]).dropna() if base in part.index else part.iloc[:0]
+        if label != base and len(gap):
+            print(
+                f"{label}, against {base}: {gap['val'].mean():+.1f} at the selected epoch, "
+                f"{gap['val_rsum'].mean():+.1f} at the last ({len(gap)} seed{'s' if len(gap) > 1 else ''})"
+            )
+
+
 def shapes_table(epochs: pd.DataFrame) -> Styler:
     """Show how peaked L2RM's targets are and how strongly they pull, in the first and the last epoch."""
     names = {
@@ -314,6 +328,33 @@ def shapes_table(epochs: pd.DataFrame) -> Styler:
     table = pd.DataFrame({end: rows[list(names)].mean() for end, rows in ends.items()}).rename(index=names)
     caption = f"Measured on Flickr8K, L2RM at rate 0.6: training epochs, {seeds(part)}"
     return show(table.rename_axis(columns="training epoch"), "shapes", caption, digits=2)
+
+
+def say_division(epochs: pd.DataFrame) -> None:
+    """Print how well the mixture divides the pairs in L2RM's first and last training epoch."""
+    part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")]
+    for number, rows in (("first", part.groupby("seed").head(1)), ("last", part.groupby("seed").tail(1))):
+        v = rows.mean(numeric_only=True)
+        print(
+            f"{number} training epoch: AUC of the division {v['auc']:.2f}; called matched "
+            f"{v['called_matched']:,.0f} of 30,000 pairs, {100 * v['division_precision']:.0f} of 100 of them right"
+        )
+
+
+def cost_table() -> Styler | None:
+    """Show what both costs find on the same weights of SAF, whose similarity is not the cosine."""
+    epochs = probes(RECORDED / "diagnosis" / "fragments.json")
+    if epochs.empty:
+        return None
+    v = last_epochs(epochs).mean(numeric_only=True)
+    names = {k: name for k, name in FOUND.items() if k not in ("there_rows", "there_chance")}
+    rows = {name: {"learned cost": v[k], "cosine": v[f"cosine_{k}"]} for k, name in names.items()}
+    caption = (
+        f"Measured on scenes (emoji), preset quick, model saf, batch 32, rate 0.6, last epoch, "
+        f"{seeds(epochs)}: {v['there_rows']:.3f} of the rematched pairs have a true partner in the batch; "
+        f"chance where there is one {v['there_chance']:.3f}"
+    )
+    return show(pd.DataFrame(rows).T, "costs", caption, digits=3)
 
 
 # ------------------------------------------------------------------------- dropping, and the warm-up loss
