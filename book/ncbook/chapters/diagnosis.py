@@ -14,6 +14,7 @@ from scipy.stats import hypergeom
 
 from ncbook import RECORDED, mean_text, means, recorded, show
 from ncbook.chapters import as_preset, gains
+from ncbook.notebook import WARMUP
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -31,6 +32,13 @@ AGAINST = {
     "plain (infonce_rce)": "the warm-up loss alone",
     "l2rm, dropped": "dropping",
 }
+
+VARIANTS = [  # of L2RM, as the probe calls them
+    *("L2RM", "L2RM, cosine cost", "dropped", "uniform", "largest entry"),
+    *("true partner, else uniform", "true partner, else dropped"),
+    *("L2RM, partners in the batch", "true partner, partners in the batch"),
+    *("L2RM, true division", "dropped, true division", "uniform, true division"),
+]
 
 # ---------------------------------------------------------------------------------- partners in a batch
 
@@ -284,11 +292,13 @@ def say_found(epochs: pd.DataFrame) -> None:
 
 def targets_table(epochs: pd.DataFrame) -> Styler:
     """Show rSum of the variants, selected and last epoch, and how right the pairs called matched are."""
-    part = last_epochs(epochs)
+    part = last_epochs(epochs).sort_values("label", key=lambda labels: labels.map(VARIANTS.index))
+    warm = epochs.loc[epochs["phase"] == "warm-up", "epoch"].max()
     rows = {}
     for label, runs in part.groupby("label", sort=False):
+        mark = f" {WARMUP}" if (runs["best_epoch"] <= warm).any() else ""
         rows[label] = {
-            "selected epoch": mean_text(list(runs["val"])),
+            "selected epoch": mean_text(list(runs["val"])) + mark,
             "last epoch": mean_text(list(runs["val_rsum"])),
             "test, selected": mean_text(list(runs["test"])),
             "called matched, right": f"{runs['division_precision'].mean():.2f}",
@@ -335,26 +345,11 @@ def say_division(epochs: pd.DataFrame) -> None:
     part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")]
     for number, rows in (("first", part.groupby("seed").head(1)), ("last", part.groupby("seed").tail(1))):
         v = rows.mean(numeric_only=True)
+        right = 100 * v["division_precision"]
         print(
-            f"{number} training epoch: AUC of the division {v['auc']:.2f}; called matched "
-            f"{v['called_matched']:,.0f} of 30,000 pairs, {100 * v['division_precision']:.0f} of 100 of them right"
+            f"{number} training epoch: AUC of the division {v['auc']:.2f}; {v['called_matched']:,.0f} of "
+            f"30,000 pairs are called matched, and {right:.0f} of 100 of these are right"
         )
-
-
-def cost_table() -> Styler | None:
-    """Show what both costs find on the same weights of SAF, whose similarity is not the cosine."""
-    epochs = probes(RECORDED / "diagnosis" / "fragments.json")
-    if epochs.empty:
-        return None
-    v = last_epochs(epochs).mean(numeric_only=True)
-    names = {k: name for k, name in FOUND.items() if k not in ("there_rows", "there_chance")}
-    rows = {name: {"learned cost": v[k], "cosine": v[f"cosine_{k}"]} for k, name in names.items()}
-    caption = (
-        f"Measured on scenes (emoji), preset quick, model saf, batch 32, rate 0.6, last epoch, "
-        f"{seeds(epochs)}: {v['there_rows']:.3f} of the rematched pairs have a true partner in the batch; "
-        f"chance where there is one {v['there_chance']:.3f}"
-    )
-    return show(pd.DataFrame(rows).T, "costs", caption, digits=3)
 
 
 # ------------------------------------------------------------------------- dropping, and the warm-up loss
@@ -398,18 +393,17 @@ def gain_figure(runs: pd.DataFrame) -> Figure | None:
 
 
 def say_gains(runs: pd.DataFrame) -> None:
-    """Print L2RM's gain over each of the others at every recorded rate."""
+    """Print L2RM's gain over each of the others at every recorded rate, selected and last epoch."""
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
     if "l2rm" not in set(part["label"]):
         return
-    table = gains(part, "l2rm", ["mrate"])
-    for label, name in AGAINST.items():
-        found = table[table.index.get_level_values("label") == label]
-        cells = [
-            f"{row['mean gain']:+.1f} at {rate:g} ({int(row['seeds'])})"
-            for (rate, _), row in found.iterrows()
-        ]
-        print(f"L2RM over {name}, rSum (seeds): {', '.join(cells)}")
+    for value, epoch in (("rsum", "selected epoch"), ("last_rsum", "last epoch")):
+        table = gains(part, "l2rm", ["mrate"], value=value)
+        for label, name in AGAINST.items():
+            found = table[table.index.get_level_values("label") == label]
+            rows = [(rate, row["mean gain"], row["seeds"]) for (rate, _), row in found.iterrows()]
+            cells = [f"{gain:+.1f} at {rate:g} ({n:.0f})" for rate, gain, n in rows]
+            print(f"{epoch}: L2RM over {name}, rSum (seeds): {', '.join(cells)}")
 
 
 # --------------------------------------------------------------------------------------------- clean pairs
