@@ -320,6 +320,7 @@ def run(label: str, values: Mapping[str, Any], work: str) -> dict[str, Any]:
     ]
     return {
         "label": label,
+        "commit": record.environment["commit"],
         "mrate": record.settings["mrate"],
         "seed": record.settings["seed"],
         "model": record.settings["model"],

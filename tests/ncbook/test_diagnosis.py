@@ -100,6 +100,7 @@ def test_loss_of_rows_and_columns_is_the_rematching_loss(probe):
     assert probe.sym_kl(v2t, plan)[2] == 0
 
 
+@pytest.mark.slow
 def test_the_probe_is_l2rm_until_a_part_is_exchanged(probe, tmp_path):
     same = {
         **{"dataset": "planted", "model": "bow", "mrate": 0.6, "warmup_epochs": 1, "epochs": 1, "seed": 0},

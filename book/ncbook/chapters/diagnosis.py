@@ -14,6 +14,7 @@ from scipy.stats import hypergeom
 
 from ncbook import RECORDED, mean_text, means, recorded, show
 from ncbook.chapters import as_preset, gains
+from ncbook.notebook import WARMUP
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -31,6 +32,13 @@ AGAINST = {
     "plain (infonce_rce)": "the warm-up loss alone",
     "l2rm, dropped": "dropping",
 }
+
+VARIANTS = [  # of L2RM, as the probe calls them
+    *("L2RM", "L2RM, cosine cost", "dropped", "uniform", "largest entry"),
+    *("true partner, else uniform", "true partner, else dropped"),
+    *("L2RM, partners in the batch", "true partner, partners in the batch"),
+    *("L2RM, true division", "dropped, true division", "uniform, true division"),
+]
 
 # ---------------------------------------------------------------------------------- partners in a batch
 
@@ -250,7 +258,8 @@ FOUND = {
     "there_chance": "by chance, where there",
     "there_on_partners": "share of the target on it, where there",
     "accuracy": "found, all wrong pairs",
-    "rows_moved": "rows that moved",
+    "there_moved": "row moved, where it is there",
+    "absent_moved": "row moved, where it is not",
     "accuracy_moved": "found, wrong pairs that moved",
     "there_best": "largest entry, partner there",
     "absent_best": "largest entry, partner not there",
@@ -283,11 +292,13 @@ def say_found(epochs: pd.DataFrame) -> None:
 
 def targets_table(epochs: pd.DataFrame) -> Styler:
     """Show rSum of the variants, selected and last epoch, and how right the pairs called matched are."""
-    part = last_epochs(epochs)
+    part = last_epochs(epochs).sort_values("label", key=lambda labels: labels.map(VARIANTS.index))
+    warm = epochs.loc[epochs["phase"] == "warm-up", "epoch"].max()
     rows = {}
     for label, runs in part.groupby("label", sort=False):
+        mark = f" {WARMUP}" if (runs["best_epoch"] <= warm).any() else ""
         rows[label] = {
-            "selected epoch": mean_text(list(runs["val"])),
+            "selected epoch": mean_text(list(runs["val"])) + mark,
             "last epoch": mean_text(list(runs["val_rsum"])),
             "test, selected": mean_text(list(runs["test"])),
             "called matched, right": f"{runs['division_precision'].mean():.2f}",
@@ -297,6 +308,19 @@ def targets_table(epochs: pd.DataFrame) -> Styler:
         f"validation photographs, mean ± standard deviation (seeds); {seeds(part)}"
     )
     return show(pd.DataFrame(rows).T, "targets", caption)
+
+
+def say_targets(epochs: pd.DataFrame) -> None:
+    """Print how far each variant is from L2RM with the same division and seed, on validation."""
+    part = last_epochs(epochs).set_index(["label", "seed"])[["val", "val_rsum"]]
+    for label in dict.fromkeys(part.index.get_level_values("label")):
+        base = "L2RM, true division" if label.endswith("true division") else "L2RM"
+        gap = (part.loc[label] - part.loc[base]).dropna() if base in part.index else part.iloc[:0]
+        if label != base and len(gap):
+            print(
+                f"{label}, against {base}: {gap['val'].mean():+.1f} at the selected epoch, "
+                f"{gap['val_rsum'].mean():+.1f} at the last ({len(gap)} seed{'s' if len(gap) > 1 else ''})"
+            )
 
 
 def shapes_table(epochs: pd.DataFrame) -> Styler:
@@ -314,6 +338,18 @@ def shapes_table(epochs: pd.DataFrame) -> Styler:
     table = pd.DataFrame({end: rows[list(names)].mean() for end, rows in ends.items()}).rename(index=names)
     caption = f"Measured on Flickr8K, L2RM at rate 0.6: training epochs, {seeds(part)}"
     return show(table.rename_axis(columns="training epoch"), "shapes", caption, digits=2)
+
+
+def say_division(epochs: pd.DataFrame) -> None:
+    """Print how well the mixture divides the pairs in L2RM's first and last training epoch."""
+    part = epochs[(epochs["label"] == "L2RM") & (epochs["phase"] == "training")]
+    for number, rows in (("first", part.groupby("seed").head(1)), ("last", part.groupby("seed").tail(1))):
+        v = rows.mean(numeric_only=True)
+        right = 100 * v["division_precision"]
+        print(
+            f"{number} training epoch: AUC of the division {v['auc']:.2f}; {v['called_matched']:,.0f} of "
+            f"30,000 pairs are called matched, and {right:.0f} of 100 of these are right"
+        )
 
 
 # ------------------------------------------------------------------------- dropping, and the warm-up loss
@@ -357,18 +393,17 @@ def gain_figure(runs: pd.DataFrame) -> Figure | None:
 
 
 def say_gains(runs: pd.DataFrame) -> None:
-    """Print L2RM's gain over each of the others at every recorded rate."""
+    """Print L2RM's gain over each of the others at every recorded rate, selected and last epoch."""
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
     if "l2rm" not in set(part["label"]):
         return
-    table = gains(part, "l2rm", ["mrate"])
-    for label, name in AGAINST.items():
-        found = table[table.index.get_level_values("label") == label]
-        cells = [
-            f"{row['mean gain']:+.1f} at {rate:g} ({int(row['seeds'])})"
-            for (rate, _), row in found.iterrows()
-        ]
-        print(f"L2RM over {name}, rSum (seeds): {', '.join(cells)}")
+    for value, epoch in (("rsum", "selected epoch"), ("last_rsum", "last epoch")):
+        table = gains(part, "l2rm", ["mrate"], value=value)
+        for label, name in AGAINST.items():
+            found = table[table.index.get_level_values("label") == label]
+            rows = [(rate, row["mean gain"], row["seeds"]) for (rate, _), row in found.iterrows()]
+            cells = [f"{gain:+.1f} at {rate:g} ({n:.0f})" for rate, gain, n in rows]
+            print(f"{epoch}: L2RM over {name}, rSum (seeds): {', '.join(cells)}")
 
 
 # --------------------------------------------------------------------------------------------- clean pairs
