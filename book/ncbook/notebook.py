@@ -9,9 +9,16 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook.compare import mean_text
+from ncbook.runs import OLDER, is_older
 
 NO_RECORD = "no record"
-WARMUP = "†"  # of a run that was tested at an epoch of its warm-up
+# Marks behind a cell, by what they say of at least one of its runs.
+WARMUP, CHANGED, REMARKED = "†", "‡", "*"
+MARKS = {
+    WARMUP: "a run was tested at an epoch of its warm-up",
+    CHANGED: OLDER,
+    REMARKED: "a run never left its warm-up, or a network took no step in some epochs",
+}
 
 
 def show(
@@ -57,8 +64,9 @@ def show(
     >>> "410.2" in styled.to_html()
     True
     """
-    if caption and table.astype(str).apply(lambda cells: cells.str.endswith(WARMUP)).any(axis=None):
-        caption += f". {WARMUP} a run was tested at an epoch of its warm-up"
+    words = {word for cell in table.astype(str).to_numpy().flat for word in cell.split()[1:]}
+    for mark in MARKS if caption else ():
+        caption += f". {mark} {MARKS[mark]}" if mark in words else ""
     style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
     if format is not None or digits is not None or missing is not None:
         style = style.format(format, precision=digits, na_rep=missing)
@@ -89,6 +97,12 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
     return early & (runs["method"] != "plain") if "method" in runs else early
 
 
+def marks_of(runs: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return which runs have a mark that their records decide: changed code, and remarks."""
+    remarks = runs.get("remarks", runs.index.to_series().astype(str) * 0)
+    return {CHANGED: is_older(runs), REMARKED: remarks.fillna("").astype(str) != ""}
+
+
 def means(
     runs: pd.DataFrame,
     rows: str | Sequence[str],
@@ -113,8 +127,8 @@ def means(
     Returns
     -------
     DataFrame of str
-        ``"no record"`` where no run fits; ``"†"`` behind a cell with a run that was tested at an epoch of its
-        warm-up. Headings that are floats are written in their shortest form.
+        ``"no record"`` where no run fits; behind a cell the marks of :data:`MARKS`. Headings that are
+        floats are written in their shortest form.
 
     Examples
     --------
@@ -126,10 +140,11 @@ def means(
     """
     rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
     tested = value.startswith(("rsum", "single", "map", "i2t", "t2i"))  # at the selected epoch
-    early = in_warmup(runs) & tested
+    marked = {WARMUP: in_warmup(runs) & tested, **marks_of(runs)}
 
     def text(part: pd.Series) -> str:
-        return mean_text(list(part), digits) + (f" {WARMUP}" if early[part.index].any() else "")
+        marks = [mark for mark, which in marked.items() if which[part.index].any()]
+        return " ".join([mean_text(list(part), digits), *marks])
 
     cells = runs.groupby([*rows, *columns])[value].agg(text)
     table = cells.unstack(columns).fillna(NO_RECORD)

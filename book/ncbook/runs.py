@@ -28,6 +28,9 @@ RECALLS = (*records.RECALLS, "rsum")
 SIZES = ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
+# Methods and commits of records that precede a change of the code which moved their numbers.
+CHANGES = {"uot_rcl": {"37308f2ee6c3"}}
+OLDER = "some runs precede a change of the transport solver and differ in the third digit from runs today"
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant", *METRICS)
 
 
@@ -89,9 +92,45 @@ def load_runs(
         s = record.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
             rows[record.task].append(_row(record, path))
+    for found in rows.values():
+        _tell_versions_apart(found)
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
     tables = [pd.DataFrame(found, columns=None if found else without[task]) for task, found in rows.items()]
     return Runs(*tables)
+
+
+def _tell_versions_apart(rows: list[dict[str, Any]]) -> None:
+    """Add the code to the variant of runs that would count as seeds of one setting, but are versions of it.
+
+    These are runs with other code of the user's, and runs with the same seed.
+    """
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        same = (k for k in (*NAMED, "variant", "data_checksum") if k != "seed")
+        groups.setdefault(tuple(row.get(k) for k in same), []).append(row)
+    for group in groups.values():
+        own, seeds = ({row[k] for row in group} for k in ("own_code", "seed"))
+        if len(own) > 1 or len(seeds) < len(group):
+            for row in group:
+                code = f"code={(row['own_code'] or row['code'] or 'unknown')[:DIGITS]}"
+                row["variant"] = ", ".join(filter(None, (row["variant"], code)))
+
+
+def is_older(runs: pd.DataFrame) -> pd.Series:
+    """Tell which runs precede a change of the code that moved the numbers of their method.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        One row per run, as from :func:`recorded`.
+
+    Returns
+    -------
+    Series of bool
+    """
+    code, method = (runs.get(name, runs.index.to_series() * 0).astype(str) for name in ("code", "method"))
+    found = [c.rstrip("+") in CHANGES.get(m, ()) for c, m in zip(code, method, strict=True)]
+    return pd.Series(found, index=runs.index, dtype=bool)
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
@@ -170,6 +209,9 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         "noise_checksum": record.noise.get("checksum"),
         "data_checksum": record.data.get("checksum"),
         "device": record.environment.get("device"),
+        "code": record.environment.get("code") or record.environment.get("commit"),
+        "own_code": record.environment.get("own_code"),
+        "remarks": "; ".join(record.remarks),
         "best_epoch": record.best_epoch,
         "variant": variant_of(settings),
         "name": record.name,

@@ -12,7 +12,7 @@ import pandas as pd
 from ncbook.compare import mean_text, paired, spread
 from ncbook.layouts import Layout, layout_of
 from ncbook.match import RunSpec, measured, models_named, numbers, run_of
-from ncbook.notebook import NO_RECORD
+from ncbook.notebook import MARKS, NO_RECORD, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
 from ncbook.runs import RECALLS, Runs, checksums, protocol_line, select
@@ -187,6 +187,7 @@ def bundled_table(paper: str, table: str, runs: Runs, *, preset: str = "quick") 
         names=heads[:-1],
         columns=columns,
         rows=[(row.first, _measured_cells(layout, row)) for row in rows],
+        notes={m: MARKS[m] for m in MARKS if any(m in cell.marks for row in rows for cell in row.first)},
         file=csv_text(head, (_measured_line(row) for row in rows)),
     )
 
@@ -240,7 +241,7 @@ def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.D
                     gain = "reference"
                 label = f"{run.label} · {model}" if model else run.label
                 heads = [f"{rate:g}", label, ", ".join(names)]
-                first = [Cell(heads[0]), Cell(label, own=f"printed: {heads[2]}")]
+                first = [Cell(heads[0]), Cell(label, _marks(part), own=f"printed: {heads[2]}")]
                 yield _Row(heads, first, [numbers(part, metric) for metric in RECALLS], [gain], part)
 
 
@@ -256,9 +257,13 @@ def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.Da
             is_base = len(part) and (run.method, run.variant) == (other.method, "")
             gains.append("reference" if is_base else paired(part, base, "map_avg", digits=3).short)
         values = [numbers(level[r], f"map_{d}") for d in ("i2t", "t2i") for r in rates]
-        heads = [run.label, ", ".join(names)]
-        first = [Cell(run.label, own=f"printed: {heads[1]}")]
-        yield _Row(heads, first, values, gains, _together(list(level.values())))
+        heads, shown = [run.label, ", ".join(names)], _together(list(level.values()))
+        first = [Cell(run.label, _marks(shown), own=f"printed: {heads[1]}")]
+        yield _Row(heads, first, values, gains, shown)
+
+
+def _marks(runs: pd.DataFrame) -> tuple[str, ...]:
+    return tuple(mark for mark, which in marks_of(runs).items() if which.any())
 
 
 def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

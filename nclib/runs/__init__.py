@@ -118,8 +118,9 @@ def run(
 ) -> Record:
     """Train one method on noisy pairs or noisy labels, test the selected epoch, and leave a record.
 
-    A run lives in a folder named after its settings and the code. Called again, an unfinished run continues
-    from its last epoch, exactly; a finished one is returned from its record. None means "as the preset says".
+    A run lives in a folder named after its settings, its data, its files and the code. Called again, an
+    unfinished run continues from its last epoch, exactly; a finished one is returned from its record, after
+    a comparison with what is asked. None means "as the preset says".
 
     Parameters
     ----------
@@ -148,7 +149,8 @@ def run(
     preset : {"quick", "standard", "paper"}, optional
         Size of the run.
     batch_size, epochs : int, optional
-        Pairs in a batch; epochs of training, after the warm-up for pairs.
+        Pairs in a batch; epochs of training, for pairs those after the warm-up, for labels with it. On labels
+        a warm-up as long as all epochs is refused.
     warmup_epochs : int, optional
         Epochs of warm-up on all pairs.
     lr : float, optional

@@ -109,7 +109,9 @@ def test_one_run_takes_methods_of_category_retrieval(tmp_path):
     sizes = {"n_train": 120, "n_val": 40, "n_test": 40}
     given = {"method": "uot_rcl", "dataset": "planted_category", "noise_rate": 0.4, "data_options": sizes}
     out = str(tmp_path / "runs")
-    done = run("one_run", tmp_path / "out.ipynb", {**given, "out": out, "options": {"epochs": 3}})
+    done = run(
+        "one_run", tmp_path / "out.ipynb", {**given, "out": out, "options": {"epochs": 3, "warmup_epochs": 1}}
+    )
     (path,) = (tmp_path / "runs").rglob("record.json")
     record = json.loads(path.read_text())
     assert record["settings"]["epochs"] == 3

@@ -13,7 +13,7 @@ from ncbook import mean_text, papers, show
 from ncbook.chapters import ONLY_PRINTED, devices, stored_benchmark, wide
 from ncbook.layouts import DIRECTION, LAYOUTS
 from ncbook.match import STAND_INS, category_method
-from ncbook.notebook import NO_RECORD
+from ncbook.notebook import NO_RECORD, marks_of
 from ncbook.runs import select
 from nclib import Record, plots
 from nclib.runs import LoadedRun
@@ -75,7 +75,9 @@ def measured_map(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     table = pd.DataFrame(NO_RECORD, index=pd.Index(list(names.values()), name="method"), columns=columns)
     for (row, rate), part in runs.groupby(["row", "noise_rate"]) if len(runs) else ():
         for key, direction in DIRECTION.items() if row in names and rate in RATES else ():
-            table.loc[names[row], (direction, rate)] = mean_text(list(part[f"map_{key}"]), 3)
+            marks = [mark for mark, which in marks_of(part).items() if which.any()]
+            text = mean_text(list(part[f"map_{key}"]), 3)
+            table.loc[names[row], (direction, rate)] = " ".join([text, *marks])
     return table
 
 

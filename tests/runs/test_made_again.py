@@ -1,0 +1,120 @@
+"""Every method makes its record again: to the last digit on one machine, nearly so on another."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nclib
+from nclib import cli, label_noise, methods
+from nclib.runs import Record, verify
+
+REFERENCES = Path(__file__).parent / "references.json"
+PAIRS = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "warmup_epochs": 1,
+    "epochs": 1,
+    "batch_size": 20,
+    "model_options": {"embed_dim": 16, "word_dim": 16},
+    "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},
+}
+LABELS = {
+    "dataset": "planted_category",
+    "noise_rate": 0.4,
+    "epochs": 2,
+    "batch_size": 32,
+    "hidden": 16,
+    "dim": 8,
+    "data_options": {
+        "n_train": 90,
+        "n_val": 30,
+        "n_test": 40,
+        "n_classes": 4,
+        "image_dim": 16,
+        "text_dim": 16,
+    },
+}
+METHODS = {**dict.fromkeys(methods.available(), PAIRS), **dict.fromkeys(label_noise.available(), LABELS)}
+
+
+def values_of(method: str) -> dict:
+    return {**METHODS[method], **({"warmup_epochs": 1} if method == "uot_rcl" else {})}
+
+
+def losses_of(record: Record) -> dict[str, float]:
+    """Return the losses of the last epoch, for a closed form its results: rounding moves them little."""
+    last = record.curves[-1]
+    return {k: v for k, v in last.items() if k.startswith("loss_")} or record.metrics["val"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    folder = tmp_path_factory.mktemp("records")
+    runs = {m: nclib.run(m, **values_of(m), out=folder, progress=False) for m in reversed(METHODS)}
+    return {m: Record.load(Path(r.folder) / "record.json") for m, r in runs.items()}
+
+
+def test_another_process_makes_every_record_again_to_the_last_digit(made):
+    folder = Path(next(iter(made.values())).folder).parent
+    command = [sys.executable, "-m", "nclib", "records", "verify", str(folder), "--sample", "0"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"{len(METHODS)} same, of {len(METHODS)} records", done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_numbers_are_those_of_the_reference(made, method):
+    """The references were made once; a change of the code that moves them must say so."""
+    reference = json.loads(REFERENCES.read_text("utf8"))[method]
+    assert losses_of(made[method]) == pytest.approx(reference, rel=2e-3)
+
+
+def test_what_differs_is_told_and_by_how_much(made, tmp_path, capsys):
+    record = made["plain"]
+    record = Record.load(shutil.copy(Path(record.folder) / "record.json", tmp_path / "r.json"))
+    record.curves[0]["loss_warmup"] += 1.0
+    record.curves[0]["seconds"] += 1.0
+    record.save(tmp_path / "r.json")
+    assert cli.main(["records", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    was = record.curves[0]["loss_warmup"]
+    assert f"curves.1.loss_warmup is {was}, now " in said
+    assert "differs   r.json (commit " in said
+    assert said.endswith("1 differs, of 1 records\n")
+
+
+def test_a_run_that_cannot_be_made_is_named(made, tmp_path, capsys):
+    record = made["plain"]
+    record = Record.load(Path(record.folder) / "record.json")
+    record.settings |= {"dataset": "f30k", "data_options": {}}
+    record.save(tmp_path / "r.json")
+    assert cli.main(["records", "verify", str(tmp_path)]) == 1
+    assert "not made  r.json" in (said := capsys.readouterr().out)
+    assert "needs root" in said
+
+
+def test_the_sample_is_drawn_by_its_seed(made, monkeypatch, capsys):
+    chosen = []
+    monkeypatch.setattr(verify, "make_again", lambda record, *_: chosen.append(record.name) or record)
+    folder = str(Path(next(iter(made.values())).folder).parent)
+    for seed in ("0", "0", "1"):
+        assert cli.main(["records", "verify", folder, "--sample", "5", "--seed", seed]) == 0
+    assert chosen[:5] == chosen[5:10] != chosen[10:]
+    assert f"5 same, of {len(METHODS)} records" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="holds no record with 'nothing' in its path"):
+        verify.main([folder, "--match", "nothing"])
+
+
+def test_newer_values_and_times_are_not_compared(made):
+    one = made["plain"]
+    other = Record.load(Path(one.folder) / "record.json")
+    other.metrics["test"] = {**other.metrics["test"], "new": 1.0}
+    other.curves[0]["seconds"] = -1.0
+    assert not verify.compare(one, other).differs
+    assert list(verify.compare(other, one).differs) == ["metrics.test.new"]
+    assert str(verify.compare(other, one)).endswith("metrics.test.new is 1.0, now None")
