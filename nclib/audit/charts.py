@@ -107,6 +107,8 @@ def reliability(bins: Sequence[tuple[float, float, int]]) -> str:
     line = "L".join(f"{x(p):.1f},{y(share):.1f}" for p, share, _ in full)
     if full:
         parts.append(f'<path class="given line" d="M{line}"/>')
+    else:
+        parts.append(f'<text x="{x(0.05)}" y="{y(0.9)}">not measured</text>')
     for p, share, n in full:
         low, high = wilson(share, n)
         radius = 2.5 + 4 * np.sqrt(n / most)
@@ -139,7 +141,8 @@ def _tick(x: float, bottom: float, text: str) -> str:
 
 def _upright(top: float, bottom: float, text: str) -> str:
     y = (top + bottom) / 2
-    return f'<text class="axis-text" x="12" y="{y}" transform="rotate(-90 12 {y})" text-anchor="middle">{text}</text>'
+    turn = f'transform="rotate(-90 12 {y})" text-anchor="middle"'
+    return f'<text class="axis-text" x="12" y="{y}" {turn}>{text}</text>'
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

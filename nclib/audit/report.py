@@ -30,6 +30,7 @@ SUSPECTS = 200
 ASKED = 60  # pairs in the list of those whose label teaches most
 ROWS = 50  # of a table on the page; the files beside it hold the rest
 FOLD = 200  # characters of a caption that are shown at once
+SHORT = 300  # characters of an id, a file name or a reason
 LONGEST = 20_000  # characters of a caption on the page
 PICTURE_BYTES = 15_000
 SIZES = (
@@ -155,11 +156,11 @@ class _Page:
         return (
             f'<p class="share">About {_percent(share.value)} of the pairs are wrong</p>\n'
             f'<p class="facts">{" · ".join(facts)}</p>\n'
-            "<p>This page says which captions probably do not describe their pictures, and how sure that is. "
-            "Mark some of the pairs below, save <code>checked.csv</code> and run the audit again with it: your "
-            "marks correct the probabilities. Then choose a threshold by what it costs, and train on the pairs "
-            "that are kept.</p>\n"
-            f'<p class="note"><strong>Assumption.</strong> {_text(self.audit.assumption)}</p>'
+            "<p>This page says which captions probably do not describe their pictures, and how sure "
+            "that is. Mark some of the pairs below, save <code>checked.csv</code> and run the audit again "
+            "with it: your marks correct the probabilities. Then choose a threshold by what it costs, and "
+            "train on the pairs that are kept.</p>\n"
+            f'<p class="note"><strong>Assumption.</strong> {escape(self.audit.assumption)}</p>'
         )
 
     # -- charts ----------------------------------------------------------------------------------------------
@@ -225,10 +226,13 @@ class _Page:
         tenths = sorted({int(np.abs(t - goal).argmin()) for goal in np.arange(0.1, 0.95, 0.1)})
         rows = [[f"{t[k]:.6g}", *(f"{curve[name][k]:,.0f}" for name in names)] for k in tenths]
         numbers = _table("Costs of thresholds", ["P(wrong) from", *names.values()], rows, numbers=True)
-        button = '<p><button type="button" id="keep">Download keep.txt</button> <span role="status" id="keep_status"></span></p>'
+        button = (
+            '<p><button type="button" id="keep">Save keep.txt</button> '
+            '<span role="status" id="keep_status"></span></p>'
+        )
         return (
-            "<p>A pair is dropped when its P(wrong) is at the threshold or above. The two expected numbers hold "
-            "under the assumption above.</p>"
+            "<p>A pair is dropped when its P(wrong) is at the threshold or above. The two expected numbers "
+            "hold under the assumption above.</p>"
             '<div class="screen"><label for="threshold">Drop pairs with P(wrong) of at least '
             '<strong class="at"></strong></label>'
             f'<input type="range" id="threshold" min="0" max="{len(t) - 1}" step="1" value="{start}">'
@@ -245,9 +249,10 @@ class _Page:
     def _suspects(self) -> str:
         rows = self.judged[np.argsort(self.table["rank"].to_numpy()[self.judged], kind="stable")][:SUSPECTS]
         return (
-            "<p>Press <kbd>W</kbd> for wrong, <kbd>R</kbd> for right, <kbd>U</kbd> for unsure, the arrow keys to "
-            "move and <kbd>Z</kbd> to undo, or use the buttons. Marks stay in this browser where it allows that; "
-            "<code>checked.csv</code> holds all of them.</p>" + self._cards("list_suspects", rows)
+            "<p>Choose a pair, then press <kbd>W</kbd> for wrong, <kbd>R</kbd> for right, <kbd>U</kbd> for "
+            "unsure, the arrow keys to move and <kbd>Z</kbd> to undo; or use the buttons. Marks stay in this "
+            "browser where it allows that; <code>checked.csv</code> holds all of them.</p>"
+            + self._cards("list_suspects", rows)
         )
 
     def _asked(self) -> str:
@@ -264,17 +269,15 @@ class _Page:
         if not any(name.startswith(("=", "+", "-", "@")) for name in self.shown.values()):
             return ""
         return (
-            '<p class="note">Some ids begin like a formula of a spreadsheet, and <code>checked.csv</code> holds '
-            "them unchanged: open it in a text editor, not in a spreadsheet.</p>"
+            '<p class="note">Some ids begin like a formula of a spreadsheet, and <code>checked.csv</code> '
+            "holds them unchanged: open it in a text editor, not in a spreadsheet.</p>"
         )
 
     def _cards(self, name: str, rows: Iterable[int]) -> str:
         cards = "\n".join(self._card(name, place, int(row)) for place, row in enumerate(rows, 1))
         if not cards:
             return "<p>There is none.</p>"
-        return (
-            f'<p class="soft" role="status" id="{name}_done"></p>\n<ol class="cards" id="{name}">{cards}</ol>'
-        )
+        return f'<p class="soft" id="{name}_done"></p>\n<ol class="cards" id="{name}">{cards}</ol>'
 
     def _card(self, name: str, place: int, row: int) -> str:
         pair = self.table.iloc[row]
@@ -290,13 +293,13 @@ class _Page:
             for label, shown in MARKS.items()
         )
         return (
-            f'<li class="card" data-pair="{row}" tabindex="-1" aria-labelledby="{heading}">'
-            f'<h3 id="{heading}">{place}. {_text(pair["id"])}</h3><p>{p}</p>{reason}'
-            f'<div class="pair">{self._figure("As given:", row, "given-text")}{self._partner(pair, row)}</div>'
+            f'<li class="card" data-pair="{row}" tabindex="-1" aria-labelledby="{heading} {heading}_p">'
+            f'<h3 id="{heading}">{place}. {_text(pair["id"])}</h3><p id="{heading}_p">{p}</p>{reason}'
+            f'<div class="pair">{self._figure("As given:", row, "given-text")}{self._partner(pair)}</div>'
             f'<div class="marks" role="group" aria-label="Your mark">{buttons}</div></li>'
         )
 
-    def _partner(self, pair: pd.Series, row: int) -> str:
+    def _partner(self, pair: pd.Series) -> str:
         if not _given(pair["partner_id"]) or pair["partner_id"] not in self.row_of:
             return '<figure><div class="none">no other picture is proposed</div></figure>'
         partner = self.row_of[pair["partner_id"]]
@@ -324,12 +327,12 @@ class _Page:
             self.pictures[row] = _thumbnail(names[row])
         name = names[row]
         if self.pictures[row]:
-            alt = escape(_cut(re.split(r"[/\\]", name)[-1], 200))
+            alt = escape(_cut(re.split(r"[/\\]", name)[-1], SHORT))
             return f'<img data-picture="{row}" alt="{alt}">'
         if re.match(r"https?://", name, re.IGNORECASE):
             link = f'<a href="{escape(name)}" target="_blank" rel="noopener noreferrer">open its address</a>'
-            return f'<div class="none">{_text(_cut(name, 200))}{link}</div>'
-        return f'<div class="none">{_text(_cut(name, 200))}<span>cannot be shown</span></div>'
+            return f'<div class="none">{_text(name)}{link}</div>'
+        return f'<div class="none">{_text(name)}<span>cannot be shown</span></div>'
 
     # -- findings --------------------------------------------------------------------------------------------
 
@@ -368,14 +371,15 @@ class _Page:
         if not problems:
             return "<p>None: every pair was judged.</p>"
         counts = Counter(problems.values())
-        summary = [[_text(_cut(reason, 200)), f"{n:,}"] for reason, n in counts.most_common(ROWS)]
+        summary = [[_text(reason), f"{n:,}"] for reason, n in counts.most_common(ROWS)]
         rows = [
-            [_text(self.table["id"][row]), _text(_cut(reason, 200)), self._excerpt(row)]
+            [_text(self.table["id"][row]), _text(reason), self._excerpt(row)]
             for row, reason in sorted(problems.items())[:ROWS]
         ]
         few = len(counts) < len(problems)
         return (
-            "<p>These pairs have no probability, count in no number above and are in no list of kept pairs.</p>"
+            "<p>These pairs have no probability, count in no number above and are in no list of kept "
+            "pairs.</p>"
             + (_table("Pairs by reason", ["reason", "pairs"], summary) if few else "")
             + _table("Pairs with problems", ["id", "reason", "caption"], rows)
             + _more(len(problems))
@@ -386,7 +390,7 @@ class _Page:
     def _files(self) -> str:
         there = [[f'<a href="{n}">{n}</a>', what] for n, what in FILES.items() if (self.folder / n).is_file()]
         settings = {**self.audit.settings, "seed": self.audit.seed}
-        rows = [[_text(name), _text(_cut(str(value), 500))] for name, value in settings.items()]
+        rows = [[_text(name), _text(value)] for name, value in settings.items()]
         return (_table("Files beside this page", ["file", "content"], there) if there else "") + _table(
             "Settings", ["setting", "value"], rows
         )
@@ -439,8 +443,8 @@ def _percent(value: float) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return what a stranger wrote, escaped and isolated from the direction of the text around it."""
-    return f'<bdi dir="auto">{escape(str(value))}</bdi>'
+    """Return what a stranger wrote in short: escaped, in its own direction of writing."""
+    return f'<bdi dir="auto">{escape(_cut(str(value), SHORT))}</bdi>'
 
 
 def _cut(text: str, length: int) -> str:
@@ -473,7 +477,7 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], num
 def _more(n: int) -> str:
     if n <= ROWS:
         return ""
-    return f'<p class="soft">{n - ROWS:,} more are in <code>pairs.parquet</code> and <code>audit.json</code>.</p>'
+    return f'<p class="soft">{n - ROWS:,} more are in the files beside this page.</p>'
 
 
 def _thumbnail(name: str) -> str:
