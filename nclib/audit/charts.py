@@ -77,11 +77,11 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 
 def reliability(bins: Sequence[tuple[float, float, int]]) -> str:
-    """Return a reliability curve: share really wrong over the stated P(wrong), intervals of 95 %.
+    """Return a reliability curve: share exchanged over the stated probability, with intervals of 95 %.
 
     Parameters
     ----------
-    bins : sequence of (mean P, share wrong, n)
+    bins : sequence of (mean probability, share exchanged, n)
         Bins without pairs are left out.
 
     Returns
@@ -115,15 +115,15 @@ def reliability(bins: Sequence[tuple[float, float, int]]) -> str:
         parts.append(f'<path class="given line" d="M{x(p):.1f},{y(low):.1f}V{y(high):.1f}"/>')
         parts.append(
             f'<circle class="given" cx="{x(p):.1f}" cy="{y(share):.1f}" r="{radius:.1f}">'
-            f"<title>stated {p:.3f}, wrong {share:.3f}, {n:,} pairs</title></circle>"
+            f"<title>stated {p:.3f}, exchanged {share:.3f}, {n:,} pairs</title></circle>"
         )
     for t in (0, 0.25, 0.5, 0.75, 1):
         parts.append(_tick(x(t), bottom, f"{t:g}"))
         parts.append(f'<text class="axis-text" x="{LEFT - 6}" y="{y(t) + 4}" text-anchor="end">{t:g}</text>')
     parts.append(
-        f'<text x="{x(0.5)}" y="{bottom + 36}" text-anchor="middle">P(wrong) as stated by the audit</text>'
+        f'<text x="{x(0.5)}" y="{bottom + 36}" text-anchor="middle">stated probability of an exchange</text>'
     )
-    parts.append(_upright(top, bottom, "share really wrong"))
+    parts.append(_upright(top, bottom, "share really exchanged"))
     said = f"Reliability curve with {len(full)} bins; the numbers are in the table."
     return _svg(height, said, parts)
 

@@ -47,7 +47,7 @@
       const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
       const { ids, steps } = JSON.parse(await new Response(stream).text());
       const kept = ids.filter((_, row) => steps[row] <= +slider.value);
-      download("keep.txt", kept.map((id) => `${id}\n`).join(""), "text/plain");
+      download("keep.txt", kept.map((id) => `${id.replace(/[\r\n]+/g, " ")}\n`).join(""), "text/plain");
       status.textContent = `keep.txt with ${number(kept.length)} ids downloaded.`;
     } catch (error) {
       status.textContent = `This browser could not make the list (${error.message}); use the command instead.`;
@@ -69,12 +69,14 @@
   let unsaved = false; // marks that neither the browser nor a file holds
 
   const restore = () => {
+    let kept = [];
     try {
-      const kept = JSON.parse(localStorage.getItem(place) ?? "[]");
-      marks = new Map(kept.filter(([, label]) => Object.values(KEYS).includes(label)));
+      kept = JSON.parse(localStorage.getItem(place) ?? "[]");
+      kept = kept.filter(([, label]) => Object.values(KEYS).includes(label));
     } catch {
-      marks = new Map(); // no storage here, or another program's content
+      kept = []; // no storage here, or another program's content
     }
+    marks = new Map([...data.labels, ...kept]);
   };
 
   const store = () => {

@@ -42,7 +42,7 @@ SIZES = (
 )  # side in pixels and JPEG quality, tried in turn
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # none that starts another program, such as EPS
 LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
-START = 0.5  # threshold that the page opens with
+START = 0.5  # threshold that the page opens with, and of the lists of Audit.save
 FILES = {
     "pairs.parquet": "table of all pairs: scores, probabilities, reasons, partners",
     "pairs.csv": "the same table for a spreadsheet",
@@ -94,8 +94,10 @@ class _Page:
     def __init__(self, audit: Audit, folder: Path) -> None:
         self.audit, self.pairs, self.folder = audit, audit.pairs, folder
         self.table: pd.DataFrame = audit.table.reset_index(drop=True)
-        self.row_of = {name: row for row, name in enumerate(self.table["id"])}
-        self.judged = np.flatnonzero(self.table["p_wrong"].notna())
+        self.row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
+        self.judged = np.flatnonzero(self.pairs.usable)
+        # Without probabilities, as for a few pairs, the order by score remains.
+        self.stated = bool(np.isfinite(audit.share.value))
         self.pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
         self.shown: dict[int, str] = {}  # id by row of the pairs that can be marked
 
@@ -139,22 +141,26 @@ class _Page:
             "threshold": self._curve(),
             "rows": self._steps(),
             "ids": self.shown,
+            "labels": list(self.audit.labels.items()),
             "pictures": {row: uri for row, uri in self.pictures.items() if uri},
         }
 
     # -- head ------------------------------------------------------------------------------------------------
 
     def _headline(self) -> str:
-        share, left_out = self.audit.share, len(self.table) - len(self.judged)
+        share, left_out = self.audit.share, len(self.pairs.problems)
+        found = "The share of wrong pairs is unknown"
+        if self.stated:
+            found = f"About {_percent(share.value)} of the pairs are wrong"
         facts = [
-            f"Interval {_percent(share.low)} to {_percent(share.high)}",
+            f"95 % interval {_percent(share.low)} to {_percent(share.high)}",
             f"{len(self.table):,} pairs of {len(self.pairs.images):,} pictures",
             f"score: {escape(str(self.audit.score))}",
         ]
         if left_out:
             facts.append(f'<a href="#problems">{left_out:,} pairs could not be judged</a>')
         return (
-            f'<p class="share">About {_percent(share.value)} of the pairs are wrong</p>\n'
+            f'<p class="share">{found}</p>\n'
             f'<p class="facts">{" · ".join(facts)}</p>\n'
             "<p>This page says which captions probably do not describe their pictures, and how sure "
             "that is. Mark some of the pairs below, save <code>checked.csv</code> and run the audit again "
@@ -175,9 +181,8 @@ class _Page:
         score = f"score ({escape(str(self.audit.score))}), larger fits better"
         bins = [(float(p), float(share), int(n)) for p, share, n in curves["reliability"]]
         rows = [[f"{p:.3f}", f"{share:.3f}", f"{n:,}"] for p, share, n in bins if n]
-        numbers = _table(
-            "Pairs in each bin", ["stated P(wrong)", "share really wrong", "pairs"], rows, numbers=True
-        )
+        head = ["stated probability", "share exchanged", "pairs"]
+        numbers = _table("Pairs in each bin", head, rows, numbers=True)
         return (
             "<p>Captions were exchanged on purpose to see how wrong pairs score. The more the given pairs "
             "overlap with the exchanged ones, the less sure the audit can be.</p>"
@@ -185,8 +190,9 @@ class _Page:
             "<figcaption>Score of the given pairs and of exchanged ones; each curve has the same area."
             "</figcaption></figure>"
             f"<figure>{charts.reliability(bins)}"
-            "<figcaption>Among pairs with planted exchanges, how many are wrong where the audit states a "
-            "probability; dots on the dashed line are well calibrated. Bars: intervals of 95 %.</figcaption>"
+            "<figcaption>Some pairs were exchanged on purpose and the audit was repeated: where it states "
+            "a probability, how many are really exchanged? Dots on the dashed line are well calibrated; "
+            "larger dots have more pairs, bars are intervals of 95 %.</figcaption>"
             f"<details><summary>Numbers of this chart</summary>{numbers}</details></figure></div>"
         )
 
@@ -206,11 +212,13 @@ class _Page:
             return ""
         t = np.asarray(self._curve()["t"])
         p = self.table["p_wrong"].to_numpy(float)
-        steps = np.where(np.isnan(p), len(t) + 1, np.searchsorted(t, p, side="right"))
-        content = json.dumps({"ids": self.table["id"].tolist(), "steps": steps.tolist()})
-        return base64.b64encode(gzip.compress(content.encode(), mtime=0)).decode()
+        steps = np.where(self.pairs.usable, np.searchsorted(t, p, side="right"), len(t) + 1)
+        content = json.dumps({"ids": self.pairs.ids, "steps": steps.tolist()})
+        return base64.b64encode(gzip.compress(content.encode(), compresslevel=4, mtime=0)).decode()
 
     def _threshold(self) -> str:
+        if not self.stated:
+            return "<p>There are no probabilities, and therefore no threshold to choose.</p>"
         curve = self._curve()
         t = np.asarray(curve["t"])
         start = int(np.abs(t - START).argmin())
@@ -223,6 +231,8 @@ class _Page:
             f'<div><dt>{label}</dt><dd><span id="{name}"></span><small id="{name}_of"></small></dd></div>'
             for name, label in names.items()
         )
+        parquet = (self.folder / "pairs.parquet").is_file()
+        table = "read_parquet('pairs.parquet')" if parquet else "read_csv('pairs.csv', dtype={'id': str})"
         tenths = sorted({int(np.abs(t - goal).argmin()) for goal in np.arange(0.1, 0.95, 0.1)})
         rows = [[f"{t[k]:.6g}", *(f"{curve[name][k]:,.0f}" for name in names)] for k in tenths]
         numbers = _table("Costs of thresholds", ["P(wrong) from", *names.values()], rows, numbers=True)
@@ -237,8 +247,9 @@ class _Page:
             '<strong class="at"></strong></label>'
             f'<input type="range" id="threshold" min="0" max="{len(t) - 1}" step="1" value="{start}">'
             f'<dl class="costs">{boxes}</dl>{button if len(self.table) <= LISTED else ""}'
-            "<p>The same list from the files beside this page:</p>"
-            "<pre><code>python -c \"import pandas; t = pandas.read_parquet('pairs.parquet'); "
+            "<p>The same list by a command in the folder of this page (<code>keep.txt</code> there was "
+            f"written with the threshold {START}):</p>"
+            f'<pre><code>python -c "import pandas; t = pandas.{table}; '
             't.id[t.p_wrong &lt; <span class="at"></span>].to_csv(\'keep.txt\', index=False, header=False)"'
             "</code></pre></div>"
             f"<details><summary>Costs of some thresholds as a table</summary>{numbers}</details>"
@@ -247,17 +258,20 @@ class _Page:
     # -- cards -----------------------------------------------------------------------------------------------
 
     def _suspects(self) -> str:
-        rows = self.judged[np.argsort(self.table["rank"].to_numpy()[self.judged], kind="stable")][:SUSPECTS]
+        known = self.table["id"].isin(list(self.audit.labels)).to_numpy()
+        left = self.judged[~known[self.judged]]
+        rows = left[np.argsort(self.table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS]
         return (
             "<p>Choose a pair, then press <kbd>W</kbd> for wrong, <kbd>R</kbd> for right, <kbd>U</kbd> for "
             "unsure, the arrow keys to move and <kbd>Z</kbd> to undo; or use the buttons. Marks stay in this "
-            "browser where it allows that; <code>checked.csv</code> holds all of them.</p>"
+            "browser where it allows that; <code>checked.csv</code> holds all of them"
+            + (f", and the {known.sum():,} given before, which are not shown again" if known.any() else "")
+            + ".</p>"
             + self._cards("list_suspects", rows)
         )
 
     def _asked(self) -> str:
-        n = min(ASKED, len(self.judged))
-        rows = [self.row_of[name] for name in self.audit.ask(n)["id"]] if n else []
+        rows = [self.row_of[name] for name in self.audit.ask(ASKED)["id"]]
         return (
             "<p>Labels of these pairs correct the probabilities most. Give the marks back with "
             '<code>nclib audit … --labels checked.csv</code> or <code>audit.tell("checked.csv")</code>.</p>'
@@ -283,10 +297,10 @@ class _Page:
         pair = self.table.iloc[row]
         self.shown[row] = pair["id"]
         heading = f"{name}_{place}"
-        p = f"<strong>P(wrong) {_percent(pair['p_wrong'])}</strong>"
-        if np.isfinite([pair["p_low"], pair["p_high"]]).all():
-            p += f" ({_percent(pair['p_low'])} to {_percent(pair['p_high'])})"
-        p += f" · score {pair['score']:.3f}"
+        p = f"score {pair['score']:.3f}"
+        if self.stated:
+            interval = f"{_percent(pair['p_low'])} to {_percent(pair['p_high'])}"
+            p = f"<strong>P(wrong) {_percent(pair['p_wrong'])}</strong> ({interval}) · {p}"
         reason = f"<p>{_text(pair['reason'])}</p>" if _given(pair["reason"]) else ""
         buttons = "".join(
             f'<button type="button" data-mark="{label}" aria-pressed="false">{shown}</button>'
@@ -350,7 +364,7 @@ class _Page:
 
     def _duplicates(self) -> str:
         columns = {"image_duplicate_of": "same picture as", "caption_duplicate_of": "same caption as"}
-        has = self.table[list(columns)].map(_given)
+        has = self.table[list(columns)].notna() & (self.table[list(columns)] != "")
         rows = np.flatnonzero(has.any(axis=1))
         if not len(rows):
             return "<p>No picture and no caption occurs twice.</p>"
@@ -403,9 +417,9 @@ def _ids(pattern: Mapping[str, Any]) -> str:
 
 
 def _run(pattern: Mapping[str, Any]) -> str:
-    ids, by = pattern["ids"], pattern["by"]
-    moved = "" if by is None else f", captions moved by {by} row{'' if abs(by) == 1 else 's'}"
-    return f"{_text(ids[0])} to {_text(ids[-1])}: {len(ids):,} pairs{moved}"
+    ids, by, unit = pattern["ids"], pattern["by"], pattern["unit"]
+    moved = f"captions moved by {by} {unit.removesuffix('s') if abs(by) == 1 else unit}"
+    return f"{_text(ids[0])} to {_text(ids[-1])}: {len(ids):,} pairs, {moved}"
 
 
 _PATTERNS = {
@@ -434,8 +448,6 @@ def _given(value: Any) -> bool:
 
 
 def _percent(value: float) -> str:
-    if not np.isfinite(value):
-        return "an unknown share"
     percent = 100 * float(value)
     if 0 < percent < 0.1 or 99.9 < percent < 100:
         return "less than 0.1 %" if percent < 50 else "more than 99.9 %"

@@ -60,12 +60,13 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
     return SimpleNamespace(
         pairs=SimpleNamespace(
             images=np.zeros((n, 2), np.float32), image_of=np.arange(n), ids=ids, texts=texts,
-            pictures=pictures, problems=dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}"),
+            pictures=pictures, usable=~np.isin(np.arange(n), problems),
+            problems=dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}"),
         ),
         table=table, score="cosine", settings={"score": "auto", "path": HOSTILE[1]}, seed=3,
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
-        patterns=list(patterns),
+        patterns=list(patterns), labels={},
         curves={
             "edges": edges, "given": bump[0], "exchanged": bump[1], "near": bump[2],
             "reliability": [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)],
@@ -74,7 +75,7 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
                 "right_lost": [(1 - p[d]).sum() for d in dropped],
             },
         },
-        ask=lambda count: table[table["p_wrong"].notna()].iloc[::-1].head(count),
+        ask=lambda count: table.drop(index=list(problems)).iloc[::-1].head(count),
     )  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def hostile(tmp_path_factory):
         [f"{k} {text[:60]}" for k, text in enumerate(HOSTILE)], HOSTILE, names,
         problems=[11], duplicates=[(3, 1)], patterns=[
             {"kind": "swap", "ids": HOSTILE[:2], "by": None},
-            {"kind": "shift", "ids": HOSTILE[:7], "by": 1},
+            {"kind": "shift", "ids": HOSTILE[:7], "by": 1, "unit": "rows"},
             {"kind": "orphan", "ids": HOSTILE[2:3], "by": None},
         ],
     )  # fmt: skip
@@ -221,7 +222,7 @@ def test_share_assumption_and_findings_are_said(hostile):
     _, page = hostile
     for said in (
         "About 25 % of the pairs are wrong",
-        "Interval 20 % to 30 %",
+        "95 % interval 20 % to 30 %",
         "Mismatches are like random exchanges.",
         "1 pairs could not be judged",
         "captions moved by 1 row",
@@ -290,6 +291,28 @@ def test_files_that_exist_are_listed(tmp_path):
     (tmp_path / "pairs.csv").touch()
     page = Page(write_report(made(["a", "b"], ["A", "B"], None), tmp_path))
     assert [a["href"] for a in page.all("a") if not a["href"].startswith("#")] == ["pairs.csv"]
+
+
+def test_pairs_with_labels_are_not_shown_again_and_stay_in_the_file(tmp_path):
+    audit = made(list("abc"), list("ABC"), None)
+    audit.labels = {"a": "wrong", "c": "unsure"}
+    page = Page(write_report(audit, tmp_path))
+    suspects, _ = page.source.split('id="list_asked"')
+    assert re.findall('data-pair="(.)"', suspects) == ["1"]
+    assert page.data["labels"] == [["a", "wrong"], ["c", "unsure"]]
+    assert "the 2 given before" in page.source
+
+
+def test_without_probabilities_the_order_by_score_remains(tmp_path):
+    audit = made(list("abc"), list("ABC"), None, share=(np.nan, 0, 1))
+    audit.table[["p_wrong", "p_low", "p_high"]] = np.nan
+    audit.table["rank"] = [3, 1, 2]
+    page = Page(write_report(audit, tmp_path))
+    assert "The share of wrong pairs is unknown" in page.source
+    assert "no threshold to choose" in page.source
+    assert "nan" not in re.sub("<script.*", "", page.source, flags=re.DOTALL)
+    suspects, _ = page.source.split('id="list_asked"')
+    assert re.findall('data-pair="(.)"', suspects) == ["1", "2", "0"]
 
 
 def test_ids_like_formulas_are_named(tmp_path):
