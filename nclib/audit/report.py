@@ -342,7 +342,7 @@ class _Page:
         name = names[row]
         if self.pictures[row]:
             alt = escape(_cut(re.split(r"[/\\]", name)[-1], SHORT))
-            return f'<img data-picture="{row}" alt="{alt}">'
+            return f'<img data-picture="{row}" alt="{alt}" decoding="async">'
         if re.match(r"https?://", name, re.IGNORECASE):
             link = f'<a href="{escape(name)}" target="_blank" rel="noopener noreferrer">open its address</a>'
             return f'<div class="none">{_text(name)}{link}</div>'
@@ -404,10 +404,16 @@ class _Page:
     def _files(self) -> str:
         there = [[f'<a href="{n}">{n}</a>', what] for n, what in FILES.items() if (self.folder / n).is_file()]
         settings = {**self.audit.settings, "seed": self.audit.seed}
-        rows = [[_text(name), _text(value)] for name, value in settings.items()]
+        rows = [[_text(name), _text(_setting(value))] for name, value in settings.items()]
         return (_table("Files beside this page", ["file", "content"], there) if there else "") + _table(
             "Settings", ["setting", "value"], rows
         )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _ids(pattern: Mapping[str, Any]) -> str:
@@ -418,7 +424,7 @@ def _ids(pattern: Mapping[str, Any]) -> str:
 
 def _run(pattern: Mapping[str, Any]) -> str:
     ids, by, unit = pattern["ids"], pattern["by"], pattern["unit"]
-    moved = f"captions moved by {by} {unit.removesuffix('s') if abs(by) == 1 else unit}"
+    moved = f"captions moved by {by} {unit}{'' if abs(by) == 1 else 's'}"
     return f"{_text(ids[0])} to {_text(ids[-1])}: {len(ids):,} pairs, {moved}"
 
 

@@ -63,7 +63,8 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
             pictures=pictures, usable=~np.isin(np.arange(n), problems),
             problems=dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}"),
         ),
-        table=table, score="cosine", settings={"score": "auto", "path": HOSTILE[1]}, seed=3,
+        table=table, score="cosine", seed=3,
+        settings={"score": "auto", "path": HOSTILE[1], "parts": {"rank": 0.91234567}},
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
         patterns=list(patterns), labels={},
@@ -118,7 +119,7 @@ def hostile(tmp_path_factory):
         [f"{k} {text[:60]}" for k, text in enumerate(HOSTILE)], HOSTILE, names,
         problems=[11], duplicates=[(3, 1)], patterns=[
             {"kind": "swap", "ids": HOSTILE[:2], "by": None},
-            {"kind": "shift", "ids": HOSTILE[:7], "by": 1, "unit": "rows"},
+            {"kind": "shift", "ids": HOSTILE[:7], "by": 1, "unit": "row"},
             {"kind": "orphan", "ids": HOSTILE[2:3], "by": None},
         ],
     )  # fmt: skip
@@ -225,7 +226,8 @@ def test_share_assumption_and_findings_are_said(hostile):
         "95 % interval 20 % to 30 %",
         "Mismatches are like random exchanges.",
         "1 pairs could not be judged",
-        "captions moved by 1 row",
+        "captions moved by 1 row<",
+        "rank 0.9123",
         "1 with the same caption as an earlier one",
         "P(wrong) 99.9 %",
     ):
