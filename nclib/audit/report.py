@@ -45,7 +45,7 @@ LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept i
 START = 0.5  # threshold that the page opens with, and of the lists of Audit.save
 FILES = {
     "pairs.parquet": "table of all pairs: scores, probabilities, reasons, partners",
-    "pairs.csv": "the same table for a spreadsheet",
+    "pairs.csv": "table of all pairs as text",
     "ids.npy": "sorted array of the ids to keep, as DataComp reads it",
     "keep.txt": "ids to keep, one per line, for instance for WebDataset",
     "cleanlab.csv": "columns as cleanlab names them",
@@ -158,7 +158,7 @@ class _Page:
             f"score: {escape(str(self.audit.score))}",
         ]
         if left_out:
-            facts.append(f'<a href="#problems">{left_out:,} pairs could not be judged</a>')
+            facts.append(f'<a href="#problems">not judged: {left_out:,}</a>')
         return (
             f'<p class="share">{found}</p>\n'
             f'<p class="facts">{" · ".join(facts)}</p>\n'
@@ -322,10 +322,8 @@ class _Page:
             for label, value in (("score", pair["partner_score"]), ("margin", pair["partner_margin"]))
             if _given(value)
         )
-        label = (
-            f"Fits this picture better{f' ({facts})' if facts else ''}. It is of {_text(pair['partner_id'])}:"
-        )
-        return self._figure(label, partner)
+        better = f"Fits better ({facts})" if facts else "Fits better"
+        return self._figure(f"{better}: picture of {_text(pair['partner_id'])}, whose caption is", partner)
 
     def _figure(self, label: str, row: int, style: str = "") -> str:
         texts = self.pairs.texts

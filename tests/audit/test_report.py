@@ -225,7 +225,7 @@ def test_share_assumption_and_findings_are_said(hostile):
         "About 25 % of the pairs are wrong",
         "95 % interval 20 % to 30 %",
         "Mismatches are like random exchanges.",
-        "1 pairs could not be judged",
+        ">not judged: 1<",
         "captions moved by 1 row<",
         "rank 0.9123",
         "1 with the same caption as an earlier one",
