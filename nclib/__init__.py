@@ -1,6 +1,7 @@
 """Image-text retrieval with wrong pairs or wrong labels: methods, models, solvers, data and runs.
 
 ``nclib.run(method="l2rm", mrate=0.6)`` trains one method on the bundled data and returns its record.
+``nclib.audit(images=I, captions=T)`` says which of one's own pairs are wrong, from their embeddings.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nclib.audit import audit
     from nclib.common.options import Rule
     from nclib.runs import Record, check_parameters, open_run, resolve, run
 
 __version__ = "0.1.0"
-__all__ = ["Record", "Rule", "__version__", "check_parameters", "open_run", "resolve", "run"]
+__all__ = ["Record", "Rule", "__version__", "audit", "check_parameters", "open_run", "resolve", "run"]
 
 _MODULES = (
+    "audit",  # a package that can be called
     "data",
     "evaluation",
     "label_noise",

@@ -1,0 +1,205 @@
+"""Pairs of pictures and captions, given by their embeddings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+Indices = NDArray[np.int64]
+#: Rows that are read, compared or written at once.
+BLOCK = 4096
+
+
+def blocks(n: int, size: int = BLOCK) -> Iterator[slice]:
+    """Yield slices of at most ``size`` rows that cover ``n`` rows."""
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs to audit: one row per caption, which claims one picture.
+
+    Parameters
+    ----------
+    images : ndarray, float32, (N, D)
+        One row per picture; an array or a memory map. Lengths of rows do not matter.
+    captions : ndarray, float32, (M, D)
+        One row per caption, that is, one row per pair.
+    image_of : ndarray of int64, (M,)
+        Row in ``images`` of the picture that each caption claims.
+    ids : list of str, (M,)
+        Unique names of the pairs.
+    texts : list of str, (M,), optional
+    pictures : list of str, (N,), optional
+        Path or URL of each picture.
+    problems : dict of int to str
+        Reason by row of a pair that cannot be judged, such as a broken picture. Rows whose embedding is zero,
+        NaN or infinite are added.
+
+    Raises
+    ------
+    ValueError, TypeError
+        When shapes, indices or ids do not fit together; when no pair can be judged.
+    """
+
+    images: Array
+    captions: Array
+    image_of: Indices
+    ids: list[str]
+    texts: list[str] | None = None
+    pictures: list[str] | None = None
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        problems = dict(self.problems)
+        bad_images = _unusable(self.images)
+        for row in np.flatnonzero(bad_images[self.image_of]):
+            problems.setdefault(int(row), f"picture embedding is {_what(self.images, self.image_of[row])}")
+        bad_captions = _unusable(self.captions)
+        for row in np.flatnonzero(bad_captions):
+            problems.setdefault(int(row), f"caption embedding is {_what(self.captions, row)}")
+        if len(problems) == len(self.ids):
+            reason, n = Counter(problems.values()).most_common(1)[0]
+            raise ValueError(
+                f"none of the {len(self.ids)} pairs can be judged; most frequent reason ({n}): {reason}"
+            )
+        bad_captions[list(problems)] = True
+        # A picture is left out when it has no embedding, or when every pair that claims it has a problem
+        # of the picture; a caption that cannot be judged leaves its picture usable.
+        object.__setattr__(self, "problems", problems)
+        object.__setattr__(self, "usable", ~bad_captions)
+        object.__setattr__(self, "usable_images", ~bad_images)
+
+    usable: NDArray[np.bool_] = field(init=False, repr=False)
+    usable_images: NDArray[np.bool_] = field(init=False, repr=False)
+
+    def _check_shapes(self) -> None:
+        for name in ("images", "captions"):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f":
+                got = getattr(array, "shape", type(array).__name__), getattr(array, "dtype", "")
+                raise TypeError(
+                    f"{name} must be an array of floating numbers, (rows, D), got {got[0]} {got[1]}"
+                )
+        (n, d), (m, e) = self.images.shape, self.captions.shape
+        if d != e:
+            raise ValueError(
+                f"images have {d} numbers per row and captions {e}: both must come from one model, "
+                "in whose space they can be compared"
+            )
+        if m == 0 or n == 0:
+            raise ValueError(f"there is nothing to audit: {n} pictures and {m} captions")
+        of = self.image_of
+        if not isinstance(of, np.ndarray) or of.shape != (m,) or of.dtype.kind not in "iu":
+            raise ValueError(
+                f"image_of must hold one picture row per caption, integers of shape ({m},), got "
+                f"{getattr(of, 'shape', type(of).__name__)} {getattr(of, 'dtype', '')}"
+            )
+        if of.min() < 0 or of.max() >= n:
+            row = int(np.flatnonzero((of < 0) | (of >= n))[0])
+            raise ValueError(f"image_of[{row}] is {of[row]}, but pictures have rows 0 to {n - 1}")
+        for name, length in (("ids", m), ("texts", m), ("pictures", n)):
+            values = getattr(self, name)
+            if values is not None and len(values) != length:
+                raise ValueError(f"{name} has {len(values)} entries, but {length} are needed")
+        if len(set(self.ids)) < m:
+            name, times = Counter(self.ids).most_common(1)[0]
+            raise ValueError(f"ids must be unique: {name!r} occurs {times} times")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def n_images(self) -> int:
+        return len(self.images)
+
+    def unit_images(self, rows: slice | Indices) -> Tensor:
+        """Return rows of unit length, float32; rows that cannot be used are zero."""
+        return _unit(self.images[rows])
+
+    def unit_captions(self, rows: slice | Indices) -> Tensor:
+        """Return rows of unit length, float32; rows that cannot be used are zero."""
+        return _unit(self.captions[rows])
+
+
+def from_arrays(
+    images: Any,
+    captions: Any,
+    image_of: Any = None,
+    ids: Sequence[Any] | None = None,
+    texts: Sequence[str] | None = None,
+    pictures: Sequence[str] | None = None,
+) -> Pairs:
+    """Make :class:`Pairs` from arrays, tensors or paths of ``.npy`` files (memory-mapped).
+
+    Without ``image_of`` there must be as many pictures as captions, which then belong together row by row.
+    """
+    images, captions = _array(images, "images"), _array(captions, "captions")
+    n, m = len(images), len(captions)
+    if image_of is None:
+        if n != m:
+            share = f", for instance np.arange({m}) // {m // n}" if n and m % n == 0 else ""
+            raise ValueError(
+                f"there are {n} images and {m} captions, so rows do not say what belongs together; give "
+                f"image_of, the picture row of every caption{share}"
+            )
+        image_of = np.arange(m)
+    else:
+        image_of = np.asarray(image_of)
+        image_of = image_of.astype(np.int64) if image_of.dtype.kind in "iu" else image_of
+    names = [str(i) for i in (range(m) if ids is None else ids)]
+    return Pairs(
+        images,
+        captions,
+        image_of,
+        names,
+        None if texts is None else [str(t) for t in texts],
+        None if pictures is None else [str(p) for p in pictures],
+    )
+
+
+def _array(value: Any, name: str) -> Array:
+    if isinstance(value, (str, PathLike)):
+        path = Path(value)
+        if not path.is_file():
+            raise FileNotFoundError(f"{name}: there is no file {path}")
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise ValueError(f"{name}: {path} is not a readable .npy file ({error})") from error
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().float().numpy()
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    return array.astype(np.float32) if array.dtype.kind in "iu" else array
+
+
+def _unit(rows: Array) -> Tensor:
+    x = torch.from_numpy(np.array(rows, dtype=np.float32))  # a copy: memory maps are read-only
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    good = torch.isfinite(length) & (length > 0)
+    return torch.where(good, x / torch.where(good, length, 1.0), 0.0)
+
+
+def _unusable(array: Array) -> NDArray[np.bool_]:
+    bad = np.empty(len(array), bool)
+    for rows in blocks(len(array)):
+        total = np.einsum("ij,ij->i", *[np.asarray(array[rows], np.float64)] * 2)
+        bad[rows] = ~(np.isfinite(total) & (total > 0))
+    return bad
+
+
+def _what(array: Array, row: int) -> str:
+    values = np.asarray(array[row])
+    return "NaN" if np.isnan(values).any() else "infinite" if np.isinf(values).any() else "zero"

@@ -1,0 +1,3 @@
+"""Patterns of mistakes: duplicates, swapped pairs, shifted runs of rows, orphans."""
+
+from __future__ import annotations
