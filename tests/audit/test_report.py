@@ -1,0 +1,310 @@
+"""The audit's report: one safe HTML file, whatever strangers wrote into captions, ids and file names."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from nclib.audit import charts
+from nclib.audit.report import PICTURE_BYTES, write_report
+
+HOSTILE = [
+    "<script>alert(1)</script><img src=x onerror=alert(2)>",
+    "</script></style></title><svg onload=alert(3)>",
+    "\"><b onmouseover='alert(4)'> &lt;i&gt; ${data} {{script}} $data",
+    "\u202eright to left override \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
+    "emoji \U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",
+    "line\u2028separator\u2029 \x00 \x1b[31m \ud800 lone",
+    "word " * 2000,
+    "x" * 10_000,
+    "<!-- comment --> ]]> <![CDATA[ x",
+    '=HYPERLINK("http://example.org","click")',
+    "a\u0300\u0301\u0302" * 200,
+    "",
+]
+
+
+def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0.25, 0.2, 0.3)):
+    """Return what the report reads of an audit: every caption claims the picture of its row."""
+    n = len(ids)
+    p = np.linspace(0.999, 0.001, n)
+    p[list(problems)] = np.nan
+    t = np.linspace(0, 1, 101)
+    dropped, kept = [p >= x for x in t], [p < x for x in t]  # neither for a pair with a problem
+    order = np.argsort(np.argsort(-np.nan_to_num(p, nan=-1)))
+    table = pd.DataFrame(
+        {
+            "id": ids, "image": pictures, "caption": texts, "score": 0.5 - np.nan_to_num(p) / 2, "p_wrong": p,
+            "p_low": np.clip(p - 0.05, 0, 1), "p_high": np.clip(p + 0.05, 0, 1), "rank": order + 1,
+            "reason": ["low score"] * n, "partner_id": [*ids[1:], ""], "partner_score": 0.4,
+            "partner_margin": 0.1, "partner_mass": 0.5, "image_duplicate_of": [""] * n,
+            "caption_duplicate_of": [""] * n,
+        }
+    )  # fmt: skip
+    for row, of in duplicates:
+        table.loc[row, "caption_duplicate_of"] = ids[of]
+    edges = np.linspace(-0.2, 0.6, 41)
+    middle = (edges[1:] + edges[:-1]) / 2
+    bump = [np.exp(-(((middle - m) / 0.06) ** 2)) for m in (0.3, 0.02, 0.1)]
+    return SimpleNamespace(
+        pairs=SimpleNamespace(
+            images=np.zeros((n, 2), np.float32), image_of=np.arange(n), ids=ids, texts=texts,
+            pictures=pictures, problems={row: f"picture is missing {HOSTILE[0]}" for row in problems},
+        ),
+        table=table, score="cosine", settings={"score": "auto", "path": HOSTILE[1]}, seed=3,
+        share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
+        assumption="Mismatches are like random exchanges.",
+        patterns=list(patterns),
+        curves={
+            "edges": edges, "given": bump[0], "exchanged": bump[1], "near": bump[2],
+            "reliability": [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)],
+            "threshold": {
+                "t": t, "dropped": [d.sum() for d in dropped], "wrong_kept": [p[k].sum() for k in kept],
+                "right_lost": [(1 - p[d]).sum() for d in dropped],
+            },
+        },
+        ask=lambda count: table[table["p_wrong"].notna()].iloc[::-1].head(count),
+    )  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Elements with their attributes and the text in them, as a browser's parser would see them."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.elements, self.texts, self.open = [], [], []
+        self.source = path.read_bytes().decode("utf8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def text_in(self, tag):
+        return ["".join(t for name, t in [piece] if name == tag) for piece in self.texts if piece[0] == tag]
+
+    @property
+    def data(self):
+        return json.loads(self.text_in("script")[0])
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    names = [f"{text}.jpg" for text in HOSTILE]
+    audit = made(
+        [f"{k} {text[:60]}" for k, text in enumerate(HOSTILE)], HOSTILE, names, problems=[11], duplicates=[(3, 1)],
+        patterns=[
+            {"kind": "swap", "ids": HOSTILE[:2], "by": None},
+            {"kind": "shift", "ids": HOSTILE[:7], "by": 1},
+            {"kind": "orphan", "ids": HOSTILE[2:3], "by": None},
+        ],
+    )  # fmt: skip
+    path = write_report(audit, folder / "new")
+    assert path == folder / "new" / "report.html"
+    return audit, Page(path)
+
+
+def test_what_strangers_wrote_is_text(hostile):
+    _, page = hostile
+    tags = {tag for tag, _ in page.elements}
+    assert tags.isdisjoint({"iframe", "object", "embed", "link", "base", "form"})
+    assert len(page.all("script")) == 2
+    assert len(page.all("style")) == 1
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "<script>alert" not in page.source
+    assert "<svg onload" not in page.source
+    shown = "".join(text for tag, text in page.texts if tag != "script")
+    for text in HOSTILE[:10]:
+        assert text[:200].encode("utf8", "replace").decode() in shown
+
+
+def test_strangers_text_has_a_direction_of_its_own(hostile):
+    _, page = hostile
+    captions = [a for a in page.all("span") if a.get("class", "").startswith("text")]
+    assert captions
+    assert all(a.get("dir") == "auto" for a in [*captions, *page.all("bdi")])
+
+
+def test_long_captions_are_folded(hostile):
+    _, page = hostile
+    assert "show all 10,000 characters" in page.source
+    assert page.source.count("x" * 10_000) == 4  # in two lists, as the given caption and as the partner's
+    before = page.source[: page.source.index("x" * 10_000)]
+    assert before.rindex("<details>") > before.rindex("x" * 200)
+
+
+def test_only_the_two_inline_parts_are_admitted(hostile):
+    _, page = hostile
+    policy = next(a["content"] for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    for name, tag, part in (("script-src", "script", 1), ("style-src", "style", 0)):
+        content = page.text_in(tag)[part]
+        assert (
+            rules[name] == f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+        )
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert not [a for _, a in page.elements if "style" in a]  # the policy would drop it
+
+
+def test_nothing_is_loaded_from_elsewhere(hostile):
+    _, page = hostile
+    assert not [a for _, a in page.elements for name in ("src", "srcset", "action", "poster") if name in a]
+    assert all(a["href"].startswith("#") for a in page.all("a"))
+    assert "url(" not in page.text_in("style")[0]
+    assert "@import" not in page.text_in("style")[0]
+
+
+def test_every_label_and_anchor_has_its_element(hostile):
+    _, page = hostile
+    ids = [a["id"] for _, a in page.elements if a.get("id")]
+    assert len(ids) == len(set(ids))
+    wanted = [a["href"][1:] for a in page.all("a")]
+    wanted += [a[name] for _, a in page.elements for name in ("aria-labelledby", "for") if name in a]
+    assert set(wanted) <= set(ids)
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+
+
+def test_the_page_holds_every_id_exactly(hostile):
+    audit, page = hostile
+    rows = {int(row): name for row, name in page.data["ids"].items()}
+    assert rows == {row: audit.table["id"][row] for row in range(11)}  # pair 11 has a problem and no card
+    kept = json.loads(gzip.decompress(base64.b64decode(page.data["rows"])))
+    assert kept["ids"] == audit.table["id"].tolist()
+
+
+def test_a_threshold_keeps_what_the_table_says(hostile):
+    audit, page = hostile
+    rows = json.loads(gzip.decompress(base64.b64decode(page.data["rows"])))
+    curve = page.data["threshold"]
+    for k, t in enumerate(curve["t"]):
+        keep = [name for name, step in zip(rows["ids"], rows["steps"], strict=True) if step <= k]
+        assert keep == audit.table["id"][audit.table["p_wrong"] < t].tolist()
+        assert len(keep) == page.data["pairs"] - curve["dropped"][k]
+
+
+def test_thresholds_may_come_as_a_falling_tuple(hostile, tmp_path):
+    audit, page = hostile
+    curve = audit.curves["threshold"]
+    falling = tuple(np.asarray(curve[name])[::-1] for name in ("t", "dropped", "wrong_kept", "right_lost"))
+    other = SimpleNamespace(**{**vars(audit), "curves": {**audit.curves, "threshold": falling}})
+    assert Page(write_report(other, tmp_path)).data["threshold"] == page.data["threshold"]
+
+
+def test_share_assumption_and_findings_are_said(hostile):
+    _, page = hostile
+    for said in (
+        "About 25 % of the pairs are wrong",
+        "Interval 20 % to 30 %",
+        "Mismatches are like random exchanges.",
+        "1 pairs could not be judged",
+        "captions moved by 1 row",
+        "1 with the same caption as an earlier one",
+        "P(wrong) 99.9 %",
+    ):
+        assert said in page.source, said
+
+
+def test_the_checksum_is_of_the_pairs_alone(hostile, tmp_path):
+    audit, page = hostile
+    recalibrated = SimpleNamespace(**{**vars(audit), "table": audit.table.assign(p_wrong=0.5)})
+    assert Page(write_report(recalibrated, tmp_path)).data["checksum"] == page.data["checksum"]
+    other = made(audit.table["id"].tolist(), ["other"] * 12, audit.pairs.pictures)
+    assert Page(write_report(other, tmp_path)).data["checksum"] != page.data["checksum"]
+
+
+def test_pictures_are_small_copies_without_their_metadata(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (900, 1200, 3), np.uint8)
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a secret place"  # turned by 90 degrees
+    Image.fromarray(noise).save(tmp_path / "noise.jpg", exif=exif, comment=b"a secret place")
+    Image.new("RGBA", (60, 40), (0, 0, 0, 0)).save(tmp_path / "clear.png")
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    names = [str(tmp_path / n) for n in ("noise.jpg", "clear.png", "broken.jpg", "missing.jpg")]
+    names += ["https://example.org/a.jpg?b=1&c=2", "javascript:alert(1)", ""]
+    page = Page(write_report(made(list("abcdefg"), list("ABCDEFG"), names), tmp_path))
+    assert set(page.data["pictures"]) == {"0", "1"}
+    copies = [base64.b64decode(uri.split(",")[1]) for uri in page.data["pictures"].values()]
+    assert max(map(len, copies)) <= PICTURE_BYTES
+    assert b"secret" not in copies[0]
+    (tmp_path / "copy.jpg").write_bytes(copies[0])
+    with Image.open(tmp_path / "copy.jpg") as picture:
+        assert picture.width < picture.height  # upright
+    (tmp_path / "copy.jpg").write_bytes(copies[1])
+    with Image.open(tmp_path / "copy.jpg") as picture:
+        assert picture.getpixel((5, 5)) == (255, 255, 255)
+    links = {a["href"] for a in page.all("a") if not a["href"].startswith("#")}
+    assert links == {"https://example.org/a.jpg?b=1&c=2"}
+    assert "picture 6: no file given" in page.source
+
+
+def test_two_hundred_suspects_and_small_files(tmp_path):
+    n = 1000
+    audit = made([f"pair-{k}" for k in range(n)], [f"a caption, number {k}" for k in range(n)], None)
+    audit.table["image"] = None
+    path = write_report(audit, tmp_path)
+    page = Page(path)
+    lists = {a["id"]: 0 for a in page.all("ol")}
+    assert list(lists) == ["list_suspects", "list_asked"]
+    cards = [a["data-pair"] for a in page.all("li") if "data-pair" in a]
+    assert cards[:200] == [str(k) for k in range(200)]
+    assert len(cards) == 200 + 60
+    assert path.stat().st_size < 600_000
+
+
+def test_one_pair_without_text_and_without_problems(tmp_path):
+    page = Page(write_report(made(["only"], None, None), tmp_path))
+    assert page.source.count("no text given") == 2
+    assert "no other picture is proposed" in page.source
+    assert "None: every pair was judged." in page.source
+    assert "No picture and no caption occurs twice." in page.source
+
+
+def test_files_that_exist_are_listed(tmp_path):
+    (tmp_path / "pairs.csv").touch()
+    page = Page(write_report(made(["a", "b"], ["A", "B"], None), tmp_path))
+    assert [a["href"] for a in page.all("a") if not a["href"].startswith("#")] == ["pairs.csv"]
+
+
+def test_ids_like_formulas_are_named(tmp_path):
+    note = "begin like a formula"
+    assert note in Page(write_report(made(["=1+1", "b"], ["A", "B"], None), tmp_path)).source
+    assert note not in Page(write_report(made(["a", "b"], ["A", "B"], None), tmp_path)).source
+
+
+def test_a_histogram_of_one_bin_and_of_nothing():
+    for heights in ([1.0], [0.0], [np.nan]):
+        svg = charts.histogram([0.5, 0.5], [("given", "given", heights)], "score")
+        assert "nan" not in svg
+        assert "inf" not in svg
+
+
+def test_wilson_contains_the_share():
+    for share, n in ((0.0, 5), (1.0, 5), (0.3, 1000)):
+        low, high = charts.wilson(share, n)
+        assert 0 <= low <= share <= high <= 1
+    assert charts.wilson(0.3, 0) == (0, 1)
