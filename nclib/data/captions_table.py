@@ -128,15 +128,18 @@ def _decoded(path: Path) -> tuple[str, bool]:
 
 def _with_header(path: Path, text: str, names: list[str], separator: str) -> Table:
     # "|" tables of the field quote nothing, and their captions hold quotation marks.
-    quoting = csv.QUOTE_NONE if separator == "|" else csv.QUOTE_MINIMAL
+    quotes = separator != "|"
     reader = csv.reader(
         io.StringIO(text, newline=""),
         delimiter=separator,
-        quoting=quoting,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
         skipinitialspace=True,
         strict=True,
     )
-    n, rows, lines, problems = len(names), [], [], {}
+    n = len(names)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    problems: dict[int, str] = {}
     while True:
         line = reader.line_num + 1
         try:
