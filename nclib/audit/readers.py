@@ -737,26 +737,30 @@ def _samples(path: Path) -> Iterator[_Sample]:
     # Only headers and captions are read, and no name of a member is ever used as a path.
     now: _Sample | None = None
     try:
-        with tarfile.open(path, "r:") as tar:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
-                if not member.isreg() or member.issparse():
-                    continue
                 head, _, name = member.name.rpartition("/")
                 stem, dot, kind = name.partition(".")
-                key = f"{head}/{stem}" if head else stem
-                if not dot or not stem:
+                if not (member.isreg() and stem and dot) or member.issparse():
                     continue
+                key = f"{head}/{stem}" if head else stem
                 if now is None or now.key != key:
                     if now is not None:
                         yield now
                     now = _Sample(key)
                 _add(now, tar, member, f".{kind.lower()}")
+            # The library takes the first header that it cannot read for the end.
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+                raise tarfile.ReadError(f"no end is marked at byte {tar.offset:,}")
     except tarfile.ReadError as error:
         if now is None:
             raise ValueError(
-                f"{path} is not a tar file, or a compressed one ({error}); unpack it first"
+                f"{path} is no tar file, or a compressed one; unpack it first ({error})"
             ) from error
-        warnings.warn(f"{path} is cut off ({error}); the pairs before are read", UserWarning, stacklevel=2)
+        warnings.warn(
+            f"{path} is damaged or cut off ({error}); the pairs before are read", UserWarning, stacklevel=2
+        )
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error})") from error
     if now is not None:
