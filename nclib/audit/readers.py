@@ -2,8 +2,8 @@
 
 ==========  =========================================================================================
 ``arrays``  ``.npz`` with both embeddings, or ``.npy`` of the pictures with ``text_emb``
-``table``   CSV, TSV or parquet with the columns image, caption and, if there, id and embeddings; the
-            metadata of LAION, img2dataset and DataComp; a folder of parquet files
+``table``   CSV, TSV, parquet or a DataFrame with the columns image, caption and, if there, id and
+            embeddings; the metadata of LAION, img2dataset and DataComp; a folder of parquet files
 ``laion``   a folder with ``img_emb``, ``text_emb`` and ``metadata``, as clip-retrieval writes it
 ``tars``    WebDataset: ``.tar`` files with ``.jpg`` or ``.png`` beside ``.txt`` or ``.json``
 ``folder``  a folder of pictures with a table, or with a ``.txt`` beside each picture
@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.audit.pairs import Pairs
@@ -198,18 +199,19 @@ def list_pairs(
     else:
         raise _no_reader(source)
     if not found.ids:
-        raise ValueError(f"{source} holds no pairs")
+        raise ValueError(f"{source if isinstance(source, Path) else 'the source'} holds no pairs")
     if len(found.problems) == len(found.ids):
         (reason, n), *_ = Counter(found.problems.values()).most_common(1)
+        where = source if isinstance(source, Path) else "the source"
         raise ValueError(
-            f"{source}: none of the {len(found.ids):,} pairs can be used; most frequent reason ({n:,}): "
+            f"{where}: none of the {len(found.ids):,} pairs can be used; most frequent reason ({n:,}): "
             f"{reason}"
         )
     return found
 
 
 def _no_reader(source: Source) -> Exception:
-    takes = "a .npy, .npz, .csv, .tsv, .parquet or .tar file, a folder, or an object of the library datasets"
+    takes = "a .npy, .npz, .csv, .tsv, .parquet or .tar file, a folder, a DataFrame or a data set object"
     if isinstance(source, Path) and not source.exists():
         return FileNotFoundError(f"there is no file or folder {source}; give {takes}")
     return ValueError(f"{source} holds no pairs that can be read; give {takes}")
@@ -489,18 +491,21 @@ def _read_arrays(source: Path, hints: Hints) -> Listing:
 
 def _is_table(source: Source) -> bool:
     if not isinstance(source, Path):
-        return False
+        return isinstance(source, pd.DataFrame)
     if source.is_dir():
         return any(source.glob("*.parquet")) and not any(source.glob("*.tar"))
     return source.suffix.lower() in TABLES and source.is_file()
 
 
-def _read_table(source: Path, hints: Hints) -> Listing:
-    paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
-    at_home = source if source.is_dir() else source.parent
+def _read_table(source: Source, hints: Hints) -> Listing:
+    if isinstance(source, pd.DataFrame):
+        whole, at_home = _rows({str(n): source[n].tolist() for n in source}, "the table"), Path()
+    else:
+        paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+        at_home = source if source.is_dir() else source.parent
+        parts = [(_read_parquet if p.suffix.lower() == ".parquet" else _read_text)(p) for p in paths]
+        whole = parts[0] if len(parts) == 1 else _joined(parts)
     files = _Files(hints.folder or at_home, only=hints.folder is not None)
-    parts = [(_read_parquet if path.suffix.lower() == ".parquet" else _read_text)(path) for path in paths]
-    whole = parts[0] if len(parts) == 1 else _joined(parts)
     return _listing(
         whole.texts,
         whole.pictures,

@@ -127,6 +127,16 @@ def test_several_captions_of_one_id_need_no_warning(tmp_path):
     assert list_pairs(table).ids == ["7#0", "7#1"]
 
 
+def test_a_data_frame(tmp_path):
+    import pandas as pd
+
+    picture(tmp_path / "a.png")
+    frame = pd.DataFrame({"image": ["a.png", "b.png"], "caption": ["one", None]})
+    found = list_pairs(frame, folder=tmp_path)
+    assert (found.texts, found.problems) == (["one", ""], {1: "the caption is empty"})
+    assert found.open(0).size == (12, 9)
+
+
 def test_captions_in_numbered_columns(tmp_path):
     table = write_table(tmp_path / "t.csv", ["a.png,one,two"], "image,caption_0,caption_1")
     assert list_pairs(table).texts == ["one", "two"]
