@@ -31,6 +31,7 @@ from nclib.runs.loop import SavedLoop
 from nclib.runs.machine import choose_device, cpu_threads, environment, peak_memory_mb
 from nclib.runs.options import RunOptions, Settings, as_plain
 from nclib.runs.record import Record
+from nclib.runs.tracking import check_tracker, follow
 
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "seconds")  # of the curves
 
@@ -227,7 +228,7 @@ class Experiment(ABC, Generic[T, D, N]):
         parts += [entries[getattr(settings.run, kind)].factory for kind, entries in self.catalogues.items()]
         return fingerprint(settings.flat(), parts)
 
-    def run(self, settings: Settings, progress: bool = True) -> Record:
+    def run(self, settings: Settings, progress: bool = True, tracker: Any = None) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
 
         A damaged record is set aside with a warning and made again from the checkpoint. The global generators
@@ -237,6 +238,7 @@ class Experiment(ABC, Generic[T, D, N]):
         # 1. A sound record in the run's folder is the answer.
         # 2. Otherwise the folder is locked; a start that fails on its data or in its first epoch leaves none.
         # 3. A damaged record is set aside; training continues from the checkpoint if there is one.
+        check_tracker(tracker)
         folder = Path(settings.run.out) / self.name(settings)
         path, damage = folder / "record.json", ""
         with processes(settings.run.device, refuse=self.in_one_process) as group:
@@ -260,6 +262,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
                 loaded = self.load(settings, folder, device)
+                if tracker is not None and group.rank == 0:
+                    follow(loaded.trainer, tracker)
                 if damage and group.rank == 0:
                     checkpoint.set_aside(path, damage)
                 return self.finish(settings, loaded, shown)
