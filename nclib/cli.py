@@ -170,10 +170,16 @@ def audit(words: Words) -> int:
         listing = list_pairs(
             o.pairs, folder=o.images, image_emb=o.image_emb, text_emb=o.text_emb, split=o.split
         )
-        work, progress = o.out / "embeddings", not o.quiet
+        work, progress = o.out / "work", not o.quiet
         pairs = embed(listing, model=o.model, work=work, seed=o.seed, device=o.device, progress=progress)
         found = nclib.audit(
-            pairs, score=o.score, seed=o.seed, labels=o.labels, one_to_one=o.one_to_one, progress=progress
+            pairs,
+            score=o.score,
+            seed=o.seed,
+            labels=o.labels,
+            one_to_one=o.one_to_one,
+            work=work,
+            progress=progress,
         )
         extract(found, listing, o.out / "pictures")
         page = found.report(o.out)

@@ -14,6 +14,7 @@
 ``record``          :class:`Record`, and tables of records
 ``machine``         device, threads, memory, versions
 ``tracking``        reports of epochs to a function or a tool
+``trained``         a finished run as an object, saved as one folder
 ``words``           parameters as words of a command line
 ==================  ==================================================================================
 """
@@ -33,18 +34,21 @@ from nclib.runs.machine import cpu_threads
 from nclib.runs.options import Settings
 from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record, collect, find
+from nclib.runs.trained import TrainedModel, load
 
 __all__ = [
     "Experiment",
     "LoadedRun",
     "Record",
     "Settings",
+    "TrainedModel",
     "check_parameters",
     "collect",
     "cpu_threads",
     "epoch_arrays",
     "experiment_of",
     "find",
+    "load",
     "open_run",
     "resolve",
     "run",
