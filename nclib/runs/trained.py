@@ -113,11 +113,11 @@ class TrainedModel:
     def _card(self) -> str:
         s = self.settings
         facts = "\n".join(f"- {name}: {value}" for name, value in s["facts"].items())
+        how = 'import nclib\n\nmodel = nclib.load("this folder")\nmodel.score(region_features, ["a caption"])'
         return (
             f"# {s['model']} trained by {s['method']}\n\nAn image-text retrieval model, made with nclib "
             f"{s['nclib']}.\n\n{facts}\n\nThe recalls are those of the epoch that validation selected, on "
-            'the test split of the data above.\n\n```python\nimport nclib\n\nmodel = nclib.load("this folder")\n'
-            'model.score(region_features, ["a caption"])\n```\n'
+            f"the test split of the data above.\n\n```python\n{how}\n```\n"
         )
 
 
@@ -186,7 +186,7 @@ def _from_run(record: Record, device: str) -> TrainedModel:
 def _from_folder(folder: Path, device: str) -> TrainedModel:
     try:
         settings = json.loads((folder / SETTINGS).read_text("utf8"))
-        chosen = make(METHODS.options(settings["method"]), settings["method_options"])
+        chosen: Any = make(METHODS.options(settings["method"]), settings["method_options"])
         method = METHODS[settings["method"]].factory(chosen)
         weights = checkpoint.load(folder / WEIGHTS)["networks"]
         networks = []
