@@ -1,4 +1,4 @@
-"""Command line: ``nclib run|data|records|list|doctor``.
+"""Command line: ``nclib run|audit|data|records|list|doctor``.
 
 ``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
 answer (an incomplete folder, for example), 2 for a wrong call.
@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,6 +124,71 @@ def _parameters(experiment: Experiment) -> str:
     return "\n".join(lines)
 
 
+# ------------------------------------------------------------------------------------------------ one audit
+
+
+def audit(words: Words) -> int:
+    """Find wrong pairs: a probability for each, their share, proposed partners, and a page to look at.
+
+    PAIRS is a table (CSV, TSV, parquet) with the columns image and caption, a folder of pictures with such a
+    table, WebDataset tars or their folder, an .npz of embeddings, or a data set of the library datasets (a
+    saved folder, or a name in its cache). Without --model and without embeddings a small model is trained on
+    the pairs themselves. The same command continues where it was stopped.
+    """
+    import nclib
+    from nclib.audit import SCORES
+    from nclib.audit.embed import embed
+    from nclib.audit.readers import list_pairs
+    from nclib.audit.show import extract, summary
+
+    scores = ("auto", *SCORES)
+    parser = _parser("audit", audit)
+    parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file, a folder, or a name")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the page and the files")
+    parser.add_argument(
+        "--images", type=Path, metavar="DIR", help="folder of the pictures that a table names"
+    )
+    parser.add_argument("--model", help="CLIP or SigLIP: a folder, or a name in the hub's cache")
+    parser.add_argument("--image-emb", type=Path, metavar="NPY", help="a row per picture or per pair")
+    parser.add_argument("--text-emb", type=Path, metavar="NPY", help="a row per pair")
+    parser.add_argument("--split", help="split of a data set of the library datasets")
+    parser.add_argument(
+        "--score", type=_one_of(scores), default="auto", metavar="SCORE", help=f"one of {', '.join(scores)}"
+    )
+    parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
+    parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")
+    parser.add_argument("--seed", type=int, default=0, help="of training and of planted mismatches")
+    parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, ...")
+    parser.add_argument("--quiet", action="store_true", help="print the page's path only")
+    o = parser.parse_args(words)
+    if o.labels is not None and not o.labels.is_file():
+        raise FileNotFoundError(f"--labels {o.labels}: there is no such file")
+    if o.out.exists() and not o.out.is_dir():
+        raise ValueError(f"--out {o.out} is a file; give a folder")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        listing = list_pairs(
+            o.pairs, folder=o.images, image_emb=o.image_emb, text_emb=o.text_emb, split=o.split
+        )
+        work, progress = o.out / "work", not o.quiet
+        pairs = embed(listing, model=o.model, work=work, seed=o.seed, device=o.device, progress=progress)
+        found = nclib.audit(
+            pairs,
+            score=o.score,
+            seed=o.seed,
+            labels=o.labels,
+            one_to_one=o.one_to_one,
+            work=work,
+            progress=progress,
+        )
+        extract(found, listing, o.out / "pictures")
+        page = found.report(o.out)
+    for warning in said:
+        print(f"note: {warning.message}", file=sys.stderr)
+    print(page if o.quiet else f"{summary(found)}\n\n{page}")
+    return 0
+
+
 # --------------------------------------------------------------------------------- data, catalogues, doctor
 
 
@@ -187,6 +253,7 @@ def doctor(words: Words) -> int:
 
 COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
+    "audit": Command("find the wrong pairs among pictures with captions", audit),
     "data": Command("check or convert the papers' data, prepare photographs", data),
     "records": Command("make recorded runs again and compare", records),
     "list": Command("list methods, models and data", catalogue),
@@ -240,7 +307,8 @@ def main(words: Words | None = None) -> int:
         print(f"nclib: a file is damaged or cut off ({error}); make or fetch it again", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        trains = words[:1] == ["run"]
-        more = "; the same command continues from the last finished epoch" if trains else ""
-        print(f"stopped{more}", file=sys.stderr)
+        continued = {"run": " from the last finished epoch", "audit": ""}
+        more = continued.get(words[0]) if words else None
+        said = "" if more is None else f"; the same command continues{more}"
+        print(f"stopped{said}", file=sys.stderr)
         return INTERRUPTED

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import re
-from collections.abc import Iterable, Mapping
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from nclib.data.row_writer import ConvertError
 
@@ -17,6 +18,9 @@ SPLITS = ("train", "dev", "test")
 # Names of columns that published tables use, in lower case without spaces.
 IMAGE_COLUMNS = ("image", "image_name", "image_id", "filename", "file_name", "file", "path", "photo")
 CAPTION_COLUMNS = ("caption", "comment", "text", "sentence", "raw", "description")
+# Several captions of a row stand in columns that count: caption_0, caption_1, ...
+CAPTION_PATTERN = re.compile(rf"({'|'.join(CAPTION_COLUMNS)})s?([_-]?\d+)?")
+REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are no text
 SPLIT_COLUMNS = ("split", "subset")
 SPLIT_WORDS = {
     "train": "train",
@@ -43,6 +47,139 @@ class CaptionTable:
     split_of: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Table:
+    """Cells of a table, and what is wrong with single rows.
+
+    Parameters
+    ----------
+    columns : dict of str to list of str
+        By name, in lower case with ``_`` for blanks.
+    lines : list of int
+        Line of the file where each row begins, from 1.
+    problems : dict of int to str
+        Reason by row that cannot be trusted: its cells do not fit the header, or were not UTF-8.
+    """
+
+    columns: dict[str, list[str]]
+    lines: list[int]
+    problems: dict[int, str]
+
+    def has(self, known: Iterable[str]) -> bool:
+        """Whether a column has one of the known names."""
+        return not self.columns.keys().isdisjoint(known)
+
+    def column(self, known: Sequence[str], missing: str = "") -> list[str]:
+        """Return the first column with a known name, or raise a ConvertError that begins with ``missing``."""
+        for name in known:
+            if name in self.columns:
+                return self.columns[name]
+        raise ConvertError(f"{missing}: call it {known[0]!r} (columns: {', '.join(self.columns)})")
+
+
+def read_table(path: Path) -> Table:
+    """Read the rows of a table of captions, sound or not.
+
+    Parameters
+    ----------
+    path : Path
+        As for :func:`read_captions`; also separated by semicolons, and in UTF-16 with its mark. A table
+        without header has the columns ``id`` (with ``#0``), ``image`` and ``caption``.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    ConvertError
+        When the file cannot be read, has no header that names captions, or a quotation mark is left open.
+    """
+    text, sound = _decoded(path)
+    header = text.split("\n", 1)[0].lower()
+    separator = next((mark for mark in "\t|,;" if mark in header), "\t")
+    names = [name.strip().strip('"').strip().replace(" ", "_") for name in header.split(separator)]
+    has_header = any(CAPTION_PATTERN.fullmatch(name) for name in names)
+    if not has_header and _is_header(names, separator):
+        raise ConvertError(
+            f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r} (columns in the first line: "
+            f"{', '.join(names)}); a table without header has lines 'picture<TAB>caption'"
+        )
+    table = _with_header(path, text, names, separator) if has_header else _without_header(text)
+    if not sound:
+        for row, cells in enumerate(zip(*table.columns.values(), strict=True)):
+            if REPLACED in "".join(cells):
+                table.problems.setdefault(row, f"line {table.lines[row]}: bytes that are not UTF-8")
+    return table
+
+
+def _decoded(path: Path) -> tuple[str, bool]:
+    """Return the text of a file, and whether all of its bytes are text."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
+    encoding = "utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
+    try:
+        return content.decode(encoding), True
+    except UnicodeDecodeError:
+        return content.decode(encoding, "replace"), False
+
+
+def _with_header(path: Path, text: str, names: list[str], separator: str) -> Table:
+    # "|" tables of the field quote nothing, and their captions hold quotation marks.
+    quotes = separator != "|"
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=separator,
+        quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE,
+        skipinitialspace=True,
+        strict=True,
+    )
+    n = len(names)
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    problems: dict[int, str] = {}
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            if "end of data" in str(error) or "field limit" in str(error):
+                raise ConvertError(f"{path}, line {line}: a quotation mark is left open") from error
+            problems[len(rows)], cells = f"line {line}: misplaced quotation mark", [""]
+        if line == 1:
+            problems.clear()
+        elif cells:
+            if len(cells) > n:
+                problems[len(rows)] = (
+                    f"line {line}: {len(cells)} cells in {n} columns; put captions that contain "
+                    f"{separator!r} into quotation marks"
+                )
+            rows.append([*cells, *[""] * n][:n])
+            lines.append(line)
+    columns = zip(*rows, strict=True) if rows else [()] * n
+    return Table({name: list(found) for name, found in zip(names, columns, strict=True)}, lines, problems)
+
+
+def _without_header(text: str) -> Table:
+    ids, pictures, captions, problems = [], [], [], {}
+    for row, line in enumerate(text.removesuffix("\n").split("\n")):
+        name, tab, caption = line.rstrip("\r").partition("\t")
+        if not tab:
+            problems[row] = (
+                f"line {row + 1}: expected 'picture<TAB>caption', or a header with the columns "
+                "image and caption"
+            )
+        ids.append(name.strip())
+        pictures.append(re.sub(r"#\d+$", "", name.strip()))
+        captions.append(caption)
+    lines = list(range(1, len(ids) + 1))
+    return Table({"id": ids, "image": pictures, "caption": captions}, lines, problems)
+
+
 def read_captions(path: Path) -> CaptionTable:
     """Read a table of captions.
 
@@ -50,8 +187,9 @@ def read_captions(path: Path) -> CaptionTable:
     ----------
     path : Path
         A table with a header whose columns are named ``image`` and ``caption`` (or alike), and ``split`` if
-        there is one, separated by comma, tab or ``|``; or, without header, lines ``picture<TAB>caption``,
-        where a picture may end in ``#0``, ``#1``, ... as in the published ``Flickr8k.token.txt``.
+        there is one, separated by comma, tab, ``|`` or ``;``; or, without header, lines
+        ``picture<TAB>caption``, where a picture may end in ``#0``, ``#1``, ... as in the published
+        ``Flickr8k.token.txt``.
 
     Returns
     -------
@@ -63,33 +201,27 @@ def read_captions(path: Path) -> CaptionTable:
     ConvertError
         When the file is not such a table; the message tells the line.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConvertError(f"{path} is not UTF-8 (byte {error.start})") from None
-    except OSError as error:
-        raise ConvertError(f"{path} cannot be read ({error.strerror})") from error
-    header = text.split("\n", 1)[0].lower()
-    separator = next((mark for mark in "\t|," if mark in header), "\t")
-    names = [name.strip().strip('"').replace(" ", "_") for name in header.split(separator)]
-    has_header = not {*CAPTION_COLUMNS}.isdisjoint(names)
-    if not has_header and _is_header(names, separator):
-        raise ConvertError(
-            f"{path} has no column of captions: call it {CAPTION_COLUMNS[0]!r} (columns in the first line: "
-            f"{', '.join(names)}); a table without header has lines 'picture<TAB>caption'"
-        )
-    rows = _with_header(path, separator) if has_header else _without_header(path, text)
+    table = read_table(path)
+    if table.problems:
+        raise ConvertError(f"{path}, {table.problems[min(table.problems)]}")
+    pictures = table.column(IMAGE_COLUMNS, f"{path} has no column of picture names")
+    texts = table.column(CAPTION_COLUMNS, f"{path} has no column of captions")
+    words = table.column(SPLIT_COLUMNS) if table.has(SPLIT_COLUMNS) else [""] * len(texts)
     captions: dict[str, list[str]] = {}
     split_of: dict[str, str] = {}
     first_row: dict[str, int] = {}
-    for line, picture, caption, split in rows:
+    for line, name, text, word in zip(table.lines, pictures, texts, words, strict=True):
+        picture, caption, split = name.strip(), one_line(text), word.strip().lower()
         if not picture or not caption:
             raise ConvertError(f"{path}, row {line}: the {'caption' if picture else 'picture'} is empty")
+        if split and split not in SPLIT_WORDS:
+            raise ConvertError(f"{path}, row {line}: split {split!r} is not one of {', '.join(SPLIT_WORDS)}")
         captions.setdefault(picture, []).append(caption)
         first_row.setdefault(picture, line)
-        if split and split_of.setdefault(picture, split) != split:
+        if split and split_of.setdefault(picture, SPLIT_WORDS[split]) != SPLIT_WORDS[split]:
             raise ConvertError(
-                f"{path}, row {line}: {picture} is in two splits, {split_of[picture]} and {split}"
+                f"{path}, row {line}: {picture} is in two splits, {split_of[picture]} and "
+                f"{SPLIT_WORDS[split]}"
             )
     if not captions:
         raise ConvertError(f"{path} holds no captions")
@@ -109,55 +241,8 @@ def _is_header(names: list[str], separator: str) -> bool:
     return not {*IMAGE_COLUMNS}.isdisjoint(names) and all(re.fullmatch(r"\w+", name) for name in names)
 
 
-def _with_header(path: Path, separator: str) -> Iterable[tuple[int, str, str, str]]:
-    # "|" tables of the field quote nothing, and their captions hold quotation marks.
-    quoting = csv.QUOTE_NONE if separator == "|" else csv.QUOTE_MINIMAL
-    try:
-        table = pd.read_csv(
-            path,
-            sep=separator,
-            dtype=str,
-            keep_default_na=False,
-            quoting=quoting,
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-        )
-    except ValueError as error:
-        raise ConvertError(f"{path} is not a table: {error}") from error
-    table.columns = [str(name).strip().lower().replace(" ", "_") for name in table.columns]
-
-    def column(known: tuple[str, ...], what: str) -> str:
-        found = [name for name in known if name in table.columns]
-        if not found:
-            raise ConvertError(
-                f"{path} has no column of {what}: call it {known[0]!r} (columns: {', '.join(table.columns)})"
-            )
-        return found[0]
-
-    pictures = table[column(IMAGE_COLUMNS, "picture names")].str.strip()
-    texts = table[column(CAPTION_COLUMNS, "captions")].map(_one_line)
-    found = next((name for name in SPLIT_COLUMNS if name in table.columns), None)
-    words = table[found].str.strip().str.lower() if found else pd.Series("", index=table.index)
-    # Row 1 is the header.
-    for row, word in enumerate(words, 2):
-        if word and word not in SPLIT_WORDS:
-            raise ConvertError(f"{path}, row {row}: split {word!r} is not one of {', '.join(SPLIT_WORDS)}")
-    splits = [SPLIT_WORDS.get(word, "") for word in words]
-    return zip(range(2, len(table) + 2), pictures, texts, splits, strict=True)
-
-
-def _without_header(path: Path, text: str) -> Iterable[tuple[int, str, str, str]]:
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        picture, tab, caption = line.rstrip("\r").partition("\t")
-        if not tab:
-            raise ConvertError(
-                f"{path}, line {number}: expected 'picture<TAB>caption', or a header with the columns "
-                "image and caption"
-            )
-        yield number, re.sub(r"#\d+$", "", picture.strip()), _one_line(caption), ""
-
-
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return a text with every white space as one blank."""
     return " ".join(text.split())
 
 

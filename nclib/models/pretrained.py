@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nclib.common.files import digest
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
@@ -27,7 +28,13 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLIP_COLOURS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """The same for CLIP."""
 
-CLASSES = {"bert": "BertModel", "clip": "CLIPModel", "resnet": "ResNetModel"}
+CLASSES = {
+    "bert": "BertModel",
+    "clip": "CLIPModel",
+    "resnet": "ResNetModel",
+    "siglip": "SiglipModel",
+    "siglip2": "Siglip2Model",
+}
 """Kinds of networks, each named like ``model_type`` in its ``config.json``, and their classes."""
 
 
@@ -56,12 +63,13 @@ def _quietly(library: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
+def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: bool) -> Any:
     """Load a network with all its weights.
 
     Parameters
     ----------
-    kind : {"bert", "clip", "resnet"}
+    kind : str or tuple of str
+        One of ``CLASSES``, or several that will do.
     source, option : str
         Local folder or name in the hub's cache, and the model's option that holds it.
     finetune : bool
@@ -83,16 +91,18 @@ def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
     with _quietly(library):
         try:
             found = library.AutoConfig.from_pretrained(source, local_files_only=True).model_type
-            if found != kind:
-                raise ValueError(f"{given} holds a network of type {found!r}, {kind!r} is needed")
-            model, report = getattr(library, CLASSES[kind]).from_pretrained(
+            kinds = (kind,) if isinstance(kind, str) else kind
+            if found not in kinds:
+                wanted = " or ".join(map(repr, kinds))
+                raise ValueError(f"{given} holds a network of type {found!r}, {wanted} is needed")
+            model, report = getattr(library, CLASSES[found]).from_pretrained(
                 source,
                 local_files_only=True,
                 output_loading_info=True,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # reported below
-                **({} if kind == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}),
-                **({"add_pooling_layer": False} if kind == "bert" else {}),
+                **({} if found == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}),
+                **({"add_pooling_layer": False} if found == "bert" else {}),
             )
         except OSError as error:
             raise ValueError(
@@ -104,8 +114,8 @@ def load(kind: str, source: str, option: str, *, finetune: bool) -> Any:
         raise ValueError(f"{given}: the weight {missing[0]!r} is missing")
     if report["mismatched_keys"]:
         name, *shapes = min(report["mismatched_keys"])
-        there, wanted = map(tuple, shapes)
-        raise ValueError(f"{given}: {name!r} has shape {there}, config.json says {wanted}")
+        there, expected = map(tuple, shapes)
+        raise ValueError(f"{given}: {name!r} has shape {there}, config.json says {expected}")
     return model
 
 
@@ -284,13 +294,15 @@ class CaptionReader(Frozen):
             return torch.where(count > 0, means, sentences[:, None]), sentences
 
 
-def load_tokenizer(source: str, option: str) -> Any:
+def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
     """Load the tokenizer that lies beside a network.
 
     Parameters
     ----------
     source, option : str
         As in :func:`load`.
+    reader : str
+        What needs it, for messages.
 
     Returns
     -------
@@ -302,7 +314,7 @@ def load_tokenizer(source: str, option: str) -> Any:
         If its files or the library are missing.
     """
     library = _transformers(option)
-    missing = ValueError(f"{option}={source!r} has no tokenizer's files, which text_words needs")
+    missing = ValueError(f"{option}={source!r} has no tokenizer's files, which {reader} needs")
     with _quietly(library):
         try:
             found = library.AutoTokenizer.from_pretrained(source, local_files_only=True)
@@ -464,3 +476,75 @@ class PretrainedCells(PictureReader):
                 patches: Tensor = self.tower.post_layernorm(states[:, 1:])
                 return patches
         return states.flatten(2).transpose(1, 2)
+
+
+class TwoTowers:
+    """CLIP or SigLIP as published: pictures and captions as vectors of one space.
+
+    Pictures are prepared and captions cut into pieces as the files beside the weights say.
+
+    Parameters
+    ----------
+    source, option : str
+        Local folder or name in the hub's cache, and the option that holds it, for messages.
+    device : str
+
+    Attributes
+    ----------
+    width : int
+        Numbers of a vector.
+
+    Raises
+    ------
+    ValueError
+        If the library or a file is missing, or the network is of another kind.
+    """
+
+    def __init__(self, source: str, option: str = "model", device: str = "cpu") -> None:
+        library = _transformers(option)
+        self.model = load(("clip", "siglip", "siglip2"), source, option, finetune=False).to(device)
+        self.tokenizer = load_tokenizer(source, option, "reading captions")
+        with _quietly(library):
+            try:
+                self.processor = library.AutoImageProcessor.from_pretrained(source, local_files_only=True)
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"{option}={source!r} has no preprocessor_config.json, which says how to prepare pictures"
+                ) from error
+        self.device = device
+        self.longest = self.model.config.text_config.max_position_embeddings
+        # SigLIP reads captions at their full length, CLIP at any.
+        self.padding: bool | str = True if self.model.config.model_type == "clip" else "max_length"
+        self.width = self.captions(["a"]).shape[1]
+
+    @torch.inference_mode()
+    def pictures(self, pictures: Sequence[Any]) -> Tensor:
+        """Embed pictures (``PIL.Image.Image`` in RGB), float32 (B, width) on the host, not normalised."""
+        given = self.processor(images=list(pictures), return_tensors="pt").to(self.device)
+        return _pooled(self.model.get_image_features(**given))
+
+    @torch.inference_mode()
+    def captions(self, texts: Sequence[str]) -> Tensor:
+        """Embed captions, float32 (C, width) on the host, not normalised; long ones are cut at the end."""
+        given = self.tokenizer(
+            list(texts),
+            padding=self.padding,
+            truncation=True,
+            max_length=self.longest,
+            return_tensors="pt",
+        ).to(self.device)
+        given.pop("token_type_ids", None)
+        if self.padding == "max_length":
+            given.pop("attention_mask", None)  # SigLIP was trained to read the padding
+        return _pooled(self.model.get_text_features(**given))
+
+    def checksum(self) -> str:
+        """Return a digest of the weights."""
+        state = self.model.state_dict()
+        return digest(part for name in sorted(state) for part in (name, state[name].cpu().numpy()))
+
+
+def _pooled(output: Any) -> Tensor:
+    """Return the vectors in an output, whose form depends on the version of the library."""
+    vectors: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+    return vectors.float().cpu()

@@ -14,6 +14,8 @@
 ``record``          :class:`Record`, and tables of records
 ``verify``          records made again and compared
 ``machine``         device, threads, memory, versions
+``tracking``        reports of epochs to a function or a tool
+``trained``         a finished run as an object, saved as one folder
 ``words``           parameters as words of a command line
 ==================  ==================================================================================
 """
@@ -33,18 +35,21 @@ from nclib.runs.machine import cpu_threads
 from nclib.runs.options import Settings
 from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record, collect, find
+from nclib.runs.trained import TrainedModel, load
 
 __all__ = [
     "Experiment",
     "LoadedRun",
     "Record",
     "Settings",
+    "TrainedModel",
     "check_parameters",
     "collect",
     "cpu_threads",
     "epoch_arrays",
     "experiment_of",
     "find",
+    "load",
     "open_run",
     "resolve",
     "run",
@@ -114,6 +119,7 @@ def run(
     threads: int | None = None,
     out: str | PathLike[str] | None = None,
     progress: bool = True,
+    tracker: Any = None,
     **options: Any,
 ) -> Record:
     """Train one method on noisy pairs or noisy labels, test the selected epoch, and leave a record.
@@ -175,6 +181,9 @@ def run(
         Folder for records, checkpoints and arrays.
     progress : bool
         Print one line per epoch, and draw a bar in a terminal.
+    tracker : callable, object or str, optional
+        Told the numbers of each epoch: a function of a dict and the epoch, an object with
+        ``log(dict, step)``, or ``tensorboard``, ``wandb``, ``trackio`` or ``mlflow`` where it is installed.
     **options
         Options of the method; ``nclib run METHOD --help`` lists them.
 
@@ -199,9 +208,9 @@ def run(
     >>> record.noise_rate, record.best_epoch, record.data["train_pairs"]
     (0.4, 1, 200)
     """
-    values = {k: v for k, v in locals().items() if k not in ("method", "options", "progress")}
+    values = {k: v for k, v in locals().items() if k not in ("method", "options", "progress", "tracker")}
     experiment = experiment_of(method)
-    return experiment.run(experiment.resolve(**values, **options), progress)
+    return experiment.run(experiment.resolve(**values, **options), progress, tracker)
 
 
 def resolve(method: str = "l2rm", **values: Any) -> Settings:

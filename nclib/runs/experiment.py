@@ -34,6 +34,7 @@ from nclib.runs.loop import SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import RunOptions, Settings, as_plain
 from nclib.runs.record import PLACES, Record
+from nclib.runs.tracking import check_tracker, follow
 
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds")  # of the curves
 
@@ -269,7 +270,7 @@ class Experiment(ABC, Generic[T, D, N]):
         method = self.methods[self.method].factory
         return [cls.read_data, cls.assemble, cls.evaluate, cls.diagnostics, method, *own]
 
-    def run(self, settings: Settings, progress: bool = True) -> Record:
+    def run(self, settings: Settings, progress: bool = True, tracker: Any = None) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.
 
         A record that is damaged or another run's is set aside with a warning and made again from the
@@ -280,6 +281,7 @@ class Experiment(ABC, Generic[T, D, N]):
         # 2. A sound record of this very run in its folder is the answer.
         # 3. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
         # 4. Another record is set aside; training continues from the checkpoint if there is one.
+        check_tracker(tracker)
         damage = ""
         with (
             processes(settings.run.device, refuse=self.in_one_process) as group,
@@ -307,6 +309,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
                 loaded = self.assemble(settings, dataset, folder, device)
+                if tracker is not None and group.rank == 0:
+                    follow(loaded.trainer, tracker)
                 if damage and group.rank == 0:
                     checkpoint.set_aside(path, damage)
                 loaded.trainer.warnings = said

@@ -27,7 +27,7 @@ class Colours:
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    monkeypatch.setattr(pictures, "_network", lambda device: Colours())
+    monkeypatch.setattr(pictures, "load_network", lambda device: Colours())
     monkeypatch.setattr(pictures, "AXES", 8)
 
 

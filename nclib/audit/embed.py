@@ -1,0 +1,223 @@
+"""Embeddings of pairs: those given, by CLIP or SigLIP, or by a small model trained on the very pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nclib.audit.pairs import Pairs
+from nclib.common.files import cache_folder, digest
+from nclib.data.pictures import load_network, prepared, principal_axes
+from nclib.data.row_writer import write_rows
+
+if TYPE_CHECKING:
+    from nclib.audit.readers import Listing
+
+Array = NDArray[Any]
+Vectors = Callable[[list[Any]], Array]
+
+CHANNELS = 1280  # of the network behind nclib[pictures]
+AXES = 256
+FEATURES = "EfficientNet-Lite0, 224 x 224 pixels, mean of the last map"
+
+
+def embed(
+    listing: Listing,
+    *,
+    model: str | PathLike[str] | None = None,
+    work: str | PathLike[str] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: bool = True,
+) -> Pairs:
+    """Return the pairs of a listing with their embeddings.
+
+    Embeddings in the listing are taken unless a ``model`` is named. Without both, a small model is trained on
+    the pairs, see :func:`nclib.audit.crossfit.crossfit`: on the listing's ``images`` if it has any, else on
+    features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
+    name that changes with pictures, captions and model; a stopped command continues there.
+
+    Parameters
+    ----------
+    listing : Listing
+    model, work, seed, device, progress
+        As in :func:`nclib.audit.readers.read_pairs`.
+
+    Returns
+    -------
+    Pairs
+
+    Raises
+    ------
+    ValueError
+        When pictures or captions are missing, or none can be used; when the model cannot be loaded.
+    ImportError
+        When pictures must be read and the extra ``pictures`` is missing.
+    """
+    if model is None and listing.images is not None and listing.captions is not None:
+        return _pairs(listing, listing.images, listing.captions)
+    if listing.texts is None:
+        raise ValueError("there are no captions to read; give embeddings of pictures and captions")
+    folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"
+    if model is not None:
+        from nclib.models.pretrained import TwoTowers
+
+        towers = TwoTowers(
+            str(Path(model).expanduser()) if Path(model).expanduser().exists() else str(model),
+            "model",
+            device,
+        )
+        stamp = towers.checksum()
+        images = _write(folder, "pictures", _Pictures(listing, towers.pictures, towers.width, stamp))
+        captions = _write(folder, "captions", _Captions(listing, towers.captions, towers.width, stamp))
+        return _pairs(_with_reasons(listing, images), images, captions)
+    if listing.images is not None:
+        features = np.asarray(listing.images, np.float32)
+    else:
+        network = load_network(device)
+
+        @torch.inference_mode()
+        def mean_maps(pictures: list[Any]) -> Array:
+            pixels = torch.from_numpy(np.stack([prepared(p) for p in pictures])).to(device)
+            maps: torch.Tensor = network.extract_features(pixels)  # type: ignore[operator]
+            return maps.mean((2, 3)).cpu().numpy()
+
+        images = _write(folder, "features", _Pictures(listing, mean_maps, CHANNELS, FEATURES))
+        listing = _with_reasons(listing, images)
+        features = _on_axes(images)
+    from nclib.audit.crossfit import crossfit
+
+    assert listing.texts is not None
+    usable = np.asarray(np.isfinite(features).all(axis=1))[listing.image_of]
+    usable[list(listing.problems)] = False
+    made = crossfit(
+        features,
+        listing.texts,
+        listing.image_of,
+        usable,
+        seed=seed,
+        device=device,
+        folder=folder,
+        progress=progress,
+    )
+    return _pairs(listing, *made)
+
+
+def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
+    return Pairs(
+        images,
+        captions,
+        listing.image_of,
+        listing.ids,
+        listing.texts,
+        listing.pictures,
+        listing.problems,
+    )
+
+
+def _on_axes(features: Array) -> Array:
+    """Return features on their principal axes; a picture that could not be read stays zero."""
+    good = features.any(1)
+    n_axes = min(AXES, int(good.sum()), features.shape[1])
+    mean, axes = principal_axes(features[good][:, None], n_axes)
+    result = np.zeros((len(features), n_axes), np.float32)
+    result[good] = (features[good] - mean) @ axes
+    return result
+
+
+def _with_reasons(listing: Listing, images: Array) -> Listing:
+    """Return the listing with the reason of every picture that could not be read: its row is zero."""
+    from nclib.audit.readers import UnreadableError
+
+    assert listing.open is not None
+    problems, reasons = dict(listing.problems), {}
+    for row in np.flatnonzero(~images.any(1)).tolist():
+        try:
+            listing.open(row)
+            reasons[row] = "the picture cannot be read"
+        except UnreadableError as error:
+            reasons[row] = str(error)
+    for row, picture in enumerate(listing.image_of.tolist() if reasons else ()):
+        if picture in reasons:
+            problems.setdefault(row, reasons[picture])
+    if len(problems) == len(listing.ids):
+        reason = next(iter(problems.values()))
+        raise ValueError(f"none of the {len(listing.ids):,} pairs can be used; the first: {reason}")
+    return replace(listing, problems=problems)
+
+
+# -- rows on disk -------------------------------------------------------------------------------------------
+
+
+def _write(folder: Path, name: str, source: _Pictures | _Captions) -> Array:
+    """Return the rows of a source from a file, which is made, or continued where an earlier try stopped."""
+    path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_rows(path, source)
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+class _Pictures:
+    """Vectors of pictures, zero where a picture cannot be read."""
+
+    dtype = np.float32
+
+    def __init__(self, listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> None:
+        if listing.open is None or listing.pictures is None:
+            raise ValueError("there are no pictures to read; give embeddings of pictures and captions")
+        self.listing, self.vectors, self.model = listing, vectors, model
+        self.shape: tuple[int, ...] = (len(listing.pictures), width)
+
+    def read(self, first: int, last: int) -> Array:
+        from nclib.audit.readers import UnreadableError
+
+        assert self.listing.open is not None
+        rows, pictures = [], []
+        for row in range(first, last):
+            try:
+                pictures.append(self.listing.open(row))
+            except UnreadableError:
+                continue
+            rows.append(row - first)
+        result = np.zeros((last - first, *self.shape[1:]), np.float32)
+        if rows:
+            result[rows] = np.asarray(self.vectors(pictures))
+        return result
+
+    def stamp(self) -> str:
+        assert self.listing.pictures is not None
+        return digest([self.model, self.listing.origin, *map(_state, self.listing.pictures)])
+
+
+def _state(name: str) -> str:
+    """Return a picture's name with the size and time of its file, if it is one."""
+    try:
+        found = Path(name).stat()
+    except (OSError, ValueError):  # a URL, or a name that no file can have
+        return name
+    return f"{name} {found.st_size} {found.st_mtime_ns}"
+
+
+class _Captions:
+    """Vectors of captions."""
+
+    dtype = np.float32
+
+    def __init__(self, listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> None:
+        assert listing.texts is not None
+        self.texts, self.vectors, self.model = listing.texts, vectors, model
+        self.shape: tuple[int, ...] = (len(listing.texts), width)
+
+    def read(self, first: int, last: int) -> Array:
+        return np.asarray(self.vectors(self.texts[first:last]), np.float32)
+
+    def stamp(self) -> str:
+        return digest([self.model, *self.texts])

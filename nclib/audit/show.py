@@ -1,0 +1,71 @@
+"""What the command prints of an audit, and the pictures that its page shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from nclib.audit.readers import Listing, UnreadableError
+from nclib.audit.result import Audit
+from nclib.common.files import replacing
+
+SUSPECTS = 200  # pairs on the page
+ASKED = 60
+PRINTED = 5
+WIDTH = 60  # characters of a caption in the terminal
+SIDE = 512  # pixels of a picture taken out of a tar or a data set
+
+
+def summary(audit: Audit) -> str:
+    """Return what an audit found in a few lines: the share of wrong pairs, and the first suspects."""
+    pairs, share = audit.pairs, audit.share
+    lines = [f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
+    if pairs.problems:
+        (reason, n), *_ = Counter(pairs.problems.values()).most_common(1)
+        lines.append(f"{len(pairs.problems):,} could not be judged; most frequent reason ({n:,}): {reason}")
+    lines += [
+        f"about {share.value:.1%} are wrong ({share.low:.1%} to {share.high:.1%}) by the score {audit.score}",
+        audit.assumption,
+        "",
+        "the most suspicious pairs:",
+    ]
+    first = audit.table[audit.table["p_wrong"].notna()].sort_values("rank").head(PRINTED)
+    for row in first.itertuples():
+        lines.append(f"  P(wrong) {row.p_wrong:.2f}  {_plain(row.id)}  {_plain(row.caption)}")
+    return "\n".join(lines)
+
+
+def _plain(text: object) -> str:
+    """Return the beginning of a strange text without what a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "?" for c in str(text))
+    return shown if len(shown) <= WIDTH else f"{shown[: WIDTH - 3]}..."
+
+
+def extract(audit: Audit, listing: Listing, folder: Path) -> None:
+    """Write the pictures that the page shows as files, where they lie in a tar or a data set.
+
+    Their names in ``audit.pairs.pictures`` become the paths of these files, which are numbered: nothing that
+    strangers wrote becomes a file name.
+    """
+    names, opener = audit.pairs.pictures, listing.open
+    if names is None or opener is None:
+        return
+    table = audit.table
+    row_of = {name: row for row, name in enumerate(table["id"])}
+    rows = [*np.argsort(table["rank"].to_numpy())[:SUSPECTS].tolist()]
+    rows += [row_of[name] for name in audit.ask(ASKED)["id"]]
+    rows += [row_of[name] for name in table["partner_id"].iloc[rows] if name in row_of]
+    for picture in dict.fromkeys(audit.pairs.image_of[rows].tolist()):
+        if Path(names[picture]).is_file() or "://" in names[picture]:
+            continue
+        try:
+            found = opener(picture)
+        except UnreadableError:
+            continue
+        found.thumbnail((SIDE, SIDE))
+        path = folder / f"{picture}.jpg"
+        with replacing(path) as file:
+            found.save(file, "JPEG", quality=85)
+        names[picture] = str(path)

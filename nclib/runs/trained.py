@@ -1,0 +1,203 @@
+"""Trained models: a finished run as an object that scores, searches, and is saved as one folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from nclib.common.files import write_atomically
+from nclib.common.options import make
+from nclib.data import Vocabulary
+from nclib.data.dataset import Captions
+from nclib.data.tokeniser import tokenise
+from nclib.methods.base import METHODS
+from nclib.models import Matcher, build
+from nclib.runs import checkpoint
+from nclib.runs.loop import epoch_arrays
+from nclib.runs.machine import choose_device
+from nclib.runs.pairs import PairExperiment
+from nclib.runs.record import Record
+
+Array = NDArray[Any]
+WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = (
+    "model.safetensors",
+    "settings.json",
+    "vocabulary.json",
+    "README.md",
+    "pairs.csv",
+)
+
+
+@dataclass
+class TrainedModel:
+    """The networks of a finished run on pairs, with what they need to read captions.
+
+    Parameters
+    ----------
+    networks : list of Matcher
+        In evaluation mode; scores are the mean of their similarities.
+    vocabulary : Vocabulary
+    settings : dict
+        ``method``, ``method_options``, ``model``, ``model_options``, ``sizes``, and the facts of the card.
+    images : ndarray, (N, R, F), optional
+        Pictures that :meth:`search` looks through: the test split of the run.
+    matched : DataFrame, optional
+        Behind :meth:`pairs`.
+    """
+
+    networks: list[Matcher]
+    vocabulary: Vocabulary
+    settings: dict[str, Any]
+    images: Any = None
+    matched: pd.DataFrame | None = None
+
+    @torch.inference_mode()
+    def score(self, images: Any, captions: str | Sequence[str]) -> Array:
+        """Return the similarities of all pictures with all captions, float32 (pictures, captions).
+
+        ``images`` are region features (pictures, R, F), as the model was trained on; captions are sentences.
+        """
+        texts = [captions] if isinstance(captions, str) else list(captions)
+        x = torch.as_tensor(np.asarray(images), dtype=torch.float32)
+        tokens = Captions(*self.vocabulary.encode_all(texts), self.vocabulary).batch(np.arange(len(texts)))
+        total = torch.zeros(len(x), len(texts))
+        for network in self.networks:
+            encoded = network.encode_captions(tokens.to(network.device))
+            for first in range(0, len(x), 256):
+                seen = network.encode_images(x[first : first + 256].to(network.device))
+                total[first : first + 256] += network.similarity(seen, encoded).float().cpu()
+        return (total / len(self.networks)).numpy()
+
+    def search(self, text: str, images: Any = None, k: int = 10) -> pd.DataFrame:
+        """Return the ``k`` pictures that fit a sentence best: columns ``image``, a row number, and ``score``.
+
+        Without ``images`` those of the run's test split are searched; a ValueError where there are none.
+        """
+        images = self.images if images is None else images
+        if images is None:
+            raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
+        score = self.score(images, text)[:, 0]
+        best = np.argsort(-score, kind="stable")[:k]
+        return pd.DataFrame({"image": best, "score": score[best]})
+
+    def pairs(self) -> pd.DataFrame:
+        """Return the probability of being matched of every training pair, as the run's last epoch had it.
+
+        Columns ``caption`` and ``image``, row numbers of the training split, and ``p_matched``. A ValueError
+        where the method keeps no such probability.
+        """
+        if self.matched is None:
+            raise ValueError(f"the method {self.settings['method']!r} keeps no probability of its pairs")
+        return self.matched
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write weights (safetensors), settings, vocabulary, pairs and a card into a folder; return it."""
+        folder = Path(folder)
+        checkpoint.save(folder / WEIGHTS, {"networks": [net.state_dict() for net in self.networks]})
+        self.vocabulary.to_json(folder / WORDS)
+        write_atomically(folder / SETTINGS, json.dumps(self.settings, indent=1))
+        if self.matched is not None:
+            write_atomically(folder / PAIRS, self.matched.to_csv(index=False))
+        write_atomically(folder / CARD, self._card())
+        return folder
+
+    def _card(self) -> str:
+        s = self.settings
+        facts = "\n".join(f"- {name}: {value}" for name, value in s["facts"].items())
+        how = 'import nclib\n\nmodel = nclib.load("this folder")\nmodel.score(region_features, ["a caption"])'
+        return (
+            f"# {s['model']} trained by {s['method']}\n\nAn image-text retrieval model, made with nclib "
+            f"{s['nclib']}.\n\n{facts}\n\nThe recalls are those of the epoch that validation selected, on "
+            f"the test split of the data above.\n\n```python\n{how}\n```\n"
+        )
+
+
+def load(source: Record | str | PathLike[str], device: str = "cpu") -> TrainedModel:
+    """Load a finished run on pairs, or a folder that :meth:`TrainedModel.save` wrote.
+
+    Parameters
+    ----------
+    source : Record or path
+        A record, its folder, or a saved folder.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    TrainedModel
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        When the folder holds neither, the run was on labels, or a file is damaged.
+    """
+    if isinstance(source, Record):
+        return _from_run(source, device)
+    folder = Path(source).expanduser()
+    if (folder / SETTINGS).is_file():
+        return _from_folder(folder, device)
+    if (folder / "record.json").is_file():
+        return _from_run(Record.load(folder / "record.json"), device)
+    raise FileNotFoundError(
+        f"{folder} holds neither {SETTINGS} of a saved model nor the record.json of a run"
+    )
+
+
+def _from_run(record: Record, device: str) -> TrainedModel:
+    if record.task != "pairs":
+        raise ValueError(f"{record.name} is a run on labels; only runs on pairs load as a model")
+    from nclib import __version__
+
+    loaded = PairExperiment(record.settings["method"]).open_run(record, device)
+    data, kept = loaded.dataset, epoch_arrays(record.folder)
+    named = ("method", "method_options", "model", "model_options")
+    facts = {name: record.settings[name] for name in ("dataset", "mrate", "protocol", "seed", "preset")}
+    facts |= {name: round(value, 1) for name, value in record.metrics["test"].items() if name[-3:-1] == "_r"}
+    settings = {
+        **{name: record.settings[name] for name in named},
+        "sizes": {
+            "feature_dim": data.feature_dim,
+            "vocab_size": data.vocabulary.size,
+            "n_regions": data.n_regions,
+        },
+        # One of the two ways in which the data sets here cut captions.
+        "treebank": len(data.vocabulary.encode("a,b")) > len(data.vocabulary.encode("a")),
+        "nclib": __version__,
+        "facts": {**facts, "run": record.name},
+    }
+    last = next((kept[e] for e in sorted(kept, reverse=True) if "p_clean" in kept[e]), None)
+    matched = None
+    if last is not None:
+        p = np.mean([last[name] for name in ("p_clean", "p_clean_b") if name in last], axis=0)
+        of = loaded.noise.image_of
+        matched = pd.DataFrame({"caption": np.arange(len(of)), "image": of, "p_matched": p})
+    return TrainedModel(loaded.trainer.networks, data.vocabulary, settings, data.test.images[:], matched)
+
+
+def _from_folder(folder: Path, device: str) -> TrainedModel:
+    try:
+        settings = json.loads((folder / SETTINGS).read_text("utf8"))
+        chosen: Any = make(METHODS.options(settings["method"]), settings["method_options"])
+        method = METHODS[settings["method"]].factory(chosen)
+        weights = checkpoint.load(folder / WEIGHTS)["networks"]
+        networks = []
+        with torch.random.fork_rng(devices=[]):
+            for state in weights:
+                plain = build(settings["model"], **settings["sizes"], **(settings["model_options"] or {}))
+                network = method.prepare(plain)
+                network.load_state_dict(state)
+                networks.append(network.to(choose_device(device)).eval())
+        words = Vocabulary.from_json(folder / WORDS, tokenise=tokenise if settings["treebank"] else None)
+    except (KeyError, RuntimeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{folder} is not a folder of a saved model, or damaged ({error})") from error
+    matched = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
+    return TrainedModel(networks, words, settings, None, matched)

@@ -1,0 +1,124 @@
+"""The command ``nclib audit``: from a table to the page, and what it says about mistakes."""
+
+import io
+import json
+import re
+import tarfile
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from nclib.cli import main
+
+N = 120
+
+
+@pytest.fixture
+def material(tmp_path):
+    """A table of 120 pairs of which ten are exchanged, hostile captions, and embeddings of both."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(N, 16)).astype(np.float32)
+    captions = images + 0.3 * rng.normal(size=(N, 16)).astype(np.float32)
+    captions[:10] = captions[9::-1]
+    texts = [f"picture {i}" for i in range(N)]
+    texts[0], texts[1] = "<script>alert(1)</script>", "\x1b[31mred\x1b[0m שלום 👩‍👧 " + "x" * 10_000
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for i in range(N):
+        Image.new("RGB", (6, 6), (2 * i, 0, 0)).save(photos / f"{i}.png")
+    frame = pd.DataFrame({"image": [f"{i}.png" for i in range(N)], "caption": texts})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    np.save(tmp_path / "i.npy", images)
+    np.save(tmp_path / "t.npy", captions)
+    return tmp_path
+
+
+def arguments(folder, *more, pairs="t.csv"):
+    given = ["--image-emb", str(folder / "i.npy"), "--text-emb", str(folder / "t.npy")]
+    photos = ["--images", str(folder / "photos")] if pairs == "t.csv" else []
+    return ["audit", str(folder / pairs), "--out", str(folder / "report"), *photos, *given, *more]
+
+
+def test_from_a_table_to_the_page(material, capsys):
+    assert main(arguments(material)) == 0
+    said = capsys.readouterr().out
+    assert "120 pairs of 120 pictures" in said
+    assert "are wrong (" in said
+    assert "P(wrong)" in said
+    assert "\x1b" not in said  # a caption gives no orders to the terminal
+    assert said.splitlines()[-1] == str(material / "report" / "report.html")
+    page = (material / "report" / "report.html").read_text("utf8")
+    assert "<script>alert(1)" not in page
+    table = pd.read_csv(material / "report" / "pairs.csv", dtype={"id": str})
+    assert len(table) == N
+    suspects = set(table.sort_values("rank")["id"].head(10))
+    assert len(suspects & {f"{i}.png" for i in range(10)}) >= 9
+    settings = json.loads((material / "report" / "audit.json").read_text("utf8"))
+    assert settings["seed"] == 0
+
+
+def test_labels_change_the_probabilities(material, capsys):
+    assert main(arguments(material)) == 0
+    before = pd.read_csv(material / "report" / "pairs.csv").set_index("id")["p_wrong"]
+    rows = [f"{i}.png,{'wrong' if i < 10 else 'right'}" for i in range(40)]
+    (material / "checked.csv").write_text("\n".join(["id,label", *rows]))
+    assert main(arguments(material, "--labels", str(material / "checked.csv"), "--quiet")) == 0
+    after = pd.read_csv(material / "report" / "pairs.csv").set_index("id")["p_wrong"]
+    assert after["3.png"] == 1
+    assert after["30.png"] == 0
+    assert not np.allclose(before, after)
+    assert capsys.readouterr().out.splitlines()[-1] == str(material / "report" / "report.html")
+
+
+def test_pictures_in_a_tar_are_shown_and_nothing_else_is_unpacked(material):
+    with tarfile.open(material / "0.tar", "w") as file:
+        for i in range(N):
+            for kind in ("png", "txt"):
+                content = (
+                    (material / "photos" / f"{i}.png").read_bytes() if kind == "png" else b"a caption %d" % i
+                )
+                info = tarfile.TarInfo(f"../../{i}.{kind}")
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+    assert main(arguments(material, "--quiet", pairs="0.tar")) == 0
+    shown = list((material / "report" / "pictures").iterdir())
+    assert {path.suffix for path in shown} == {".jpg"}
+    assert not list(material.parent.glob("*.png"))
+    assert "data:image/" in (material / "report" / "report.html").read_text("utf8")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--score", "cosin"], "must be one of auto, .*cosine"),
+        (["--labels", "/nowhere.csv"], "--labels /nowhere.csv: there is no such file"),
+        (["--images", "/nowhere"], "/nowhere is not a folder"),
+        (["--image-emb", "/nowhere.npy"], "image_emb: there is no file"),
+        (["--model", "/nowhere"], "model='/nowhere' is neither a folder"),
+    ],
+)
+def test_mistakes_end_in_one_line(material, capsys, more, message):
+    try:
+        status = main(arguments(material, *more))
+    except SystemExit as end:  # of the parser
+        status = end.code
+    assert status == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert re.search(message, last)
+    assert not (material / "report" / "report.html").exists()
+
+
+def test_a_file_is_no_folder_for_the_report(material, capsys):
+    (material / "report").write_text("")
+    assert main(arguments(material)) == 2
+    assert "is a file; give a folder" in capsys.readouterr().err
+
+
+def test_help_names_the_scores(capsys):
+    with pytest.raises(SystemExit):
+        main(["audit", "--help"])
+    said = capsys.readouterr().out
+    for word in ("cosine", "--one-to-one", "--labels", "--model", "--images"):
+        assert word in said

@@ -1,0 +1,242 @@
+"""Embeddings of pairs: those given, by CLIP and SigLIP, and by models trained on the pairs."""
+
+import json
+
+import local_weights
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nclib.audit import crossfit, embed, readers
+from nclib.audit.readers import list_pairs, read_pairs
+from nclib.models.pretrained import TwoTowers
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """Ten pictures with a caption each; one is broken, one is missing, one has no caption."""
+    rng, rows = np.random.default_rng(0), ["image,caption"]
+    for i in range(10):
+        Image.fromarray(rng.integers(0, 255, (20, 16 + i, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+        rows.append(f"{i}.png,a red tea pot number {i}")
+    (tmp_path / "3.png").write_bytes(b"broken")
+    (tmp_path / "5.png").unlink()
+    rows[8] = "7.png,"
+    rows.append(f"9.png,{'a long caption ' * 200}")
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    return tmp_path / "t.csv"
+
+
+def preprocessor(folder, **more):
+    size = {"size": {"shortest_edge": 8}, "crop_size": {"height": 8, "width": 8}}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**size, **more}))
+
+
+@pytest.fixture
+def clip(tmp_path):
+    folder = tmp_path / "clip"
+    local_weights.clip_folder(folder)
+    preprocessor(folder, image_processor_type="CLIPImageProcessor")
+    return folder
+
+
+@pytest.fixture
+def siglip(tmp_path):
+    from transformers import SiglipConfig, SiglipModel
+
+    folder = tmp_path / "siglip"
+    vocabulary = local_weights.clip_vocabulary()
+    tower = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = {
+        "model_type": "siglip",
+        "text_config": {**tower, "vocab_size": len(vocabulary), "max_position_embeddings": 10},
+        "vision_config": {**tower, "image_size": 8, "patch_size": 4},
+    }
+    local_weights.write(
+        folder, config, local_weights.drawn(local_weights.shapes_of(SiglipModel(SiglipConfig(**config))))
+    )
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *local_weights.MERGES]) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CLIPTokenizer"}))
+    preprocessor(folder, image_processor_type="SiglipImageProcessor", size={"height": 8, "width": 8})
+    return folder
+
+
+# -- pretrained ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_rows_are_what_the_model_gives_for_one(kind, photographs, tmp_path, request):
+    folder = request.getfixturevalue(kind)
+    pairs = read_pairs(photographs, model=folder, work=tmp_path / "work")
+    towers = TwoTowers(str(folder))
+    image = Image.open(tmp_path / "4.png").convert("RGB")
+    assert np.allclose(pairs.images[4], towers.pictures([image])[0], atol=1e-5)
+    assert np.allclose(pairs.captions[4], towers.captions([pairs.texts[4]])[0], atol=1e-5)
+    assert pairs.images.shape[1] == towers.width
+    assert pairs.problems == {
+        3: "the file is not a picture",
+        5: "the picture is missing",
+        7: "the caption is empty",
+    }
+
+
+def test_the_adapter_agrees_with_the_library(clip):
+    from transformers import CLIPModel
+
+    model, towers = CLIPModel.from_pretrained(clip).eval(), TwoTowers(str(clip))
+    image = Image.new("RGB", (8, 8), (10, 200, 30))
+    pixels = (
+        torch.tensor([10, 200, 30]) / 255 - torch.tensor([0.48145466, 0.4578275, 0.40821073])
+    ) / torch.tensor([0.26862954, 0.26130258, 0.27577711])
+    with torch.no_grad():
+        expected = model.visual_projection(
+            model.vision_model(pixels[None, :, None, None].expand(1, 3, 8, 8)).pooler_output
+        )
+    assert torch.allclose(towers.pictures([image]), expected, atol=1e-5)
+    short, long = towers.captions(["tea pot", "tea pot " * 50])
+    assert torch.isfinite(long).all()
+    assert torch.allclose(towers.captions(["tea pot"])[0], short, atol=1e-5)  # padding changes nothing
+
+
+def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch):
+    monkeypatch.setattr("nclib.data.row_writer.BLOCK", 4)
+    work, opened = tmp_path / "work", []
+    whole = read_pairs(photographs, model=clip, work=tmp_path / "other")
+    real = readers.open_picture
+
+    def stops(file):
+        opened.append(file.name)
+        if file.name == "6.png" and opened.count("6.png") == 1:
+            raise KeyboardInterrupt
+        return real(file)
+
+    monkeypatch.setattr(readers, "open_picture", stops)
+    with pytest.raises(KeyboardInterrupt):
+        read_pairs(photographs, model=clip, work=work)
+    pairs = read_pairs(photographs, model=clip, work=work)
+    assert opened.count("0.png") == 1
+    assert np.array_equal(pairs.images, whole.images)
+    opened.clear()
+    read_pairs(photographs, model=clip, work=work)
+    assert set(opened) == {"3.png", "5.png"}  # asked again for the reason only
+
+
+def test_a_changed_picture_is_embedded_again(photographs, clip, tmp_path):
+    before = np.array(read_pairs(photographs, model=clip, work=tmp_path / "work").images[0])
+    Image.new("RGB", (30, 30), (1, 2, 3)).save(tmp_path / "0.png")
+    assert not np.allclose(before, read_pairs(photographs, model=clip, work=tmp_path / "work").images[0])
+
+
+def test_mistakes_with_models_are_said(photographs, clip, tmp_path):
+    with pytest.raises(ValueError, match="model='no/where' is neither a folder"):
+        read_pairs(photographs, model="no/where")
+    (clip / "preprocessor_config.json").unlink()
+    with pytest.raises(ValueError, match=r"no preprocessor_config\.json"):
+        read_pairs(photographs, model=clip)
+    bert = tmp_path / "bert"
+    local_weights.bert_folder(bert)
+    with pytest.raises(ValueError, match="'bert', 'clip' or 'siglip' or 'siglip2' is needed"):
+        read_pairs(photographs, model=bert)
+
+
+def test_a_model_replaces_given_embeddings(photographs, clip, tmp_path):
+    given = np.ones((11, 3), np.float32)
+    pairs = read_pairs(photographs, image_emb=given, text_emb=given, model=clip, work=tmp_path / "work")
+    assert pairs.images.shape == (10, 6)
+
+
+# -- trained on the pairs -----------------------------------------------------------------------------------
+
+
+def planted(n, each, seed=0):
+    """Pictures of which each shows two of six things, with captions that name them."""
+    rng = np.random.default_rng(seed)
+    things = np.stack([rng.permutation(6)[:2] for _ in range(n)])
+    features = np.zeros((n, 6), np.float32)
+    np.put_along_axis(features, things, 1, axis=1)
+    features += 0.3 * rng.normal(size=features.shape).astype(np.float32)
+    names = np.array(["dog", "cat", "car", "tree", "boat", "house"])
+    of = np.repeat(np.arange(n), each)
+    return features, [f"a {names[a]} and a {names[b]}" for a, b in things[of]], of
+
+
+def test_no_caption_is_judged_by_a_model_that_knew_it(tmp_path, monkeypatch):
+    features, texts, of = planted(60, 2)
+    monkeypatch.setattr(crossfit, "EPOCHS", 2)
+    trained, real = [], crossfit._trained
+
+    def noted(x, tokens, image_of, rows, *more):
+        trained.append(set(image_of[rows].tolist()))
+        return real(x, tokens, image_of, rows, *more)
+
+    monkeypatch.setattr(crossfit, "_trained", noted)
+    usable = np.ones(len(of), bool)
+    usable[5] = False
+    images, captions = crossfit.crossfit(features, texts, of, usable, folder=tmp_path, progress=False)
+    assert trained[0] | trained[1] == set(range(60))
+    assert not trained[0] & trained[1]
+    by = np.abs(captions.reshape(len(of), crossfit.FOLDS, -1)).sum(2) > 0
+    assert by.sum(1).tolist() == [int(good) for good in usable]
+    for fold, pictures in enumerate(trained):
+        assert not pictures & set(of[by[:, fold]].tolist())
+    again = crossfit.crossfit(features, texts, of, usable, folder=tmp_path, progress=False)
+    assert np.array_equal(images, again[0])
+    assert np.array_equal(captions, again[1])
+
+
+@pytest.mark.slow
+def test_wrong_captions_score_lower_in_every_fold(tmp_path):
+    features, texts, of = planted(300, 1)
+    wrong = np.arange(300) < 60
+    texts[:60] = texts[59::-1]
+    images, captions = crossfit.crossfit(
+        features, texts, of, np.ones(300, bool), folder=tmp_path, progress=False
+    )
+    score = (images[of] * captions).sum(1)
+    fold = np.abs(captions.reshape(300, 2, -1)).sum(2).argmax(1)
+    rng = np.random.default_rng(0)
+    for k in range(2):
+        mine = fold == k
+        assert score[mine & ~wrong].mean() > score[mine & wrong].mean() + 1
+        exchanged = (images[rng.permutation(of[mine])] * captions[mine]).sum(1)
+        assert abs(exchanged.mean()) < 0.25
+        assert 0.75 < exchanged.std() < 1.25  # the same in both folds: their scores can be compared
+
+
+def test_too_few_pictures_to_train_on(tmp_path):
+    features, texts, of = planted(20, 1)
+    with pytest.raises(ValueError, match="20 pictures are too few"):
+        crossfit.crossfit(features, texts, of, np.ones(20, bool), folder=tmp_path)
+
+
+def test_features_of_pictures_without_any_model(tmp_path, monkeypatch):
+    class Colours:
+        """Stands in for the network: mean colours in 1,280 channels."""
+
+        def extract_features(self, pixels):
+            means = torch.nn.functional.adaptive_avg_pool2d(pixels, 7).repeat(1, 427, 1, 1)
+            return means[:, : embed.CHANNELS]
+
+    monkeypatch.setattr(embed, "load_network", lambda device: Colours())
+    monkeypatch.setattr(crossfit, "EPOCHS", 2)
+    rows = ["image,caption"]
+    for i in range(44):
+        Image.new("RGB", (8, 8), (255 * (i % 2), 255 * (i % 3 == 0), 128)).save(tmp_path / f"{i}.png")
+        rows.append(f"{i}.png,{'red' if i % 2 else 'black'} and {'green' if i % 3 == 0 else 'none'}")
+    (tmp_path / "43.png").write_bytes(b"")
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    pairs = read_pairs(tmp_path / "t.csv", work=tmp_path / "work", progress=False)
+    assert pairs.problems == {43: "the file is not a picture"}
+    assert np.isfinite(pairs.images).all()
+    assert not pairs.captions[43].any()
+
+
+def test_texts_and_pictures_are_needed(tmp_path):
+    x = np.eye(50, dtype=np.float32)
+    np.savez(tmp_path / "e.npz", images=x, captions=x)
+    with pytest.raises(ValueError, match="there are no captions to read"):
+        read_pairs(tmp_path / "e.npz", model="anything")
+    listing = list_pairs(tmp_path / "e.npz")
+    assert embed.embed(listing).images.shape == (50, 50)

@@ -1,0 +1,82 @@
+"""A finished run as an object, and as a folder that stands alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+import nclib
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    return nclib.run(
+        "ncr",
+        dataset="planted",
+        model="bow",
+        mrate=0.4,
+        epochs=1,
+        warmup_epochs=1,
+        data_options={"n_train": 40},
+        out=tmp_path_factory.mktemp("runs"),
+        progress=False,
+    )
+
+
+def test_scores_are_those_of_the_run(record):
+    model, opened = nclib.load(record), nclib.open_run(record)
+    test = opened.dataset.test
+    texts = [test.captions.text(i) for i in range(20)]
+    expected = opened.trainer.score(test)[:, :20].numpy()
+    assert np.allclose(model.score(test.images, texts), expected, atol=1e-5)
+    found = model.search(texts[3], k=4)
+    assert found["image"].tolist() == np.argsort(-expected[:, 3])[:4].tolist()
+
+
+def test_pairs_have_the_probabilities_of_the_last_epoch(record):
+    pairs = nclib.load(record.folder).pairs()
+    assert len(pairs) == record.data["train_pairs"]
+    assert pairs["p_matched"].between(0, 1).all()
+    noise = nclib.open_run(record).noise
+    assert pairs["image"].tolist() == noise.image_of.tolist()
+
+
+def test_a_saved_folder_stands_alone(record, tmp_path):
+    model = nclib.load(record)
+    texts = ["concept1a concept2b", "concept3a"]
+    again = nclib.load(model.save(tmp_path / "model"))
+    assert np.array_equal(again.score(model.images, texts), model.score(model.images, texts))
+    assert np.allclose(again.pairs(), model.pairs())
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "bow trained by ncr" in card
+    assert f"{record.metrics['test']['i2t_r1']:.1f}" in card
+    with pytest.raises(ValueError, match="no pictures to search"):
+        again.search("concept1a")
+
+
+def test_what_is_no_model_is_said(record, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"neither settings\.json"):
+        nclib.load(tmp_path)
+    model = nclib.load(record)
+    model.save(tmp_path)
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    (tmp_path / "settings.json").write_text(
+        json.dumps({**settings, "sizes": {**settings["sizes"], "feature_dim": 3}})
+    )
+    with pytest.raises(ValueError, match="not a folder of a saved model, or damaged"):
+        nclib.load(tmp_path)
+
+
+def test_a_method_without_probabilities(tmp_path):
+    record = nclib.run(
+        "plain",
+        dataset="planted",
+        model="bow",
+        epochs=1,
+        warmup_epochs=0,
+        data_options={"n_train": 40},
+        out=tmp_path,
+        progress=False,
+    )
+    with pytest.raises(ValueError, match="'plain' keeps no probability"):
+        nclib.load(record).pairs()
