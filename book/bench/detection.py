@@ -63,17 +63,22 @@ ELSEWHERE: dict[int, Any] = {}  # encoders of GIVEN, by seed
 # ---------------------------------------------------------------------------------- other people's programs
 
 
-def outsiders(options: argparse.Namespace, images: Any, captions: Any, image_of: Any) -> dict[str, Any]:
+def outsiders(
+    options: argparse.Namespace, key: str, images: Any, captions: Any, image_of: Any
+) -> dict[str, Any]:
     """Return suspicion by LEMoN and cleanlab, (M,) each, from a process of their own."""
-    if not options.outside:
-        return {}
-    with tempfile.TemporaryDirectory() as folder:
-        given, found = Path(folder) / "given.npz", Path(folder) / "found.npz"
-        np.savez(given, images=images[image_of], captions=captions)
-        command = [options.outside, __file__, "--worker", str(given), str(found)]
-        command += ["--lemon", options.lemon or ""]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-        return dict(np.load(found))
+
+    def make() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            given, found = Path(folder) / "given.npz", Path(folder) / "found.npz"
+            np.savez(given, images=images[image_of], captions=captions)
+            command = [options.outside, __file__, "--worker", str(given), str(found)]
+            command += ["--lemon", options.lemon or ""]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
+            with np.load(found) as arrays:
+                return dict(arrays)
+
+    return cached(options, f"{key}-outside", make) if options.outside else {}
 
 
 def worker(given: str, found: str, lemon: str) -> None:
@@ -205,18 +210,18 @@ def patterns(found: Any, wrong: Any) -> Row:
     return by_kind
 
 
-def cached(options: argparse.Namespace, name: str, make: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return arrays from the cache, or make and keep them."""
+def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return named arrays from the cache, or make and keep them."""
     if not options.cache:
         return make()
     path = Path(options.cache) / f"{name}.npz"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part.npz")
-        np.savez(part, *make())
+        np.savez(part, **make())
         part.rename(path)
     with np.load(path) as arrays:
-        return tuple(arrays.values())
+        return dict(arrays)
 
 
 def exchange(options: argparse.Namespace) -> list[Row]:
@@ -230,12 +235,13 @@ def exchange(options: argparse.Namespace) -> list[Row]:
             noisy = common.NOISES[noise](found, rate, np.random.default_rng([seed, 4]))
             key = f"{name}-{noise}-{rate}-{seed}-{options.pictures}".replace(", ", "_")
             make = partial(embedded, options, name, found, noisy, seed)
-            images, captions = cached(options, key, make)
-            if options.embed_only:
+            images, captions = cached(options, key, make).values()
+            others = outsiders(options, key, images, captions, noisy.image_of)
+            if options.fill:
                 continue
             about = {"data": name, "noise": noise, "rate": rate, "seed": seed, "pairs": len(noisy.wrong)}
             new = list(audited(images, captions, noisy, seed))
-            for score, value in outsiders(options, images, captions, noisy.image_of).items():
+            for score, value in others.items():
                 new.append({"score": score, **common.measures(value, noisy.wrong)})
             rows += [about | row for row in new]
             print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
@@ -268,19 +274,24 @@ def material(options: argparse.Namespace, name: str, seed: int) -> Any:
     return common.scenes(seed, n, 5, n)
 
 
-def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, seed: int) -> tuple[Any, Any]:
+def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, seed: int) -> dict[str, Any]:
     """Return vectors of the pictures and captions of a case."""
     import audit_common as common
 
     if name != GIVEN:
         epochs = 30 if name == "wikipedia" else 12
-        return common.cross_fitted(found, noisy, epochs=epochs, seed=seed)
+        return named(common.cross_fitted(found, noisy, epochs=epochs, seed=seed))
     if seed not in ELSEWHERE:
         # Photographs that are not audited, with right captions.
         other = common.photographs(options.f8k, seed, 3000, 5, 0, first=3000)
         every = np.arange(len(other.image_of))
         ELSEWHERE[seed] = common.trained(other, other.image_of, every, epochs=10, seed=seed)
-    return common.encode(ELSEWHERE[seed], found, noisy.caption)
+    return named(common.encode(ELSEWHERE[seed], found, noisy.caption))
+
+
+def named(vectors: tuple[Any, Any]) -> dict[str, Any]:
+    """Return vectors of pictures and captions under their names."""
+    return dict(zip(("images", "captions"), vectors, strict=True))
 
 
 def judged(options: argparse.Namespace) -> list[Row]:
@@ -299,13 +310,13 @@ def judged(options: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in range(options.seeds)):
 
-        def make(rate: float = rate, seed: int = seed) -> tuple[Any, Any]:
+        def make(rate: float = rate, seed: int = seed) -> dict[str, Any]:
             claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
             towers = common.trained(found, claimed, np.arange(len(claimed)), epochs=6, seed=seed)
-            return common.encode(towers, test, np.arange(len(test.image_of)))
+            return named(common.encode(towers, test, np.arange(len(test.image_of))))
 
-        images, captions = cached(options, f"test-{rate}-{seed}", make)
-        if not options.embed_only:
+        images, captions = cached(options, f"test-{rate}-{seed}", make).values()
+        if not options.fill:
             new = by_people(options.judgements, images, captions[2::5], seed, rate == 0)
             rows += [{"trained_at": rate, "seed": seed, **row} for row in new]
             print(rate, seed, [(row["of"], row["score"], row.get("auroc")) for row in new], flush=True)
@@ -383,8 +394,8 @@ def posteriors(options: argparse.Namespace) -> list[Row]:
         drawn = Mismatch.draw(found.image_of, rate, seed=0, protocol="images")
         noisy = common.Noisy(drawn.image_of, np.arange(len(drawn)), found.image_of)
         make = partial(common.cross_fitted, found, noisy, epochs=8, seed=0)
-        images, captions = cached(options, f"images-{rate}", make)
-        if not options.embed_only:
+        images, captions = cached(options, f"images-{rate}", lambda make=make: named(make())).values()
+        if not options.fill:
             for row in audited(images, captions, noisy, 0, ["cosine", "auto"]):
                 rows.append({"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn), **row})
                 print(rows[-1], flush=True)
@@ -412,7 +423,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
     parser.add_argument("--outside", help="interpreter with torch, faiss and cleanlab")
     parser.add_argument("--lemon", help="checkout of LEMoN")
-    parser.add_argument("--embed-only", action="store_true", help="fill the cache, write nothing")
+    parser.add_argument("--fill", action="store_true", help="fill the cache only")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -422,7 +433,7 @@ def main() -> None:
     options.pictures, options.seeds = (1000, SEEDS) if options.full else (300, 1)
     began = time.time(), time.process_time()
     rows = PARTS[options.part](options)
-    if options.embed_only:
+    if options.fill:
         return
     from nclib.runs.machine import environment
 
