@@ -8,7 +8,8 @@
 
 The stored results are ``book/results/audit/{exchange,judged,posteriors}.json``. ``DATA`` holds Flickr8K as
 ``nclib data prepare f8k`` leaves it, ``WIKI`` the raw Wikipedia features, ``RAW`` the publisher's judgements
-and lists of names; ``CACHE`` keeps embeddings between calls. ``LEMON`` is a checkout of MLforHealth/LEMoN and
+and lists of names; ``CACHE`` keeps embeddings between calls, and what
+a commit measured. ``LEMON`` is a checkout of MLforHealth/LEMoN and
 ``PYTHON`` an interpreter with torch, faiss and cleanlab; without them their rows are missing.
 
 ``exchange``: pairs of each data set are made wrong in one way (see ``audit_common.NOISES``), embedded, and
@@ -25,8 +26,8 @@ people judged. ``posteriors``: the audit of the very pairs on which recorded run
 P(matched); those numbers are in the records, only the audit's are made here.
 
 Measures: ``audit_common.measures``; ``share_error`` is the estimated minus the true share of wrong pairs,
-``partner`` the share of the wrong pairs whose right picture is here that get it proposed, ``proposed`` the
-share of wrong pairs that get any partner.
+``share_covered`` whether the interval holds it; ``partner`` the share of the ``proposed`` partners that are
+right, ``partner_recall`` the share of the wrong pairs with a right picture here that get it proposed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).parent)]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nclib.common.files import write_atomically
+from nclib.runs.machine import environment
 
 Row = dict[str, Any]
 RATE, SEEDS = 0.2, 3
@@ -164,37 +169,40 @@ def lemon_scores(folder: Path, images: Any, captions: Any) -> Any:
 # ---------------------------------------------------------------------------------------------- the audit
 
 
-def audited(images: Any, captions: Any, noisy: Any, seed: int, scores: Any = None) -> Iterator[Row]:
-    """Audit pairs with every score and with ``auto``; one row of measures each."""
+def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
+    """Return a row of measures for every score, and the audit's own of ``cosine`` and ``auto``."""
     from audit_common import measures
 
     import nclib
     from nclib.audit import SCORES
 
     wrong = noisy.wrong
-    here = wrong & (noisy.right >= 0)
-    for score in scores or (*SCORES, "auto"):
+    rows: list[Row] = []
+    for score in ("cosine", "auto"):
         began = time.process_time()
         found = nclib.audit(
             images=images, captions=captions, image_of=noisy.image_of, score=score, seed=seed, progress=False
         )
         seconds = time.process_time() - began
         table = found.table
-        row = measures(-table["rank"].to_numpy(), wrong, table["p_wrong"].fillna(found.share.value))
-        row_of = {name: k for k, name in enumerate(found.pairs.ids)}
-        partner = np.array([row_of.get(name, -1) for name in table["partner_id"].fillna("")])
-        right = (partner >= 0) & (found.pairs.image_of[partner] == noisy.right)
+        checked = found.check(wrong, noisy.right)
+        row: Row = {"score": score, **measures(-table["rank"].to_numpy(), wrong, table["p_wrong"])}
         row |= {
             "share": found.share.value,
             "share_error": found.share.value - wrong.mean(),
             "share_covered": float(found.share.low <= wrong.mean() <= found.share.high),
-            "proposed": (partner >= 0)[wrong].mean(),
-            "partner": right[here].mean() if here.any() else None,
+            "partner": checked["partner_accuracy"],
+            "partner_recall": checked["partner_recall"],
+            "proposed": checked["n_proposed"],
             "seconds": seconds,
         }
         if score == "auto":
             row |= {"picked": found.score, "patterns": patterns(found, wrong)}
-        yield {"score": score, **row}
+        rows.append(row)
+    for score, function in SCORES.items():
+        if score != "cosine":
+            rows.append({"score": score, **measures(-function(found.pairs, found.neighbours), wrong)})
+    return rows
 
 
 def patterns(found: Any, wrong: Any) -> Row:
@@ -224,12 +232,25 @@ def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, 
         return dict(arrays)
 
 
+def kept(options: argparse.Namespace, name: str, make: Callable[[], list[Row]]) -> list[Row]:
+    """Return rows that this very commit made before, or make and keep them."""
+    commit = environment(torch.device("cpu"))["commit"]
+    if not options.cache or commit.endswith("+"):
+        return make()
+    path = Path(options.cache) / commit / f"{name}.json"
+    if not path.is_file():
+        write_atomically(path, json.dumps(make(), default=float))
+    rows: list[Row] = json.loads(path.read_text("utf8"))
+    return rows
+
+
 def exchange(options: argparse.Namespace) -> list[Row]:
     """Audit every data set with every kind of noise."""
     import audit_common as common
 
     rows: list[Row] = []
-    for name, seed in ((name, seed) for name in cases(options) for seed in range(options.seeds)):
+    seeds = range(options.seeds) if options.seed is None else [options.seed]
+    for name, seed in ((name, seed) for name in cases(options) for seed in seeds):
         found = material(options, name, seed)
         for noise, rate in cases(options)[name]:
             noisy = common.NOISES[noise](found, rate, np.random.default_rng([seed, 4]))
@@ -240,7 +261,7 @@ def exchange(options: argparse.Namespace) -> list[Row]:
             if options.fill:
                 continue
             about = {"data": name, "noise": noise, "rate": rate, "seed": seed, "pairs": len(noisy.wrong)}
-            new = list(audited(images, captions, noisy, seed))
+            new = kept(options, key, partial(audited, images, captions, noisy, seed))
             for score, value in others.items():
                 new.append({"score": score, **common.measures(value, noisy.wrong)})
             rows += [about | row for row in new]
@@ -308,16 +329,18 @@ def judged(options: argparse.Namespace) -> list[Row]:
     whole = data.load("f8k", root=options.f8k)
     found, test = common.everything(whole.train), common.everything(whole.test)
     rows: list[Row] = []
-    for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in range(options.seeds)):
+    seeds = range(options.seeds) if options.seed is None else [options.seed]
+    for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in seeds):
 
-        def make(rate: float = rate, seed: int = seed) -> dict[str, Any]:
+        def encoded(rate: float = rate, seed: int = seed) -> dict[str, Any]:
             claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
             towers = common.trained(found, claimed, np.arange(len(claimed)), epochs=6, seed=seed)
             return named(common.encode(towers, test, np.arange(len(test.image_of))))
 
-        images, captions = cached(options, f"test-{rate}-{seed}", make).values()
+        images, captions = cached(options, f"test-{rate}-{seed}", encoded).values()
         if not options.fill:
-            new = by_people(options.judgements, images, captions[2::5], seed, rate == 0)
+            make = partial(by_people, options.judgements, images, captions[2::5], seed, rate == 0)
+            new = kept(options, f"judged-{rate}-{seed}", make)
             rows += [{"trained_at": rate, "seed": seed, **row} for row in new]
             print(rate, seed, [(row["of"], row["score"], row.get("auroc")) for row in new], flush=True)
     return rows
@@ -355,8 +378,7 @@ def by_people(folder: Path, images: Any, captions: Any, seed: int, clean: bool) 
     # Captions of rejected pairs count as describing no picture that is here: their own may be missing.
     noisy = Noisy(picture[mixed], caption[mixed], np.where(wrong[mixed], -1, picture[mixed]))
     about = {"of": "mixed", "pairs": len(mixed)}
-    scores = None if clean else ["auto"]
-    rows += [about | row for row in audited(images, captions[noisy.caption], noisy, seed, scores)]
+    rows += [about | row for row in audited(images, captions[noisy.caption], noisy, seed)]
     if clean:
         rows.append(first_hundred(published, ids, *truth["crowd"]))
     return rows
@@ -396,9 +418,10 @@ def posteriors(options: argparse.Namespace) -> list[Row]:
         make = partial(common.cross_fitted, found, noisy, epochs=8, seed=0)
         images, captions = cached(options, f"images-{rate}", lambda make=make: named(make())).values()
         if not options.fill:
-            for row in audited(images, captions, noisy, 0, ["cosine", "auto"]):
-                rows.append({"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn), **row})
-                print(rows[-1], flush=True)
+            about = {"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn)}
+            new = kept(options, f"posteriors-{rate}", partial(audited, images, captions, noisy, 0))
+            rows += [about | row for row in new]
+            print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
     return rows
 
 
@@ -417,6 +440,7 @@ def main() -> None:
         "--full", action="store_true", help="1,000 scenes and three seeds in place of 300, one"
     )
     parser.add_argument("--data", nargs="+", help="data sets; all that are there by default")
+    parser.add_argument("--seed", type=int, help="one seed only")
     parser.add_argument("--f8k", type=Path, help="folder of prepared Flickr8K")
     parser.add_argument("--judgements", type=Path, help="folder of Flickr8K's judgements and names")
     parser.add_argument("--wikipedia", type=Path, help="folder of the raw Wikipedia features")
@@ -435,8 +459,6 @@ def main() -> None:
     rows = PARTS[options.part](options)
     if options.fill:
         return
-    from nclib.runs.machine import environment
-
     found = {
         "rows": columns(rows),
         "settings": {

@@ -23,7 +23,7 @@ NEAR = 0.5  # of a caption's statements that hold for a related picture, at leas
 MEASURES = {
     "auroc": "AUROC", "ap": "average precision", "p100": "precision at 100", "recall": "recall, 20 % checked",
     "fpr95": "FPR at 95 % recall", "ece": "calibration error", "share_error": "error of the share",
-    "partner": "partner accuracy",
+    "partner": "partner accuracy", "partner_recall": "partners found",
 }  # fmt: skip
 LOWER = {"fpr95", "ece", "share_error"}
 NOISES = {
