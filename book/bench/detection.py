@@ -68,33 +68,41 @@ ELSEWHERE: dict[int, Any] = {}  # encoders of GIVEN, by seed
 # ---------------------------------------------------------------------------------- other people's programs
 
 
-def outsiders(
-    options: argparse.Namespace, key: str, images: Any, captions: Any, image_of: Any
-) -> dict[str, Any]:
-    """Return suspicion by LEMoN and cleanlab, (M,) each, from a process of their own."""
+def outsiders(options: argparse.Namespace, pairs: dict[str, tuple[Any, Any]]) -> dict[str, dict[str, Any]]:
+    """Return suspicion by LEMoN and cleanlab, (M,) each, by the name of the pairs; a process of its own.
 
-    def make() -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            given, found = Path(folder) / "given.npz", Path(folder) / "found.npz"
-            np.savez(given, images=images[image_of], captions=captions)
-            command = [options.outside, __file__, "--worker", str(given), str(found)]
+    ``pairs`` holds unit vectors of the claimed pictures and of the captions.
+    """
+    if not options.outside:
+        return {name: {} for name in pairs}
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(options.cache or made)
+        missing = [name for name in pairs if not (folder / f"{name}-outside.npz").is_file()]
+        for name in missing:
+            np.savez(Path(made) / f"{name}.npz", images=pairs[name][0], captions=pairs[name][1])
+        if missing:
+            command = [options.outside, __file__, "--worker", made, str(folder.resolve())]
             command += ["--lemon", options.lemon or ""]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
-            with np.load(found) as arrays:
-                return dict(arrays)
-
-    return cached(options, f"{key}-outside", make) if options.outside else {}
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=made)
+        found = {}
+        for name in pairs:
+            with np.load(folder / f"{name}-outside.npz") as arrays:
+                found[name] = dict(arrays)
+    return found
 
 
 def worker(given: str, found: str, lemon: str) -> None:
     """Read unit vectors of pairs, write suspicion: larger is more likely wrong."""
-    arrays = np.load(given)
-    images, captions = (torch.from_numpy(arrays[name]) for name in ("images", "captions"))
-    scores = {"cleanlab, outliers": cleanlab_outliers(images, captions)}
-    scores["cleanlab, labels"] = cleanlab_labels(images.numpy(), captions.numpy())
-    if lemon:
-        scores["LEMoN"] = lemon_scores(Path(lemon), images, captions)
-    np.savez(found, **scores)
+    for path in sorted(Path(given).glob("*.npz")):
+        arrays = np.load(path)
+        images, captions = (torch.from_numpy(arrays[name]) for name in ("images", "captions"))
+        scores = {"cleanlab, outliers": cleanlab_outliers(images, captions)}
+        scores["cleanlab, labels"] = cleanlab_labels(images.numpy(), captions.numpy())
+        if lemon:
+            scores["LEMoN"] = lemon_scores(Path(lemon), images, captions)
+        part = Path(found) / f"{path.stem}-outside.part.npz"
+        np.savez(part, **scores)
+        part.rename(Path(found) / f"{path.stem}-outside.npz")
 
 
 def cleanlab_outliers(images: Any, captions: Any) -> Any:
@@ -249,24 +257,31 @@ def exchange(options: argparse.Namespace) -> list[Row]:
     import audit_common as common
 
     rows: list[Row] = []
-    seeds = range(options.seeds) if options.seed is None else [options.seed]
-    for name, seed in ((name, seed) for name in cases(options) for seed in seeds):
+    for name, seed in ((name, seed) for name in cases(options) for seed in seeds(options)):
         found = material(options, name, seed)
+        made: dict[str, tuple[Row, Any, Any, Any]] = {}
         for noise, rate in cases(options)[name]:
             noisy = common.NOISES[noise](found, rate, np.random.default_rng([seed, 4]))
             key = f"{name}-{noise}-{rate}-{seed}-{options.pictures}".replace(", ", "_")
             make = partial(embedded, options, name, found, noisy, seed)
-            images, captions = cached(options, key, make).values()
-            others = outsiders(options, key, images, captions, noisy.image_of)
+            about = {"data": name, "noise": noise, "rate": rate, "seed": seed, "pairs": len(noisy.wrong)}
+            made[key] = (about, noisy, *cached(options, key, make).values())
+        vectors = {key: (images[n.image_of], captions) for key, (_, n, images, captions) in made.items()}
+        others = outsiders(options, vectors)
+        for key, (about, noisy, images, captions) in made.items():
             if options.fill:
                 continue
-            about = {"data": name, "noise": noise, "rate": rate, "seed": seed, "pairs": len(noisy.wrong)}
             new = kept(options, key, partial(audited, images, captions, noisy, seed))
-            for score, value in others.items():
+            for score, value in others[key].items():
                 new.append({"score": score, **common.measures(value, noisy.wrong)})
             rows += [about | row for row in new]
             print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
     return rows
+
+
+def seeds(options: argparse.Namespace) -> list[int]:
+    """Return the seeds of this call."""
+    return list(range(options.seeds)) if options.seed is None else [options.seed]
 
 
 def cases(options: argparse.Namespace) -> dict[str, list[tuple[str, float]]]:
@@ -329,8 +344,7 @@ def judged(options: argparse.Namespace) -> list[Row]:
     whole = data.load("f8k", root=options.f8k)
     found, test = common.everything(whole.train), common.everything(whole.test)
     rows: list[Row] = []
-    seeds = range(options.seeds) if options.seed is None else [options.seed]
-    for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in seeds):
+    for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in seeds(options)):
 
         def encoded(rate: float = rate, seed: int = seed) -> dict[str, Any]:
             claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
