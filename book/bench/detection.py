@@ -158,15 +158,18 @@ def lemon_scores(folder: Path, images: Any, captions: Any) -> Any:
     for name, content in stubs.items():
         module = sys.modules[name] = ModuleType(name)
         vars(module).update(content)
-    loader = torch.utils.data.DataLoader
-    torch.utils.data.DataLoader = lambda dataset, batch_size, num_workers: loader(dataset, batch_size)  # type: ignore[assignment,misc]
     sys.path.insert(0, str(folder))
+    loader, standard = torch.utils.data.DataLoader, (sys.stdout, sys.stderr)
     with tempfile.TemporaryDirectory() as out:
         sys.argv = ["run_lemon.py", "--output_dir", out, "--dataset", "mscoco", "--clip_model", "biomed_clip"]
         sys.argv.append("--skip_hparam_optim")
-        standard = sys.stdout, sys.stderr  # the script copies both into files
-        runpy.run_path(str(folder / "run_lemon.py"), run_name="__main__")
-        sys.stdout, sys.stderr = standard
+        # No worker processes; and the script copies what it prints into files.
+        torch.utils.data.DataLoader = lambda dataset, batch_size, num_workers: loader(dataset, batch_size)  # type: ignore[assignment,misc]
+        try:
+            runpy.run_path(str(folder / "run_lemon.py"), run_name="__main__")
+        finally:
+            torch.utils.data.DataLoader = loader  # type: ignore[misc]
+            sys.stdout, sys.stderr = standard
         with open(Path(out) / "res.pkl", "rb") as file:
             frame = pickle.load(file)["df"]
     from lib.metrics.utils import calc_scores_given_hparams_vectorized
