@@ -246,7 +246,7 @@ def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, 
 def kept(options: argparse.Namespace, name: str, make: Callable[[], list[Row]]) -> list[Row]:
     """Return rows that this very commit made before, or make and keep them."""
     commit = environment(torch.device("cpu"))["commit"]
-    if not options.cache or commit.endswith("+"):
+    if not options.cache or commit == "unknown" or commit.endswith("+"):
         return make()
     path = Path(options.cache) / commit / f"{name}.json"
     if not path.is_file():

@@ -78,7 +78,7 @@ def example(record: Any, mrate: float, protocol: str, seed: int) -> Example:
     Example
     """
     run = nclib.open_run(record)
-    split, model = run.dataset.test, run.trainer.models[0]
+    split, model = run.dataset.test, run.trainer.networks[0]
     with torch.no_grad():
         images = model.encode_images(split.features(np.arange(split.n_images))).vectors
         captions = model.encode_captions(split.captions.batch(np.arange(split.n_captions))).vectors
