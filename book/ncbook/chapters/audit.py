@@ -136,25 +136,25 @@ def histogram(audit: Any) -> Figure:
     return figure
 
 
-def suspects(audit: Any, found: Example, n: int = 6) -> Figure:
-    """Draw the most suspicious pairs, and beside each the picture that is proposed for its caption."""
-    rows = audit.table.sort_values("rank").head(n)
+def suspects(audit: Any, found: Example, n: int = 4) -> Figure:
+    """Draw the most suspicious pairs, and beside each the picture that fits its caption best."""
+    best = audit.partners(1)
+    best = best[best["direction"] == "picture of caption"].set_index("id")
     row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
     shown, texts = [], []
-    for number, pair in rows.iterrows():
-        wrong = found.wrong[number]
-        colour = plots.MISMATCHED if wrong else plots.MATCHED
+    for number, pair in audit.table.sort_values("rank").head(n).iterrows():
+        wrong = bool(found.wrong[number])
         said = f"P(wrong) {pair['p_wrong']:.2f}, {'planted' if wrong else 'not planted'}"
         shown.append(int(found.image_of[number]))
-        texts.append([(pair["caption"], plots.NEUTRAL), (said, colour)])
-        partner = row_of.get(pair["partner_id"])
-        if partner is not None:
-            image = int(found.image_of[partner])
-            right = image == found.split.image_of[number]
+        texts.append([(pair["caption"], plots.NEUTRAL), (said, plots.MISMATCHED if wrong else plots.MATCHED)])
+        if pair["id"] in best.index:
+            partner = best.loc[pair["id"]]
+            image = int(found.image_of[row_of[partner["partner_id"]]])
+            own = image == found.split.image_of[number]
+            kind = "proposed" if partner["proposed"] else "best, not proposed"
             shown.append(image)
-            texts.append([("proposed for the caption on its left", plots.NEUTRAL),
-                          ("its own picture" if right else "another picture",
-                           plots.MATCHED if right else plots.MISMATCHED)])  # fmt: skip
+            texts.append([(kind, plots.NEUTRAL), ("the caption's own picture" if own else "another picture",
+                                                  plots.MATCHED if own else plots.MISMATCHED)])  # fmt: skip
     return plots.captioned_pictures(found.split, shown, texts)
 
 
