@@ -56,8 +56,14 @@ class Example:
 
     def audit(self, seed: int) -> Any:
         """Return the audit of these pairs."""
-        arrays = {"images": self.images, "captions": self.captions, "image_of": self.image_of}
-        return nclib.audit(**arrays, texts=self.texts, seed=seed, progress=False)
+        return nclib.audit(
+            images=self.images,
+            captions=self.captions,
+            image_of=self.image_of,
+            texts=self.texts,
+            seed=seed,
+            progress=False,
+        )
 
 
 def example(record: Any, mrate: float, protocol: str, seed: int) -> Example:
