@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
 from nclib.audit.pairs import Pairs, blocks
+from nclib.common.files import digest, replacing
 
 Array = NDArray[Any]
 #: Rows of a tile of the matrix of cosines: 2048 x 8192 float32 are 64 MB.
 ROWS, COLUMNS = 2048, 8192
+#: Seconds between two states of the search on disk.
+SAVE_EVERY = 60.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,17 @@ class Neighbours:
     similar_caption_cosines: Array
 
 
-def find_neighbours(pairs: Pairs, k: int = 32, similar: int = 8, *, progress: bool = True) -> Neighbours:
-    """Find the exact nearest neighbours of all pictures and captions.
+def find_neighbours(
+    pairs: Pairs,
+    k: int = 32,
+    similar: int = 8,
+    *,
+    work: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> Neighbours:
+    """Find the exact nearest neighbours of all pictures and captions, tile by tile.
+
+    Memory: the lists, 8 (M + N) (k + similar) bytes, and tiles of at most 64 MB.
 
     Parameters
     ----------
@@ -56,18 +72,28 @@ def find_neighbours(pairs: Pairs, k: int = 32, similar: int = 8, *, progress: bo
         Pictures per caption and captions per picture.
     similar : int
         Pictures per picture and captions per caption.
+    work : path, optional
+        Folder for the lists so far, once a minute; called again with the same pairs, the search goes on.
     progress : bool
         Show a bar on a terminal.
     """
+    if k < 1 or similar < 1:
+        raise ValueError(f"neighbour lists must hold at least 1 item, got k={k} and similar={similar}")
     images, captions = (pairs.unit_images, pairs.usable_images), (pairs.unit_captions, pairs.usable)
+    files: list[Path | None] = [None] * 3
+    if work is not None:
+        key = digest([pairs.images, pairs.captions, pairs.usable, str((k, similar, ROWS))])[:16]
+        files = [Path(work) / f"neighbours-{key}-{i}.npz" for i in range(3)]
     return Neighbours(
-        *_both_ways(captions, images, k, "neighbours", progress),
-        *_both_ways(images, None, similar, "similar pictures", progress),
-        *_both_ways(captions, None, similar, "similar captions", progress),
+        *_both_ways(captions, images, k, "neighbours", progress, files[0]),
+        *_both_ways(images, None, similar, "similar pictures", progress, files[1]),
+        *_both_ways(captions, None, similar, "similar captions", progress, files[2]),
     )
 
 
-def _both_ways(left: Any, right: Any, k: int, name: str, progress: bool) -> tuple[Array, ...]:
+def _both_ways(
+    left: Any, right: Any, k: int, name: str, progress: bool, file: Path | None
+) -> tuple[Array, ...]:
     """Return ids and cosines, (rows, k), of the nearest ``right`` of every ``left``, and the other way round.
 
     With ``right`` None, of the nearest other ``left``.
@@ -78,23 +104,45 @@ def _both_ways(left: Any, right: Any, k: int, name: str, progress: bool) -> tupl
     (rows_of, rows_ok), (cols_of, cols_ok) = left, left if own else right
     n, m = len(rows_ok), len(cols_ok)
     by_row = _Best(n, k)
-    by_column = by_row if own else _Best(m, k)
-    size = COLUMNS if not own else ROWS
-    with tqdm(total=n, desc=name, unit="row", disable=None if progress else True, leave=False) as bar:
+    lists = [by_row] if own else [by_row, _Best(m, k)]
+    done = _resume(file, lists)
+    saved = time.monotonic()
+    with tqdm(
+        total=n, initial=done, desc=name, unit="row", disable=None if progress else True, leave=False
+    ) as bar:
         for a in blocks(n, ROWS):
+            if a.start < done:
+                continue
             x = rows_of(a)
-            for b in blocks(m, size):
+            for b in blocks(m, ROWS if own else COLUMNS):
                 if own and b.start < a.start:
                     continue
-                tile = x @ (x if own and a == b else cols_of(b)).T
+                diagonal = own and a == b
+                tile = x @ (x if diagonal else cols_of(b)).T
                 tile.masked_fill_(torch.from_numpy(~(rows_ok[a][:, None] & cols_ok[b])), -torch.inf)
-                if own and a == b:
+                if diagonal:
                     tile.fill_diagonal_(-torch.inf)
                 by_row.update(a, tile, b.start)
-                if not (own and a == b):
-                    by_column.update(b, tile.T, a.start)
+                if not diagonal:
+                    lists[-1].update(b, tile.T, a.start)
             bar.update(a.stop - a.start)
-    return (*by_row.arrays(),) if own else (*by_row.arrays(), *by_column.arrays())
+            if file is not None and (a.stop == n or time.monotonic() - saved >= SAVE_EVERY):
+                arrays = [array for one in lists for array in one.arrays()]
+                with replacing(file) as out:
+                    np.savez(out, np.array(a.stop), *arrays)
+                saved = time.monotonic()
+    return tuple(array for one in lists for array in one.arrays())
+
+
+def _resume(file: Path | None, lists: list[_Best]) -> int:
+    """Fill the lists from a file and return the number of rows that are done; 0 without a file."""
+    if file is None or not file.is_file():
+        return 0
+    with np.load(file, allow_pickle=False) as saved:
+        done, *arrays = (saved[f"arr_{i}"] for i in range(1 + 2 * len(lists)))
+    for one, ids, cosines in zip(lists, arrays[::2], arrays[1::2], strict=True):
+        one.ids, one.cosines = torch.from_numpy(ids), torch.from_numpy(cosines)
+    return int(done)
 
 
 class _Best:
@@ -115,3 +163,211 @@ class _Best:
 
     def arrays(self) -> tuple[Array, Array]:
         return self.ids.numpy(), self.cosines.numpy()
+
+
+# ------------------------------------------------------------------------------ sparse partial transport
+
+
+@dataclass(frozen=True)
+class Plan:
+    r"""Sparse plan :math:`P_e = \exp(s_e / \epsilon + r_{row} + c_{col})` and how well it is solved.
+
+    Parameters
+    ----------
+    mass : ndarray, (E,)
+        Moved along every edge.
+    rows, columns : ndarray, (n,), (m,)
+        Potentials; the scalar one of the total mass is part of ``rows``.
+    violation : float
+        Largest of the excess of row sums, of column sums and the error of the total, over the mass.
+    gap : float
+        Objective minus the bound from the potentials, over the mass and :math:`\epsilon`.
+    iterations : int
+    """
+
+    mass: NDArray[np.float64]
+    rows: NDArray[np.float64]
+    columns: NDArray[np.float64]
+    violation: float
+    gap: float
+    iterations: int
+
+
+def solve_plan(
+    row: Array,
+    column: Array,
+    value: Array,
+    supply: Array,
+    demand: Array,
+    mass: float,
+    reg: float,
+    *,
+    tol: float = 1e-4,
+    max_iter: int = 500,
+) -> Plan:
+    r"""Solve entropic partial transport over a list of edges.
+
+    Maximises :math:`\sum_e P_e s_e - \epsilon P_e (\log P_e - 1)` where row sums are at most ``supply``,
+    column sums at most ``demand``, and exactly ``mass`` moves: ``formulation="capped"`` of
+    :func:`nclib.ot.partial_sinkhorn`, on edges in place of a matrix.
+
+    Parameters
+    ----------
+    row, column : ndarray of int, (E,)
+        Ends of the edges, each pair of ends once.
+    value : ndarray, (E,)
+        Score of every edge.
+    supply, demand : ndarray, (n,), (m,)
+    mass : float
+        Lowered to what all supplies or all demands with an edge can carry.
+    reg : float
+        :math:`\epsilon`, in the unit of the scores.
+    tol : float
+        Largest violation, relative to the mass.
+    """
+    # Ascent of the dual, one block after the other: row potentials, column potentials (both at most 0), and
+    # the potential of the total; with K = exp(s / reg) these are scalings u, v <= 1 and w.
+    n, m = len(supply), len(demand)
+    kernel = np.exp((value - value.max()) / reg) if len(value) else np.zeros(0)
+    reach = min(supply[np.unique(row)].sum(), demand[np.unique(column)].sum()) if len(value) else 0.0
+    mass = min(mass, 0.999 * reach)
+    u, v, w = np.ones(n), np.ones(m), 1.0
+    violation, step = np.inf, 0
+    if mass <= 0:
+        return Plan(np.zeros(len(row)), np.full(n, -np.inf), np.zeros(m), 0.0, 0.0, 0)
+    for step in range(1, max_iter + 1):
+        by_row = np.bincount(row, kernel * v[column], n)
+        w = mass / (u @ by_row)
+        u = np.minimum(1.0, supply / np.maximum(w * by_row, 1e-300))
+        by_column = np.bincount(column, kernel * u[row], m)
+        v = np.minimum(1.0, demand / np.maximum(w * by_column, 1e-300))
+        if step % 10 == 0 or step == max_iter:
+            moved = w * kernel * u[row] * v[column]
+            over = np.maximum(np.bincount(row, moved, n) - supply, 0).sum()
+            over_columns = np.maximum(np.bincount(column, moved, m) - demand, 0).sum()
+            violation = max(over, over_columns, abs(moved.sum() - mass)) / mass
+            if violation < tol:
+                break
+    moved = w * kernel * u[row] * v[column]
+    log_u, log_v = np.log(np.maximum(u, 1e-300)), np.log(np.maximum(v, 1e-300))
+    constant = np.log(w) - value.max() / reg
+    # Objective and its upper bound, both over reg: the bound takes each constraint at its price.
+    spent = moved[moved > 0]
+    objective = (moved @ value) / reg - (spent * (np.log(spent) - 1)).sum()
+    bound = moved.sum() - supply @ log_u - demand @ log_v - mass * constant
+    return Plan(moved, log_u + constant, log_v, float(violation), float((bound - objective) / mass), step)
+
+
+def candidate_edges(
+    pairs: Pairs, neighbours: Neighbours, k: int = 16, *, given: bool = False
+) -> tuple[Array, Array, Array]:
+    """Return caption rows, picture rows and cosines of the ``k`` nearest both ways, (E,) each, no edge twice.
+
+    With ``given``, of all given pairs too.
+    """
+    n = pairs.n_images
+    keys, values = [], []
+    for ids, cosines, by_caption in (
+        (neighbours.pictures[:, :k], neighbours.picture_cosines[:, :k], True),
+        (neighbours.captions[:, :k], neighbours.caption_cosines[:, :k], False),
+    ):
+        good = ids >= 0
+        own = np.nonzero(good)[0]
+        other = ids[good].astype(np.int64)
+        keys.append(own * n + other if by_caption else other * n + own)
+        values.append(cosines[good])
+    if given:
+        rows = np.flatnonzero(pairs.usable)
+        keys.append(rows * n + pairs.image_of[rows])
+        for part in blocks(len(rows)):
+            x, y = pairs.unit_images(pairs.image_of[rows[part]]), pairs.unit_captions(rows[part])
+            values.append(torch.linalg.vecdot(x, y).numpy())
+    key, first = np.unique(np.concatenate(keys), return_index=True)
+    return key // n, key % n, np.concatenate(values)[first].astype(np.float64)
+
+
+def temperature(neighbours: Neighbours) -> float:
+    """Return a regularisation on the scale of the lists: half the median mean excess over the last cosine."""
+    top = neighbours.picture_cosines
+    known = np.isfinite(top)
+    top = np.where(known, top, np.nan)[known.sum(1) > 1]
+    return max(1e-3, float(np.median(np.nanmean(top, 1) - np.nanmin(top, 1))) / 2) if len(top) else 0.01
+
+
+# ---------------------------------------------------------------------------------- proposed partners
+
+#: Captions less likely to be wrong take no part in the search; margin of a caption with one candidate.
+TAKES_PART, LONE = 0.02, 20.0
+
+
+@dataclass(frozen=True)
+class Partners:
+    """Plan between captions that may be wrong and the pictures near them.
+
+    Parameters
+    ----------
+    row, column, mass : ndarray, (E,)
+        Caption, picture and the part of the caption's free mass on every edge.
+    image : ndarray of int64, (M,)
+        Picture with the largest mass for every caption, -1 where there is none.
+    best_mass, margin : ndarray, (M,)
+        Part of the caption's free mass that goes there, and the log ratio to the second largest.
+    plan : Plan
+    """
+
+    row: Array
+    column: Array
+    mass: NDArray[np.float64]
+    image: NDArray[np.int64]
+    best_mass: NDArray[np.float64]
+    margin: NDArray[np.float64]
+    plan: Plan
+
+
+def find_partners(
+    pairs: Pairs,
+    image_of: NDArray[np.int64],
+    edges: tuple[Array, Array, Array],
+    p_wrong: NDArray[np.float64],
+    reg: float,
+    *,
+    one_to_one: bool = False,
+) -> Partners:
+    """Move the expected wrong captions to other pictures by sparse partial transport.
+
+    A caption has the free mass P(wrong). A picture has as many free places as its captions have free mass;
+    unless ``one_to_one``, every picture also has room for one caption more. All expected wrong captions
+    move, along ``edges`` (captions, pictures, cosines) other than the given pairs.
+    """
+    m = len(image_of)
+    supply = np.where(np.isnan(p_wrong) | (p_wrong < TAKES_PART), 0.0, p_wrong)
+    room = np.bincount(image_of, supply, pairs.n_images) + (0.0 if one_to_one else 1.0)
+    if one_to_one:
+        room += (np.bincount(image_of, minlength=pairs.n_images) == 0) & pairs.usable_images
+    row, column, value = edges
+    free = (supply[row] > 0) & (room[column] > 0) & (image_of[row] != column)
+    row, column, value = row[free], column[free], value[free]
+    plan = solve_plan(row, column, value, supply, room, float(supply.sum()), reg)
+    part = plan.mass / np.maximum(supply[row], TAKES_PART)
+    # The two largest of every caption: edges in ascending order of mass within their caption.
+    order = np.lexsort((plan.mass, row))
+    ordered = row[order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(row) else np.zeros(0, np.int64)
+    image, best, margin = np.full(m, -1), np.zeros(m), np.zeros(m)
+    own, top = ordered[last], order[last]
+    image[own], best[own] = column[top], part[top]
+    second = (last > 0) & (ordered[last - 1] == own)
+    log = np.log(np.maximum(plan.mass, 1e-300))
+    margin[own] = np.where(second, log[top] - log[order[last - 1]], LONE).clip(0, LONE)
+    return Partners(row, column, part, image, best, margin, plan)
+
+
+def margin_level(margin: NDArray[Any], right: NDArray[np.bool_], accuracy: float) -> tuple[float, float]:
+    """Return the least margin from which on ``accuracy`` of the proposals are right, and the share that is.
+
+    (inf, NaN) when no margin with at least 20 proposals reaches it.
+    """
+    order = np.argsort(-margin, kind="stable")
+    share = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+    good = np.flatnonzero((share >= accuracy) & (np.arange(1, len(order) + 1) >= 20))
+    return (float(margin[order[good[-1]]]), float(share[good[-1]])) if len(good) else (np.inf, np.nan)

@@ -1,22 +1,40 @@
-"""Scores of fit between a caption and a picture; larger fits better."""
+r"""Scores of fit between captions and pictures; larger fits better.
+
+Every score is a function ``f(pairs, neighbours, captions=None, images=None)`` that returns float32, (Q,), for
+the caption rows ``captions`` with the picture rows ``images``; by default for the given pairs, (M,). So
+exchanged pairs are scored exactly as given ones are. Symbols: :math:`x_i` picture, :math:`y_j` caption, of
+unit length; :math:`d(a, b) = 1 - \cos(a, b)`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
 
 from nclib.audit.pairs import Indices, Pairs, blocks
-from nclib.audit.partners import Neighbours
+from nclib.audit.partners import Neighbours, candidate_edges, solve_plan, temperature
+from nclib.noise import rank_correspondence
 
 Scores = NDArray[np.float32]
-#: ``f(pairs, neighbours, captions=None, images=None)``: scores of these captions with these pictures, (Q,);
-#: by default of the given pairs, (M,).
 Score = Callable[..., Scores]
 SCORES: dict[str, Score] = {}
+
+#: LEMoN's number of neighbours, weights of the two neighbour terms, and decay with distance and disagreement.
+K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
+#: Captions of one picture that take part in the neighbour term.
+SIBLINGS = 8
+#: Anchors of the rank correlation.
+ANCHORS = 128
+#: Share of the captions that the plan of the score "transport" moves.
+MOVED = 0.9
 
 
 def score(name: str) -> Callable[[Score], Score]:
@@ -29,10 +47,17 @@ def score(name: str) -> Callable[[Score], Score]:
     return add
 
 
-def _queries(pairs: Pairs, captions: Indices | None, images: Indices | None) -> tuple[Any, Any]:
+def _queries(pairs: Pairs, captions: Indices | None, images: Indices | None) -> tuple[Indices, Indices]:
     if captions is None:
-        return np.arange(len(pairs)), pairs.image_of
+        captions = np.arange(len(pairs))
     return captions, pairs.image_of[captions] if images is None else images
+
+
+def _units(
+    pairs: Pairs, captions: Indices, images: Indices, size: int = 4096
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    for part in blocks(len(captions), size):
+        yield part, pairs.unit_images(images[part]), pairs.unit_captions(captions[part])
 
 
 @score("cosine")
@@ -42,7 +67,187 @@ def cosine(
     r"""Cosine of the two embeddings, :math:`\cos(x_i, y_j)`."""
     rows, of = _queries(pairs, captions, images)
     out = np.empty(len(rows), np.float32)
-    for part in blocks(len(rows)):
-        x, y = pairs.unit_images(of[part]), pairs.unit_captions(rows[part])
+    for part, x, y in _units(pairs, rows, of):
         out[part] = torch.linalg.vecdot(x, y).numpy()
     return out
+
+
+@score("centred")
+def centred(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    r"""Cosine after the mean of each modality is taken off, :math:`\cos(x_i - \bar x, y_j - \bar y)`.
+
+    Random pairs then have a mean cosine near 0, the boundary that OSA (arXiv 2410.01944) estimates as
+    :math:`\beta`, here from the pairs themselves. OSA's weight :math:`s^2 (1 - s)` of the excess
+    :math:`s > 0` orders pairs up to :math:`s = 2/3` as :math:`s` does.
+    """
+    rows, of = _queries(pairs, captions, images)
+    mean_x, mean_y = _mean(pairs.unit_images, pairs.n_images), _mean(pairs.unit_captions, len(pairs))
+    out = np.empty(len(rows), np.float32)
+    for part, x, y in _units(pairs, rows, of):
+        out[part] = torch.cosine_similarity(x - mean_x, y - mean_y).numpy()
+    return out
+
+
+@score("neighbours")
+def neighbour_disagreement(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    r"""Disagreement with the pairs of neighbours, negative (LEMoN, Zhang et al., ICML 2025).
+
+    .. math:: -d(x_i, y_j) - \frac{\beta}{k} \sum_n d(y_j, y_n) e^{-\tau_1 d(x_i, x_n) - \tau_2 d(x_n, y_n)}
+        - \frac{\gamma}{k} \sum_m d(x_i, x_m) e^{-\tau_1 d(y_j, y_m) - \tau_2 d(x_m, y_m)}
+
+    over the pairs n of pictures near :math:`x_i` and the pairs m of captions near :math:`y_j`, without the
+    pair itself; pairs of the picture itself, which have distance 0, count among the n. The first sum is a
+    mean over all pairs of the k nearest pictures.
+    """
+    rows, of = _queries(pairs, captions, images)
+    fit = cosine(pairs, neighbours)
+    trust = np.where(pairs.usable, np.exp(-TAU_PAIR * (1 - fit)), 0).astype(np.float32)
+    claims = _captions_of(pairs)
+    out = np.empty(len(rows), np.float32)
+    for part, x, y in _units(pairs, rows, of, 1024):
+        i, j = of[part], rows[part]
+        # Picture side: (B, k + 1, c) pairs; caption j itself may be among them, and counts as none.
+        near = np.concatenate([i[:, None], neighbours.similar_images[i, :K]], 1)
+        near_d = np.concatenate([np.zeros((len(i), 1)), 1 - neighbours.similar_image_cosines[i, :K]], 1)
+        n = np.where(near[..., None] < 0, -1, claims[near])
+        known = (n >= 0) & (n != j[:, None, None])
+        weight = np.where(known, trust[n] * np.exp(-TAU_NEAR * near_d.clip(0, 2))[..., None], 0)
+        far = 1 - torch.einsum("bd,bncd->bnc", y, _take(pairs.unit_captions, n)).numpy()
+        by_image = (weight * far).sum((1, 2)) / known.sum((1, 2)).clip(1)
+        # Caption side: (B, k) pairs.
+        m = neighbours.similar_captions[j, :K]
+        close = 1 - neighbours.similar_caption_cosines[j, :K].clip(-1, 1)
+        weight = np.where(m >= 0, trust[m] * np.exp(-TAU_NEAR * close), 0)
+        far = 1 - torch.einsum("bd,bmd->bm", x, _take(pairs.unit_images, pairs.image_of[m])).numpy()
+        by_text = (weight * far).sum(1) / (m >= 0).sum(1).clip(1)
+        out[part] = (x * y).sum(1).numpy() - 1 - BETA * by_image - GAMMA * by_text
+    return out
+
+
+@score("rank")
+def rank(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    r"""Rank correlation of the distances to anchors, one ranking per modality (REPAIR, Eqs. 7 and 8).
+
+    Anchors are pairs of the better half by cosine, spread evenly over the rows. No cosine between the
+    modalities takes part in the correlation.
+    """
+    rows, of = _queries(pairs, captions, images)
+    fit = np.where(pairs.usable, cosine(pairs, neighbours), -np.inf)
+    better = np.flatnonzero(fit >= np.median(fit[pairs.usable]))
+    anchors = better[np.linspace(0, len(better) - 1, min(ANCHORS, len(better))).astype(np.int64)]
+    bank = pairs.unit_images(pairs.image_of[anchors]), pairs.unit_captions(anchors)
+    out = np.empty(len(rows), np.float32)
+    for part, x, y in _units(pairs, rows, of):
+        out[part] = rank_correspondence(x, y, *bank).correlation.numpy()
+    return out
+
+
+@score("mutual_rank")
+def mutual_rank(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    r"""Mean log rank of picture and caption in each other's list, negative.
+
+    Within the k nearest the rank is counted. Beyond, the list is taken to go on exponentially,
+    :math:`k \exp((c_k - c) / h)` with :math:`h` the mean excess of the k cosines over the last,
+    at most the number of items. Equal ranks are ordered by the cosine.
+    """
+    rows, of = _queries(pairs, captions, images)
+    fit = cosine(pairs, neighbours, rows, of)
+    out = 1e-3 * fit
+    for lists, item, total in (
+        (neighbours.picture_cosines, rows, pairs.n_images),
+        (neighbours.caption_cosines, of, len(pairs)),
+    ):
+        for part in blocks(len(rows)):
+            out[part] -= 0.5 * np.log(_rank_in(lists[item[part]], fit[part], total))
+    return out.astype(np.float32)
+
+
+@score("transport")
+def transport(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    r"""Log mass of the pair in the sparse partial plan over neighbours and given pairs.
+
+    :math:`(\cos(x_i, y_j) + f_j + g_i) / \epsilon` with the potentials of :func:`solve_plan`: every caption
+    has mass 1, every picture as much as captions claim it, and nine tenths of the captions move. A popular
+    picture or caption has a low potential, so that its high cosines count less.
+    """
+    rows, of = _queries(pairs, captions, images)
+    edges = candidate_edges(pairs, neighbours, given=True)
+    room = np.bincount(pairs.image_of[pairs.usable], minlength=pairs.n_images).astype(float)
+    reg = temperature(neighbours)
+    plan = solve_plan(*edges, pairs.usable.astype(float), room, MOVED * pairs.usable.sum(), reg)
+    value = cosine(pairs, neighbours, rows, of) / reg + plan.rows[rows] + plan.columns[of]
+    return np.maximum(value, -1e3).astype(np.float32)
+
+
+def _mean(unit: Callable[[slice], Tensor], n: int) -> Tensor:
+    return sum((unit(part).sum(0) for part in blocks(n)), torch.zeros(())) / n
+
+
+def _captions_of(pairs: Pairs) -> NDArray[np.int32]:
+    """Return rows of usable captions that claim each picture, (N, c), padded with -1."""
+    rows = np.flatnonzero(pairs.usable)
+    order = rows[np.argsort(pairs.image_of[rows], kind="stable")]
+    of = pairs.image_of[order]
+    count = np.bincount(of, minlength=pairs.n_images)
+    place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+    claims = np.full((pairs.n_images, min(SIBLINGS, max(1, int(count.max())))), -1, np.int32)
+    few = place < claims.shape[1]
+    claims[of[few], place[few]] = order[few]
+    return claims
+
+
+def _take(unit: Callable[[Any], Tensor], rows: NDArray[Any]) -> Tensor:
+    return unit(rows.reshape(-1)).reshape(*rows.shape, -1)
+
+
+def _rank_in(top: NDArray[np.float32], value: Scores, total: int) -> NDArray[np.float64]:
+    known = np.isfinite(top)
+    size = known.sum(1).clip(1)
+    counted = 1.0 + (top > value[:, None] + 1e-6).sum(1)
+    last = np.where(known, top, np.inf).min(1)
+    excess = np.where(known, top - last[:, None], 0).sum(1) / size
+    beyond = size * np.exp(np.clip((last - value) / excess.clip(1e-6), 0, 50))
+    return np.minimum(np.where(value >= last, counted, beyond), total)
+
+
+#: Scores that "combined" puts together, and most pairs of each kind that its weights are fitted to.
+PARTS, FITTED = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport"), 100_000
+
+
+def combination(
+    given: NDArray[Any], exchanged: NDArray[Any], seed: int = 0
+) -> Callable[[NDArray[Any]], Scores]:
+    """Return a linear score of several scores, (Q, F) -> (Q,), fitted to tell given from exchanged pairs.
+
+    Logistic regression on standardised scores. Given pairs that are wrong count as given: that lowers the
+    slope and leaves the order of pairs, as wrong pairs are like the exchanged ones.
+    """
+    rng = np.random.default_rng(seed)
+    some = [x[rng.permutation(len(x))[:FITTED]] for x in (given, exchanged)]
+    x, target = np.concatenate(some), np.repeat([1, 0], [len(s) for s in some])
+    model = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced")).fit(x, target)
+    return lambda features: model.decision_function(features).astype(np.float32)
+
+
+@score("combined")
+def combined(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    """Linear combination of the other scores, fitted by :func:`combination` to one random exchange."""
+    rows, of = _queries(pairs, captions, images)
+    usable = np.flatnonzero(pairs.usable)
+    other = np.random.default_rng(0).permutation(pairs.image_of[usable])
+    every = np.concatenate([usable, usable, rows]), np.concatenate([pairs.image_of[usable], other, of])
+    values = np.stack([SCORES[name](pairs, neighbours, *every) for name in PARTS], 1)
+    n = len(usable)
+    return combination(values[:n], values[n : 2 * n])(values[2 * n :])

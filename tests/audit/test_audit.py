@@ -1,16 +1,20 @@
-"""The audit of pairs: table, share, bad input."""
+"""The audit of pairs as a whole: what it finds, what it writes, what it refuses."""
 
 from __future__ import annotations
 
+import json
+from functools import cache
+
 import numpy as np
+import pandas as pd
 import pytest
 
 import nclib
-from nclib.audit import Audit
+from nclib.audit import SCORES, Audit, Pairs
 from nclib.audit.result import COLUMNS
 
 
-def made(n=400, wrong=80, d=32, noise=0.8, seed=0):
+def made(n=400, wrong=80, d=32, noise=0.6, seed=0):
     """Embeddings of n pairs; the captions of the first ``wrong`` rows are exchanged in a cycle."""
     rng = np.random.default_rng(seed)
     images = rng.normal(size=(n, d)).astype(np.float32)
@@ -20,17 +24,297 @@ def made(n=400, wrong=80, d=32, noise=0.8, seed=0):
     return images, captions[order], order
 
 
-def test_wrong_pairs_come_first_and_the_table_has_all_columns():
+@cache
+def example() -> tuple[Audit, np.ndarray]:
     images, captions, order = made()
-    audit = nclib.audit(images=images, captions=captions, progress=False)
-    assert isinstance(audit, Audit)
-    assert list(audit.table.columns) == COLUMNS
+    texts = [f"caption number {i}" for i in order]
+    return nclib.audit(images=images, captions=captions, texts=texts, progress=False), order
+
+
+def test_wrong_pairs_come_first_with_their_partners():
+    audit, order = example()
+    assert tuple(audit.table.columns) == COLUMNS
+    wrong = order != np.arange(len(order))
     first = audit.table.sort_values("rank").head(80).index
-    assert (order[first] != first).mean() > 0.95
+    assert wrong[first].mean() > 0.95
     assert abs(audit.share.value - 0.2) < 0.06
+    assert audit.share.low <= audit.share.value <= audit.share.high
+    made_of = audit.check(wrong, order)
+    assert made_of["partner_accuracy"] > 0.9
+    assert made_of["partner_recall"] > 0.8
+    assert made_of["calibration_error"] < 0.06
+    assert audit.share.low <= 0.2 <= audit.share.high
+    assert (audit.table.loc[audit.proposed >= 0, "reason"] == "better partner elsewhere").all()
+
+
+def test_partners_are_proposed_both_ways():
+    audit, order = example()
+    found = audit.partners(k=2)
+    by_caption = found[(found["direction"] == "picture of caption") & found["proposed"]]
+    assert (by_caption["partner_id"] == [str(order[int(i)]) for i in by_caption["id"]]).mean() > 0.9
+    by_picture = found[(found["direction"] == "caption of picture") & found["proposed"]]
+    assert (by_picture["id"] == [str(order[int(i)]) for i in by_picture["partner_id"]]).mean() > 0.8
+    assert found.groupby(["direction", "id"]).size().max() <= 2
+    assert not (found["id"] == found["partner_id"]).any()  # the given pair is forbidden
+
+
+def test_the_same_call_gives_the_same_table():
+    audit, _ = example()
+    images, captions, order = made()
+    texts = [f"caption number {i}" for i in order]
+    again = nclib.audit(images=images, captions=captions, texts=texts, progress=False)
+    pd.testing.assert_frame_equal(audit.table, again.table)
+
+
+def test_curves_say_what_a_threshold_costs():
+    audit, _ = example()
+    curves = audit.curves
+    for name in ("given", "exchanged", "near"):
+        assert np.sum(curves[name] * np.diff(curves["edges"])) == pytest.approx(1)
+    threshold = curves["threshold"]
+    assert threshold["dropped"][0] == 400
+    assert threshold["wrong_kept"][0] == 0
+    p = audit.table["p_wrong"].to_numpy()
+    at = int(np.argmin(np.abs(threshold["t"] - 0.5)))
+    assert threshold["right_lost"][at] == pytest.approx((1 - p[p >= threshold["t"][at]]).sum())
+    stated, planted, n = (np.array(x) for x in zip(*curves["reliability"], strict=True))
+    assert n.sum() == 400
+    assert (n * abs(stated - planted)).sum() / n.sum() < 0.04
+
+
+def test_swaps_and_orphans_are_named():
+    images, captions, _ = made(wrong=0)
+    rng = np.random.default_rng(5)
+    first, second = np.arange(3, 63, 4), np.arange(303, 363, 4)
+    captions[first], captions[second] = captions[second], captions[first]
+    captions[200:204] = rng.normal(size=(4, 32))
+    audit = nclib.audit(images=images, captions=captions, progress=False)
+    swaps = [one["ids"] for one in audit.patterns if one["kind"] == "swap"]
+    expected = [[str(a), str(b)] for a, b in zip(first, second, strict=True)]
+    assert len(swaps) >= 6
+    assert all(one in expected for one in swaps)
+    a, b = swaps[0]
+    assert audit.table["reason"][int(b)] == f"swapped with {a}"
+    assert audit.table["partner_id"][int(a)] == b
+    orphans = {one["ids"][0] for one in audit.patterns if one["kind"] == "orphan"}
+    assert len(orphans & {"200", "201", "202", "203"}) >= 2
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_a_shifted_run_is_found_with_its_direction(by):
+    images, captions, _ = made(wrong=0)
+    captions[50:90] = np.roll(captions[50:90], by, axis=0)
+    found = nclib.audit(images=images, captions=captions, progress=False).patterns
+    (run,) = [p for p in found if p["kind"] == "shift"]
+    # A caption moved down by one row belongs to the picture one row above.
+    assert run["by"] == -by
+    rows = {int(i) for i in run["ids"]}
+    assert len(rows & set(range(50, 90))) >= 37
+    assert len(rows - set(range(50, 90))) <= 2
+
+
+def test_right_pairs_show_no_pattern():
+    images, captions, _ = made(wrong=0)
+    audit = nclib.audit(images=images, captions=captions, progress=False)
+    assert audit.patterns == []
+    assert audit.share.value < 0.02
+
+
+def test_duplicates_and_texts_are_named():
+    images, captions, _ = made(wrong=0)
+    images[11], captions[21] = images[10], captions[20]
+    texts = [f"caption number {i}" for i in range(400)]
+    texts[21] = " Caption  number 20"
+    texts[30:40] = ["click to enlarge"] * 10
+    texts[50], texts[51] = "", "dog"
+    table = nclib.audit(images=images, captions=captions, texts=texts, progress=False).table
+    assert table["image_duplicate_of"][11] == "10"
+    assert (table["image_duplicate_of"] != "").sum() == 1
+    assert table["caption_duplicate_of"][21] == "20"
+    assert set(table["caption_duplicate_of"][31:40]) == {"30"}
+    assert (table["caption_duplicate_of"] != "").sum() == 10
+    assert set(table["reason"][30:40]) <= {"boilerplate caption", "low score", "better partner elsewhere"}
+    assert (table["reason"][30:40] == "boilerplate caption").any()
+    assert table["reason"][50:52].tolist() == ["empty caption", "very short caption"]
+
+
+@pytest.mark.parametrize("name", [*SCORES])
+def test_every_score_finds_exchanges_with_several_captions_per_picture(name):
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(120, 24)).astype(np.float32)
+    image_of = np.repeat(np.arange(120), 3)
+    captions = images[image_of] + 0.6 * rng.normal(size=(360, 24)).astype(np.float32)
+    given = image_of.copy()
+    given[:60:2] = (given[:60:2] + 31) % 120
+    audit = nclib.audit(images=images, captions=captions, image_of=given, score=name, progress=False)
+    assert audit.score == name
+    assert audit.check(given != image_of)["auroc"] > 0.9
+
+
+def test_auto_takes_the_score_that_tells_exchanged_pairs_best():
+    audit, _ = example()
+    measured = audit.settings["auroc_on_exchanged"]
+    assert set(measured) == set(SCORES)
+    assert audit.score == max(measured, key=measured.get)
+
+
+# ------------------------------------------------------------------------------------------- labels
+
+
+def test_labels_correct_the_probabilities():
+    audit, _ = example()
+    asked = audit.ask(30)
+    assert asked["id"].is_unique
+    assert len(asked) == 30
+    told = audit.tell(asked.assign(label="right"))
+    rows = [int(i) for i in asked["id"]]
+    assert (told.table["p_wrong"][rows] == 0).all()
+    assert told.share.value < audit.share.value
+    assert "30 labels" in told.assumption
+    assert audit.table["p_wrong"].max() > 0.5  # the audit itself is as it was
+    assert not set(told.ask(50)["id"]) & set(asked["id"])
+
+
+def test_labels_come_from_a_file_and_unsure_changes_nothing(tmp_path):
+    audit, _ = example()
+    asked = audit.ask(5).assign(label=["wrong", "right", "unsure", "", "wrong"])
+    asked.to_csv(tmp_path / "checked.csv", index=False)
+    told = audit.tell(tmp_path / "checked.csv")
+    ids = asked["id"].tolist()
+    table = told.table.set_index("id")["p_wrong"]
+    assert table[[ids[0], ids[1], ids[4]]].tolist() == [1, 0, 1]
+    unsure = audit.tell({ids[2]: "unsure"})
+    pd.testing.assert_frame_equal(unsure.table, audit.table)
+
+
+def test_wrong_labels_are_refused():
+    audit, _ = example()
+    with pytest.raises(ValueError, match="must be one of wrong, right, unsure"):
+        audit.tell({"3": "bad"})
+    with pytest.raises(ValueError, match="of no pair here, the first: 'x'"):
+        audit.tell({"x": "wrong"})
+    with pytest.raises(ValueError, match="missing: label"):
+        audit.tell(pd.DataFrame({"id": ["1"]}))
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def test_saved_files_hold_the_table_and_the_pairs_to_keep(tmp_path):
+    audit, _ = example()
+    audit.save(tmp_path)
+    table = pd.read_csv(tmp_path / "pairs.csv", dtype={"id": str, "partner_id": str})
+    assert table["id"].tolist() == audit.pairs.ids
+    np.testing.assert_allclose(table["p_wrong"], audit.table["p_wrong"])
+    kept = audit.table["id"][audit.table["p_wrong"] < 0.5].tolist()
+    assert np.load(tmp_path / "ids.npy").tolist() == sorted(kept)
+    assert (tmp_path / "keep.txt").read_text().split() == kept
+    facts = json.loads((tmp_path / "audit.json").read_text())
+    assert facts["share"]["value"] == pytest.approx(audit.share.value)
+    assert set(facts["sha256"]) == {"images", "captions", "image_of", "ids"}
+    samples = json.loads((tmp_path / "fiftyone.json").read_text())
+    assert samples[0]["filepath"] == "0"
+    issues = pd.read_csv(tmp_path / "cleanlab.csv")
+    assert issues["is_image_caption_issue"].sum() == 400 - len(kept)
+
+
+def test_hexadecimal_ids_are_saved_in_the_layout_of_datacomp(tmp_path):
+    images, captions, _ = made(n=60, wrong=0)
+    ids = [f"{i:032x}" for i in range(60)][::-1]
+    nclib.audit(images=images, captions=captions, ids=ids, progress=False).save(tmp_path)
+    kept = np.load(tmp_path / "ids.npy")
+    assert kept.dtype == np.dtype("u8,u8")
+    assert (np.sort(kept) == kept).all()
+
+
+# --------------------------------------------------------------------------------------- bad input
 
 
 def test_as_many_images_as_captions_unless_image_of_says_more():
     images, captions, _ = made(n=40, wrong=0)
     with pytest.raises(ValueError, match=r"give image_of.*// 2"):
         nclib.audit(images=images[:20], captions=captions, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"captions": np.ones((40, 5))}, "32 numbers per row and captions 5"),
+        ({"image_of": np.arange(40) + 1}, r"image_of\[39\] is 40"),
+        ({"image_of": np.arange(39)}, "one picture row per caption"),
+        ({"ids": ["a"] * 40}, "'a' occurs 40 times"),
+        ({"texts": ["a"]}, "texts has 1 entries, but 40"),
+        ({"captions": np.full((40, 32), np.nan)}, "none of the 40 pairs can be judged.*NaN"),
+        ({"images": "missing.npy"}, "there is no file missing.npy"),
+        ({"score": "cosin"}, "cosine"),
+        ({"images": None}, "give images= and captions="),
+    ],
+)
+def test_bad_input_is_refused_with_advice(change, message):
+    images, captions, _ = made(n=40, wrong=0)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        nclib.audit(**{"images": images, "captions": captions, "progress": False, **change})
+
+
+def test_rows_that_cannot_be_judged_have_a_reason_and_come_last(tmp_path):
+    images, captions, _ = made(n=100, wrong=0)
+    captions[4, 3], images[7], captions[9] = np.nan, 0, np.inf
+    audit = nclib.audit(images=images, captions=captions, progress=False)
+    table = audit.table
+    assert table["p_wrong"].isna().sum() == 3
+    assert table["reason"][[4, 7, 9]].tolist() == [
+        "caption embedding is NaN",
+        "picture embedding is zero",
+        "caption embedding is infinite",
+    ]
+    assert sorted(table["rank"][[4, 7, 9]]) == [98, 99, 100]
+    audit.save(tmp_path)
+    assert not {"4", "7", "9"} & set((tmp_path / "keep.txt").read_text().split())
+
+
+def test_problems_of_a_reader_are_kept():
+    images, captions, _ = made(n=50, wrong=0)
+    captions[5] = 0
+    ids = [str(i) for i in range(50)]
+    pairs = Pairs(images, captions, np.arange(50), ids, problems={5: "picture is missing"})
+    table = nclib.audit(pairs, progress=False).table
+    assert table["reason"][5] == "picture is missing"
+    assert np.isnan(table["p_wrong"][5])
+
+
+@pytest.mark.parametrize("n", [1, 2, 19])
+def test_few_pairs_give_a_reason_in_place_of_a_probability(n, tmp_path):
+    images, captions, _ = made(n=n, wrong=0)
+    audit = nclib.audit(images=images, captions=captions, progress=False)
+    assert audit.table["reason"][0] == f"too few pairs for a probability ({n}; at least 20)"
+    assert (audit.table["p_low"] == 0).all()
+    assert "No probabilities" in audit.assumption
+    assert (tmp_path / "keep.txt").exists() is False
+    audit.save(tmp_path)
+    assert len((tmp_path / "keep.txt").read_text().split()) == n
+    assert audit.check(np.zeros(n, bool))["auroc"] is None
+    assert len(audit.ask(5)) == min(5, n)
+
+
+def test_all_duplicates_give_a_reason():
+    one = np.ones((60, 8))
+    audit = nclib.audit(images=one, captions=one, progress=False)
+    assert set(audit.table["reason"]) == {"the scores are constant, so they say nothing"}
+    assert (audit.table["image_duplicate_of"] != "").sum() == 59
+
+
+def test_all_wrong_is_seen():
+    rng = np.random.default_rng(0)
+    images, captions = rng.normal(size=(2, 500, 32))
+    share = nclib.audit(images=images, captions=captions, progress=False).share
+    assert share.value > 0.7
+    assert share.high > 0.9
+
+
+def test_memory_maps_are_read_from_paths(tmp_path):
+    images, captions, _ = made()
+    np.save(tmp_path / "i.npy", images)
+    np.save(tmp_path / "t.npy", captions)
+    audit = nclib.audit(images=tmp_path / "i.npy", captions=str(tmp_path / "t.npy"), progress=False)
+    assert isinstance(audit.pairs.images, np.memmap)
+    np.testing.assert_array_equal(audit.table["p_wrong"], example()[0].table["p_wrong"])

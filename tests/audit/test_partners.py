@@ -1,0 +1,126 @@
+"""Neighbour lists against a full sort, their restart, and the sparse plan against the dense solver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nclib.audit import partners
+from nclib.audit.pairs import Pairs
+from nclib.audit.partners import candidate_edges, find_neighbours, margin_level, solve_plan
+from nclib.ot import partial_sinkhorn
+
+
+def some_pairs(n=30, m=50, d=6, seed=0):
+    rng = np.random.default_rng(seed)
+    images, captions = rng.normal(size=(n, d)), rng.normal(size=(m, d))
+    captions[7] = np.nan
+    return Pairs(images, captions, rng.integers(0, n, m), [str(i) for i in range(m)])
+
+
+def small_tiles(monkeypatch):
+    monkeypatch.setattr(partners, "ROWS", 8)
+    monkeypatch.setattr(partners, "COLUMNS", 12)
+
+
+def test_lists_equal_a_full_sort_with_small_tiles(monkeypatch):
+    small_tiles(monkeypatch)
+    pairs = some_pairs()
+    found = find_neighbours(pairs, k=5, similar=4, progress=False)
+    x, y = pairs.unit_images(slice(None)), pairs.unit_captions(slice(None))
+    cosine = (y @ x.T).numpy()
+    cosine[7] = -np.inf
+    rows = np.arange(50) != 7
+    np.testing.assert_array_equal(found.pictures[rows], np.argsort(-cosine, 1)[rows, :5])
+    np.testing.assert_array_equal(found.captions, np.argsort(-cosine.T, 1)[:, :5])
+    np.testing.assert_allclose(found.caption_cosines, -np.sort(-cosine.T, 1)[:, :5], atol=1e-6)
+    own = (x @ x.T).numpy()
+    np.fill_diagonal(own, -np.inf)
+    np.testing.assert_array_equal(found.similar_images, np.argsort(-own, 1)[:, :4])
+    assert (found.pictures[7] == -1).all()
+    assert not (found.similar_captions == 7).any()
+
+
+def test_lists_longer_than_the_data_end_in_minus_one():
+    found = find_neighbours(some_pairs(n=3), k=5, similar=4, progress=False)
+    assert found.pictures.shape == (50, 5)
+    assert (found.pictures[:, 3:] == -1).all()
+    assert (found.similar_images[:, 2:] == -1).all()
+    assert np.isneginf(found.similar_image_cosines[:, 2:]).all()
+
+
+def test_a_stopped_search_goes_on(monkeypatch, tmp_path):
+    small_tiles(monkeypatch)
+    monkeypatch.setattr(partners, "SAVE_EVERY", 0.0)
+    pairs, whole = some_pairs(), find_neighbours(some_pairs(), k=5, progress=False)
+    update, calls = partners._Best.update, []
+
+    def counted(self, *args):
+        calls.append(1)
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        update(self, *args)
+
+    monkeypatch.setattr(partners._Best, "update", counted)
+    stop_at = 0
+    find_neighbours(pairs, k=5, work=tmp_path / "whole", progress=False)
+    total, stop_at = len(calls), 40
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        find_neighbours(pairs, k=5, work=tmp_path / "part", progress=False)
+    calls.clear()
+    stop_at = 0
+    again = find_neighbours(pairs, k=5, work=tmp_path / "part", progress=False)
+    assert 0 < len(calls) < total - 20
+    np.testing.assert_array_equal(again.pictures, whole.pictures)
+    np.testing.assert_array_equal(again.captions, whole.captions)
+    np.testing.assert_array_equal(again.similar_captions, whole.similar_captions)
+
+
+def test_the_sparse_plan_is_the_dense_one():
+    rng = np.random.default_rng(0)
+    value, supply, demand = rng.random((6, 8)), rng.uniform(0.2, 1, 6), rng.uniform(0.2, 1, 8)
+    row, column = (x.reshape(-1) for x in np.indices((6, 8)))
+    plan = solve_plan(row, column, value.reshape(-1), supply, demand, 2.0, 0.1, tol=1e-9, max_iter=20_000)
+    dense = partial_sinkhorn(
+        torch.tensor(-value),
+        2.0,
+        torch.tensor(supply),
+        torch.tensor(demand),
+        reg=0.1,
+        formulation="capped",
+        max_iter=20_000,
+    )
+    np.testing.assert_allclose(plan.mass.reshape(6, 8), dense.plan.numpy(), atol=1e-6)
+    assert plan.violation < 1e-8
+    assert abs(plan.gap) < 1e-6
+    again = np.exp(value / 0.1 + plan.rows[:, None] + plan.columns)
+    np.testing.assert_allclose(again.reshape(-1), plan.mass, rtol=1e-6)
+
+
+def test_a_plan_without_edges_moves_nothing():
+    none = np.zeros(0, np.int64)
+    plan = solve_plan(none, none, np.zeros(0), np.ones(3), np.ones(4), 2.0, 0.1)
+    assert plan.mass.shape == (0,)
+    assert plan.violation == 0
+
+
+def test_edges_are_unique_and_hold_the_given_pairs_on_request():
+    pairs = some_pairs()
+    found = find_neighbours(pairs, k=5, progress=False)
+    row, column, value = candidate_edges(pairs, found, given=True)
+    assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == len(row)
+    given = set(zip(np.flatnonzero(pairs.usable), pairs.image_of[pairs.usable], strict=True))
+    assert given <= set(zip(row, column, strict=True))
+    exact = (pairs.unit_captions(row) * pairs.unit_images(column)).sum(1)
+    np.testing.assert_allclose(value, exact, atol=1e-6)
+
+
+def test_the_margin_level_reaches_the_accuracy_asked_for():
+    margin = np.arange(100.0)[::-1]
+    right = np.arange(100) < 60
+    level, share = margin_level(margin, right, 0.75)
+    assert level == 20
+    assert share == 0.75
+    assert margin_level(margin, ~right, 0.9)[0] == np.inf
