@@ -1,0 +1,343 @@
+"""What the detection benchmark is made of: true pairs, ways to make them wrong, encoders, and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nclib import data
+from nclib.common.tokens import Tokens
+from nclib.data import Captions
+from nclib.losses import generalised_cross_entropy
+from nclib.models import build
+from nclib.noise import auc, calibration, mismatch
+from nclib.noise.checks import share
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+# ----------------------------------------------------------------------------------------------- true pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Pictures and captions whose pairs are right, and captions of pictures that are not among them.
+
+    Parameters
+    ----------
+    images : ndarray, float32, (N, F)
+        Mean fragment of each picture.
+    captions : Captions, or ndarray, float32, (all captions, F')
+        Words, or features.
+    image_of : ndarray of int, (M,)
+        Picture that each of the first M captions describes.
+    spare : ndarray of int
+        Rows of captions whose pictures are elsewhere.
+    """
+
+    images: Floats
+    captions: Captions | Floats
+    image_of: Ints
+    spare: Ints
+
+
+def photographs(root: Path, seed: int, pictures: int, per_image: int, spare: int, first: int = 0) -> Material:
+    """Draw training photographs of Flickr8K and keep their first captions.
+
+    Parameters
+    ----------
+    root : Path
+        Holds the prepared data.
+    seed : int
+        Of the order from which photographs are taken.
+    pictures, per_image, spare : int
+        Photographs, captions of each, and further photographs that lend one caption each.
+    first : int
+        Place in the order to begin at; materials that do not overlap in it share no photograph.
+    """
+    return _drawn(data.load("f8k", root=root).train, seed, pictures, per_image, spare, first)
+
+
+def scenes(seed: int, pictures: int, per_image: int, spare: int) -> Material:
+    """Draw bundled scenes, as :func:`photographs`."""
+    return _drawn(data.load("emoji", size="medium").train, seed, pictures, per_image, spare, 0)
+
+
+def _drawn(split: data.Split, seed: int, pictures: int, per_image: int, spare: int, first: int) -> Material:
+    order = np.random.default_rng([seed, 1]).permutation(split.n_images)[first:]
+    # Rows stay in the order of the file, as far as it goes: a shifted run is a run of the file.
+    chosen = np.sort(order[:pictures])
+    rows = (chosen[:, None] * split.captions_per_image + np.arange(per_image)).ravel()
+    others = order[pictures : pictures + spare] * split.captions_per_image
+    images = split.features(chosen).mean(1).numpy()
+    scale = split.features(np.arange(1000)).mean(1).std().item()
+    captions = split.captions.take(np.concatenate([rows, others]))
+    image_of = np.repeat(np.arange(len(chosen)), per_image)
+    return Material(images / scale, captions, image_of, np.arange(len(rows), len(rows) + len(others)))
+
+
+def everything(split: data.Split) -> Material:
+    """Return all pictures and captions of a split."""
+    images = split.features(np.arange(split.n_images)).mean(1).numpy()
+    return Material(images / images.std(), split.captions, split.image_of, np.zeros(0, np.int64))
+
+
+def articles(root: Path, seed: int) -> Material:
+    """Return the Wikipedia pairs, all splits: shallow picture features against ten topics, one text each."""
+    found = data.load("wikipedia", root=root)
+    splits = (found.train, found.val, found.test)
+    images, texts = (np.concatenate([getattr(s, kind) for s in splits]) for kind in ("images", "texts"))
+    order = np.random.default_rng([seed, 1]).permutation(len(images))
+    n = len(images) * 3 // 4  # the rest lends its texts
+    return Material(np.sqrt(images[order[:n]]), np.sqrt(texts[order]), np.arange(n), np.arange(n, len(order)))
+
+
+# ---------------------------------------------------------------------------------------------- wrong pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Noisy:
+    """Pairs of which some are wrong: the picture that each caption claims and the one that it describes.
+
+    ``caption`` is the row of the caption, ``right`` its picture, -1 for a picture that is not here.
+    """
+
+    image_of: Ints
+    caption: Ints
+    right: Ints
+
+    @property
+    def wrong(self) -> NDArray[np.bool_]:
+        """Whether a pair is wrong, (M,)."""
+        return self.right != self.image_of
+
+
+def _exchanged(true: Ints, groups: Sequence[Ints]) -> Noisy:
+    """Hand the pictures round within each group of captions."""
+    claimed = true.copy()
+    for group in groups:
+        claimed[group] = true[np.roll(group, 1)]
+    return Noisy(claimed, np.arange(len(true)), true)
+
+
+def random_exchange(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
+    """Exchange pictures among captions drawn at random, each gets a wrong one."""
+    claimed = mismatch(found.image_of, rate, seed=int(rng.integers(2**31)), protocol="pairs")
+    return Noisy(claimed, np.arange(len(claimed)), found.image_of)
+
+
+def near_exchange(found: Material, rate: float, rng: np.random.Generator, near: int = 20) -> Noisy:
+    """Hand pictures round in groups of three captions whose pictures look alike.
+
+    ``near`` is the number of nearest pictures, by cosine of the centred input features, from which a group is
+    taken.
+    """
+    x = found.images - found.images.mean(0)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    similarity = x @ x.T
+    np.fill_diagonal(similarity, -2)
+    nearest = np.argpartition(-similarity, near, axis=1)[:, :near]
+    wanted, free = share(rate, len(found.image_of)), np.ones(len(found.image_of), bool)
+    ends = np.cumsum(np.bincount(found.image_of))
+    captions_of = np.split(np.argsort(found.image_of, kind="stable"), ends[:-1])
+    groups: list[Ints] = []
+    for caption in rng.permutation(len(free)):
+        if 3 * len(groups) >= wanted:
+            break
+        group = [caption]
+        for image in rng.permutation(nearest[found.image_of[caption]]):
+            left = captions_of[image][free[captions_of[image]]]
+            if len(left) and len(group) < 3:
+                group.append(rng.choice(left))
+        if free[caption] and len(group) == 3:
+            groups.append(np.array(group))
+            free[group] = False
+    return _exchanged(found.image_of, groups)
+
+
+def swapped(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
+    """Swap the pictures of captions drawn two by two."""
+    pairs = rng.permutation(len(found.image_of))[: 2 * (share(rate, len(found.image_of)) // 2)].reshape(-1, 2)
+    different = found.image_of[pairs[:, 0]] != found.image_of[pairs[:, 1]]
+    return _exchanged(found.image_of, list(pairs[different]))
+
+
+def shifted(found: Material, rate: float, rng: np.random.Generator, runs: int = 4) -> Noisy:
+    """Move the pictures of some runs of rows by one, as a line lost from a file does."""
+    n = len(found.images)
+    length = share(rate, n) // runs
+    places = rng.permutation(n // length)[:runs] * length
+    claimed = np.arange(n)
+    for place in places:
+        run = np.arange(place, place + length)
+        claimed[run] = np.roll(run, -1)
+    return Noisy(claimed[found.image_of], np.arange(len(found.image_of)), found.image_of)
+
+
+def orphans(found: Material, rate: float, rng: np.random.Generator) -> Noisy:
+    """Replace captions by captions of pictures that are not here."""
+    m = len(found.image_of)
+    chosen = rng.choice(m, share(rate, m), replace=False)
+    caption, right = np.arange(m), found.image_of.copy()
+    caption[chosen] = rng.choice(found.spare, len(chosen), replace=len(chosen) > len(found.spare))
+    right[chosen] = -1
+    return Noisy(found.image_of, caption, right)
+
+
+NOISES: dict[str, Callable[[Material, float, np.random.Generator], Noisy]] = {
+    "random": random_exchange,
+    "near": near_exchange,
+    "swap": swapped,
+    "shift": shifted,
+    "orphan": orphans,
+}
+
+# ----------------------------------------------------------------------------------------------- embeddings
+
+
+class Towers(nn.Module):
+    """Two maps into one space of unit vectors: the model ``bow``, or two perceptrons for features."""
+
+    def __init__(self, found: Material, dim: int = 256) -> None:
+        super().__init__()
+        width = found.images.shape[1]
+        if isinstance(found.captions, Captions):
+            sizes = {"vocab_size": found.captions.vocabulary.size, "n_regions": 1}
+            self.words = build("bow", feature_dim=width, embed_dim=dim, word_dim=dim, **sizes)
+        else:
+            maps = (nn.Sequential(nn.Linear(w, dim), nn.Tanh(), nn.Linear(dim, dim // 4)) for w in
+                    (width, found.captions.shape[1]))  # fmt: skip
+            self.image_map, self.text_map = maps
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Map features (B, F) to unit vectors."""
+        if hasattr(self, "words"):
+            return self.words.encode_images(images[:, None]).vectors
+        return nn.functional.normalize(self.image_map(images), dim=1)
+
+    def encode_captions(self, captions: Tokens | Tensor) -> Tensor:
+        """Map words or features to unit vectors."""
+        if isinstance(captions, Tokens):
+            return self.words.encode_captions(captions).vectors
+        return nn.functional.normalize(self.text_map(captions), dim=1)
+
+
+def _batch(captions: Captions | Floats, rows: Ints) -> Tokens | Tensor:
+    return captions.batch(rows) if isinstance(captions, Captions) else torch.from_numpy(captions[rows])
+
+
+def trained(
+    found: Material, image_of: Ints, caption: Ints, *, epochs: int, seed: int, rate: float = 2e-3
+) -> Towers:
+    """Train encoders on pairs by generalised cross entropy; the last quarter at a tenth of the rate.
+
+    Parameters
+    ----------
+    found : Material
+    image_of, caption : ndarray of int, (M,)
+        The pairs.
+    epochs, seed : int
+    rate : float
+        Learning rate.
+    """
+    torch.manual_seed(seed)
+    towers, images = Towers(found), torch.from_numpy(found.images)
+    optimiser = torch.optim.Adam(towers.parameters(), rate, fused=True)
+    rng = np.random.default_rng([seed, 2])
+    for epoch in range(epochs):
+        if epoch == epochs - max(1, epochs // 4):
+            optimiser.param_groups[0]["lr"] = rate / 10
+        order = rng.permutation(len(caption))
+        for rows in np.array_split(order, max(1, len(order) // 128)):
+            S = (
+                towers.encode_images(images[image_of[rows]])
+                @ towers.encode_captions(_batch(found.captions, caption[rows])).T
+            )
+            optimiser.zero_grad()
+            generalised_cross_entropy(S, 0.05).mean().backward()
+            nn.utils.clip_grad_norm_(towers.parameters(), 2.0)
+            optimiser.step()
+    return towers.eval()
+
+
+@torch.no_grad()
+def encode(towers: Towers, found: Material, caption: Ints) -> tuple[Floats, Floats]:
+    """Return the vectors of all pictures and of some captions."""
+    images = towers.encode_images(torch.from_numpy(found.images))
+    batches = np.split(caption, range(4096, len(caption), 4096))
+    parts = [towers.encode_captions(_batch(found.captions, rows)) for rows in batches]
+    return images.numpy(), torch.cat(parts).numpy()
+
+
+def cross_fitted(found: Material, noisy: Noisy, *, epochs: int, seed: int) -> tuple[Floats, Floats]:
+    """Return vectors of the pictures and of the captions by models trained on the other half.
+
+    The halves are of pictures, so that no claimed picture is in both. The models start from the same weights,
+    and the space of one is rotated onto that of the other, fitted on all pictures and captions: vectors of
+    both halves can be compared.
+    """
+    half = np.zeros(len(found.images), np.int64)
+    half[np.random.default_rng([seed, 3]).permutation(len(half))[: len(half) // 2]] = 1
+    of_caption = half[noisy.image_of]
+    images, captions = [], []
+    for part in (0, 1):
+        inside = of_caption != part
+        towers = trained(found, noisy.image_of[inside], noisy.caption[inside], epochs=epochs, seed=seed)
+        shown = encode(towers, found, noisy.caption)
+        images.append(shown[0])
+        captions.append(shown[1])
+    both = [np.concatenate(part) for part in zip(images, captions, strict=True)]
+    u, _, vt = np.linalg.svd(both[1].T @ both[0])
+    rotation = (u @ vt).astype(np.float32)
+    images[1], captions[1] = images[1] @ rotation, captions[1] @ rotation
+    return (np.where(half[:, None] == 0, *images), np.where(of_caption[:, None] == 0, *captions))
+
+
+# ------------------------------------------------------------------------------------------------- measures
+
+
+def measures(
+    suspicion: Any, wrong: NDArray[np.bool_], p_wrong: Any = None, budget: float = 0.2
+) -> dict[str, float]:
+    """Judge how well wrong pairs are found.
+
+    Parameters
+    ----------
+    suspicion : array, (M,)
+        Larger means more likely wrong.
+    wrong : ndarray of bool, (M,)
+        The truth, with some wrong and some right pairs.
+    p_wrong : array, (M,), optional
+        P(wrong).
+    budget : float
+        Share of the pairs that somebody checks.
+
+    Returns
+    -------
+    dict
+        ``auroc``, ``ap`` (average precision), ``p100`` (share wrong of the first 100), ``recall`` (share of
+        the wrong pairs within the budget), ``fpr95`` (share of the right pairs called wrong when 95 % of the
+        wrong ones are), and with ``p_wrong`` the calibration error ``ece`` (ten bins).
+    """
+    from sklearn.metrics import average_precision_score, roc_curve
+
+    suspicion = np.asarray(suspicion, np.float64)
+    first = wrong[np.argsort(-suspicion, kind="stable")]
+    fpr, tpr, _ = roc_curve(wrong, suspicion)
+    found: dict[str, Any] = {
+        "auroc": auc(suspicion, wrong),
+        "ap": average_precision_score(wrong, suspicion),
+        "p100": first[:100].mean(),
+        "recall": first[: share(budget, len(first))].sum() / wrong.sum(),
+        "fpr95": fpr[np.argmax(tpr >= 0.95)],
+    }
+    if p_wrong is not None:
+        found["ece"] = calibration(1 - np.asarray(p_wrong, np.float64), ~wrong)["ece"]
+    return {name: float(value) for name, value in found.items()}

@@ -1,0 +1,504 @@
+"""How well scores find wrong pairs, beside LEMoN and cleanlab, on drawn noise and on people's judgements.
+
+    python book/bench/detection.py --out detection.json                       # scenes, small: about a minute
+    python book/bench/detection.py --out exchange.json --full --f8k DATA --wikipedia WIKI --cache CACHE \\
+        --outside PYTHON --lemon LEMON                                        # half an hour of a core
+    python book/bench/detection.py --out judged.json --part judged --f8k DATA --judgements RAW --cache CACHE
+    python book/bench/detection.py --out posteriors.json --part posteriors --f8k DATA --cache CACHE
+
+The stored results are ``book/results/audit/{exchange,judged,posteriors}.json``. ``DATA`` holds Flickr8K as
+``nclib data prepare f8k`` leaves it, ``WIKI`` the raw Wikipedia features, ``RAW`` the publisher's judgements
+and lists of names; ``CACHE`` keeps embeddings between calls, and what
+a commit measured. ``LEMON`` is a checkout of MLforHealth/LEMoN and
+``PYTHON`` an interpreter with torch, faiss and cleanlab; without them their rows are missing.
+
+``exchange``: pairs of each data set are made wrong in one way (see ``audit_common.NOISES``), embedded, and
+audited with every score and with ``auto``. ``f8k`` and ``emoji`` have five captions per picture,
+``wikipedia`` one; their embeddings come from encoders trained on the wrong pairs themselves, cross-fitted.
+``f8k, given`` has one caption per picture and encoders that were trained on other photographs with right
+captions, as embeddings from elsewhere are. LEMoN is ``run_lemon.py`` of its authors, unchanged, with the
+fixed weights of its notebooks (5, 5, 0.1, 5), fed with the same vectors. cleanlab has no issue type for
+pairs: its out-of-distribution score sees picture and caption vector side by side, its label check
+(self-confidence) takes one of twenty groups of captions as the class of a picture.
+
+``judged``: encoders trained on the training split, clean or with exchanged pictures, judge test pairs that
+people judged. ``posteriors``: the audit of the very pairs on which recorded runs of robust methods computed
+P(matched); those numbers are in the records, only the audit's are made here.
+
+Measures: ``audit_common.measures``; ``share_error`` is the estimated minus the true share of wrong pairs,
+``share_covered`` whether the interval holds it; ``partner`` the share of the ``proposed`` partners that are
+right, ``partner_recall`` the share of the wrong pairs with a right picture here that get it proposed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nclib.common.files import write_atomically
+from nclib.runs.machine import environment
+
+Row = dict[str, Any]
+RATE, SEEDS = 0.2, 3
+#: LEMoN's fixed weights.
+LEMON = {"beta": 5, "gamma": 5, "tau_1_n": 0.1, "tau_2_n": 5, "tau_1_m": 0.1, "tau_2_m": 5}
+CLUSTERS = 20
+GIVEN = "f8k, given"
+ELSEWHERE: dict[int, Any] = {}  # encoders of GIVEN, by seed
+
+
+# ---------------------------------------------------------------------------------- other people's programs
+
+
+def outsiders(options: argparse.Namespace, pairs: dict[str, tuple[Any, Any]]) -> dict[str, dict[str, Any]]:
+    """Return suspicion by LEMoN and cleanlab, (M,) each, by the name of the pairs; a process of its own.
+
+    ``pairs`` holds unit vectors of the claimed pictures and of the captions.
+    """
+    if not options.outside:
+        return {name: {} for name in pairs}
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(options.cache or made)
+        missing = [name for name in pairs if not (folder / f"{name}-outside.npz").is_file()]
+        for name in missing:
+            np.savez(Path(made) / f"{name}.npz", images=pairs[name][0], captions=pairs[name][1])
+        if missing:
+            command = [options.outside, __file__, "--worker", made, str(folder.resolve())]
+            command += ["--lemon", options.lemon or ""]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=made)
+        found = {}
+        for name in pairs:
+            with np.load(folder / f"{name}-outside.npz") as arrays:
+                found[name] = dict(arrays)
+    return found
+
+
+def worker(given: str, found: str, lemon: str) -> None:
+    """Read unit vectors of pairs, write suspicion: larger is more likely wrong."""
+    for path in sorted(Path(given).glob("*.npz")):
+        arrays = np.load(path)
+        images, captions = (torch.from_numpy(arrays[name]) for name in ("images", "captions"))
+        scores = {"cleanlab, outliers": cleanlab_outliers(images, captions)}
+        scores["cleanlab, labels"] = cleanlab_labels(images.numpy(), captions.numpy())
+        if lemon:
+            scores["LEMoN"] = lemon_scores(Path(lemon), images, captions)
+        part = Path(found) / f"{path.stem}-outside.part.npz"
+        np.savez(part, **scores)
+        part.rename(Path(found) / f"{path.stem}-outside.npz")
+
+
+def cleanlab_outliers(images: Any, captions: Any) -> Any:
+    """Score pairs by cleanlab's distance to neighbours of both vectors side by side."""
+    from cleanlab.outlier import OutOfDistribution
+
+    both = torch.cat([images, captions], 1).numpy()
+    return -OutOfDistribution().fit_score(features=both, verbose=False)
+
+
+def cleanlab_labels(images: Any, captions: Any) -> Any:
+    """Score pairs by cleanlab's label quality, the group of the caption being the class of the picture."""
+    from cleanlab.rank import get_label_quality_scores
+    from sklearn.cluster import KMeans
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+
+    labels = KMeans(CLUSTERS, n_init=1, random_state=0).fit_predict(captions)
+    model = LogisticRegression(C=10.0, max_iter=60, tol=1e-2)
+    p = cross_val_predict(model, images, labels, cv=3, method="predict_proba")
+    return -get_label_quality_scores(labels, p, method="self_confidence")
+
+
+def lemon_scores(folder: Path, images: Any, captions: Any) -> Any:
+    """Run the authors' script on vectors in place of its own data sets and models."""
+    import pickle
+    import runpy
+    from types import ModuleType, SimpleNamespace
+
+    # What the script imports but the vectors replace: data sets, networks, tokenisers, a calibration measure.
+    pairs = [(x, str(i), str(i)) for i, x in enumerate(images)]
+    model = SimpleNamespace(encode_image=lambda x: x, encode_text=lambda rows: captions[rows])
+    model.eval = model.to = lambda *a: model
+    stubs: dict[str, dict[str, Any]] = {
+        "lib.datasets.utils": {
+            "get_dataset": lambda *a, **k: (pairs, pairs[:1], pairs[:1]),
+            **dict.fromkeys(
+                ("cifar10_labels", "cifar100_labels", "mini_imagenet_labels", "stanford_cars_labels")
+            ),
+        },
+        "lib.models.utils": {
+            "get_img_base": None,
+            "algorithm_class_from_scratch": lambda *a, **k: (
+                model,
+                lambda texts: torch.tensor([int(text) for text in texts]),
+            ),
+        },
+        "transformers": {"AutoTokenizer": None},
+        "torchvision": {},
+        "PIL": {},
+        "netcal.metrics": {"ECE": None},
+    }
+    for name, content in stubs.items():
+        module = sys.modules[name] = ModuleType(name)
+        vars(module).update(content)
+    sys.path.insert(0, str(folder))
+    loader, standard = torch.utils.data.DataLoader, (sys.stdout, sys.stderr)
+    with tempfile.TemporaryDirectory() as out:
+        sys.argv = ["run_lemon.py", "--output_dir", out, "--dataset", "mscoco", "--clip_model", "biomed_clip"]
+        sys.argv.append("--skip_hparam_optim")
+        # No worker processes; and the script copies what it prints into files.
+        torch.utils.data.DataLoader = lambda dataset, batch_size, num_workers: loader(dataset, batch_size)  # type: ignore[assignment,misc]
+        try:
+            runpy.run_path(str(folder / "run_lemon.py"), run_name="__main__")
+        finally:
+            torch.utils.data.DataLoader = loader  # type: ignore[misc]
+            sys.stdout, sys.stderr = standard
+        with open(Path(out) / "res.pkl", "rb") as file:
+            frame = pickle.load(file)["df"]
+    from lib.metrics.utils import calc_scores_given_hparams_vectorized
+
+    return np.asarray(calc_scores_given_hparams_vectorized(frame[frame["sset"] == "train"], LEMON))
+
+
+# ---------------------------------------------------------------------------------------------- the audit
+
+
+def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
+    """Return a row of measures for every score, and the audit's own of ``cosine`` and ``auto``."""
+    from audit_common import measures
+
+    import nclib
+    from nclib.audit import SCORES
+
+    wrong = noisy.wrong
+    rows: list[Row] = []
+    for score in ("cosine", "auto"):
+        began = time.process_time()
+        found = nclib.audit(
+            images=images, captions=captions, image_of=noisy.image_of, score=score, seed=seed, progress=False
+        )
+        seconds = time.process_time() - began
+        table = found.table
+        checked = found.check(wrong, noisy.right)
+        row: Row = {"score": score, **measures(-table["rank"].to_numpy(), wrong, table["p_wrong"])}
+        row |= {
+            "share": found.share.value,
+            "share_error": found.share.value - wrong.mean(),
+            "share_covered": float(found.share.low <= wrong.mean() <= found.share.high),
+            "partner": checked["partner_accuracy"],
+            "partner_recall": checked["partner_recall"],
+            "proposed": checked["n_proposed"],
+            "seconds": seconds,
+        }
+        if score == "auto":
+            row |= {"picked": found.score, "patterns": patterns(found, wrong)}
+        rows.append(row)
+    for score, function in SCORES.items():
+        if score != "cosine":
+            rows.append({"score": score, **measures(-function(found.pairs, found.neighbours), wrong)})
+    return rows
+
+
+def patterns(found: Any, wrong: Any) -> Row:
+    """Return by kind of pattern how many wrong and how many right pairs it holds."""
+    row_of = {name: k for k, name in enumerate(found.pairs.ids)}
+    by_kind: Row = {}
+    for pattern in found.patterns:
+        rows = [row_of[name] for name in pattern["ids"]]
+        count = by_kind.setdefault(pattern["kind"], {"found": 0, "wrong": 0, "right": 0})
+        count["found"] += 1
+        count["wrong"] += int(wrong[rows].sum())
+        count["right"] += int((~wrong[rows]).sum())
+    return by_kind
+
+
+def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return named arrays from the cache, or make and keep them."""
+    if not options.cache:
+        return make()
+    path = Path(options.cache) / f"{name}.npz"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part.npz")
+        np.savez(part, **make())
+        part.rename(path)
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def kept(options: argparse.Namespace, name: str, make: Callable[[], list[Row]]) -> list[Row]:
+    """Return rows that this very commit made before, or make and keep them."""
+    commit = environment(torch.device("cpu"))["commit"]
+    if not options.cache or commit == "unknown" or commit.endswith("+"):
+        return make()
+    path = Path(options.cache) / commit / f"{name}.json"
+    if not path.is_file():
+        write_atomically(path, json.dumps(make(), default=float))
+    rows: list[Row] = json.loads(path.read_text("utf8"))
+    return rows
+
+
+def exchange(options: argparse.Namespace) -> list[Row]:
+    """Audit every data set with every kind of noise."""
+    import audit_common as common
+
+    rows: list[Row] = []
+    for name, seed in ((name, seed) for name in cases(options) for seed in seeds(options)):
+        found = material(options, name, seed)
+        made: dict[str, tuple[Row, Any, Any, Any]] = {}
+        for noise, rate in cases(options)[name]:
+            noisy = common.NOISES[noise](found, rate, np.random.default_rng([seed, 4]))
+            key = f"{name}-{noise}-{rate}-{seed}-{options.pictures}".replace(", ", "_")
+            make = partial(embedded, options, name, found, noisy, seed)
+            about = {"data": name, "noise": noise, "rate": rate, "seed": seed, "pairs": len(noisy.wrong)}
+            made[key] = (about, noisy, *cached(options, key, make).values())
+        vectors = {key: (images[n.image_of], captions) for key, (_, n, images, captions) in made.items()}
+        others = outsiders(options, vectors)
+        for key, (about, noisy, images, captions) in made.items():
+            if options.fill:
+                continue
+            new = kept(options, key, partial(audited, images, captions, noisy, seed))
+            for score, value in others[key].items():
+                new.append({"score": score, **common.measures(value, noisy.wrong)})
+            rows += [about | row for row in new]
+            print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
+    return rows
+
+
+def seeds(options: argparse.Namespace) -> list[int]:
+    """Return the seeds of this call."""
+    return list(range(options.seeds)) if options.seed is None else [options.seed]
+
+
+def cases(options: argparse.Namespace) -> dict[str, list[tuple[str, float]]]:
+    """Return noise and rate of every data set that is there."""
+    from audit_common import NOISES
+
+    each = [(noise, RATE) for noise in NOISES]
+    found = {GIVEN: [*each, *(("random", rate) for rate in (0.05, 0.4, 0.6))], "f8k": each[:2]}
+    found = found if options.f8k else {}
+    found |= {"wikipedia": each} if options.wikipedia else {}
+    found["emoji"] = each
+    return {name: found[name] for name in options.data or found}
+
+
+def material(options: argparse.Namespace, name: str, seed: int) -> Any:
+    """Return the right pairs of a data set."""
+    import audit_common as common
+
+    n = options.pictures
+    if name == GIVEN:
+        return common.photographs(options.f8k, seed, 2000, 1, 1000)
+    if name == "f8k":
+        return common.photographs(options.f8k, seed, 2 * n, 5, n)
+    if name == "wikipedia":
+        return common.articles(options.wikipedia, seed)
+    return common.scenes(seed, n, 5, n)
+
+
+def embedded(options: argparse.Namespace, name: str, found: Any, noisy: Any, seed: int) -> dict[str, Any]:
+    """Return vectors of the pictures and captions of a case."""
+    import audit_common as common
+
+    if name != GIVEN:
+        epochs = 30 if name == "wikipedia" else 12
+        return named(common.cross_fitted(found, noisy, epochs=epochs, seed=seed))
+    if seed not in ELSEWHERE:
+        # Photographs that are not audited, with right captions.
+        other = common.photographs(options.f8k, seed, 3000, 5, 0, first=3000)
+        every = np.arange(len(other.image_of))
+        ELSEWHERE[seed] = common.trained(other, other.image_of, every, epochs=10, seed=seed)
+    return named(common.encode(ELSEWHERE[seed], found, noisy.caption))
+
+
+def named(vectors: tuple[Any, Any]) -> dict[str, Any]:
+    """Return vectors of pictures and captions under their names."""
+    return dict(zip(("images", "captions"), vectors, strict=True))
+
+
+def judged(options: argparse.Namespace) -> list[Row]:
+    """Audit test pairs that people judged, with encoders of the training split.
+
+    ``of`` is "crowd" or "experts": every judged pair, ranked by a score; "mixed": all pairs that the crowd
+    accepts and so many that it rejects that 40 % are wrong, audited as a set of its own; "published": the
+    published pairs with caption #2, the only caption that was judged.
+    """
+    import audit_common as common
+
+    from nclib import data
+
+    whole = data.load("f8k", root=options.f8k)
+    found, test = common.everything(whole.train), common.everything(whole.test)
+    rows: list[Row] = []
+    for rate, seed in ((rate, seed) for rate in (0.0, 0.4, 0.6) for seed in seeds(options)):
+
+        def encoded(rate: float = rate, seed: int = seed) -> dict[str, Any]:
+            claimed = common.mismatch(found.image_of, rate, seed=seed, protocol="images")
+            towers = common.trained(found, claimed, np.arange(len(claimed)), epochs=6, seed=seed)
+            return named(common.encode(towers, test, np.arange(len(test.image_of))))
+
+        images, captions = cached(options, f"test-{rate}-{seed}", encoded).values()
+        if not options.fill:
+            make = partial(by_people, options.judgements, images, captions[2::5], seed, rate == 0)
+            new = kept(options, f"judged-{rate}-{seed}", make)
+            rows += [{"trained_at": rate, "seed": seed, **row} for row in new]
+            print(rate, seed, [(row["of"], row["score"], row.get("auroc")) for row in new], flush=True)
+    return rows
+
+
+def by_people(folder: Path, images: Any, captions: Any, seed: int, clean: bool) -> list[Row]:
+    """Return rows of measures against people's judgements of caption #2 of the test photographs."""
+    from audit_common import Noisy, measures
+
+    import nclib
+    from nclib.audit import SCORES
+
+    names = (folder / "test_names.txt").read_text("utf8").split()
+    place = {name: row for row, name in enumerate(names)}
+    ids = [f"{name}#2" for name in names]
+    published = nclib.audit(images=images, captions=captions, ids=ids, seed=seed, progress=False)
+    truth: dict[str, tuple[Any, Any, Any]] = {}
+    for of, file in (("crowd", "CrowdFlowerAnnotations.txt"), ("experts", "ExpertAnnotations.txt")):
+        lines = [line.split() for line in (folder / file).read_text("utf8").splitlines()]
+        picture = np.array([place[line[0]] for line in lines])
+        caption = np.array([place[line[1].split("#")[0]] for line in lines])
+        votes = np.array([line[2:] for line in lines], float)
+        # The crowd says yes or no; experts 1 (does not describe at all) to 4 (without errors).
+        wrong = votes[:, 0] < 0.5 if of == "crowd" else np.median(votes, 1) <= 2
+        truth[of] = picture, caption, wrong
+    rows: list[Row] = []
+    for of, (picture, caption, wrong) in truth.items():
+        for score, function in SCORES.items():
+            fit = function(published.pairs, published.neighbours, caption, picture)
+            rows.append({"of": of, "score": score, "pairs": len(wrong), **measures(-fit, wrong)})
+    picture, caption, wrong = truth["crowd"]
+    accepted = np.flatnonzero(~wrong)
+    rejected = np.random.default_rng([seed, 5]).permutation(np.flatnonzero(wrong))[: len(accepted) * 2 // 3]
+    mixed = np.sort(np.concatenate([accepted, rejected]))
+    # Captions of rejected pairs count as describing no picture that is here: their own may be missing.
+    noisy = Noisy(picture[mixed], caption[mixed], np.where(wrong[mixed], -1, picture[mixed]))
+    about = {"of": "mixed", "pairs": len(mixed)}
+    rows += [about | row for row in audited(images, captions[noisy.caption], noisy, seed)]
+    if clean:
+        rows.append(first_hundred(published, ids, *truth["crowd"]))
+    return rows
+
+
+def first_hundred(published: Any, ids: list[str], picture: Any, caption: Any, wrong: Any) -> Row:
+    """Return what the crowd says of the 100 most suspicious published pairs, and of all."""
+    own = picture == caption
+    said = {ids[row]: bool(rejected) for row, rejected in zip(picture[own], wrong[own], strict=True)}
+    ranked = published.table.sort_values("rank")
+    first = list(ranked["id"][:100])
+    judged = [name for name in first if name in said]
+    every = np.array([said[name] for name in ranked["id"] if name in said])
+    return {
+        "of": "published", "score": published.score, "pairs": len(ids), "share": published.share.value,
+        "share_low": published.share.low, "share_high": published.share.high,
+        "called_wrong": int((ranked["p_wrong"] >= 0.5).sum()),
+        "judged": len(said), "rejected": sum(said.values()), "first_judged": len(judged),
+        "first_rejected": sum(said[name] for name in judged),
+        "found_ids": [name for name in judged if said[name]], "first_ids": first,
+        "half": int(every[: len(every) // 2].sum()),
+    }  # fmt: skip
+
+
+def posteriors(options: argparse.Namespace) -> list[Row]:
+    """Audit the training pairs of Flickr8K with the exchanges of the recorded runs."""
+    import audit_common as common
+
+    from nclib import data
+    from nclib.noise import Mismatch
+
+    found = common.everything(data.load("f8k", root=options.f8k).train)
+    rows: list[Row] = []
+    for rate in (0.4, 0.6):
+        drawn = Mismatch.draw(found.image_of, rate, seed=0, protocol="images")
+        noisy = common.Noisy(drawn.image_of, np.arange(len(drawn)), found.image_of)
+        make = partial(common.cross_fitted, found, noisy, epochs=8, seed=0)
+        images, captions = cached(options, f"images-{rate}", lambda make=make: named(make())).values()
+        if not options.fill:
+            about = {"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn)}
+            new = kept(options, f"posteriors-{rate}", partial(audited, images, captions, noisy, 0))
+            rows += [about | row for row in new]
+            print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
+    return rows
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "exchange": exchange,
+    "judged": judged,
+    "posteriors": posteriors,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=False, help="JSON file to write")
+    parser.add_argument("--part", choices=PARTS, default="exchange")
+    parser.add_argument(
+        "--full", action="store_true", help="1,000 scenes and three seeds in place of 300, one"
+    )
+    parser.add_argument("--data", nargs="+", help="data sets; all that are there by default")
+    parser.add_argument("--seed", type=int, help="one seed only")
+    parser.add_argument("--f8k", type=Path, help="folder of prepared Flickr8K")
+    parser.add_argument("--judgements", type=Path, help="folder of Flickr8K's judgements and names")
+    parser.add_argument("--wikipedia", type=Path, help="folder of the raw Wikipedia features")
+    parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
+    parser.add_argument("--outside", help="interpreter with torch, faiss and cleanlab")
+    parser.add_argument("--lemon", help="checkout of LEMoN")
+    parser.add_argument("--fill", action="store_true", help="fill the cache only")
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.worker:
+        worker(*options.worker, options.lemon)
+        return
+    options.pictures, options.seeds = (1000, SEEDS) if options.full else (300, 1)
+    began = time.time(), time.process_time()
+    rows = PARTS[options.part](options)
+    if options.fill:
+        return
+    found = {
+        "rows": columns(rows),
+        "settings": {
+            "pictures": options.pictures,
+            "seeds": options.seeds,
+            "rate": RATE,
+            "full": options.full,
+        },
+        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "seconds": round(time.time() - began[0]),
+        "cpu_seconds": round(time.process_time() - began[1]),
+        "environment": environment(torch.device("cpu")),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(found, separators=(",", ":")) + "\n", "utf8")
+
+
+def columns(rows: list[Row]) -> dict[str, list[Any]]:
+    """Return rows as columns, floats rounded to five decimals, missing values None."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    short = lambda v: round(float(v), 5) if isinstance(v, (float, np.floating)) else v  # noqa: E731
+    return {name: [short(row.get(name)) for row in rows] for name in names}
+
+
+if __name__ == "__main__":
+    main()

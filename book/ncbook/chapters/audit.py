@@ -1,0 +1,470 @@
+"""Figures and tables of the chapter on the audit: an example on bundled scenes, and the benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+
+import nclib
+from ncbook import mean_text, recorded, show
+from ncbook.chapters import stored_benchmark
+from nclib import plots
+from nclib.data import Split
+from nclib.noise import auc, calibration, mismatch
+
+NEAR = 0.5  # of a caption's statements that hold for a related picture, at least
+MEASURES = {
+    "auroc": "AUROC", "ap": "average precision", "p100": "precision at 100", "recall": "recall, 20 % checked",
+    "fpr95": "FPR at 95 % recall", "ece": "calibration error", "share_error": "error of the share",
+    "partner": "partner accuracy", "partner_recall": "partners found",
+}  # fmt: skip
+LOWER = {"fpr95", "ece", "share_error"}
+NOISES = {
+    "random": "random exchange", "near": "near neighbours", "swap": "swapped", "shift": "shifted runs",
+    "orphan": "other half",
+}  # fmt: skip
+OUTSIDE = ("LEMoN", "cleanlab, outliers", "cleanlab, labels")
+
+# ------------------------------------------------------------------------------------------------ the example
+
+
+@dataclass(frozen=True)
+class Example:
+    """Pairs with known mistakes: vectors of pictures (N, D) and captions (M, D), and claims (M,)."""
+
+    split: Split
+    images: np.ndarray
+    captions: np.ndarray
+    image_of: np.ndarray
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """Whether a pair is wrong, (M,)."""
+        return self.image_of != self.split.image_of
+
+    @property
+    def texts(self) -> list[str]:
+        """The captions, (M,)."""
+        return [self.split.captions.text(row) for row in range(len(self.image_of))]
+
+    def audit(self, seed: int) -> Any:
+        """Return the audit of these pairs."""
+        return nclib.audit(
+            images=self.images,
+            captions=self.captions,
+            image_of=self.image_of,
+            texts=self.texts,
+            seed=seed,
+            progress=False,
+        )
+
+
+def example(record: Any, mrate: float, protocol: str, seed: int) -> Example:
+    """Embed the test split of a finished run and exchange captions.
+
+    Parameters
+    ----------
+    record : Record
+        A run on pairs, of a dual encoder.
+    mrate : float
+        Share that is exchanged.
+    protocol : str
+        Of :func:`nclib.noise.mismatch`.
+    seed : int
+
+    Returns
+    -------
+    Example
+    """
+    run = nclib.open_run(record)
+    split, model = run.dataset.test, run.trainer.networks[0]
+    with torch.no_grad():
+        images = model.encode_images(split.features(np.arange(split.n_images))).vectors
+        captions = model.encode_captions(split.captions.batch(np.arange(split.n_captions))).vectors
+    claimed = mismatch(split.image_of, mrate, seed=seed, protocol=protocol)
+    found = Example(split, images.numpy(), captions.numpy(), claimed)
+    print(f"{split.n_captions:,} captions of {split.n_images:,} pictures, {found.wrong.sum():,} exchanged")
+    return found
+
+
+def related(found: Example, seed: int) -> Example:
+    """Move half of the wrong captions to pictures of which much of the caption is true as well.
+
+    The picture is drawn from those for which at least half of the caption's statements hold, but not all; a
+    caption without one stays where it is.
+    """
+    rng = np.random.default_rng(seed)
+    rows = np.flatnonzero(found.wrong)
+    rows = np.sort(rng.permutation(rows)[: len(rows) // 2])
+    truth = found.split.relevance(np.arange(found.split.n_images), rows)
+    claimed = found.image_of.copy()
+    for row, fits in zip(rows, truth.T, strict=True):
+        near = np.flatnonzero((fits >= NEAR) & (fits < 1))
+        near = near[near != found.split.image_of[row]]
+        claimed[row] = rng.choice(near) if len(near) else claimed[row]
+    return replace(found, image_of=claimed)
+
+
+def answers(asked: pd.DataFrame, found: Example) -> pd.DataFrame:
+    """Label pairs as a person who makes no mistake does: ``id`` and ``label``, "wrong" or "right"."""
+    labels = np.where(found.wrong[asked["id"].astype(int)], "wrong", "right")
+    return pd.DataFrame({"id": asked["id"].to_numpy(), "label": labels})
+
+
+def says(audit: Any, found: Example) -> str:
+    """Return the estimated share of wrong pairs beside the true one, in a sentence."""
+    share = audit.share
+    return (
+        f"Estimated share of wrong pairs: {share.value:.1%} (95 % interval {share.low:.1%} to "
+        f"{share.high:.1%}); planted: {found.wrong.mean():.1%}. Score: {audit.score}."
+    )
+
+
+def histogram(audit: Any) -> Figure:
+    """Draw the score of the given pairs, of random exchanges and of exchanges among near neighbours."""
+    figure, ((axis,),) = plots.panels(1, 1, 6.4, 3.0)
+    looks = (
+        ("given", plots.NEUTRAL, "given pairs", "-"),
+        ("exchanged", plots.MISMATCHED, "exchanged at random", "--"),
+        ("near", plots.ACCENT, "exchanged among near neighbours", ":"),
+    )
+    for name, colour, label, style in looks:
+        axis.stairs(audit.curves[name], audit.curves["edges"], color=colour, label=label, ls=style, lw=1.6)
+    axis.set(xlabel=f"score ({audit.score})", ylabel="density")
+    axis.legend()
+    return figure
+
+
+def suspects(audit: Any, found: Example, n: int = 4) -> Figure:
+    """Draw the most suspicious pairs, and beside each the picture that fits its caption best."""
+    best = audit.partners(1)
+    best = best[best["direction"] == "picture of caption"].set_index("id")
+    row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
+    shown, texts = [], []
+    for number, pair in audit.table.sort_values("rank").head(n).iterrows():
+        wrong = bool(found.wrong[number])
+        said = f"P(wrong) {pair['p_wrong']:.2f}, {'planted' if wrong else 'not planted'}"
+        shown.append(int(found.image_of[number]))
+        texts.append([(pair["caption"], plots.NEUTRAL), (said, plots.MISMATCHED if wrong else plots.MATCHED)])
+        if pair["id"] in best.index:
+            partner = best.loc[pair["id"]]
+            image = int(found.image_of[row_of[partner["partner_id"]]])
+            own = image == found.split.image_of[number]
+            kind = "proposed" if partner["proposed"] else "best, not proposed"
+            shown.append(image)
+            texts.append([(kind, plots.NEUTRAL), ("the caption's own picture" if own else "another picture",
+                                                  plots.MATCHED if own else plots.MISMATCHED)])  # fmt: skip
+    return plots.captioned_pictures(found.split, shown, texts)
+
+
+def judged(audit: Any, found: Example) -> dict[str, float]:
+    """Return how well an audit knows what was planted; pairs that a person labelled count as well."""
+    p = audit.table["p_wrong"].to_numpy(float)
+    wrong = found.wrong
+    return {
+        "true share": float(wrong.mean()),
+        "estimated share": audit.share.value,
+        "AUROC": auc(p, wrong) or np.nan,
+        "calibration error": calibration(1 - p, ~wrong)["ece"],
+        "wrong among P ≥ 0.5": float(wrong[p >= 0.5].mean()) if (p >= 0.5).any() else np.nan,
+        "found at P ≥ 0.5": float((wrong & (p >= 0.5)).sum() / wrong.sum()),
+    }
+
+
+def compared(audits: dict[str, tuple[Any, Example]], name: str = "compared") -> Styler:
+    """Show how well audits know what was planted, one row each."""
+    table = pd.DataFrame({label: judged(*pair) for label, pair in audits.items()}).T
+    return show(
+        table,
+        name,
+        "Measured on the bundled scenes, this run; labelled pairs have P(wrong) 0 or 1",
+        digits=3,
+        missing="–",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the benchmark
+
+
+def stored(part: str) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Return the rows of a stored part of the benchmark, and what is known about the run.
+
+    Both are empty where it is not stored. ``share_error`` becomes its absolute value.
+    """
+    found = stored_benchmark(f"audit/{part}.json")
+    if found is None:
+        return pd.DataFrame(), {}
+    rows = pd.DataFrame(found.pop("rows"))
+    if "share_error" in rows:
+        rows["share_error"] = rows["share_error"].abs()
+    return rows, found
+
+
+def provenance(about: dict[str, Any]) -> str:
+    """Return machine, commit and day of a stored part."""
+    made = about["environment"]
+    return f"{made['device']}, commit {str(made['commit'])[:7]}, {about['when']}"
+
+
+def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler | None:
+    """Show a measure of one data set by score and kind of noise; the best of a column is bold.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        From :func:`stored`.
+    about : dict
+        From :func:`stored`.
+    data : str
+        Name of the data.
+    measure : str
+        One of ``MEASURES``.
+    """
+    part = cells(rows, data, measure)
+    if part.empty:
+        return None
+    table = part.map(lambda values: mean_text(values, 3) if isinstance(values, list) else "–")
+    best = part.map(lambda values: np.mean(values) if isinstance(values, list) else np.nan)
+    best = best.idxmin() if measure in LOWER else best.idxmax()
+    caption = (
+        f"Measured: {MEASURES[measure]} on {data}, {rows[rows['data'] == data]['pairs'].max():,} pairs, "
+        f"20 % wrong unless a rate is given; mean ± standard deviation (seeds); {provenance(about)}"
+    )
+    styled = show(table, f"{data.replace(', ', '-')}-{measure}", caption)
+    bold = pd.DataFrame("", table.index, table.columns)
+    for column, row in best.items():
+        bold.loc[row, column] = "font-weight: bold"
+    return styled.apply(lambda _: bold, axis=None)
+
+
+def cells(rows: pd.DataFrame, data: str, measure: str) -> pd.DataFrame:
+    """Return the values of all seeds by score and noise, as lists; NaN where there is none."""
+    if rows.empty or measure not in rows:
+        return pd.DataFrame()
+    part = rows[(rows["data"] == data) & rows[measure].notna()]
+    if part.empty:
+        return pd.DataFrame()
+    kinds = [NOISES[noise] + ("" if rate == 0.2 else f", {rate:g}")
+             for noise, rate in zip(part["noise"], part["rate"], strict=True)]  # fmt: skip
+    found = part.assign(kind=kinds).groupby(["score", "kind"], sort=False)[measure].agg(list).unstack("kind")
+    own = [score for score in part["score"].unique() if score not in (*OUTSIDE, "auto")]
+    order = ["auto", *own, *OUTSIDE]
+    return found.loc[[score for score in order if score in found.index], list(dict.fromkeys(kinds))]
+
+
+def standing(rows: pd.DataFrame, measures: Iterable[str] = MEASURES) -> pd.DataFrame:
+    """Compare ``auto`` with the best row of every column of the benchmark.
+
+    Returns
+    -------
+    DataFrame
+        ``data``, ``noise``, ``measure``, ``auto`` and ``best`` (means), ``by`` (the best row), ``gap`` (how
+        much worse auto is, at least 0) and ``within``: whether the gap is at most the larger of both
+        standard deviations.
+    """
+    found = []
+    for data in dict.fromkeys(rows.get("data", [])):
+        for measure in measures:
+            part = cells(rows, data, measure)
+            for kind in part:
+                column = part[kind].dropna()
+                if "auto" not in column or len(column) < 2:
+                    continue
+                means, sign = column.map(np.mean), -1 if measure in LOWER else 1
+                by = (sign * means).idxmax()
+                gap = float(sign * (means[by] - means["auto"]))
+                spread = max(float(np.std(column[name], ddof=1)) if len(column[name]) > 1 else 0.0
+                             for name in ("auto", by))  # fmt: skip
+                found.append({"data": data, "noise": kind, "measure": measure, "auto": means["auto"],
+                              "best": means[by], "by": by, "gap": gap, "within": gap <= spread})  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def standing_sentence(rows: pd.DataFrame) -> str:
+    """Return in how many columns ``auto`` is the best or within the spread of the best, by measure."""
+    found = standing(rows)
+    if found.empty:
+        return "The benchmark is not stored here."
+    parts = [
+        f"{MEASURES[measure]} {int(part['within'].sum())} of {len(part)}"
+        for measure, part in found.groupby("measure", sort=False)
+    ]
+    worst = found[(found["measure"] == "auroc")].nlargest(1, "gap").iloc[0]
+    return (
+        f"`auto` is the best row or within the spread of the best in {int(found['within'].sum())} of "
+        f"{len(found)} columns ({'; '.join(parts)}). Its largest distance in AUROC is {worst['gap']:.3f}, to "
+        f"{worst['by']} on {worst['data']}, {worst['noise']}."
+    )
+
+
+def behind(rows: pd.DataFrame, measure: str = "auroc", n: int = 12) -> Styler | None:
+    """Show the columns in which ``auto`` is not within the spread of the best, largest distance first."""
+    found = standing(rows, [measure])
+    if found.empty:
+        return None
+    found = found[~found["within"]].nlargest(n, "gap").drop(columns=["within", "measure"])
+    caption = f"Columns in which auto is behind the best by more than the spread: {MEASURES[measure]}"
+    return show(found, f"behind-{measure}", caption, digits=3, index=False)
+
+
+def calibration_sentence(rows: pd.DataFrame, aim: float = 0.02) -> str:
+    """Return where the calibration error of ``auto`` on random exchanges is within the aim."""
+    part = rows[(rows["score"] == "auto") & (rows["noise"] == "random")] if len(rows) else rows
+    if part.empty:
+        return "The benchmark is not stored here."
+    means = part.groupby(["data", "rate"])["ece"].mean()
+    said = ", ".join(f"{data} at {rate:g}: {value:.3f}" for (data, rate), value in means.items())
+    reached = int((means <= aim).sum())
+    return (
+        f"Calibration error of `auto` on random exchanges: {said}. The aim, at most {aim:g}, is reached in "
+        f"{reached} of {len(means)}."
+    )
+
+
+def by_measure(rows: pd.DataFrame, about: dict[str, Any], data: str, noise: str) -> Styler | None:
+    """Show all measures of one data set and one kind of noise by score, at 20 %."""
+    if rows.empty:
+        return None
+    part = rows[(rows["data"] == data) & (rows["noise"] == noise) & (rows["rate"] == 0.2)]
+    if part.empty:
+        return None
+    names = [name for name in MEASURES if name in part]
+    table = part.groupby("score", sort=False)[names].agg(
+        lambda v: mean_text(list(v.dropna()), 3) if v.notna().any() else "–"
+    )
+    caption = (
+        f"Measured: {data}, {NOISES[noise]}, 20 % wrong; mean ± standard deviation (seeds); "
+        f"{provenance(about)}"
+    )
+    return show(table.rename(columns=MEASURES), f"measures-{noise}", caption)
+
+
+def patterns(rows: pd.DataFrame) -> Styler | None:
+    """Show by data and noise how many wrong and right pairs the recognised patterns hold."""
+    if rows.empty or "patterns" not in rows:
+        return None
+    found = []
+    for row in rows[rows["patterns"].notna()].to_dict("records"):
+        for kind in ("swap", "shift", "orphan"):
+            count = row["patterns"].get(kind, {"found": 0, "wrong": 0, "right": 0})
+            about = {"data": row["data"], "noise": NOISES[row["noise"]], "rate": row["rate"], "pattern": kind}
+            share = count["wrong"] / (row["rate"] * row["pairs"])
+            found.append({**about, "share": share, "right": count["right"]})
+    table = pd.DataFrame(found)
+    table = (
+        table[table["rate"] == 0.2]
+        .groupby(["data", "noise", "pattern"], sort=False)[["share", "right"]]
+        .mean()
+    )
+    table.columns = ["wrong pairs in it, of all wrong", "right pairs in it"]
+    caption = "Measured: patterns that auto recognised; mean over the seeds"
+    return show(table.unstack("pattern"), "patterns", caption, format="{:.3g}")
+
+
+# ---------------------------------------------------------------------------------------- people's judgements
+
+
+def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler | None:
+    """Show how well scores agree with people, by score and by what the encoders were trained on.
+
+    ``of`` is "crowd" or "experts".
+    """
+    if rows.empty:
+        return None
+    part = rows[rows["of"] == of]
+    columns = part["trained_at"].map(lambda rate: "right pairs" if rate == 0 else f"{rate:.0%} exchanged")
+    names = {"auroc": "AUROC", "ap": "average precision"}
+    table = part.assign(trained=columns).groupby(["score", "trained"], sort=False)[list(names)]
+    table = table.agg(lambda v: mean_text(list(v), 3)).rename(columns=names).unstack("trained")
+    caption = (
+        f"Measured: {part['pairs'].max():,} judged pairs of Flickr8K's test photographs ({of}); encoders "
+        f"trained on the training photographs; mean ± standard deviation (seeds); {provenance(about)}"
+    )
+    return show(table, f"people-{of}", caption)
+
+
+def mixed(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
+    """Show the audit of a set in which the crowd decided what is wrong."""
+    if rows.empty:
+        return None
+    part = rows[rows["of"] == "mixed"]
+    names = [name for name in MEASURES if name in part and name != "partner"]
+    labels = part["score"] + part["trained_at"].map(
+        lambda rate: "" if rate == 0 else f", encoders at {rate:.0%}"
+    )
+    table = part.assign(label=labels).groupby("label", sort=False)[names]
+    table = table.agg(lambda v: mean_text(list(v.dropna()), 3) if v.notna().any() else "–").rename(
+        columns=MEASURES
+    )
+    caption = (
+        f"Measured: {part['pairs'].max():,} pairs, 40 % rejected by the crowd; "
+        f"mean ± standard deviation (seeds); {provenance(about)}"
+    )
+    return show(table, "mixed", caption)
+
+
+def published(rows: pd.DataFrame) -> str:
+    """Return what the audit and the crowd say of the published pairs, in sentences."""
+    part = rows[rows["of"] == "published"] if len(rows) else rows
+    if part.empty:
+        return "The judgements are not stored here."
+    first = part.iloc[0]
+    base = first["rejected"] / first["judged"]
+    lines = [
+        f"Of the {first['pairs']:,.0f} published pairs with caption #2 the crowd judged "
+        f"{first['judged']:.0f} and rejected {first['rejected']:.0f} ({base:.1%})."
+    ]
+    for row in part.to_dict("records"):
+        rate = row["first_rejected"] / row["first_judged"] if row["first_judged"] else np.nan
+        lines.append(
+            f"Seed {row['seed']}: estimated share wrong {row['share']:.1%} ({row['share_low']:.1%} to "
+            f"{row['share_high']:.1%}), {row['called_wrong']:.0f} pairs with P(wrong) ≥ 0.5; of the first "
+            f"100, {row['first_judged']:.0f} were judged, and of these {row['first_rejected']:.0f} rejected "
+            f"({rate:.1%})."
+        )
+    return "\n".join(lines)
+
+
+def found_ids(rows: pd.DataFrame) -> list[str]:
+    """Return the ids of rejected published pairs that are among the first 100 with every seed."""
+    part = rows[rows["of"] == "published"] if len(rows) else rows
+    lists = [set(ids) for ids in part.get("found_ids", [])]
+    return sorted(set.intersection(*lists)) if lists else []
+
+
+# ---------------------------------------------------------------------------------- posteriors of the methods
+
+
+def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
+    """Show P(matched) of recorded runs beside the audit of the very pairs, by mismatch rate."""
+    runs = recorded(preset="standard", dataset="f8k", model="bow")
+    if rows.empty or runs.empty:
+        return None
+    runs = runs[
+        (runs["protocol"] == "images")
+        & runs["auc"].notna()
+        & runs["mrate"].isin(rows["rate"])
+        & (runs["seed"] == 0)
+    ]
+    ours = rows.assign(label="audit, " + rows["score"]).rename(columns={"auroc": "auc", "rate": "mrate"})
+    both = pd.concat([ours[["label", "mrate", "auc", "ece"]],
+                      runs.assign(label=runs["method"])[["label", "mrate", "auc", "ece"]]])  # fmt: skip
+    table = both.groupby(["label", "mrate"], sort=False)[["auc", "ece"]].agg(lambda v: mean_text(list(v), 3))
+    table = (
+        table.rename(columns={"auc": "AUROC", "ece": "calibration error"})
+        .unstack("mrate")
+        .fillna("no record")
+    )
+    caption = (
+        "Measured on the 30,000 training pairs of Flickr8K, pictures exchanged, seed 0: P(matched) of each "
+        "method's last epoch (recorded runs, two settings of one method are averaged) and the audit; "
+        f"{provenance(about)}"
+    )
+    return show(table, "posteriors", caption)

@@ -1,0 +1,103 @@
+"""The detection benchmark: kinds of wrong pairs, encoders that do not judge their own pairs, measures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "book" / "bench"
+
+
+@pytest.fixture(scope="module")
+def common() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(BENCH))
+    import audit_common
+
+    yield audit_common
+    sys.path.remove(str(BENCH))
+
+
+def material(common: ModuleType, pictures: int = 120, per_image: int = 2) -> Any:
+    """Return pictures and captions as features that share three topics."""
+    rng = np.random.default_rng(0)
+    topics = rng.normal(size=(pictures + 30, 3))
+    images = topics[:pictures] @ rng.normal(size=(3, 8))
+    image_of = np.repeat(np.arange(pictures), per_image)
+    of_caption = np.concatenate([image_of, np.arange(pictures, pictures + 30)])
+    texts = topics[of_caption] @ rng.normal(size=(3, 6)) + 0.1 * rng.normal(size=(len(of_caption), 6))
+    spare = np.arange(len(image_of), len(of_caption))
+    return common.Material(images.astype(np.float32), texts.astype(np.float32), image_of, spare)
+
+
+@pytest.mark.parametrize("noise", ["random", "near", "swap", "shift", "orphan"])
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_as_many_pairs_are_wrong_as_asked(common: ModuleType, noise: str, rate: float) -> None:
+    found = material(common)
+    noisy = common.NOISES[noise](found, rate, np.random.default_rng(1))
+    assert noisy.wrong.mean() == pytest.approx(rate, abs=0.03)
+    right = ~noisy.wrong
+    assert (noisy.image_of[right] == found.image_of[right]).all()
+    assert (noisy.caption[right] == np.flatnonzero(right)).all()
+
+
+def test_kinds_of_wrong_pairs(common: ModuleType) -> None:
+    found, rng = material(common), np.random.default_rng(2)
+    swap = common.swapped(found, 0.2, rng)
+    pairs = set(zip(swap.right, swap.image_of, strict=True))
+    assert all((claimed, right) in pairs for right, claimed in pairs)
+    shift = common.shifted(found, 0.2, rng)
+    step = (shift.image_of - shift.right)[shift.wrong]
+    assert (step == 1).mean() > 0.7  # the last picture of a run gets the first
+    orphan = common.orphans(found, 0.2, rng)
+    assert set(orphan.caption[orphan.wrong]) <= set(found.spare)
+    assert (orphan.right[orphan.wrong] == -1).all()
+    near = common.near_exchange(found, 0.2, rng, near=5)
+    distance = np.linalg.norm(found.images[near.image_of] - found.images[near.right], axis=1)
+    random = common.random_exchange(found, 0.2, rng)
+    other = np.linalg.norm(found.images[random.image_of] - found.images[random.right], axis=1)
+    assert distance[near.wrong].mean() < 0.6 * other[random.wrong].mean()
+
+
+def test_no_pair_is_judged_by_a_model_that_trained_on_it(
+    common: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = material(common)
+    noisy = common.random_exchange(found, 0.2, np.random.default_rng(3))
+    seen, made = [], []
+    trained, encode = common.trained, common.encode
+
+    def watched(found: Any, image_of: Any, caption: Any, **options: Any) -> Any:
+        seen.append((set(image_of), set(caption)))
+        return trained(found, image_of, caption, **options)
+
+    def kept(*arguments: Any) -> Any:
+        made.append(encode(*arguments)[1])
+        return encode(*arguments)
+
+    monkeypatch.setattr(common, "trained", watched)
+    monkeypatch.setattr(common, "encode", kept)
+    images, captions = common.cross_fitted(found, noisy, epochs=3, seed=0)
+    by_first = (captions == made[0]).all(1)
+    assert 0.3 < by_first.mean() < 0.7
+    for rows, (pictures, trained_on) in zip((by_first, ~by_first), seen, strict=True):
+        assert not set(np.flatnonzero(rows)) & trained_on
+        assert not set(noisy.image_of[rows]) & pictures
+    fit = (images[noisy.image_of] * captions).sum(1)
+    assert common.measures(-fit, noisy.wrong)["auroc"] > 0.6
+
+
+def test_measures(common: ModuleType) -> None:
+    wrong = np.array([True] * 20 + [False] * 80)
+    perfect = common.measures(wrong.astype(float), wrong, wrong.astype(float))
+    assert perfect == {"auroc": 1, "ap": 1, "p100": 0.2, "recall": 1, "fpr95": 0, "ece": 0}
+    assert common.measures(~wrong, wrong)["auroc"] == 0
+    assert common.measures(~wrong, wrong)["fpr95"] == 1
+    halves = common.measures(np.arange(100), wrong, np.full(100, 0.5))
+    assert halves["ece"] == pytest.approx(0.3)
+    assert halves["recall"] == 0
