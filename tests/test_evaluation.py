@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nclib import evaluation
-from nclib.evaluation import dual_softmax, map_at_r, mean_average_precision, precision_at_r, ranks, recall
+from nclib.evaluation import (
+    Judgements,
+    dual_softmax,
+    map_at_r,
+    mean_average_precision,
+    precision_at_r,
+    ranks,
+    recall,
+)
 
 V1 = np.array(
     [[0.9, 0.2, 0.3, 0.1, 0.5, 0.4], [0.8, 0.1, 0.7, 0.6, 0.2, 0.3], [0.3, 0.95, 0.2, 0.85, 0.35, 0.15]]
@@ -374,3 +382,19 @@ def test_dual_softmax_refuses():
         dual_softmax(DSL, direction="both")
     with pytest.raises(ValueError, match="temperature"):
         dual_softmax(DSL, 0.0)
+
+
+def test_agreement_with_people():
+    judged = Judgements(np.arange(4), np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]), fits_from=2.5)
+    assert judged.agreement([0.1, 0.2, 0.3, 0.4]) == {"tau": 1.0, "auc": 1.0, "ap": 1.0}
+    turned = judged.agreement(torch.tensor([0.4, 0.3, 0.2, 0.1]))
+    assert (turned["tau"], turned["auc"]) == (-1.0, 0.0)
+    with pytest.raises(ValueError, match=r"score must be \(4,\), one per judged pair, got \(3,\)"):
+        judged.agreement([0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="0 of 4 judged pairs fit; both kinds are needed"):
+        Judgements(judged.image, judged.caption, judged.rating, 5.0).agreement([0.1, 0.2, 0.3, 0.4])
+
+
+def test_unknown_relevance_is_refused():
+    with pytest.raises(ValueError, match="relevance is nan at image 0, caption 1"):
+        map_at_r(np.eye(2), np.array([[1.0, np.nan], [0.0, 1.0]]))

@@ -155,8 +155,13 @@ class StoredOutput(SphinxDirective):
             return [nodes.raw("", figure, format="html")]
         if "text/html" in data:
             return [nodes.raw("", data["text/html"], format="html")]
-        text = data.get("text/plain", "")
-        return [nodes.literal_block(text, text, language="text")]
+        if "text/markdown" in data:
+            box = nodes.container()
+            text = StringList(data["text/markdown"].splitlines(), source=str(stored))
+            self.state.nested_parse(text, 0, box)
+            return [box]
+        shown = data.get("text/plain", "")
+        return [nodes.literal_block(shown, shown, language="text")]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ncbook.claims import claims_table, counts, decide, ledger, report_table
 from ncbook.compare import Difference, mean_text, paired
 from ncbook.errata import errata_table, impossible_recalls_figure, printed_sums, two_papers_figure
-from ncbook.evidence import VERDICTS, Verdict
+from ncbook.evidence import VERDICTS, Line, Verdict
 from ncbook.figures import (
     best_other_differences,
     gains_figure,
@@ -34,6 +34,7 @@ __all__ = [
     "VERDICTS",
     "Difference",
     "Layout",
+    "Line",
     "Rerun",
     "Runs",
     "Verdict",

@@ -1,19 +1,17 @@
 """The ledger, every claim of the four papers with a verdict computed from records, and the papers' reports.
 
-Most claims are data in ``claims.yml``; the rest are functions in ``claim_functions.py`` and
-``transport_claims.py``.
+Claims are data in ``claims.yml``; those about transport itself are functions in ``transport_claims.py``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import pandas as pd
 
-from ncbook import claim_functions, transport_claims
+from ncbook import transport_claims
 from ncbook.compare import Difference, p_text
-from ncbook.comparisons import compared, differences, name_of, reported, untested
+from ncbook.comparisons import compared, differences, reported, runs_of, untested
 from ncbook.evidence import UNTESTED, VERDICTS, Verdict
 from ncbook.layouts import LAYOUTS, PAPERS, layout_of
 from ncbook.match import measured
@@ -21,7 +19,6 @@ from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import printed, values_of
 from ncbook.runs import RECORDED, Runs
 
-FUNCTIONS: dict[str, Callable[[Runs], Verdict]] = {**claim_functions.CLAIMS, **transport_claims.CLAIMS}
 CHAPTERS = {"L2RM": "l2rm", "OMIT": "omit", "REPAIR": "repair", "UOT-RCL": "uot_rcl"}
 
 
@@ -40,14 +37,13 @@ def decide(name: str, runs: Runs) -> Verdict:
     ValueError
         For an unknown claim.
     """
-    runs = runs.judged
-    if name in FUNCTIONS:
-        return FUNCTIONS[name](runs)
+    if name in transport_claims.CLAIMS:
+        return transport_claims.CLAIMS[name]()
     if name in compared():
         return compared()[name].verdict(runs)
     if name in untested():
-        return Verdict(UNTESTED, untested()[name])
-    known = sorted({*FUNCTIONS, *compared(), *untested()})
+        return Verdict(UNTESTED, why=untested()[name])
+    known = sorted({*transport_claims.CLAIMS, *compared(), *untested()})
     raise ValueError(f"unknown claim {name!r}; must be one of {', '.join(known)}")
 
 
@@ -62,8 +58,9 @@ def ledger(runs: Runs) -> pd.DataFrame:
     -------
     DataFrame
         One row per claim: ``id``, ``paper``, ``section``, ``claim``, ``printed`` (whether the paper's own
-        tables bear it out), ``detail`` (their numbers), ``verdict``, ``evidence``, ``n``, ``data``, ``test``,
-        ``chapter``.
+        tables bear it out), ``detail`` (their numbers), ``verdict``, ``test`` (what the claim says of the
+        differences), ``why``, ``lines`` (of evidence, as :class:`.Line`), ``data`` (of the lines), ``n``
+        (fewest seeds), ``evidence`` (all of it as text), ``chapter``.
     """
     claims = printed("claims")
     found = [decide(name, runs) for name in claims["id"]]
@@ -71,7 +68,7 @@ def ledger(runs: Runs) -> pd.DataFrame:
     table["printed"] = claims["check_on_printed_numbers"].replace("needs an experiment", "")
     table["detail"] = claims["detail"]
     table["verdict"] = [v.word for v in found]
-    for name in ("evidence", "n", "data", "test"):
+    for name in ("test", "why", "lines", "data", "n", "evidence"):
         table[name] = [getattr(v, name) for v in found]
     table["chapter"] = claims["paper"].map(CHAPTERS)
     return table
@@ -99,14 +96,20 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
     part = table[table["paper"] == paper] if paper else table
     rows = []
     for row in part.to_dict("records"):
-        how = f"{row['data']}, n = {row['n']}; {row['test']}" if row["n"] else ""
         own = f"Printed numbers: {row['printed']}, {row['detail']}" if row["printed"] else row["detail"]
+        said = [f"Claimed: {row['test']}."] if row["lines"] else []
         cells = [
             Cell(row["claim"], own=f"{row['section']}. {own}".strip(), kind="nc-text"),
             Cell(row["verdict"], kind=f"nc-verdict nc-{row['verdict'].replace(' ', '-')}"),
-            Cell(row["evidence"], own=how, kind="nc-text"),
+            Cell(
+                "\n".join([*map(str, row["lines"])]) or row["why"],
+                own=" ".join([*said, row["why"]]) if row["lines"] else "",
+                folded=[f"{line.place}: {line.text}" for line in row["lines"]],
+                kind="nc-text nc-lines",
+            ),
         ]
         rows.append(([Cell(row["id"], link=chapter_link(row["chapter"]))], cells))
+    kept = part.drop(columns="lines")
     return Table(
         slug=f"claims-{paper.lower() or 'all'}",
         title=f"Claims of {paper}" if paper else "All claims",
@@ -115,7 +118,7 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
         names=("no.",),
         columns=[("what the paper says, and prints",), ("verdict here",), ("evidence",)],
         rows=rows,
-        file=csv_text(list(part), part.astype(str).to_numpy().tolist()),
+        file=csv_text(list(kept), kept.astype(str).to_numpy().tolist()),
     )
 
 
@@ -178,14 +181,11 @@ def _coverage(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
 
 
 def _comparisons(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
-    lines = []
-    for one in reported(paper):
-        found = differences(paper, one, runs)
-        lines += [(d.name, _found(d), str(d.n)) for d in found]
-        if not found:
-            lines.append((name_of(paper, one).removesuffix(","), "no record", ""))
-    return lines
+    found = [d for one in reported(paper) for d in differences(paper, one, runs_of(paper, runs))]
+    return [(d.name.removesuffix(","), _found(d), str(d.n) if d.n else "") for d in found]
 
 
 def _found(d: Difference) -> str:
+    if not d.n:
+        return "no record"
     return f"{d.mean:+.{d.digits}f}" + (f" {d.interval_text}, {p_text(d.p)}" if d.n > 1 else ", no interval")

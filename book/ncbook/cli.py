@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,9 +34,10 @@ def claims(options: argparse.Namespace) -> int:
     ledger = ncbook.ledger(runs)
     shown = ledger[ledger["paper"] == options.paper] if options.paper else ledger
     for row in shown.to_dict("records"):
-        print(f"{row['id']}  {row['verdict']}: {row['claim']}\n     {row['evidence']}")
-        if row["n"]:
-            print(f"     {row['data']}; n = {row['n']}; {row['test']}")
+        print(f"{row['id']}  {row['verdict']}: {row['claim']}")
+        if row["test"]:
+            print(f"     claimed: {row['test']}")
+        print(textwrap.indent(row["evidence"], "     "))
     print(f"\n{len(shown)} claims, {len(runs)} recorded runs\n{ncbook.counts(ledger).to_string()}")
     _write(options.csv, ncbook.claims_table(ledger, options.paper or "").file)
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ import pandas as pd
 
 LEVEL = 0.95
 ROUNDING = 1e-10  # smaller differences between values are rounding errors
-FEW = 5  # with fewer pairs the interval depends on normality and is called weak
 
 
 def mean_text(values: Sequence[float], digits: int = 1, *, count: bool = True) -> str:
@@ -62,11 +60,14 @@ class Difference:
         What was compared.
     digits : int
         Decimals in text.
+    seeds : tuple of int
+        Seeds of ``values``, where they are known.
     """
 
     values: tuple[float, ...]
     name: str = ""
     digits: int = 1
+    seeds: tuple[int, ...] = ()
 
     @property
     def n(self) -> int:
@@ -78,28 +79,41 @@ class Difference:
         """Mean difference; NaN without a shared seed."""
         return statistics.fmean(self.values) if self.n else math.nan
 
-    @functools.cached_property
-    def _test(self) -> tuple[float, float, float]:
-        """Ends of the interval and p-value of the paired t-test."""
-        from scipy.stats import ttest_rel
+    @property
+    def _error(self) -> float:
+        """Standard error of the mean; 0 where values differ by rounding alone, NaN for fewer than two."""
+        error = spread(self.values) / math.sqrt(self.n) if self.n else math.nan
+        return 0.0 if error < ROUNDING else error
 
-        if self.n < 2:
-            return math.nan, math.nan, math.nan
-        if max(self.values) - min(self.values) < ROUNDING:  # no spread: scipy would warn of lost precision
-            return self.mean, self.mean, 1.0 if abs(self.mean) < ROUNDING else 0.0
-        test = ttest_rel(self.values, [0.0] * self.n)
-        interval = test.confidence_interval(LEVEL)
-        return float(interval.low), float(interval.high), float(test.pvalue)
+    @property
+    def visible(self) -> float:
+        """Half the width of the interval: the smallest difference from zero that these seeds show.
+
+        A smaller mean difference, with the spread that was measured, could not have been told from zero. NaN
+        for fewer than two seeds.
+        """
+        from scipy.stats import t
+
+        return float(t.ppf((1 + LEVEL) / 2, self.n - 1)) * self._error if self.n > 1 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
         """Interval of :data:`LEVEL` for the mean, of the paired t-test; NaN for fewer than two seeds."""
-        return self._test[:2]
+        return self.mean - self.visible, self.mean + self.visible
 
     @property
     def p(self) -> float:
         """Two-sided p-value of the paired t-test; NaN for fewer than two seeds."""
-        return self._test[2]
+        return self.p_of(0)
+
+    def p_of(self, value: float) -> float:
+        """Return the two-sided p-value of a mean difference of ``value``; NaN for fewer than two seeds."""
+        from scipy.stats import t
+
+        away = abs(self.mean - value)
+        if self._error == 0:
+            return 1.0 if away < ROUNDING else 0.0
+        return float(2 * t.sf(away / self._error, self.n - 1)) if self.n > 1 else math.nan
 
     @property
     def sign(self) -> str:
@@ -136,7 +150,13 @@ def p_text(p: float) -> str:
 
 
 def paired(
-    ours: pd.DataFrame, theirs: pd.DataFrame, value: str = "rsum", *, name: str = "", digits: int = 1
+    ours: pd.DataFrame,
+    theirs: pd.DataFrame,
+    value: str = "rsum",
+    *,
+    name: str = "",
+    digits: int = 1,
+    share: float = 1.0,
 ) -> Difference:
     """Compare two sets of runs by the seeds that both have; the mean is taken where a seed came twice.
 
@@ -148,18 +168,27 @@ def paired(
         Metric.
     name, digits
         As in :class:`Difference`.
+    share : float
+        Factor of ``theirs``: 0.5 compares with half of its value.
 
     Returns
     -------
     Difference
-        Of ``ours`` minus ``theirs``; without values where either side is empty.
+        Of ``ours`` minus ``share`` times ``theirs``; without values where either side is empty.
     """
     if ours.empty or theirs.empty or value not in ours or value not in theirs:
-        return Difference((), name, digits=digits)
+        return Difference((), name, digits)
     a, b = (part.groupby("seed")[value].mean() for part in (ours, theirs))
-    return Difference(tuple(float(v) for v in (a - b).dropna()), name, digits=digits)
+    return by_seed(a - share * b, name, digits)
 
 
-def test_name(n: int) -> str:
-    """Return the name of the test with a remark where few seeds make it weak."""
-    return "paired t-test, 95 % interval" + (f"; n = {n} is weak" if n < FEW else "")
+def by_seed(values: pd.Series, name: str = "", digits: int = 1) -> Difference:
+    """Return differences that are indexed by seed as a :class:`Difference`; missing values are left out."""
+    known = values.dropna()
+    return Difference(tuple(map(float, known)), name, digits, tuple(map(int, known.index)))
+
+
+def growth(small: Difference, large: Difference, name: str) -> Difference:
+    """Return how much larger a difference is at a second place than at a first, over shared seeds."""
+    a, b = (pd.Series(d.values, index=list(d.seeds), dtype=float) for d in (small, large))
+    return by_seed(b - a, name, large.digits)

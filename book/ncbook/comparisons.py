@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,21 +14,21 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from ncbook.compare import Difference
+from ncbook.compare import Difference, growth
 from ncbook.evidence import (
     CATEGORY_CONDITIONS,
     CONDITIONS,
-    RULES,
+    PLACE,
+    REGIONS,
+    Region,
     Verdict,
-    at_all_rates,
     best_other,
     compare,
     conclude,
-    data_of,
-    robust_methods,
+    line_of,
     within,
 )
-from ncbook.runs import Runs, select
+from ncbook.runs import Runs, select, usual_value
 
 PAPER_OF = {"L": "L2RM", "O": "OMIT", "R": "REPAIR", "U": "UOT-RCL"}  # by the first letter of a claim
 OPTIONS = re.compile(r"^(matching|marginals|variant)=")  # named by their value alone
@@ -42,18 +43,34 @@ class Comparison:
     ours: Any = None
     theirs: Any = None
     best: str = ""  # column in which ``ours`` is compared with the best of ``others``
-    others: str | Sequence[str] = "recorded"  # or "robust", "robust and plain", a list of values
-    least: int = 1  # number of others that such a comparison needs
+    others: Sequence[str] = ()  # values of that column
     column: str = ""  # of the same runs, from which ``minus``, a column or a number, is taken
     minus: str | float = 0
     metric: str | Sequence[str] = ""  # by default rSum, or mean average precision for labels
     where: Mapping[str, Any] = field(default_factory=dict)  # column = value pairs; a list means any of it
-    query: str = ""  # further condition, as DataFrame.query takes it
-    values: str = ""  # condition on the ``value`` of a matched variant; ``usual`` is that of the usual runs
+    query: str = ""  # further condition, as DataFrame.query takes it, instead of the paper's
+    rates: Sequence[float] = ()  # that the claim speaks of, all of them needed; every recorded one when empty
+    values: str = ""  # condition on the ``value`` of a matched variant or column; ``usual`` is the usual one
     conditions: Sequence[str] = ()  # columns that must agree; the usual ones by default
+    share: float = 1.0  # factor of ``theirs``: 0.5 compares with half of its value
+    growth: Sequence[tuple[float, float]] = ()  # pairs of rates: the difference at the second minus the first
+    average: bool = False  # lists in ``ours`` and ``theirs`` are averaged, not combined
     digits: int | None = None  # by default 1, or 3 for labels and columns
     name: str | None = None  # text before the condition, with {ours}, {theirs} and {metric}
-    turn: bool = False  # reverse the sign
+    rule: str = "above"  # claimed region of the differences: name in ncbook.evidence.REGIONS
+    margin: float = 0  # of the rules ``equal`` and ``not above``
+
+    @property
+    def region(self) -> Region:
+        """Where the claim says that the differences lie."""
+        low, high = (end * self.margin if math.isfinite(end) else end for end in REGIONS[self.rule])
+        return low, high
+
+    @property
+    def test(self) -> str:
+        """The claimed region, as text."""
+        texts = {"above": "> 0", "below": "< 0", "equal": f"within ±{self.margin:g}"}
+        return f"difference {texts.get(self.rule, f'< {self.margin:g}')}"
 
 
 @dataclass(frozen=True)
@@ -62,23 +79,29 @@ class Claim:
 
     paper: str
     compare: Sequence[Comparison]  # all of them count
-    rule: str = "above"  # name in ncbook.evidence.RULES
-    limit: float | None = None  # of the rule ``small``
-    decides: str = ""  # only differences whose name starts so decide; all when empty
-    rates: Sequence[float] = ()  # that the claim speaks of
-    data: Mapping[str, Any] | None = None  # runs whose data are named; by default those of the paper's method
-    lead: str = ""  # meaning of the numbers
+    data: Sequence[str] = ()  # that the claim speaks of; those of the paper by default
+    models: Sequence[str] = ()  # that the claim speaks of; those of the paper by default
+    why: str = ""  # meaning of the numbers
+    needs: str = ""  # part of the claim that records cannot decide: what runs would have to store
     missing: str = ""  # runs that would have to be recorded
 
     def verdict(self, runs: Runs) -> Verdict:
         """Return the verdict on the claim from recorded runs."""
-        found = [d for one in self.compare for d in differences(self.paper, one, runs)]
-        deciding = [d for d in found if d.name.startswith(self.decides)]
-        word = RULES[self.rule](deciding, *(() if self.limit is None else (self.limit,)))
-        of = _papers()[self.paper]["of"] if self.data is None else self.data
-        data = data_of(select(runs_of(self.paper, runs), **of))
-        verdict = conclude(found, data, word=word, lead=self.lead, missing=self.missing)
-        return at_all_rates(verdict, found, self.rates) if self.rates else verdict
+        general = _papers()[self.paper]
+        data, models = self.data or general["data"], self.models or general.get("models", ())
+        table, lines = runs_of(self.paper, runs), []
+        columns = [c for c in PLACE if c in (self.compare[0].conditions or _conditions(self.paper))]
+        rows = [_rows(self.paper, one, table).index for one in self.compare]
+        needed = table.loc[functools.reduce(pd.Index.union, rows)]
+        for key, part in needed.groupby(columns) if len(needed) else ():
+            place = dict(zip(columns, key, strict=True))
+            found = [(d, one.region) for one in self.compare for d in differences(self.paper, one, part)]
+            own = place["dataset"] in data and place["preset"] != "quick"
+            own = own and ("model" not in place or not models or place["model"] in models)
+            if any(d.n for d, _ in found):
+                lines.append(line_of(place, found, own=own, needs=self.needs))
+        test = "; ".join(dict.fromkeys(one.test for one in self.compare))
+        return conclude(lines, data, test=test, why=self.why, missing=self.missing)
 
 
 @functools.cache
@@ -117,11 +140,12 @@ def reported(paper: str) -> list[Comparison]:
 # -- comparisons of claims.yml ---------------------------------------------------------------------------
 
 
-def runs_of(paper: str, runs: Runs, query: str = "") -> pd.DataFrame:
-    """Return the recorded runs that a paper's claims are about, or those of ``query``, with derived columns.
+def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
+    """Return the recorded runs of a paper's task, with derived columns.
 
-    ``lost`` is what the last epoch loses against the selected one, ``called_share`` and ``clean_share`` are
-    the shares of training pairs that a method calls matched and that are.
+    ``lost`` is what the last epoch loses against the selected one; ``called_share`` and ``clean_share`` are
+    the shares of training pairs that a method calls matched and that are; ``noisy_change`` is the change of
+    the validation rSum in the epoch in which the loss on noisy pairs begins.
     """
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
     if "last.map_avg" in table:
@@ -129,36 +153,71 @@ def runs_of(paper: str, runs: Runs, query: str = "") -> pd.DataFrame:
     if {"called_matched", "train_pairs", "true_rate"} <= set(table):
         called = table["called_matched"] / table["train_pairs"]
         table = table.assign(called_share=called, clean_share=1 - table["true_rate"])
-    query = query or _papers()[paper].get("query", "")
-    return table.query(query) if query and len(table) else table
+    if "before_noisy" in table:
+        table = table.assign(noisy_change=table["after_noisy"] - table["before_noisy"])
+    return table
 
 
-def differences(paper: str, one: Comparison, runs: Runs) -> list[Difference]:
-    """Return the differences of one comparison under every recorded condition."""
-    labels = paper == "UOT-RCL"
-    table = runs_of(paper, runs, one.query)
+def _conditions(paper: str) -> Sequence[str]:
+    return CATEGORY_CONDITIONS if paper == "UOT-RCL" else CONDITIONS
+
+
+def differences(paper: str, one: Comparison, table: pd.DataFrame) -> list[Difference]:
+    """Return the differences of one comparison under every recorded condition, from :func:`runs_of`.
+
+    A pair of settings, or a rate of the comparison, without a record gives one difference without values.
+    """
+    if one.growth:
+        found = []
+        for rates in one.growth:
+            small, large = (differences(paper, replace(one, growth=(), rates=(r,)), table) for r in rates)
+            name = f"{name_of(paper, one)} at {rates[1]:g} minus at {rates[0]:g}".strip()
+            found += [growth(a, b, name) for a, b in zip(small, large, strict=True)]
+        return found
+    table = _rows(paper, one, table)
+    found, column = [], "noise_rate" if paper == "UOT-RCL" else "mrate"
+    for rate in one.rates or (None,):
+        at, part = ("", table) if rate is None else (f"rate {rate:g}", select(table, **{column: float(rate)}))
+        for name, some in _compared(paper, one, part):
+            found += some or [Difference((), f"{name} {at}".strip())]
+    return found
+
+
+def _rows(paper: str, one: Comparison, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs that a comparison is about."""
+    query = one.query or _papers()[paper].get("query", "")
+    table = table.query(query) if query and len(table) else table
     table = select(table, **{k: _matched(table, k, v) for k, v in one.where.items()})
+    of_method = one.best or one.column or isinstance(one.ours, Mapping)
+    return table if of_method else select(table, **_papers()[paper]["of"])
+
+
+def _compared(paper: str, one: Comparison, table: pd.DataFrame) -> Iterator[tuple[str, list[Difference]]]:
+    """Yield the name of each pair of settings and metric of a comparison, and its differences."""
+    labels = paper == "UOT-RCL"
     how: dict[str, Any] = {
         "digits": one.digits or (3 if labels or one.column else 1),
-        "conditions": one.conditions or (CATEGORY_CONDITIONS if labels else CONDITIONS),
+        "conditions": one.conditions or _conditions(paper),
     }
     metrics = _list(one.metric or ("map_avg" if labels else "rsum"))
     if one.column:
-        return within(table, one.column, one.minus, name=one.name or "", **how)
-    if one.best:
-        robust = robust_methods()
-        every = {"robust": robust, "robust and plain": ("plain", *robust), "recorded": None}
-        others = every[one.others] if isinstance(one.others, str) else one.others
-        best = functools.partial(best_other, table, one.best, one.ours, others, **how, least=one.least)
-        return [d for m in metrics for d in best(value=m, name=name_of(paper, one, m))]
-    table = table if isinstance(one.ours, Mapping) else select(table, **_papers()[paper]["of"])
-    found: list[Difference] = []
-    sides = itertools.product(_sides(table, one, one.ours), _sides(table, one, one.theirs), metrics)
-    for ours, theirs, metric in sides:
-        if ours != theirs:
-            name = name_of(paper, replace(one, ours=ours, theirs=theirs), metric)
-            found += compare(table, ours, theirs, metric, name=name, **how)
-    return [Difference(tuple(-v for v in d.values), d.name, d.digits) for d in found] if one.turn else found
+        yield one.name or one.column, within(table, one.column, one.minus, name=one.name or "", **how)
+    elif one.best:
+        name, least = name_of(paper, one), len(one.others)
+        yield (
+            name,
+            best_other(
+                table, one.best, one.ours, one.others, name=name, least=least, value=metrics[0], **how
+            ),
+        )
+    else:
+        sides = (_sides(table, one, side) for side in (one.ours, one.theirs))
+        settings = [(ours, theirs) for ours, theirs in itertools.product(*sides) if ours != theirs]
+        for (ours, theirs), m in itertools.product(settings, metrics):
+            name = name_of(paper, replace(one, ours=ours, theirs=theirs), m)
+            yield name, compare(table, ours, theirs, m, name=name, share=one.share, **how)
+        if not settings:
+            yield name_of(paper, one), []
 
 
 def name_of(paper: str, one: Comparison, metric: str = "") -> str:
@@ -176,28 +235,31 @@ def _label(side: Any, full: str) -> str:
     return ", ".join(OPTIONS.sub("", text) or full for text in texts)
 
 
-def _sides(table: pd.DataFrame, one: Comparison, side: Any) -> Iterator[dict[str, Any]]:
+def _sides(table: pd.DataFrame, one: Comparison, side: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the settings of one side of a comparison, as column = value pairs."""
-    if isinstance(side, Mapping):
-        recorded = {k: sorted(set(table.get(k, ()))) if v == "*" else _list(v) for k, v in side.items()}
-        for values in itertools.product(*recorded.values()):
-            yield dict(zip(side, values, strict=True))
+    side = side if isinstance(side, Mapping) else {"variant": side}
+    if one.average:
+        yield side
         return
-    patterns = _list(side)
-    starred = sorted({v for p in patterns if "*" in p for v in matching(table, p)})
-    for variant in [*(p for p in patterns if "*" not in p), *_narrowed(table, starred, one.values)]:
-        yield {"variant": variant}
+    for values in itertools.product(*(_recorded(table, one, k, _list(v)) for k, v in side.items())):
+        yield dict(zip(side, values, strict=True))
 
 
-def _narrowed(table: pd.DataFrame, variants: list[str], condition: str) -> list[str]:
-    """Return the variants whose first number meets a condition on ``value`` and ``usual``."""
-    if not condition or not variants:
-        return variants
-    option = variants[0].partition("=")[0]
-    usual = select(table, variant="")[option].max() if option in table else None
-    values = [float(v.partition("=")[2].partition(",")[0]) for v in variants]
-    frame = pd.DataFrame({"variant": variants, "value": values, "usual": usual})
-    return list(frame.query(condition)["variant"])
+def _recorded(table: pd.DataFrame, one: Comparison, column: str, values: list[Any]) -> list[Any]:
+    """Return the values of one column of a side, patterns replaced by recorded values that fit them."""
+    starred: list[Any]
+    if column == "variant":
+        starred = sorted({v for p in values if "*" in p for v in matching(table, p)})
+        option = starred[0].partition("=")[0] if starred else ""
+        numbers = [float(v.partition("=")[2].partition(",")[0]) for v in starred] if one.values else []
+        usual = usual_value(select(table, variant=starred), option)
+    else:
+        starred = sorted(set(table[column].dropna())) if values == ["*"] and column in table else []
+        numbers, usual = starred, None
+    if one.values and starred:
+        frame = pd.DataFrame({"starred": starred, "value": numbers, "usual": usual})
+        starred = list(frame.query(one.values)["starred"])
+    return [*(v for v in values if not (isinstance(v, str) and "*" in v)), *starred]
 
 
 def matching(table: pd.DataFrame, pattern: str) -> list[str]:

@@ -1,23 +1,98 @@
-"""From recorded runs to a verdict: comparisons under equal conditions, and the rules of a verdict."""
+"""From recorded runs to a verdict: comparisons under equal conditions, and the rules of a verdict.
+
+One rule for every claim. A claim says where mean differences lie: above zero, below it, within a margin, or
+not above a margin. A line of evidence collects the comparisons of one place (data, model, protocol, preset).
+
+- It supports the claim when the 95 % interval of every comparison lies inside the claimed region.
+- It contradicts the claim when comparisons lie outside by the test of Simes at 5 %, which allows for their
+  number.
+- Else it is too close to call. "Within a margin" so becomes the equivalence test (two one-sided tests of
+  2.5 % each): few seeds give wide intervals and prove nothing.
+- One seed decides nothing. Where a part of what the claim speaks of was not recorded, or not stored, the rest
+  can support the claim in part only.
+
+A claim *holds* or *does not hold* on the data that it names, with a model that it names; elsewhere it is
+*seen here too* or *not seen here*. The presets ``paper`` and ``standard`` (smaller networks and a shorter
+schedule, said beside it) count there, ``quick`` does not; where both are recorded, ``paper`` decides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from ncbook.compare import Difference, paired, test_name
-from ncbook.runs import BUNDLED, Runs, select
+from ncbook.compare import LEVEL, Difference, by_seed, paired
+from ncbook.runs import BUNDLED, select
 from nclib import methods
 
-HOLDS, PARTLY, FAILS, UNTESTED = "holds", "partly", "does not hold", "not tested here"
-VERDICTS = (HOLDS, PARTLY, FAILS, UNTESTED)
-SHOWN = 6  # comparisons written out in one line of evidence
+HOLDS, FAILS = "holds", "does not hold"
+SEEN, MIXED, UNSEEN = "seen here too", "seen in part", "not seen here"
+CLOSE, UNTESTED = "too close to call", "cannot be tested here"
+VERDICTS = (HOLDS, FAILS, SEEN, MIXED, UNSEEN, CLOSE, UNTESTED)
+SHOWN, NAMED = 12, 2  # comparisons, and names of missing ones, that are written out
 CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
 CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
+PLACE = ("dataset", "model", "protocol", "preset")
 RATES = ("mrate", "noise_rate")
+SMALLER = "on this data, with smaller networks and a shorter schedule"
+FOR, PART, AGAINST, OPEN, NOTHING = "for", "part", "against", "open", "nothing"  # what a line says
+
+Region = tuple[float, float]
+"""Where a claim says that a mean difference lies."""
+REGIONS = {"above": (0, math.inf), "below": (-math.inf, 0), "equal": (-1, 1), "not above": (-math.inf, 1)}
+"""Claimed regions by their name in ``claims.yml``; a 1 means the margin."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What the records of one place say about a claim.
+
+    Parameters
+    ----------
+    place : str
+        Data, model, protocol and preset.
+    says : {"for", "part", "against", "open", "nothing"}
+        ``part``: what was tested supports the claim, the rest could not be; ``nothing``: one seed.
+    text : str
+        The comparisons, with intervals.
+    n : int
+        Seeds of the smallest comparison that was tested.
+    visible : str
+        The smallest difference from zero that these seeds show, see :attr:`.Difference.visible`; that of the
+        widest interval.
+    tier : int
+        0 for the claim's own data, 1 for other real data, 2 for drawn scenes.
+    dataset, preset : str
+    why : str
+        What was not recorded, or what to know about the place.
+    """
+
+    place: str
+    says: str
+    text: str
+    n: int = 0
+    visible: str = ""
+    tier: int = 2
+    dataset: str = ""
+    preset: str = ""
+    why: str = ""
+
+    @property
+    def word(self) -> str:
+        """The verdict of this line alone."""
+        words = {FOR: HOLDS, AGAINST: FAILS, OPEN: CLOSE, PART: MIXED, NOTHING: "one seed: cannot be decided"}
+        if self.tier:
+            words |= {FOR: SEEN, AGAINST: UNSEEN, OPEN: f"{CLOSE} here"}
+        return words[self.says]
+
+    def __str__(self) -> str:
+        remark = f" ({self.why})" if self.why else ""
+        seeds = f"; n = {self.n}, smallest visible difference {self.visible}" if self.n else ""
+        return f"{self.place}: {self.word}{remark}{seeds}"
 
 
 @dataclass(frozen=True)
@@ -28,19 +103,34 @@ class Verdict:
     ----------
     word : str
         One of :data:`VERDICTS`.
-    evidence : str
-        Numbers, or the reason why there are none.
-    n : int
-        Seeds (or problems) in the smallest comparison; 0 when nothing was tested.
-    data, test : str
-        Data and preset, and how the comparison was made.
+    lines : tuple of Line
+        Evidence by place, the claim's own data first, then photographs, then drawn scenes.
+    test : str
+        What the claim says of the differences.
+    why : str
+        What the numbers mean, or the reason why nothing could be tested.
     """
 
     word: str
-    evidence: str
-    n: int = 0
-    data: str = ""
+    lines: tuple[Line, ...] = ()
     test: str = ""
+    why: str = ""
+
+    @property
+    def n(self) -> int:
+        """Seeds in the smallest comparison; 0 when nothing was tested."""
+        return min((line.n for line in self.lines if line.n), default=0)
+
+    @property
+    def data(self) -> str:
+        """Names of the data that were looked at, in the order of the lines."""
+        return ", ".join(dict.fromkeys(line.dataset for line in self.lines))
+
+    @property
+    def evidence(self) -> str:
+        """Reason, lines and their numbers, as text."""
+        lines = [f"{line}. {line.text}" for line in self.lines]
+        return "\n".join(filter(None, [self.why, *lines]))
 
 
 # -- comparisons -----------------------------------------------------------------------------------------
@@ -73,15 +163,17 @@ def compare(
     digits: int = 1,
     conditions: Sequence[str] = CONDITIONS,
     name: str = "",
+    share: float = 1.0,
 ) -> list[Difference]:
     """Return the difference of two settings under every condition in which both were recorded.
 
-    ``ours`` and ``theirs`` are column = value pairs of either side, ``conditions`` columns that must agree.
+    ``ours`` and ``theirs`` are column = value pairs of either side, ``conditions`` columns that must agree;
+    ``share`` is a factor of ``theirs``.
     """
     found = []
     for at, part in conditions_of(table, conditions):
         a, b = select(part, **ours), select(part, **theirs)
-        found.append(paired(a, b, value, name=f"{name} {at}".strip(), digits=digits))
+        found.append(paired(a, b, value, name=f"{name} {at}".strip(), digits=digits, share=share))
     return [d for d in found if d.n]
 
 
@@ -101,8 +193,7 @@ def within(
     found = []
     for at, rows in conditions_of(table.dropna(subset=columns), conditions):
         values = rows[ours] - (rows[theirs] if isinstance(theirs, str) else theirs)
-        by_seed = values.groupby(rows["seed"]).mean()
-        found.append(Difference(tuple(float(v) for v in by_seed), f"{name} {at}".strip(), digits=digits))
+        found.append(by_seed(values.groupby(rows["seed"]).mean(), f"{name} {at}".strip(), digits))
     return found
 
 
@@ -136,111 +227,107 @@ def best_other(
         if len(differences) >= least:
             _, best, d = min(differences, key=lambda item: item[0])
             what = f"{name} {at}, best of {len(differences)} others ({best or 'usual'})"
-            found.append(Difference(d.values, what.strip(), digits=digits))
+            found.append(replace(d, name=what.strip()))
     return found
-
-
-def growth(small: Sequence[float], large: Sequence[float], name: str, digits: int = 1) -> Difference:
-    """Return how much larger a gain is at the second place than at the first, seed by seed."""
-    return Difference(tuple(b - a for a, b in zip(small, large, strict=True)), name, digits=digits)
 
 
 # -- rules -----------------------------------------------------------------------------------------------
 
 
-def verdict_of(differences: Sequence[Difference], want: str = "above") -> str:
-    """Return the verdict on "every difference is above (below) zero".
+def inside(d: Difference, region: Region) -> bool:
+    """Return whether the interval of a difference lies in a region."""
+    low, high = d.interval
+    return region[0] < low and high < region[1]
 
-    *Holds* when every interval lies on the claimed side of zero; *does not hold* when none does and some
-    interval lies on the other side; *partly* otherwise: under some conditions only, or too close to call.
-    Comparisons of a single seed decide nothing.
+
+def p_outside(d: Difference, region: Region) -> float:
+    """Return the p-value of "the mean lies in the region": 1 where the measured mean does."""
+    beyond = [end for end, away in zip(region, (d.mean < region[0], d.mean > region[1]), strict=True) if away]
+    return d.p_of(beyond[0]) if beyond else 1.0
+
+
+def line_of(
+    place: Mapping[str, str],
+    found: Sequence[tuple[Difference, Region]],
+    *,
+    own: bool = False,
+    needs: str = "",
+) -> Line:
+    """Return what the comparisons of one place say about a claim.
+
+    Parameters
+    ----------
+    place : mapping
+        Values of the columns in :data:`PLACE`.
+    found : sequence of (Difference, Region)
+        Every comparison of the claim; one without values was not recorded.
+    own : bool
+        Whether the claim speaks of this data and this model.
+    needs : str
+        Part of the claim that records cannot decide.
     """
-    counted = [d for d in differences if d.n > 1]
-    if not counted:
-        return UNTESTED
-    right = [d for d in counted if d.sign == want]
-    wrong = [d for d in counted if d.sign not in (want, "open")]
-    if len(right) == len(counted):
-        return HOLDS
-    return FAILS if wrong and not right else PARTLY
+    tested = [(d, region) for d, region in found if d.n > 1]
+    single, missing = (_listed([d.name for d, _ in found if d.n == n]) for n in (1, 0))
+    right = sum(inside(d, region) for d, region in tested)
+    against = sorted(p_outside(d, region) for d, region in tested)
+    wrong = sum(p < 1 - LEVEL for p in against)
+    refuted = any(p < (1 - LEVEL) * (i + 1) / len(against) for i, p in enumerate(against))  # Simes
+    whys = [f"{what}: {names}" for what, names in (("one seed", single), ("no record", missing)) if names]
+    whys += [f"needs {needs}"] if needs else []
+    says, why = OPEN, ". ".join(whys)
+    if refuted or not tested:
+        says, why = AGAINST if refuted else NOTHING, ""
+    elif right == len(tested):
+        says = PART if whys else FOR
+    if own and place["preset"] != "paper":
+        why = ". ".join(filter(None, [SMALLER, why]))
+    widest = max((d for d, _ in tested), key=lambda d: d.visible, default=Difference(()))
+    count = f"{right} of {len(tested)} inside the claimed region, {wrong} outside: "
+    shown = [d for d, _ in found if d.n]
+    if len(shown) > SHOWN:  # those farthest from the claim, as far as they were tested
+        shown = [d for d, _ in sorted(tested, key=lambda pair: p_outside(*pair))] or shown
+    more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    drawn = place["dataset"] in BUNDLED
+    return Line(
+        ", ".join(filter(None, (place.get(c, "") for c in PLACE))),
+        says,
+        f"{count if len(tested) > 1 else ''}{'; '.join(map(str, shown[:SHOWN]))}{more}.",
+        min((d.n for d, _ in tested), default=0),
+        f"{widest.visible:.{widest.digits}f}" if tested else "",
+        0 if own else 2 if drawn else 1,
+        place["dataset"],
+        place["preset"],
+        why,
+    )
 
 
-def not_above(differences: Sequence[Difference]) -> str:
-    """Return the verdict on "no difference is clearly above zero": *holds* when no interval lies above it."""
-    counted = [d for d in differences if d.n > 1]
-    above = [d for d in counted if d.sign == "above"]
-    return UNTESTED if not counted else HOLDS if not above else FAILS if above == counted else PARTLY
-
-
-def undecided(differences: Sequence[Difference]) -> str:
-    """Return the verdict on "nothing changes": *holds* when every interval includes zero, else *partly*."""
-    return HOLDS if all(d.sign == "open" for d in differences if d.n > 1) else PARTLY
-
-
-def small(differences: Sequence[Difference], limit: float) -> str:
-    """Return the verdict on "nothing changes by more than ``limit``", by means: *holds* or *partly*."""
-    return HOLDS if all(abs(d.mean) <= limit for d in differences if d.n > 1) else PARTLY
-
-
-RULES: dict[str, Callable[..., str]] = {
-    "above": verdict_of,
-    "below": lambda differences: verdict_of(differences, "below"),
-    "not above": not_above,
-    "undecided": undecided,
-    "small": small,
-}
-"""Rules of a verdict by their name in ``claims.yml``; ``small`` takes a limit."""
+def _listed(names: Sequence[str]) -> str:
+    """Return some names as text, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{'; '.join(name.strip(', ') for name in names[:NAMED])}{more}"
 
 
 def conclude(
-    differences: Sequence[Difference], data: str, *, word: str = "", lead: str = "", missing: str = ""
+    lines: Iterable[Line], data: Sequence[str], *, test: str, why: str = "", missing: str = ""
 ) -> Verdict:
-    """Return a verdict with its evidence; untested when no condition has two seeds on both sides.
+    """Return the verdict on a claim about ``data`` from its lines of evidence.
 
-    ``lead`` says what the numbers mean, ``missing`` names the runs that would have to be recorded.
+    The best data with a test decide: the claim's own, else other real data, else drawn scenes. A claim holds
+    when every place on all of its own data supports it, and one place there refutes it. ``missing`` names the
+    runs that would have to be recorded.
     """
-    word = word or verdict_of(differences)
-    counted = [d for d in differences if d.n > 1]
-    if word == UNTESTED or not counted:
-        single = "; ".join(str(d) for d in differences[:SHOWN])
-        return no_record(missing, f"One seed only: {single}." if single else "")
-    lead = _upper(lead)
-    if all(d.sign == "open" for d in counted) and word == PARTLY:
-        lead = f"Too close to call. {lead}" if lead else "Too close to call"
-    shown = "; ".join(str(d) for d in counted[:SHOWN])
-    more = f"; and {len(counted) - SHOWN} more" if len(counted) > SHOWN else ""
-    n = min(d.n for d in counted)
-    return Verdict(word, f"{f'{lead}: ' if lead else ''}{shown}{more}.", n, data, test_name(n))
-
-
-def at_all_rates(verdict: Verdict, differences: Sequence[Difference], rates: Iterable[float]) -> Verdict:
-    """Name the rates of a claim without a record; a claim about all of them then holds only partly."""
-    missing = [f"{r:g}" for r in rates if not any(f"rate {r:g}" in d.name for d in differences if d.n > 1)]
-    if verdict.word == UNTESTED or not missing:
-        return verdict
-    word = PARTLY if verdict.word == HOLDS else verdict.word
-    return replace(verdict, word=word, evidence=f"{verdict.evidence} No record at {', '.join(missing)}.")
-
-
-def no_record(missing: str, said: str = "") -> Verdict:
-    """Return the verdict of a claim whose runs were not recorded."""
-    need = f"No recorded runs{f' of {missing}' if missing else ''} with two seeds or more."
-    return Verdict(UNTESTED, f"{need} {said}".strip())
-
-
-def data_of(table: pd.DataFrame) -> str:
-    """Return data and preset of the runs in a table, as text."""
-    if table.empty:
-        return ""
-    pairs = table[["dataset", "preset"]].drop_duplicates()
-    kind = "on bundled data" if set(pairs["dataset"]) <= BUNDLED else "on"
-    return f"{kind} {'; '.join(f'{d}, {p}' for d, p in pairs.itertuples(index=False))}"
-
-
-def usual(runs: Runs) -> pd.DataFrame:
-    """Return the image-text runs with usual settings."""
-    return select(runs.retrieval, variant="")
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    ordered = sorted(lines, key=lambda line: (line.tier, line.place))
+    tested = [line for line in ordered if line.says != NOTHING]
+    best = [line for line in tested if line.tier == tested[0].tier]
+    full_size = {line.dataset for line in best if line.preset == "paper"}
+    best = [line for line in best if line.preset == "paper" or line.dataset not in full_size]
+    said = {line.says for line in best}
+    word = SEEN if said == {FOR} else MIXED if said & {FOR, PART} else UNSEEN if AGAINST in said else CLOSE
+    if not best:
+        word = UNTESTED
+        why = why if ordered else f"No recorded runs{f' of {missing}' if missing else ''}."
+    elif best[0].tier == 0 and said & {AGAINST, OPEN}:
+        word = FAILS if AGAINST in said else CLOSE
+    elif said == {FOR} and {line.dataset for line in best if line.tier == 0} == set(data):
+        word = HOLDS
+    return Verdict(word, tuple(ordered), test, why)

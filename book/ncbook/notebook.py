@@ -80,6 +80,8 @@ def show(
 def in_warmup(runs: pd.DataFrame) -> pd.Series:
     """Tell which runs were tested at an epoch of their warm-up although they trained on after it.
 
+    Plain training has no warm-up: its loss is the same in every epoch.
+
     Parameters
     ----------
     runs : DataFrame
@@ -91,7 +93,8 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
     """
     needed = ("best_epoch", "warmup_epochs", "epochs")
     best, warmup, epochs = (runs.get(name, runs.index.to_series() * 0) for name in needed)
-    return (best <= warmup) & (epochs > 0)
+    early = (best <= warmup) & (epochs > 0)
+    return early & (runs["method"] != "plain") if "method" in runs else early
 
 
 def marks_of(runs: pd.DataFrame) -> dict[str, pd.Series]:

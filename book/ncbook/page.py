@@ -20,6 +20,7 @@ class Cell:
     own: str = ""  # second line, for measured values
     kind: str = "nc-value"  # CSS class
     link: str = ""  # page that the text links to
+    folded: Sequence[str] = ()  # lines that open on a click
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ class Table:
         )
         own = f'<span class="nc-own">{_e(view.own)}</span>' if view.own else ""
         text = f'<a href="{_e(view.link)}">{_e(view.text)}</a>' if view.link else _e(view.text)
-        return f'<span class="nc-v">{text}</span>{f"<sup> {links}</sup>" if links else ""}{own}'
+        items = "".join(f"<li>{_e(line)}</li>" for line in view.folded)
+        folded = f"<details><summary>numbers</summary><ul>{items}</ul></details>" if items else ""
+        return f'<span class="nc-v">{text}</span>{f"<sup> {links}</sup>" if links else ""}{own}{folded}'
 
     def _notes(self, marks: dict[str, str]) -> str:
         if not marks:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,6 @@ class Runs:
         keys = ["dataset", "method", "variant"]
         tables = [select(t, preset="paper") for t in (self.retrieval, self.category)]
         return {tuple(k): part for t in tables if len(t) for k, part in t.groupby(keys)}
-
-    @functools.cached_property
-    def judged(self) -> Runs:
-        """Runs that claims are decided from: the present rules speak of the presets ``quick`` and ``paper``.
-
-        Runs of ``standard`` have one seed so far, on data that no claim is about.
-        """
-        kept = [t[t["preset"] != "standard"] if len(t) else t for t in (self.retrieval, self.category)]
-        return Runs(*kept)
 
     def __len__(self) -> int:
         return len(self.retrieval) + len(self.category)
@@ -209,6 +201,7 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         **test,
         **{f"{g}.{k}": v for g, part in record.metrics.items() if g != "test" for k, v in part.items()},
         **record.diagnostics,
+        **_around_noisy(record.curves),
         **{k: record.data.get(k) for k in SIZES},
         **{f"{w}_sum": sum(test[k] for k in keys) for w, keys in ways.items() if set(keys) <= set(test)},
         "seconds": record.cost.get("seconds"),
@@ -225,6 +218,14 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         "name": record.name,
         "path": str(path),
     }
+
+
+def _around_noisy(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the validation rSum of the epochs before and in which the loss on noisy pairs begins."""
+    for before, after in itertools.pairwise(curves):
+        if "loss_noisy" in after and "loss_noisy" not in before and before.get("phase") == "training":
+            return {"before_noisy": before["val_rsum"], "after_noisy": after["val_rsum"]}
+    return {}
 
 
 def variant(values: Mapping[str, Any]) -> str:

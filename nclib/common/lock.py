@@ -42,6 +42,25 @@ def take(file: IO[Any]) -> bool:
         return True
 
 
+def run_folder(out: str, name: str) -> Path:
+    """Return the folder of a run below ``out``, where ``~`` is the user's home.
+
+    Raises
+    ------
+    ValueError
+        When the system cannot have a folder of that name, for instance one of 300 characters.
+    """
+    folder = Path(out).expanduser() / name
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):  # to be made, or refused when it is made
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"out={out!r:.80} cannot hold a run ({reason}); choose another folder") from None
+    return folder
+
+
 def make_folder(folder: Path) -> None:
     """Make the folder of a run and its parents where missing; a ValueError says when it cannot be made."""
     try:

@@ -67,7 +67,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     """Return the facts of a cache folder, or None when a file is missing or changed."""
     try:
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
-        good = all(digest(folder / name) == wanted for name, wanted in facts["files"].items())
+        there = {path.name for path in folder.iterdir()} - {MANIFEST}
+        good = there == facts["files"].keys() and all(
+            digest(folder / name) == wanted for name, wanted in facts["files"].items()
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return facts if good else None

@@ -17,6 +17,7 @@ from nclib.data.vocabulary import Vocabulary
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 NUMBERS = (np.float32, np.float16, np.uint8)  # types of stored images
+BLOCK = 64  # images that are checked together
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,8 +250,30 @@ class Split:
         -------
         Tensor, float32, (B, R, F)
             A copy on the CPU; bytes are scaled to [0, 1].
+
+        Raises
+        ------
+        ValueError
+            When a value is NaN or infinite; names the file or split, the image and the value.
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
+        found = self._read(rows, pinned)
+        if not torch.isfinite(found.sum()) and not (good := torch.isfinite(found)).all():
+            at, region, k = (int(i) for i in torch.nonzero(~good)[0])
+            where = str(self.images.path) if isinstance(self.images, RowFile) else f"split {self.name!r}"
+            raise ValueError(
+                f"{where}: image {rows[at]}, region {region}, feature {k} is {float(found[at, region, k])}; "
+                "every value must be finite. Make the file again or take the image out; "
+                "nclib data check ROOT --full looks at every value"
+            )
+        return found
+
+    def check_finite(self) -> None:
+        """Read all features once; a ValueError as of :meth:`features` when a value is not finite."""
+        for start in range(0, self.n_images, BLOCK):
+            self.features(np.arange(start, min(start + BLOCK, self.n_images)))
+
+    def _read(self, rows: np.ndarray, pinned: bool) -> Tensor:
         if isinstance(self.images, RowFile):
             shape = (len(rows), *self.images.shape[1:])
             if pinned:

@@ -13,6 +13,7 @@ from nclib.common.files import digest
 from nclib.data.dataset import Dataset
 from nclib.data.region_features import LAYOUTS, PathLike, find_folder, load_files
 from nclib.data.registry import register
+from nclib.evaluation import Judgements
 
 MANIFEST = LAYOUTS["f8k"].marker
 # Root mean square on the first axes, per split, of the features that the recorded runs used.
@@ -22,6 +23,9 @@ RECORDED = {
     "test": (6.014, 3.729, 3.022, 2.841, 2.673, 2.628, 2.414, 2.324),
 }
 TOLERANCE = 0.01  # relative; rounding moves these numbers by 1e-5, the choice of photographs by up to 4 %
+EACH = 5  # captions of a photograph
+# File of each source of judgements, and the least rating of a pair that fits.
+JUDGED = {"experts": ("ExpertAnnotations.txt", 2.5), "crowd": ("CrowdFlowerAnnotations.txt", 0.5)}
 DAMAGE = 1e-4  # relative; between the numbers on disk and those that were noted when they were written
 
 
@@ -32,6 +36,9 @@ DAMAGE = 1e-4  # relative; between the numbers on disk and those that were noted
 )
 def f8k(*, root: PathLike) -> Dataset:
     """Load Flickr8K from features that ``nclib data prepare f8k`` made (6,000 / 1,000 / 1,000 photographs).
+
+    Where the published files of judgements (:func:`read_judgements`) lie beside the features,
+    ``test.details["judgements"]`` holds them.
 
     Two machines prepare features that differ by rounding. The checksum covers the recipe, the names of the
     photographs and the captions, so that it is the same on both; features of another size (made from
@@ -68,12 +75,56 @@ def f8k(*, root: PathLike) -> Dataset:
             raise ValueError(
                 f"{folder / f'{name}_ims.npy'} was changed after its preparation; prepare it again"
             )
+    if judged := read_judgements(folder):
+        details = {**dataset.test.details, "judgements": judged}
+        dataset = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, details=details))
     summary = [value for name in ("train", "dev", "test") for value in manifest["summary"][name]]
     recorded = [value for values in RECORDED.values() for value in values]
     same = len(summary) == len(recorded) and np.allclose(summary, recorded, rtol=TOLERANCE)
     parts = [manifest["recipe"], manifest["content"], "" if same else json.dumps(manifest["summary"])]
     details = {**dataset.details, "content": dataset.checksum}  # of these very files
     return dataclasses.replace(dataset, checksum=digest("\n".join(parts)), details=details)
+
+
+def read_judgements(folder: Path) -> dict[str, Judgements]:
+    """Read the published judgements of test pairs from a prepared folder.
+
+    Parameters
+    ----------
+    folder : path
+        With ``test_ids.txt``, and ``ExpertAnnotations.txt`` or ``CrowdFlowerAnnotations.txt`` as published.
+
+    Returns
+    -------
+    dict of str to Judgements
+        ``experts``: mean of three ratings from 1 to 4, a pair fits from 2.5 on; ``crowd``: share of yes, a
+        pair fits from one half on. A source without its file is left out.
+
+    Raises
+    ------
+    ValueError
+        When a line cannot be read, or names a picture or caption outside the test split.
+    """
+    there = {s: values for s, values in JUDGED.items() if (folder / values[0]).is_file()}
+    names = (folder / "test_ids.txt").read_text("utf8").splitlines() if there else []
+    row_of = {name: row for row, name in enumerate(names)}
+    found = {}
+    for source, (file, fits_from) in there.items():
+        image, caption, rating = [], [], []
+        for number, line in enumerate((folder / file).read_text("utf8").splitlines(), 1):
+            try:
+                picture, text, *votes = line.split("\t")
+                of, k = text.rsplit("#", 1)
+                image.append(row_of[picture])
+                caption.append(row_of[of] * EACH + int(k))
+                rating.append(sum(map(int, votes)) / 3 if source == "experts" else float(votes[0]))
+            except (KeyError, ValueError) as error:
+                raise ValueError(
+                    f"{folder / file}, line {number}: not a judgement of a test pair ({error}); copy the "
+                    "published file again, or take it out of the folder"
+                ) from None
+        found[source] = Judgements(np.array(image), np.array(caption), np.array(rating), fits_from)
+    return found
 
 
 def summarise(features: np.ndarray) -> list[float]:

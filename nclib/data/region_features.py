@@ -10,6 +10,7 @@ split tell its layout; a split holds every image once.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ VALIDATION_IMAGES = 1000
 FOLD = 1000  # images per fold of the COCO test set
 SAMPLED_ROWS = 64  # rows per split in which a float16 copy is compared with its original
 HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
+MAX_WORDS = 200  # of captions of one's own
 PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
 DEV_PROTOCOLS = ("full1000", "ncr200")
 PathLike = str | os.PathLike[str]
@@ -51,6 +53,7 @@ class Layout:
     row: tuple[int, int] | None = (36, 2048)
     marker: str = ""  # file that tells the folder from those of other packages with the same file names
     source: str = "Put the published precomputed features there"  # what to do when files are missing
+    max_words: int | None = None  # longer captions are cut; None: as published
 
     @property
     def vocabulary_file(self) -> str:
@@ -182,6 +185,7 @@ def region_files(
     *,
     root: PathLike,
     captions_per_image: int | None = None,
+    max_words: int = MAX_WORDS,
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = True,
     half: bool = False,
@@ -200,6 +204,9 @@ def region_files(
     captions_per_image : int, optional
         At least 1. By default that of ``prepared.json``, which ``nclib data prepare`` leaves in its folder,
         and 5 in other folders.
+    max_words : int
+        Longer captions are cut to their first words, with a warning: one caption of thousands of words makes
+        every batch that holds it as long. At least 1.
     vocabulary, build_vocabulary, half
         As for :func:`f30k`, as are the errors; the vocabulary is built unless a file is given or found.
     """
@@ -215,6 +222,8 @@ def region_files(
                 f"picture; give captions_per_image={prepared}, or leave the option out"
             )
         layout = replace(layout, captions_per_image=prepared)
+    check_count("max_words", max_words, low=1)
+    layout = replace(layout, max_words=max_words)
     return load_files(layout, root, "test", "full1000", vocabulary, build_vocabulary, half)
 
 
@@ -264,6 +273,8 @@ def load_files(
             + "\nGet the named files again, complete and from one package; where permission was denied, "
             "let your user read them (chmod u+r)."
         )
+    if layout.max_words is not None:
+        _cut(parts.values(), layout.max_words)
     if vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
@@ -298,6 +309,23 @@ def load_files(
             "pairs_as_found": layout.name == "cc152k" or not layout.images,
         },
     )
+
+
+def _cut(parts: Iterable[Part], most: int) -> None:
+    """Cut longer captions to ``most`` words, and tell how many there were."""
+    n, longest = 0, 0
+    for part in parts:
+        for i, text in enumerate(part.texts):
+            if len(words := text.split()) > most:
+                part.texts[i] = " ".join(words[:most])
+                n, longest = n + 1, max(longest, len(words))
+    if n:
+        warnings.warn(
+            f"{n} captions have more than {most} words (up to {longest:,}) and are cut to the first {most}; "
+            "data_options max_words sets the limit",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:

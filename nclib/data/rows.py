@@ -8,6 +8,7 @@ the file cache of the system belongs to no process and shrinks when memory is sh
 from __future__ import annotations
 
 import io
+import math
 import os
 import threading
 import weakref
@@ -43,14 +44,15 @@ def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[
         size = os.fstat(file.fileno()).st_size
         try:
             shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RowFileError(f"it is not a .npy file ({error})") from None
+        except (ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+            # NumPy goes on to advise loading with less care.
+            raise RowFileError(f"it is not a .npy file ({str(error).splitlines()[0]:.200})") from None
         offset = file.tell()
     if dtype.hasobject:
         raise RowFileError("it holds pickled objects, which are never loaded")
     if fortran and len(shape) > 1:
         raise RowFileError("it is stored in Fortran order; write it with np.ascontiguousarray")
-    expected = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    expected = offset + math.prod(shape) * dtype.itemsize
     if size != expected:
         what = "cut short" if size < expected else "longer than its header says"
         raise RowFileError(f"it is {what}: {size:,} bytes instead of {expected:,} for {dtype} {shape}")

@@ -12,12 +12,14 @@ Everything runs on the host in blocks of rows; a matrix on another device is cop
 from __future__ import annotations
 
 from nclib.evaluation.category import mean_average_precision
+from nclib.evaluation.judgements import Judgements
 from nclib.evaluation.ranking import TIES, ranks, recall, rsum
 from nclib.evaluation.relevance import map_at_r, precision_at_r, relevant_recall
 from nclib.evaluation.scores import dual_softmax
 
 __all__ = [
     "TIES",
+    "Judgements",
     "dual_softmax",
     "map_at_r",
     "mean_average_precision",

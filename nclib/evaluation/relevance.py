@@ -19,7 +19,11 @@ def _relevant(similarity: Any, relevance: Any, threshold: float) -> tuple[Float,
             f"relevance must have the shape of similarity, {tuple(matrix.shape)}, got {tuple(truth.shape)}"
         )
     scores = np.concatenate([block for _, block in blocks(matrix)])
-    relevant = host(truth) >= threshold
+    known = host(truth)
+    if np.isnan(known).any():
+        row, column = np.argwhere(np.isnan(known))[0]
+        raise ValueError(f"relevance is nan at image {row}, caption {column}; give 0 where nothing holds")
+    relevant = known >= threshold
     if not relevant.any():
         raise ValueError(f"no pair has a relevance of {threshold} or more; lower the threshold")
     return scores, relevant

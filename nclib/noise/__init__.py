@@ -7,7 +7,7 @@ Column 0 of every mixture's ``predict_proba`` is the probability of being clean.
 from __future__ import annotations
 
 from nclib.noise.beta import BetaMixture, beta_moments
-from nclib.noise.division import auc, calibration, division
+from nclib.noise.division import auc, calibration, detection, division
 from nclib.noise.label_noise import (
     LABEL_PROTOCOLS,
     LABEL_SCOPES,
@@ -44,6 +44,7 @@ __all__ = [
     "bank_distances",
     "beta_moments",
     "calibration",
+    "detection",
     "division",
     "load_index",
     "max_ranks",

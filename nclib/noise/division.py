@@ -58,6 +58,38 @@ def auc(score: Any, positive: Any) -> float | None:
     return float((rankdata(values)[truth].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))
 
 
+def detection(score: Any, matched: Any, first: int = 100) -> dict[str, float | None]:
+    """Judge a score as a detector of the mismatched pairs.
+
+    Parameters
+    ----------
+    score : Tensor or ndarray, (n,)
+        Larger means more likely matched; any finite scale.
+    matched : array of bool, (n,)
+        Ground truth.
+    first : int >= 1
+        Pairs that a person would check, lowest scores first.
+
+    Returns
+    -------
+    dict
+        ``auc``; ``ap``, the average precision of the mismatched pairs; ``precision_first``, the share of
+        mismatched pairs among the first. None where all pairs are matched, or none.
+    """
+    from sklearn.metrics import average_precision_score
+
+    values = values_1d(score, "score")
+    truth = _truth(matched, values.size)
+    if truth.all() or not truth.any():
+        return {"auc": None, "ap": None, "precision_first": None}
+    suspects = np.argsort(values, kind="stable")[:first]
+    return {
+        "auc": auc(values, truth),
+        "ap": float(average_precision_score(~truth, -values)),
+        "precision_first": float((~truth[suspects]).mean()),
+    }
+
+
 def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
     """Compare stated probabilities with observed frequencies.
 

@@ -23,6 +23,7 @@ from nclib.ot.transport import Transport
 
 #: Default tolerance (errors relative to the mass) by the precision of the cost.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
+TINY = 1e-9  # below it the regularisation is compared with the costs first
 FORMULATIONS = ("extended", "capped")
 STOPS = ("accurate", "published")
 CLASS_CAPS = ("marginal", "scaled")
@@ -117,7 +118,15 @@ def partial_sinkhorn(
         raise ValueError("stop='published' starts from zero potentials and has gradient='none'; omit both")
     dtype = cost.dtype if isinstance(cost, Tensor) else torch.float64  # anything else is refused below
     tol = check_limits(tol, max_iter, published.THRESHOLD if early else TOLERANCE.get(dtype, 1e-9))
-    if method == "auto" and gradient == "none" and start is None and p is None and q is None:
+    # Most problems are solved without further checks; what the quick path cannot solve is checked below.
+    plain = method == "auto" and gradient == "none" and start is None and p is None and q is None
+    if (
+        plain
+        and reg > TINY
+        and isinstance(cost, Tensor)
+        and cost.layout == torch.strided
+        and not cost.is_meta
+    ):
         if early:
             quick = published.solve_plain(cost, mass, reg, mask, tol, max_iter)
         else:

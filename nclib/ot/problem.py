@@ -15,6 +15,7 @@ from torch import Tensor
 #: Integer capacity of the total weight of a problem (the flow solver counts in int32).
 CAPACITY = 2**29
 #: Relative rounding allowed between masses that ought to be equal, by precision.
+EPSILON = 2.0**-52  # spacing of float64, in which problems are solved
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
 
 
@@ -111,6 +112,9 @@ def check_cost(cost: Tensor, mask: Tensor | None) -> None:
     """
     if not isinstance(cost, Tensor):
         raise TypeError(f"cost must be a torch tensor, got {type(cost).__name__}; use torch.as_tensor(cost)")
+    if cost.layout != torch.strided or cost.is_meta:
+        kind = "without values (device meta)" if cost.is_meta else f"of layout {cost.layout}"
+        raise TypeError(f"cost must be a dense tensor, got one {kind}; use cost.to_dense()")
     if cost.dtype not in ROUNDING:
         raise TypeError(f"cost must be float32 or float64, got {cost.dtype}; use cost.float()")
     if cost.ndim < 2 or 0 in cost.shape:
@@ -151,6 +155,17 @@ def check_reg(reg: float) -> float:
     if isinstance(reg, bool) or not isinstance(reg, Real) or not (0 < float(reg) < math.inf):
         raise ValueError(f"reg must be a positive finite number (unit of the cost), got {reg!r}")
     return float(reg)
+
+
+def check_resolution(cost: Tensor, reg: float, mask: Tensor | None) -> None:
+    """Refuse a regularisation below the rounding of the costs, where exponents hold no information."""
+    allowed = cost.detach() if mask is None else cost.detach().where(mask, 0.0)
+    largest = float(allowed.abs().max())
+    if math.isfinite(largest) and 0 < reg < largest * EPSILON:
+        raise ValueError(
+            f"reg={reg:g} is below the rounding of costs of up to {largest:g}, so no plan can be found; take "
+            f"at least {largest * EPSILON * 1e4:.1g}, or solve without entropy (partial_exact, exact)"
+        )
 
 
 def check_limits(tol: float | None, max_iter: int, default: float) -> float:
@@ -226,6 +241,7 @@ def partial_problem(
         Naming the argument, what was given and what is allowed.
     """
     check_cost(cost, mask)
+    check_resolution(cost, reg, mask)
     rows, cols = weights(p, q, cost, mask)
     target = _numbers(mass, "mass", cost, tuple(cost.shape[:-2]))
     return _refuse_infeasible(Problem(cost, mask, rows, cols, target, reg, formulation))
@@ -245,6 +261,7 @@ def balanced_problem(
         As :func:`partial_problem`, and for unequal totals.
     """
     check_cost(cost, mask)
+    check_resolution(cost, reg, mask)
     rows, cols = weights(p, q, cost, mask, valid_only=True)
     total, other = rows.sum(-1), cols.sum(-1)
     kinds = [cost.dtype, *(x.dtype for x in (p, q) if isinstance(x, Tensor))]

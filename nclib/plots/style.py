@@ -20,10 +20,11 @@ MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "
 CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", "#8C6D31", "#6F63B5", "#A89400")
 MARKS = "osXh^PDvp"
 # Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).
-OTHERS = ("#882255", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
+OTHERS = ("#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
 METHOD_STYLES = {
     "plain": (MISMATCHED, "s"), "plain (triplet)": (MISMATCHED, "s"),
     "plain (infonce)": ("#E69F00", "P"), "l2rm": (MATCHED, "o"),
+    "plain (gce)": ("#882255", "d"), "plain (infonce_rce)": ("#117733", "<"),
     "ncr": ("#56B4E9", "^"), "decl": ("#8C6D31", "D"),
     "bicro": ("#6F63B5", "v"), "rcl": (ACCENT, "X"),
     "mscn": ("#A89400", "p"), "repair": (THIRD, "h"),
@@ -102,7 +103,9 @@ def panels(
 
 
 def method_style(name: str) -> dict[str, Any]:
-    """Return colour, marker and line of a method; ``"ncr (one network)"`` is NCR's with a dashed line.
+    """Return colour, marker and line of a method; a variant of a method has its colours and a dashed line.
+
+    Variants are ``"ncr (one network)"`` and ``"l2rm, dropped"``.
 
     A method that is not in :data:`METHOD_STYLES` gets a colour that none of those has, and a marker; both
     depend on its name alone.
@@ -122,7 +125,7 @@ def method_style(name: str) -> dict[str, Any]:
     >>> method_style("ncr (one network)")
     {'color': '#56B4E9', 'marker': '^', 'ls': '--'}
     """
-    base = name.removesuffix(" (one network)")
+    base = name.removesuffix(" (one network)").removesuffix(", dropped")
     row, column = divmod(zlib.crc32(base.encode()) % (len(OTHERS) * len(MARKS)), len(OTHERS))
     colour, mark = METHOD_STYLES.get(base, (OTHERS[column], MARKS[row]))
     return {"color": colour, "marker": mark, "ls": "-" if base == name else "--"}

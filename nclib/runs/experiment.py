@@ -19,7 +19,7 @@ import torch
 
 from nclib import data
 from nclib.common.files import content_digest, digest, write_atomically
-from nclib.common.lock import check_can_be_made, sole_writer
+from nclib.common.lock import check_can_be_made, run_folder, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, path_names, problems, rules, signature
 from nclib.common.registry import Registry
@@ -87,6 +87,10 @@ class Experiment(ABC, Generic[T, D, N]):
     @abstractmethod
     def evaluate(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, float]]:
         """Return the results of the selected epoch on the test split, ``test`` among them."""
+
+    def probe(self, loaded: LoadedRun[T, D, N]) -> dict[str, dict[str, Any]]:
+        """Return further results of the selected epoch, groups of metrics by name."""
+        return {}
 
     @abstractmethod
     def data_facts(self, loaded: LoadedRun[T, D, N]) -> dict[str, Any]:
@@ -283,9 +287,9 @@ class Experiment(ABC, Generic[T, D, N]):
             kept_warnings() as said,
         ):
             shown = progress and group.rank == 0
-            check_can_be_made(Path(settings.run.out) / "run")
+            check_can_be_made(run_folder(settings.run.out, "run"))
             dataset = self.read_data(settings)
-            folder = Path(settings.run.out) / self.name(settings, content_of(dataset))
+            folder = run_folder(settings.run.out, self.name(settings, content_of(dataset)))
             path = folder / "record.json"
             if path.exists():
                 try:
@@ -324,6 +328,7 @@ class Experiment(ABC, Generic[T, D, N]):
         metrics = self.evaluate(loaded)
         metrics["last"] = (last or metrics)["test"]
         test_seconds = time.perf_counter() - started
+        metrics |= self.probe(loaded)
         flat, curves, best = settings.flat(), trainer.history, trainer.best["epoch"]
         validated = {k[4:]: v for k, v in curves[best - 1].items() if k.startswith("val_")}
         named = ("protocol", "rate", "seed", "true_rate", "checksum")

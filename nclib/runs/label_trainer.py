@@ -128,7 +128,7 @@ class LabelTrainer(SavedLoop):
             self.iteration += 1
         method.end_epoch(self)
         row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}
-        row |= self._mean_losses(totals, len(chunks), self.schedule.lr)
+        row |= self._mean_losses(totals, len(chunks))
         return row | check_report(method.diagnostics(self.truth), method.diagnostics)
 
     def batch(self, index: Tensor) -> LabelBatch:

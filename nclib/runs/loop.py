@@ -26,6 +26,9 @@ from nclib.runs.distributed import current
 from nclib.runs.identity import computed_on
 from nclib.runs.machine import device_name
 
+OUT_OF_MEMORY = re.compile("out of memory|allocate memory")  # as torch says it, on a GPU and on the CPU
+LOOK_EVERY = 20  # steps between two looks at the losses, each of which waits for the device
+
 
 def seed_of(*parts: object) -> int:
     """Return a seed in [0, 2**63) that the text of some values determines, the same on every machine."""
@@ -86,6 +89,7 @@ class SavedLoop(ABC):
         self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
         self.processes = current()
         self.n_planned = 0  # epochs of the whole run
+        self.schedule: Any = None  # with ``batch_size``
         self.networks: list[Any] = []
         self.epoch = 0
         self.history: list[dict[str, Any]] = []
@@ -93,6 +97,7 @@ class SavedLoop(ABC):
         self.warnings: list[str] = []  # of the run, for its record; who runs it fills the list
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
         self._arrays: dict[str, np.ndarray] = {}
+        self._added = 0  # steps whose losses were summed
 
     # -- what a trainer must say --------------------------------------------------------------------------
 
@@ -162,7 +167,15 @@ class SavedLoop(ABC):
             started = time.perf_counter()
             torch.manual_seed(seed_of(self.seed, epoch, self.stream))
             self._arrays = {}
-            row = {"epoch": epoch + 1, **self._train_epoch(progress)}
+            try:
+                row = {"epoch": epoch + 1, **self._train_epoch(progress)}
+            except (MemoryError, RuntimeError) as error:
+                if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+                    raise
+                raise RuntimeError(
+                    f"out of memory in epoch {epoch + 1} with batch_size={self.schedule.batch_size}; take a "
+                    f"smaller one ({str(error).splitlines()[0]:.200})"
+                ) from error
             result = self._validate()
             row |= {f"val_{name}": value for name, value in result.items()}
             if self._may_be_tested() and result[self.criterion] > self.best[self.criterion]:
@@ -186,17 +199,25 @@ class SavedLoop(ABC):
         return tqdm(items, desc=f"epoch {self.epoch + 1}", leave=False, disable=quiet)
 
     def _add(self, totals: dict[str, Tensor], terms: Mapping[str, Tensor]) -> None:
-        """Add the loss terms of a step to their sums, without waiting for the device."""
+        """Add the loss terms of a step to their sums; the device is waited for every few steps only."""
         for name, value in terms.items():
             totals[name] = totals.get(name, torch.zeros((), device=self.device)) + value.detach()
+        self._added += 1
+        if self._added % LOOK_EVERY == 0:
+            self._check_losses(totals)
 
-    def _mean_losses(self, totals: Mapping[str, Tensor], steps: int, lr: float) -> dict[str, float]:
+    def _check_losses(self, totals: Mapping[str, Tensor]) -> None:
+        """Raise a RuntimeError that names the sums of loss terms which are not finite."""
+        if bad := [f"loss_{name}" for name, value in totals.items() if not math.isfinite(value)]:
+            raise RuntimeError(
+                f"epoch {self.epoch + 1}, within {LOOK_EVERY} steps: {', '.join(bad)} is not finite. The "
+                "features were checked as they were read, so training diverged; lower lr"
+            )
+
+    def _mean_losses(self, totals: Mapping[str, Tensor], steps: int) -> dict[str, float]:
         """Return the sums of loss terms as means ``loss_*``, or say which is not finite."""
-        row = {f"loss_{name}": float(value) / max(steps, 1) for name, value in totals.items()}
-        bad = [name for name, value in row.items() if not math.isfinite(value)]
-        if bad:
-            raise RuntimeError(f"epoch {self.epoch + 1}: {', '.join(bad)} is not finite; lower lr ({lr:g})")
-        return row
+        self._check_losses(totals)
+        return {f"loss_{name}": float(value) / max(steps, 1) for name, value in totals.items()}
 
     def load_best(self) -> None:
         """Put the weights of the selected epoch in place, ready to test; errors of :func:`nclib.open_run`."""

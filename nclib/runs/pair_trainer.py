@@ -239,7 +239,7 @@ class PairTrainer(SavedLoop):
         row: dict[str, Any] = {"phase": phase, "lr": self.lr, "steps": steps}
         if idle := [network for network, n in enumerate(taken) if not n]:
             row["idle"] = idle  # networks that took no step
-        row |= self._mean_losses(totals, steps, s.lr)
+        row |= self._mean_losses(totals, steps)
         if self.epoch + 1 == self.n_planned and not warm:
             self._refuse_untrained([*self.history[s.warmup_epochs :], row])
         if not warm and not steps and self.method.told_idle != self.epoch:
@@ -288,6 +288,18 @@ class PairTrainer(SavedLoop):
     def score(self, split: Split, *, progress: bool = False) -> Tensor:
         """Return the mean of :meth:`scores` over the networks, float32 (n_images, n_captions)."""
         return self.scores(split, progress=progress).mean(0)
+
+    def given_similarity(self) -> Tensor:
+        """Return the similarity of every training pair, float32 (n_pairs,), the mean over the networks."""
+
+        def similarity(batch: Batch) -> Tensor:
+            found = []
+            for net in self.networks:
+                images, captions = net.encode_images(batch.images), net.encode_captions(batch.captions)
+                found.append(net.paired_similarity(images, captions))
+            return torch.stack(found).mean(0).float()
+
+        return self.each_pair(similarity)
 
     def _validate(self) -> dict[str, float]:
         return dict(recall(self.score(self.val), self.val.captions_per_image))

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from nclib import models
 from nclib.data import Dataset, Split
@@ -15,8 +17,9 @@ from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS, SIZES, misfits_of
-from nclib.noise import Mismatch
+from nclib.noise import Mismatch, calibration, detection
 from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, content_of, last_diagnostics
+from nclib.runs.loop import epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
@@ -64,6 +67,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         else:
             assert run.mrate is not None
             noise = Mismatch.draw(own, run.mrate, seed=run.seed, protocol=run.protocol)
+        for split in (dataset.val, dataset.test):  # those of training are checked as they are read
+            split.check_finite()
         method = self.methods[self.method].factory(settings.method_options)
         networks = build_networks(settings, dataset, method.n_networks)
         trainer = PairTrainer(
@@ -86,6 +91,25 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     def evaluate(self, loaded: LoadedPairs) -> dict[str, dict[str, float]]:
         return split_metrics(loaded.trainer, loaded.dataset.test)
 
+    def probe(self, loaded: LoadedPairs) -> dict[str, dict[str, Any]]:
+        """Return ``detection`` of wrong training pairs, and agreement with ``people`` where they judged."""
+        trainer, test = loaded.trainer, loaded.dataset.test
+        found: dict[str, dict[str, Any]] = {}
+        matched = loaded.noise.matched
+        given: Tensor | None = None
+        if trainer.pairs.truth_is_known and 0 < matched.sum() < len(matched):
+            given = trainer.given_similarity()
+            found["detection"] = detection(given, matched)
+        if judged := test.details.get("judgements"):
+            S = trainer.score(test)
+            people = found.setdefault("people", {})
+            for name, judgements in judged.items():
+                score = S[judgements.image, judgements.caption]
+                people |= {f"{name}_{k}": v for k, v in judgements.agreement(score).items()}
+                if given is not None and (p := probability(trainer, given, score)) is not None:
+                    people[f"{name}_ece"] = calibration(p, judgements.fits)["ece"]
+        return found
+
     def data_facts(self, loaded: LoadedPairs) -> dict[str, Any]:
         return {
             "train_pairs": len(loaded.trainer.pairs),
@@ -96,6 +120,35 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
     def diagnostics(self, loaded: LoadedPairs) -> dict[str, Any]:
         """Return the diagnostics of the last training epoch."""
         return last_diagnostics([row for row in loaded.trainer.history if row["phase"] == "training"])
+
+
+def probability(trainer: PairTrainer, given: Tensor, score: Tensor) -> np.ndarray | None:
+    """Return the P(clean) of a method for pairs that it did not train on, by their similarity.
+
+    Methods divide the training pairs only. The monotone curve through (similarity, P(clean)) of these pairs,
+    of the tested epoch, gives the probability of others.
+
+    Parameters
+    ----------
+    trainer : PairTrainer
+    given : Tensor, (n_pairs,)
+        Similarities of the training pairs.
+    score : Tensor, (n,)
+        Similarities of other pairs.
+
+    Returns
+    -------
+    ndarray, (n,), in [0, 1], or None
+        None where the method kept no P(clean) of the tested epoch.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    kept = epoch_arrays(trainer.folder).get(trainer.best["epoch"], {})
+    p = [values for name, values in kept.items() if name.startswith("p_clean")]
+    if not p:
+        return None
+    curve = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(given.numpy(), np.mean(p, 0))
+    return curve.predict(score.numpy())
 
 
 def build_networks(settings: PairSettings, dataset: Dataset, n: int) -> list[Matcher]:

@@ -214,6 +214,8 @@ class Record:
             groups = ("single", "test_dsl", "last")
             others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in groups}
             row |= {"val_rsum": val["rsum"], **others}
+            for group in ("detection", "people"):
+                row |= {f"{group}_{k}": v for k, v in self.metrics.get(group, {}).items()}
         return {
             **row,
             **{k: v for k, v in self.diagnostics.items() if not isinstance(v, list)},
@@ -328,9 +330,10 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
     DataFrame
         Columns: the settings, ``noise_rate`` of either task, ``method_*``, ``data_*`` and ``model_*`` for
         options of the method, the data (without the folder ``root``) and the model, test metrics, the
-        selected epoch's ``val_rsum`` or ``val_map_avg``, diagnostics that are numbers, cost, device, ``name``
-        and ``path``; for labels ``variant``, the settings that differ from the preset in words. An option
-        that a run was not given is missing there. Empty, without columns, where there is no record.
+        selected epoch's ``val_rsum`` or ``val_map_avg``, ``detection_*`` and ``people_*`` where a run has
+        them, diagnostics that are numbers, cost, device, ``name`` and ``path``; for labels ``variant``, the
+        settings that differ from the preset in words. An option that a run was not given is missing there.
+        Empty, without columns, where there is no record.
 
     Raises
     ------
@@ -385,11 +388,13 @@ def find(folder: str | Path, settings: Settings) -> Record | None:
 def variant(settings: Mapping[str, Any]) -> str:
     """Return the settings in a record on labels that differ from its preset, in words, or ``default``."""
     from nclib.common.options import rules
-    from nclib.runs import resolve  # which needs this module
+    from nclib.label_noise.base import METHODS  # imports this module's folder, as do the other two
     from nclib.runs.options import LabelSchedule
+    from nclib.runs.presets import label_preset
 
-    names = ("dataset", "preset", "data_options")
-    usual = resolve(settings["method"], **{k: settings[k] for k in names}).flat()
-    flat, expected = ({**s, **s["method_options"]} for s in (settings, usual))
-    decisive = [*rules(LabelSchedule), *usual["method_options"]]
-    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != expected[k]) or "default"
+    method, options = settings["method"], METHODS.options(settings["method"])
+    usual = asdict(LabelSchedule()) | asdict(options())
+    usual |= label_preset(settings["preset"], settings["dataset"], method)
+    flat = {**settings, **settings["method_options"]}
+    decisive = [*rules(LabelSchedule), *rules(options)]
+    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != usual[k]) or "default"

@@ -1,5 +1,6 @@
 """Folders of generated files: built once, never used when damaged, safe when built twice at a time."""
 
+import json
 import os
 import threading
 import time
@@ -115,3 +116,21 @@ def test_a_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch):
 def test_the_users_cache_folder_is_the_default(monkeypatch):
     monkeypatch.delenv("NCLIB_CACHE")
     assert cache_folder().name == "nclib"
+
+
+def test_a_manifest_that_names_no_files_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setenv("NCLIB_CACHE", str(tmp_path))
+    built = []
+
+    def build(folder):
+        built.append(folder)
+        (folder / "a.txt").write_text("a")
+        return {}
+
+    folder, _ = cached("kind", "key", build)
+    manifest = folder / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "files": {}}))
+    (folder / "a.txt").write_text("changed")
+    folder, _ = cached("kind", "key", build)
+    assert len(built) == 2
+    assert (folder / "a.txt").read_text() == "a"

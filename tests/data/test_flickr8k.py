@@ -74,3 +74,23 @@ def test_check_knows_the_folder(prepared):
     assert check("f8k", prepared).complete(any_size=True)
     (prepared / "prepared.json").unlink()
     assert not check("f8k", prepared).found
+
+
+def test_judgements_of_people(prepared):
+    names = [f"p{i}.jpg" for i in range(10)]
+    (prepared / "test_ids.txt").write_text("".join(f"{name}\n" for name in names))
+    (prepared / "ExpertAnnotations.txt").write_text("p1.jpg\tp0.jpg#3\t1\t1\t3\np2.jpg\tp2.jpg#0\t4\t4\t3\n")
+    (prepared / "CrowdFlowerAnnotations.txt").write_text("p9.jpg\tp8.jpg#4\t0.5\t2\t2\n")
+    dataset = load("f8k", root=prepared)
+    judged = dataset.test.details["judgements"]
+    experts, crowd = judged["experts"], judged["crowd"]
+    assert (experts.image.tolist(), experts.caption.tolist()) == ([1, 2], [3, 10])
+    assert experts.rating.tolist() == [5 / 3, 11 / 3]
+    assert experts.fits.tolist() == [False, True]
+    assert (crowd.image.tolist(), crowd.caption.tolist(), crowd.fits.tolist()) == ([9], [44], [True])
+    assert "judgements" not in dataset.train.details
+    (prepared / "CrowdFlowerAnnotations.txt").write_text("p9.jpg\tp99.jpg#4\t0.5\t2\t2\n")
+    with pytest.raises(
+        ValueError, match=r"CrowdFlowerAnnotations.txt, line 1: not a judgement of a test pair"
+    ):
+        load("f8k", root=prepared)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import nclib
 from nclib.data import load
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL, Vocabulary
@@ -253,3 +254,41 @@ def test_own_files_have_a_name_of_their_own(tmp_path, tsv):
     assert again.checksum == data.checksum
     with pytest.raises(ValueError, match="24 captions; expected 5 captions per image"):
         load("region_files", root=tmp_path)
+
+
+def test_long_captions_are_cut_with_a_warning(tmp_path):
+    write_small(tmp_path, "a b c d e f g")
+    with pytest.warns(UserWarning, match=r"6 captions have more than 5 words \(up to 7\) and are cut"):
+        data = load("region_files", root=tmp_path, captions_per_image=1, max_words=5)
+    assert data.train.captions.texts[0] == "a b c d e"
+    assert len(load("region_files", root=tmp_path, captions_per_image=1).train.captions.texts[0]) == 13
+    with pytest.raises(ValueError, match="max_words"):
+        load("region_files", root=tmp_path, max_words=0)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_value_that_is_not_finite_is_named_in_time(tmp_path, split):
+    write_small(tmp_path, "a b c", n=40)
+    path = tmp_path / f"{split}_ims.npy"
+    rows = np.load(path)
+    rows[3, 1, 2] = np.nan
+    np.save(path, rows)
+    with pytest.raises(ValueError, match=rf"{split}_ims.npy: image 3, region 1, feature 2 is nan") as error:
+        nclib.run(
+            "plain",
+            dataset="region_files",
+            data_options={"root": str(tmp_path), "captions_per_image": 1},
+            model="bow",
+            batch_size=4,
+            out=str(tmp_path / "runs"),
+            progress=False,
+        )
+    assert "lr" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def write_small(folder, caption, n=2):
+    rng = np.random.default_rng(0)
+    for split in ("train", "dev", "test"):
+        np.save(folder / f"{split}_ims.npy", rng.normal(size=(n, 3, 4)).astype(np.float32))
+        (folder / f"{split}_caps.txt").write_text(f"{caption}\n" * n)

@@ -9,7 +9,7 @@ def recalls(total):
     return {**dict.fromkeys(records.RECALLS, total / 6), "rsum": total}
 
 
-def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, **settings):
+def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, curves=(), **settings):
     """Store a record of image-text retrieval with the given rSum."""
     chosen = nclib.resolve(method, **settings).flat()
     name = f"{len(list(folder.glob('*.json'))):04d}-{method}"
@@ -19,9 +19,9 @@ def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, **sett
         data={"name": chosen["dataset"], "checksum": "d", "val_images": 200, "test_images": images},
         noise={"true_rate": chosen["mrate"], "checksum": f"{chosen['mrate']} {chosen['seed']}"},
         metrics={"val": {"rsum": total}, "test": recalls(total), "test_dsl": recalls(total + dsl)},
-        curves=[],
+        curves=list(curves),
         diagnostics=diagnostics or {},
-        best_epoch=1,
+        best_epoch=len(curves) or 1,
         cost={"seconds": 1.0, "test_seconds": 1.0},
         environment={"device": "CPU, made"},
     ).save(folder / f"{name}.json")

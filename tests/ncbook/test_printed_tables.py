@@ -187,7 +187,8 @@ def test_script_and_style_know_the_classes_of_the_page_and_load_nothing(nothing)
     for name in ("nc-sheet", "nc-table", "nc-scroll", "nc-notes", "nc-v"):
         assert f".{name}" in script
         assert name in page
-    for name in ("nc-kind", "nc-csv", "nc-scroll", "nc-own", "nc-sort", "nc-tools", "nc-not-tested-here"):
+    verdicts = [f"nc-{word.replace(' ', '-')}" for word in ncbook.VERDICTS]
+    for name in ("nc-kind", "nc-csv", "nc-scroll", "nc-own", "nc-sort", "nc-tools", "nc-lines", *verdicts):
         assert f".{name}" in style
     for text in (script, style):
         assert not re.search(r"https?:|url\(|@import|fetch\(|innerHTML", text)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nclib.noise import auc, calibration, division
+from nclib.noise import auc, calibration, detection, division
 
 
 @settings(max_examples=80, deadline=None)
@@ -90,3 +90,12 @@ def test_threshold_is_strict():
 def test_bad_arguments_are_named(p, truth, options, words):
     with pytest.raises(ValueError, match=words):
         division(np.array(p), np.array(truth), **options)
+
+
+def test_detection_by_hand():
+    score, matched = [0.9, 0.1, 0.2, 0.8, 0.3], [True, False, True, True, False]
+    found = detection(score, matched, first=2)
+    assert found["auc"] == 5 / 6
+    assert found["ap"] == pytest.approx((1 + 2 / 3) / 2)  # mismatched pairs stand first and third
+    assert found["precision_first"] == 0.5
+    assert detection(score, [True] * 5) == {"auc": None, "ap": None, "precision_first": None}

@@ -32,6 +32,7 @@ TINY = {
         "data_options": {"n_train": 200, "n_val": 50, "n_test": 60, "image_dim": 30, "text_dim": 20},
     },
     "claims": {},
+    "diagnosis": {"dataset": "planted"},
     "errata": {},
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
@@ -50,8 +51,10 @@ TINY = {
         "shown": 24,
         "compare": "mrl",
     },
+    "wikipedia": {},
 }
-OF_TABLES = {"claims", "errata", "photographs", *(name for name in TINY if name.startswith("results_"))}
+RESULTS = {name for name in TINY if name.startswith("results_")}
+OF_TABLES = {"claims", "errata", "photographs", "wikipedia", *RESULTS}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
 

@@ -144,3 +144,21 @@ def test_an_empty_row_of_a_plain_problem_has_no_potential():
         assert t.potentials.f[3] == t.potentials.g[5] == -torch.inf
         with pytest.raises(ValueError, match="infeasible"):
             nclib.ot.partial_sinkhorn(cost, 0.88, reg=0.1, mask=mask, formulation=formulation)
+
+
+@pytest.mark.parametrize(("reg", "scale"), [(1e-300, 1.0), (1e-17, 1.0), (0.01, 1e200)])
+def test_hopeless_regularisation_is_refused_at_once(reg, scale):
+    cost = torch.rand(6, 5, dtype=torch.float64) * scale
+    with pytest.raises(ValueError, match=r"is below the rounding of costs of up to .*partial_exact"):
+        nclib.ot.partial_sinkhorn(cost, 0.5, reg=reg)
+    with pytest.raises(ValueError, match="is below the rounding of costs"):
+        nclib.ot.sinkhorn(cost, reg=reg)
+
+
+def test_costs_without_dense_values_are_refused():
+    for cost, what in (
+        (torch.rand(3, 3).to_sparse(), "layout torch.sparse_coo"),
+        (torch.rand(3, 3, device="meta"), "device meta"),
+    ):
+        with pytest.raises(TypeError, match=f"cost must be a dense tensor, got one .*{what}"):
+            nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.1)

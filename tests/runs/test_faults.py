@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nclib
+from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import Record
 
 RUN = {
@@ -223,3 +224,26 @@ def test_a_first_epoch_that_fails_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="is not finite"):
         nclib.run("plain", out=str(tmp_path), **{**RUN, "margin": 3e38})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("out", ["x" * 300, "a\0b"])
+def test_an_out_that_no_system_holds_is_named(out: str) -> None:
+    with pytest.raises(ValueError, match=r"^out='.* cannot hold a run .*; choose another folder"):
+        nclib.run("plain", out=out, **RUN)
+
+
+def test_a_tilde_in_out_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    record = nclib.run("plain", out="~/runs", **RUN)
+    assert Path(record.folder).parent == tmp_path / "runs"
+
+
+def test_out_of_memory_names_the_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(PairTrainer, "similarity", fail)
+    with pytest.raises(
+        RuntimeError, match=r"out of memory in epoch 1 with batch_size=.*; take"
+    ):
+        nclib.run("plain", out=str(tmp_path), **RUN)

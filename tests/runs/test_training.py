@@ -15,7 +15,7 @@ import torch
 import nclib
 from nclib import data, methods, models
 from nclib.common.options import make
-from nclib.noise import Mismatch
+from nclib.noise import Mismatch, detection
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
 from nclib.runs.machine import choose_device
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
@@ -171,7 +171,7 @@ def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_p
         assert sum(moved) > 0.9 * len(moved)
         assert all(torch.isfinite(p).all() for p in network.parameters())
     assert split_metrics(opened.trainer, opened.dataset.test) == {
-        name: group for name, group in record.metrics.items() if name not in ("val", "last")
+        name: group for name, group in record.metrics.items() if name in ("test", "test_dsl", "single")
     }
 
 
@@ -280,7 +280,7 @@ def test_checkpoint_of_other_settings_is_refused(tmp_path):
 
 
 def test_diverging_run_says_so(tmp_path):
-    with pytest.raises(RuntimeError, match="is not finite; lower lr"):
+    with pytest.raises(RuntimeError, match=r"epoch 1, within 20 steps: loss_triplet is not finite.*lower lr"):
         run(tmp_path, "plain", model="vse", margin=3e38, epochs=1)
 
 
@@ -395,3 +395,17 @@ def test_schedule_and_device():
     assert make(PairSchedule, {"lr": 1}).lr == 1.0
     assert choose_device("cpu").type == "cpu"
     assert choose_device().type in ("cpu", "cuda")
+
+
+def test_a_run_tells_how_its_similarity_finds_wrong_pairs(tmp_path):
+    record = run(tmp_path, "l2rm", model="vse")
+    opened = nclib.open_run(record)
+    given = opened.trainer.given_similarity()
+    pairs = opened.trainer.pairs
+    S = torch.cat(
+        [opened.trainer.similarity(pairs.batch(torch.tensor([i]), opened.trainer.device)) for i in range(8)]
+    ).flatten()
+    assert torch.allclose(given[:8], S.detach(), atol=1e-5)
+    assert record.metrics["detection"] == detection(given, opened.noise.matched)
+    clean = run(tmp_path, "l2rm", model="vse", mrate=0.0)
+    assert "detection" not in clean.metrics

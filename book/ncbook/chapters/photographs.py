@@ -5,9 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
+from scipy.stats import t as student
 
 from ncbook import recorded, show
 from ncbook.chapters import as_preset, devices, labelled
+from ncbook.compare import mean_text
 from ncbook.notebook import means
 from nclib import plots
 
@@ -77,14 +79,147 @@ def rate_curves(runs: pd.DataFrame) -> Figure | None:
     return figure
 
 
-def detectors(runs: pd.DataFrame) -> Styler | None:
-    """Show how well P(clean) of each method finds the wrong pairs: area under the ROC curve, last epoch."""
-    part = runs[(runs["protocol"] == "images") & (runs["mrate"] > 0) & runs["auc"].notna()]
-    if part.empty:
+def detectors(runs: pd.DataFrame, rate: float) -> Styler | None:
+    """Show how well each method finds the wrong pairs: by its P(clean), and by the similarity alone."""
+    part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
+    if part.empty or "detection_auc" not in part:
         return None
-    table = means(part, "label", "mrate", "auc", digits=3).rename_axis(columns="mismatch rate")
+    columns = {
+        "detection_auc": "similarity: AUROC",
+        "detection_ap": "average precision",
+        "detection_precision_first": "precision of 100",
+        "auc": "P(clean): AUROC",
+        "ap": "average precision ",
+        "precision_first": "precision of 100 ",
+        "ece": "calibration error",
+    }
     caption = (
-        "Measured on the training pairs of Flickr8K: area under the ROC curve of P(clean), last epoch; "
+        f"Measured on the training pairs of Flickr8K, {rate:g} of the images exchanged: wrong pairs found by "
+        "low similarity (tested epoch) and by low P(clean) (last epoch); precision of 100: wrong ones among "
+        "the hundred most suspicious; mean ± standard deviation (seeds)"
+    )
+    return show(_measures(part, columns), f"detectors-{rate:g}", caption)
+
+
+def people(runs: pd.DataFrame, rate: float) -> Styler | None:
+    """Show how well the scores of test pairs agree with people who judged them."""
+    part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
+    if part.empty or "people_crowd_auc" not in part:
+        return None
+    columns = {
+        "people_experts_tau": "experts: tau-c",
+        "people_experts_auc": "AUROC",
+        "people_experts_ap": "average precision",
+        "people_crowd_auc": "crowd: AUROC",
+        "people_crowd_ap": "average precision ",
+        "people_crowd_ece": "calibration error of P(clean)",
+    }
+    caption = (
+        "Measured on test pairs of Flickr8K that people judged (5,822 by three experts each, 47,830 by a "
+        f"crowd), trained with {rate:g} of the images exchanged: agreement of the similarity with them; "
         "mean ± standard deviation (seeds)"
     )
-    return show(table.loc[[label for label in ORDER if label in table.index]], "detectors", caption)
+    return show(_measures(part, columns), f"people-{rate:g}", caption)
+
+
+def _measures(part: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    """Return mean ± standard deviation (seeds) as text: methods x measures; empty where there is none."""
+    there = {name: title for name, title in columns.items() if name in part}
+    long = part.melt(["label"], list(there), "measure").dropna(subset="value")
+    cells = long.groupby(["label", "measure"])["value"].agg(lambda values: mean_text(list(values), 3))
+    table = cells.unstack("measure").reindex(index=[n for n in ORDER if n in set(part["label"])])
+    return table[[name for name in there if name in table]].rename(columns=there).fillna("").rename_axis(None)
+
+
+COMPARED = (
+    ("l2rm", "l2rm, dropped", "rematching against dropping"),
+    ("l2rm", "plain (infonce_rce)", "L2RM against its warm-up loss alone"),
+    ("l2rm", "plain (infonce)", "L2RM against undefended InfoNCE"),
+    ("plain (gce)", "plain (infonce)", "a bounded loss against InfoNCE"),
+    ("plain (gce)", "l2rm", "a bounded loss against L2RM"),
+    ("plain (gce)", "bicro", "a bounded loss, one network, against BiCro, two"),
+)
+LEVEL = 0.95  # of the intervals
+
+
+def differences(runs: pd.DataFrame, protocol: str = "images") -> pd.DataFrame:
+    """Return differences of rSum between runs with the same seed.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`photograph_runs`.
+    protocol : {"images", "captions"}
+        What was exchanged.
+
+    Returns
+    -------
+    DataFrame
+        One row per comparison and rate: ``comparison``, ``mrate``, ``mean``, ``half`` (half the width of
+        Student's interval at 95 %; NaN with one seed) and ``n``, the number of seeds.
+    """
+    part = runs[runs["protocol"] == protocol]
+    cells = part.pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
+    rows = []
+    for first, second, words in COMPARED:
+        if not {first, second} <= set(cells):
+            continue
+        for rate, gap in (cells[first] - cells[second]).dropna().groupby("mrate"):
+            n = len(gap)
+            half = student.ppf((1 + LEVEL) / 2, n - 1) * gap.std() / n**0.5 if n > 1 else float("nan")
+            rows.append({"comparison": words, "mrate": rate, "mean": gap.mean(), "half": half, "n": n})
+    return pd.DataFrame(rows, columns=["comparison", "mrate", "mean", "half", "n"])
+
+
+def difference_rows(runs: pd.DataFrame, protocol: str = "images") -> Styler | None:
+    """Show :func:`differences`, one column per rate; differences whose interval holds 0 are in brackets."""
+    found = differences(runs, protocol)
+    if found.empty:
+        return None
+
+    def text(row: pd.Series) -> str:
+        if row["n"] == 1:
+            return f"({row['mean']:+.1f}, one seed)"
+        said = f"{row['mean']:+.1f} ± {row['half']:.1f}"
+        return said if abs(row["mean"]) > row["half"] else f"({said})"
+
+    table = found.assign(text=found.apply(text, axis=1)).pivot(
+        index="comparison", columns="mrate", values="text"
+    )
+    order = [words for *_, words in COMPARED if words in table.index]
+    table = table.loc[order].fillna("no record").rename_axis(index=None, columns="mismatch rate")
+    table.columns = [f"{rate:g}" for rate in table.columns]
+    seeds = f"{found['n'].min()} to {found['n'].max()}" if found["n"].nunique() > 1 else found["n"].iloc[0]
+    caption = (
+        f"Differences of rSum between runs with the same seed and noise, mean ± half of Student's 95 % "
+        f"interval; in brackets: the interval holds 0. {seeds} seeds; {protocol} exchanged"
+    )
+    return show(table, f"differences-{protocol}", caption)
+
+
+def findings(runs: pd.DataFrame) -> str:
+    """Return what the differences say, as a Markdown list computed from the records."""
+    found = differences(runs)
+    lines = []
+    for words, part in found.groupby("comparison", sort=False):
+        above = part[part["mean"] > part["half"]]
+        below = part[-part["mean"] > part["half"]]
+        open_ = part[~part.index.isin([*above.index, *below.index])]
+        said = [
+            f"{sign} at rate {_rates(group['mrate'])} ({_span(group['mean'])})"
+            for sign, group in (("gains", above), ("loses", below))
+            if len(group)
+        ]
+        if len(open_):
+            said.append(f"is not decided at {_rates(open_['mrate'])} ({_span(open_['mean'])})")
+        lines.append(f"- **{words[0].upper()}{words[1:]}** " + ", ".join(said) + ".")
+    return "\n".join(lines)
+
+
+def _rates(rates: pd.Series) -> str:
+    return ", ".join(f"{rate:g}" for rate in sorted(rates))
+
+
+def _span(means: pd.Series) -> str:
+    low, high = f"{means.min():+.1f}", f"{means.max():+.1f}"
+    return low if low == high else f"{low} to {high}"

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 
 from nclib.methods.base import Truth
-from nclib.noise import division
+from nclib.noise import detection, division
 
 
 def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float) -> dict[str, float]:
@@ -23,12 +23,13 @@ def detector_report(p_clean: np.ndarray | Tensor, truth: Truth, threshold: float
     Returns
     -------
     dict
-        ``auc`` (threshold-free), ``ece`` (calibration error), ``division_precision``, ``division_recall``
-        and ``division_accuracy`` of the pairs called matched, and their number ``called_matched``.
+        ``auc``, ``ap`` and ``precision_first`` of :func:`nclib.noise.detection`; ``ece`` (calibration
+        error); ``division_precision``, ``division_recall`` and ``division_accuracy`` of the pairs called
+        matched, and their number ``called_matched``.
     """
     found = division(p_clean, truth.matched, threshold=threshold)
     return {
-        "auc": found["auc"],
+        **detection(p_clean, truth.matched),
         "ece": found["calibration"]["ece"],
         **{f"division_{name}": found[name] for name in ("precision", "recall", "accuracy")},
         "called_matched": found["n_called_matched"],

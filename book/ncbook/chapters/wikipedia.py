@@ -1,0 +1,178 @@
+"""Figures, tables and sentences of the page on Wikipedia: real data of category retrieval, wrong labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from IPython.display import Markdown
+from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
+
+from ncbook import means, paired, recorded, show
+from ncbook.chapters import devices
+from ncbook.chapters.category_baselines import FAMILIES, printed_map
+from ncbook.compare import Difference
+from nclib.plots import labels
+
+MAIN = ("uot_rcl", "mrl", "elrcmr", "deep_sm", "sdml", "dscmr")  # drawn, the lead method first
+ORDER = [*MAIN, *(m for f in reversed(FAMILIES.values()) for m in f if m not in MAIN), "contrastive_heads"]
+CORRECTION = "cross entropy of corrected labels"
+CONTRAST = "cross entropy + pair contrast"
+BOTH = "cross entropy of corrected labels + pair contrast"
+VARIANTS = {  # options of uot_rcl -> row of the table of parts; the first three are also compared below
+    "lam=0.0": CORRECTION,
+    "plc=ce relation=instance": CONTRAST,
+    "relation=instance": BOTH,
+    "plc=off": "uot_rcl w/o label correction",
+    "confident=random": "uot_rcl w/o confident set",
+}
+# A loss with a correction of labels, and the same loss without it.
+CORRECTED = {
+    "cross entropy": (CORRECTION, "deep_sm"),
+    CONTRAST: (BOTH, CONTRAST),
+    "bounded loss + pair contrast": ("elrcmr", "mrl"),
+}
+PARTS = ["uot_rcl", *VARIANTS.values(), "deep_sm", "mrl", "elrcmr"]
+WORDS = {"above": "ahead", "below": "behind", "open": "undecided"}
+
+
+def wikipedia_runs(preset: str = "standard") -> pd.DataFrame:
+    """Return the recorded runs of a preset on Wikipedia, with a column ``label``."""
+    where = {"preset": preset, "dataset": "wikipedia", "scope": "modality", "protocol": "symmetric"}
+    runs = recorded("labels", **where)
+    if runs.empty:
+        return pd.DataFrame(columns=["label", "method", "variant", "noise_rate", "seed", "map_avg", "device"])
+    if "method_warmup_epochs" in runs:  # marks runs that were tested at an epoch of their warm-up
+        runs = runs.assign(warmup_epochs=runs["method_warmup_epochs"])
+    usual = runs[runs["variant"] == "default"]
+    parts = runs[(runs["method"] == "uot_rcl") & runs["variant"].isin(VARIANTS)]
+    named = [usual.assign(label=usual["method"]), parts.assign(label=parts["variant"].map(VARIANTS))]
+    return pd.concat(named, ignore_index=True)
+
+
+def summary(runs: pd.DataFrame) -> str:
+    """Return how many runs there are, of how many rows, which rates and how many seeds."""
+    if runs.empty:
+        return "no recorded runs here: this needs a checkout of the book"
+    seeds = runs.groupby("noise_rate")["seed"].nunique()
+    rates = ", ".join(f"{rate:g} ({n})" for rate, n in seeds.items())
+    return f"{len(runs)} recorded runs: {runs['label'].nunique()} rows; label noise (seeds): {rates}"
+
+
+def _table(runs: pd.DataFrame, order: list[str], name: str) -> Styler | None:
+    """Show the rows of ``order`` that were recorded: mAP of both directions over label noise."""
+    runs = runs[runs["label"].isin(order)]
+    if runs.empty:
+        return None
+    table = means(runs, "label", "noise_rate", "map_avg", digits=3).rename_axis(columns="label noise")
+    caption = (
+        f"Measured on Wikipedia, preset {runs['preset'].iloc[0]}: mAP on 462 test pairs, mean of both "
+        "directions, epoch selected on 231 validation pairs; mean ± standard deviation (number of seeds); "
+        f"labels redrawn for images and texts apart; {devices(runs)}"
+    )
+    return show(table.loc[[label for label in order if label in table.index]], name, caption)
+
+
+def rate_table(runs: pd.DataFrame) -> Styler | None:
+    """Show the mAP of every method over label noise."""
+    return _table(runs, ORDER, "rates")
+
+
+def part_table(runs: pd.DataFrame) -> Styler | None:
+    """Show the mAP of UOT-RCL's parts, and of the losses that they change, at the rates of the parts."""
+    rates = set(runs.loc[runs["label"].isin(VARIANTS.values()), "noise_rate"])
+    return _table(runs[runs["noise_rate"].isin(rates)], PARTS, "parts")
+
+
+def rate_curves(runs: pd.DataFrame) -> Figure | None:
+    """Draw the mAP of the methods of :data:`MAIN` over label noise."""
+    runs = runs[runs["label"].isin(MAIN)]
+    if runs.empty:
+        return None
+    return labels.sweep(runs, "noise_rate", xlabel="label noise", group="label")
+
+
+def _differences(runs: pd.DataFrame, ours: str, theirs: str) -> dict[float, Difference]:
+    """Return mAP of one row minus that of another by label noise, where both have runs of one seed."""
+    a, b = (runs[runs["label"] == label] for label in (ours, theirs))
+    shared = sorted(set(a["noise_rate"]) & set(b["noise_rate"]))
+    each = {r: paired(a[a["noise_rate"] == r], b[b["noise_rate"] == r], "map_avg", digits=3) for r in shared}
+    return {rate: difference for rate, difference in each.items() if difference.n}
+
+
+def _row(differences: Mapping[float, Difference]) -> dict[str, str]:
+    return {f"{rate:g}": difference.short for rate, difference in differences.items()}
+
+
+def correction_table(runs: pd.DataFrame) -> Styler | None:
+    """Show what a correction of the labels brings to each loss, with the same seed."""
+    rows = {loss: _row(_differences(runs, *pair)) for loss, pair in CORRECTED.items()}
+    return _difference_table(rows, "correction", "with the correction minus without")
+
+
+def lead_table(runs: pd.DataFrame) -> Styler | None:
+    """Show mAP of UOT-RCL minus that of the other methods of :data:`MAIN` with the same seed."""
+    rows = {other: _row(_differences(runs, "uot_rcl", other)) for other in MAIN[1:]}
+    return _difference_table(rows, "lead", "uot_rcl minus the method of the row")
+
+
+def _difference_table(rows: Mapping[str, dict[str, str]], name: str, what: str) -> Styler | None:
+    table = pd.DataFrame({k: row for k, row in rows.items() if row}).T
+    if table.empty:
+        return None
+    table = table.sort_index(axis=1).rename_axis(columns="label noise").fillna("no record")
+    caption = f"Measured on Wikipedia: mAP, {what}; mean [95 % interval of the paired t-test] (seeds)"
+    return show(table, name, caption)
+
+
+def _verdicts(differences: Mapping[float, Difference]) -> str:
+    """Return at which label noise a difference is ahead, behind or undecided; of one seed only its sign."""
+    found: dict[str, list[str]] = {}
+    for rate, difference in differences.items():
+        one = "above, one seed" if difference.mean > 0 else "below, one seed"
+        found.setdefault(one if difference.n == 1 else WORDS[difference.sign], []).append(f"{rate:g}")
+    return "; ".join(f"{word} at {', '.join(rates)}" for word, rates in found.items())
+
+
+def _places(runs: pd.DataFrame) -> str:
+    """Return UOT-RCL's place among all methods by label noise, printed and measured."""
+    printed = printed_map("II", "Wikipedia").T.groupby(level="noise").mean().T
+    usual = runs[runs["label"].isin(ORDER)]
+    places = []
+    for rate, part in usual.groupby("noise_rate"):
+        mean = part.groupby("label")["map_avg"].mean().sort_values(ascending=False)
+        if "uot_rcl" in mean:
+            place = f"{list(mean.index).index('uot_rcl') + 1} of {len(mean)} (best: `{mean.index[0]}`)"
+            theirs = printed[rate].rank(ascending=False)["UOT-RCL"] if rate in printed else None
+            beside = f", printed {theirs:.0f} of {len(printed)}" if theirs else ""
+            places.append(f"at {rate:g} place {place}{beside}")
+    return "; ".join(places)
+
+
+def _correction_accuracy(runs: pd.DataFrame) -> str:
+    """Return how many given, corrected and predicted labels are right by label noise, in words."""
+    own = runs[runs["label"] == "uot_rcl"]
+    columns = ["given_accuracy", "corrected_accuracy", "predicted_accuracy_image", "predicted_accuracy_text"]
+    if own.empty:
+        return ""
+    mean = own.groupby("noise_rate")[columns].mean()
+    return "; ".join(
+        f"at {rate:g} {given:.0%} of the given labels are right and {corrected:.0%} of the corrected ones"
+        f" (image alone {image:.0%}, text alone {text:.0%})"
+        for rate, (given, corrected, image, text) in zip(mean.index, mean.to_numpy(), strict=True)
+    )
+
+
+def sentences(runs: pd.DataFrame) -> Markdown:
+    """Say what the records say, each sentence computed from them."""
+    lead = {other: _verdicts(_differences(runs, "uot_rcl", other)) for other in ("mrl", "elrcmr", "deep_sm")}
+    gains = {loss: _verdicts(_differences(runs, *pair)) for loss, pair in CORRECTED.items()}
+    lines = {
+        "Place of UOT-RCL** by mean mAP": _places(runs),
+        **{f"UOT-RCL against `{other}`**, same seeds": said for other, said in lead.items()},
+        "Labels that UOT-RCL corrects**, last epoch": _correction_accuracy(runs),
+        **{f"Correction of labels added to {loss}**": said for loss, said in gains.items()},
+    }
+    text = "\n".join(f"- **{head}: {said}." for head, said in lines.items() if said)
+    return Markdown(text or "No records here.")
