@@ -99,8 +99,8 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
 
 def marks_of(runs: pd.DataFrame) -> dict[str, pd.Series]:
     """Return which runs have a mark that their records decide: changed code, and remarks."""
-    remarks = runs.get("remarks", runs.index.to_series().astype(str) * 0)
-    return {CHANGED: is_older(runs), REMARKED: remarks.fillna("").astype(str) != ""}
+    remarks = runs.get("remarks", pd.Series("", index=runs.index)).fillna("").astype(str)
+    return {CHANGED: is_older(runs), REMARKED: remarks != ""}
 
 
 def means(

@@ -128,7 +128,8 @@ def is_older(runs: pd.DataFrame) -> pd.Series:
     -------
     Series of bool
     """
-    code, method = (runs.get(name, runs.index.to_series() * 0).astype(str) for name in ("code", "method"))
+    nothing = pd.Series("", index=runs.index)
+    code, method = (runs.get(name, nothing).fillna("").astype(str) for name in ("code", "method"))
     found = [c.rstrip("+") in CHANGES.get(m, ()) for c, m in zip(code, method, strict=True)]
     return pd.Series(found, index=runs.index, dtype=bool)
 

@@ -1,7 +1,11 @@
 """Tables of a notebook."""
 
+import json
+
 import pandas as pd
 from ncbook.notebook import means, show
+from ncbook.runs import is_older, load_runs
+from records_made import save
 
 
 def test_runs_tested_in_warmup_are_marked():
@@ -20,3 +24,34 @@ def test_runs_tested_in_warmup_are_marked():
     assert "†" not in "".join(table.loc[["l2rm", "warm-up alone", "plain"], "0.6"])
     assert "tested at an epoch of its warm-up" in show(table, "marked", "rSum").to_html()
     assert "warm-up" not in show(table.drop("ncr"), "plain", "rSum").to_html().replace("warm-up alone", "")
+
+
+def test_runs_before_a_change_of_code_and_runs_with_remarks_are_marked():
+    runs = pd.DataFrame(
+        {
+            "method": ["uot_rcl", "uot_rcl", "mrl", "gma"],
+            "noise_rate": [0.4] * 4,
+            "map_avg": [0.5, 0.5, 0.4, 0.3],
+            "code": ["37308f2ee6c3", "a25875e9552d+", "37308f2ee6c3", None],
+            "remarks": ["", None, "", "warm-up only"],
+        }
+    )
+    assert is_older(runs).tolist() == [True, False, False, False]
+    table = means(runs, "method", "noise_rate", "map_avg", digits=3)
+    assert table["0.4"].to_dict() == {
+        "gma": "0.300 (1) *",
+        "mrl": "0.400 (1)",
+        "uot_rcl": "0.500 ± 0.000 (2) ‡",
+    }
+    assert "precede a change of the transport solver" in show(table, "t", "mAP").caption
+    assert "never left its warm-up" not in show(table.drop("gma"), "t", "mAP").caption
+
+
+def test_two_versions_of_a_run_are_not_two_seeds(tmp_path):
+    for n, code in enumerate(("1111111111", "2222222222")):
+        save(tmp_path, "plain", 300.0 + n, mrate=0.4)
+        path = sorted(tmp_path.glob("*.json"))[-1]
+        content = json.loads(path.read_text())
+        content["environment"]["code"] = code
+        path.write_text(json.dumps(content))
+    assert sorted(load_runs(tmp_path).retrieval["variant"]) == ["code=11111111", "code=22222222"]
