@@ -84,6 +84,11 @@ def test_sentences_follow_the_records(runs):
     assert "added to cross entropy**: ahead at 0.4." in said
     assert "bounded loss + pair contrast**: undecided at 0.4." in said
     assert "at 0.4 64% of the given labels are right and 59% of the corrected ones" in said
+    assert "no labels" not in said
+    level = pd.concat([runs, made(page.CONTRAST, [0.3]), made(page.BOTH, [0.3001]), made("pls", [0.28])])
+    said = page.sentences(level).data
+    assert "added to cross entropy + pair contrast**: level, one seed at 0.4." in said
+    assert "no labels**: at 0.4 `pls`, place 3 of 5." in said
     better = runs.assign(map_avg=runs["map_avg"].where(runs["label"] != "uot_rcl", runs["map_avg"] + 0.3))
     said = page.sentences(better).data
     assert "at 0.4 place 1 of 4 (best: `uot_rcl`)" in said

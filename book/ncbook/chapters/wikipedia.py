@@ -11,7 +11,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import means, paired, recorded, show
 from ncbook.chapters import devices
-from ncbook.chapters.category_baselines import FAMILIES, printed_map
+from ncbook.chapters.category_baselines import FAMILIES, UNLABELLED, printed_map
 from ncbook.compare import Difference
 from nclib.plots import labels
 
@@ -130,24 +130,28 @@ def _verdicts(differences: Mapping[float, Difference]) -> str:
     """Return at which label noise a difference is ahead, behind or undecided; of one seed only its sign."""
     found: dict[str, list[str]] = {}
     for rate, difference in differences.items():
-        one = "above, one seed" if difference.mean > 0 else "below, one seed"
-        found.setdefault(one if difference.n == 1 else WORDS[difference.sign], []).append(f"{rate:g}")
+        word = WORDS[difference.sign]
+        if difference.n == 1:
+            gain = round(difference.mean, difference.digits)
+            word = f"{'above' if gain > 0 else 'below' if gain < 0 else 'level'}, one seed"
+        found.setdefault(word, []).append(f"{rate:g}")
     return "; ".join(f"{word} at {', '.join(rates)}" for word, rates in found.items())
 
 
-def _places(runs: pd.DataFrame) -> str:
-    """Return UOT-RCL's place among all methods by label noise, printed and measured."""
+def _places(runs: pd.DataFrame) -> dict[str, str]:
+    """Return the places of UOT-RCL, printed and measured, and of the best method without labels, by rate."""
     printed = printed_map("II", "Wikipedia").T.groupby(level="noise").mean().T
-    usual = runs[runs["label"].isin(ORDER)]
-    places = []
-    for rate, part in usual.groupby("noise_rate"):
+    said: dict[str, list[str]] = {"lead": [], "unlabelled": []}
+    for rate, part in runs[runs["label"].isin(ORDER)].groupby("noise_rate"):
         mean = part.groupby("label")["map_avg"].mean().sort_values(ascending=False)
-        if "uot_rcl" in mean:
-            place = f"{list(mean.index).index('uot_rcl') + 1} of {len(mean)} (best: `{mean.index[0]}`)"
+        place = {label: f"place {k} of {len(mean)}" for k, label in enumerate(mean.index, 1)}
+        if "uot_rcl" in place:
             theirs = printed[rate].rank(ascending=False)["UOT-RCL"] if rate in printed else None
             beside = f", printed {theirs:.0f} of {len(printed)}" if theirs else ""
-            places.append(f"at {rate:g} place {place}{beside}")
-    return "; ".join(places)
+            said["lead"].append(f"at {rate:g} {place['uot_rcl']} (best: `{mean.index[0]}`){beside}")
+        if best := next((label for label in mean.index if label in UNLABELLED), ""):
+            said["unlabelled"].append(f"at {rate:g} `{best}`, {place[best]}")
+    return {key: "; ".join(parts) for key, parts in said.items()}
 
 
 def _correction_accuracy(runs: pd.DataFrame) -> str:
@@ -168,8 +172,10 @@ def sentences(runs: pd.DataFrame) -> Markdown:
     """Say what the records say, each sentence computed from them."""
     lead = {other: _verdicts(_differences(runs, "uot_rcl", other)) for other in ("mrl", "elrcmr", "deep_sm")}
     gains = {loss: _verdicts(_differences(runs, *pair)) for loss, pair in CORRECTED.items()}
+    places = _places(runs)
     lines = {
-        "Place of UOT-RCL** by mean mAP": _places(runs),
+        "Place of UOT-RCL** by mean mAP": places["lead"],
+        "Best method that uses no labels**": places["unlabelled"],
         **{f"UOT-RCL against `{other}`**, same seeds": said for other, said in lead.items()},
         "Labels that UOT-RCL corrects**, last epoch": _correction_accuracy(runs),
         **{f"Correction of labels added to {loss}**": said for loss, said in gains.items()},
