@@ -66,10 +66,12 @@ class Pairs:
         problems = dict(self.problems)
         bad_images = _unusable(self.images)
         for row in np.flatnonzero(bad_images[self.image_of]):
-            problems.setdefault(int(row), f"picture embedding is {_what(self.images, self.image_of[row])}")
+            problems.setdefault(
+                int(row), f"picture embedding is {_what(self.images, int(self.image_of[row]))}"
+            )
         bad_captions = _unusable(self.captions)
         for row in np.flatnonzero(bad_captions):
-            problems.setdefault(int(row), f"caption embedding is {_what(self.captions, row)}")
+            problems.setdefault(int(row), f"caption embedding is {_what(self.captions, int(row))}")
         if len(problems) == len(self.ids):
             reason, n = Counter(problems.values()).most_common(1)[0]
             raise ValueError(

@@ -231,7 +231,8 @@ def solve_plan(
     kernel = np.exp((value - value.max()) / reg) if len(value) else np.zeros(0)
     reach = min(supply[np.unique(row)].sum(), demand[np.unique(column)].sum()) if len(value) else 0.0
     mass = min(mass, 0.999 * reach)
-    u, v, w = np.ones(n), np.ones(m), 1.0
+    u, v = np.ones(n), np.ones(m)
+    w: Any = 1.0
     violation, step = np.inf, 0
     if mass <= 0:
         return Plan(np.zeros(len(row)), np.full(n, -np.inf), np.zeros(m), 0.0, 0.0, 0)

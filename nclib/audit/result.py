@@ -420,7 +420,10 @@ def audit(
     good = fits & (plan.margin[suspects] >= level)
     proposed[suspects[good]] = plan.image[suspects[good]]
 
-    found_patterns = _patterns(pairs, near, p_wrong, proposed, suspects[fits])
+    # A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
+    good_scores = given[p_wrong[usable] < 0.5]
+    floor = np.quantile(good_scores, 0.05) if len(good_scores) else -np.inf
+    found_patterns = _patterns(pairs, near, p_wrong, proposed, suspects[partner_score >= floor])
     _fill(table, pairs, near, plan, suspects, partner_score, proposed, found_patterns, calibration)
     settings = {
         **{"score": score, "neighbours": neighbours, "one_to_one": one_to_one, "seed": seed},
@@ -566,7 +569,7 @@ def _reliability(
 ) -> list[tuple[float, float, int]]:
     """Return (stated probability of being planted, share planted, pairs) in ten bins.
 
-    The scores with planted exchanges are calibrated anew; of the probability of being wrong, the part
+    The scores with planted exchanges are calibrated again; of the probability of being wrong, the part
     (planted share) / (estimated share) is that of being planted, as wrong pairs are alike.
     """
     trial = given.copy()
