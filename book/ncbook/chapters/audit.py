@@ -25,6 +25,7 @@ MEASURES = {
     "fpr95": "FPR at 95 % recall", "ece": "calibration error", "share_error": "error of the share",
     "partner": "partner accuracy", "partner_recall": "partners found",
 }  # fmt: skip
+COMPARED = tuple(name for name in MEASURES if not name.startswith("partner"))
 LOWER = {"fpr95", "ece", "share_error"}
 NOISES = {
     "random": "random exchange", "near": "near neighbours", "swap": "swapped", "shift": "shifted runs",
@@ -259,8 +260,10 @@ def cells(rows: pd.DataFrame, data: str, measure: str) -> pd.DataFrame:
     return found.loc[[score for score in order if score in found.index], list(dict.fromkeys(kinds))]
 
 
-def standing(rows: pd.DataFrame, measures: Iterable[str] = MEASURES) -> pd.DataFrame:
+def standing(rows: pd.DataFrame, measures: Iterable[str] = COMPARED) -> pd.DataFrame:
     """Compare ``auto`` with the best row of every column of the benchmark.
+
+    Calibration error and error of the share are known of ``auto`` and ``cosine`` only.
 
     Returns
     -------
@@ -336,6 +339,8 @@ def by_measure(rows: pd.DataFrame, about: dict[str, Any], data: str, noise: str)
     if part.empty:
         return None
     names = [name for name in MEASURES if name in part]
+    own = [score for score in part["score"].unique() if score not in (*OUTSIDE, "auto")]
+    order = [score for score in ("auto", *own, *OUTSIDE) if score in set(part["score"])]
     table = part.groupby("score", sort=False)[names].agg(
         lambda v: mean_text(list(v.dropna()), 3) if v.notna().any() else "–"
     )
@@ -343,7 +348,7 @@ def by_measure(rows: pd.DataFrame, about: dict[str, Any], data: str, noise: str)
         f"Measured: {data}, {NOISES[noise]}, 20 % wrong; mean ± standard deviation (seeds); "
         f"{provenance(about)}"
     )
-    return show(table.rename(columns=MEASURES), f"measures-{noise}", caption)
+    return show(table.loc[order].rename(columns=MEASURES), f"measures-{noise}", caption)
 
 
 def patterns(rows: pd.DataFrame) -> Styler | None:
