@@ -62,7 +62,7 @@ EMBEDDINGS = (
 )
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-LONGEST_FILE = 1 << 20  # bytes of a caption or its .json in a tar; longer ones are no captions
+LONGEST_FILE = 1 << 20  # bytes of a caption or its .json in a tar; longer ones are left out
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a data set on the hub
 
@@ -293,7 +293,7 @@ def _unique(ids: Sequence[Any] | None, names: Sequence[str]) -> list[str]:
                 pictures_of[name].add(picture)
     if shared := [name for name, pictures in pictures_of.items() if len(pictures) > 1]:
         warnings.warn(
-            f"{len(shared):,} ids stand for several pictures, such as {shared[0]!r}; they became "
+            f"{len(shared):,} ids belong to several pictures, such as {shared[0]!r}; they became "
             f"{shared[0]}#0, #1, ...",
             UserWarning,
             stacklevel=2,
@@ -761,7 +761,7 @@ def _samples(path: Path) -> Iterator[_Sample]:
     except tarfile.ReadError as error:
         if now is None:
             raise ValueError(
-                f"{path} is no tar file, or a compressed one; unpack it first ({error})"
+                f"{path} cannot be read as a tar file; unpack a compressed one first ({error})"
             ) from error
         warnings.warn(
             f"{path} is damaged or cut off ({error}); the pairs before are read", UserWarning, stacklevel=2

@@ -20,7 +20,7 @@ IMAGE_COLUMNS = ("image", "image_name", "image_id", "filename", "file_name", "fi
 CAPTION_COLUMNS = ("caption", "comment", "text", "sentence", "raw", "description")
 # Several captions of a row stand in columns that count: caption_0, caption_1, ...
 CAPTION_PATTERN = re.compile(rf"({'|'.join(CAPTION_COLUMNS)})s?([_-]?\d+)?")
-REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are no text
+REPLACED = "\N{REPLACEMENT CHARACTER}"  # of bytes that are not UTF-8
 SPLIT_COLUMNS = ("split", "subset")
 SPLIT_WORDS = {
     "train": "train",

@@ -92,7 +92,7 @@ class TrainedModel:
     def pairs(self) -> pd.DataFrame:
         """Return the probability of being matched of every training pair, as the run's last epoch had it.
 
-        Columns ``caption`` and ``image``, row numbers of the training split, and ``p_matched``. A ValueError
+        Columns ``caption`` and ``image``, row numbers of the training split, and ``p_clean``. A ValueError
         where the method keeps no such probability.
         """
         if self.matched is None:
@@ -179,7 +179,7 @@ def _from_run(record: Record, device: str) -> TrainedModel:
     if last is not None:
         p = np.mean([last[name] for name in ("p_clean", "p_clean_b") if name in last], axis=0)
         of = loaded.noise.image_of
-        matched = pd.DataFrame({"caption": np.arange(len(of)), "image": of, "p_matched": p})
+        matched = pd.DataFrame({"caption": np.arange(len(of)), "image": of, "p_clean": p})
     return TrainedModel(loaded.trainer.networks, data.vocabulary, settings, data.test.images[:], matched)
 
 
