@@ -118,7 +118,7 @@ def test_hostile_captions_arrive_as_they_are(tmp_path):
 def test_ids_that_stand_for_several_pictures(tmp_path):
     rows = ["7,a.png,one", "7,b.png,two", "7#0,c.png,three", "8,d.png,four"]
     table = write_table(tmp_path / "t.csv", rows, "id,image,caption")
-    with pytest.warns(UserWarning, match="1 ids stand for several pictures, such as '7'"):
+    with pytest.warns(UserWarning, match="1 ids belong to several pictures, such as '7'"):
         assert list_pairs(table).ids == ["7#1", "7#2", "7#0", "8"]
 
 
@@ -466,7 +466,7 @@ def test_cut_and_compressed_tars(tmp_path):
     for content in (None, b"", b"no tar" * 200):
         if content is not None:
             (tmp_path / "1.tar").write_bytes(content)
-        with pytest.raises(ValueError, match=r"is no tar file|holds no pairs"):
+        with pytest.raises(ValueError, match=r"cannot be read as a tar file|holds no pairs"):
             list_pairs(tmp_path / "1.tar")
 
 

@@ -36,7 +36,7 @@ def test_scores_are_those_of_the_run(record):
 def test_pairs_have_the_probabilities_of_the_last_epoch(record):
     pairs = nclib.load(record.folder).pairs()
     assert len(pairs) == record.data["train_pairs"]
-    assert pairs["p_matched"].between(0, 1).all()
+    assert pairs["p_clean"].between(0, 1).all()
     noise = nclib.open_run(record).noise
     assert pairs["image"].tolist() == noise.image_of.tolist()
 
