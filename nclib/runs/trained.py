@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -26,6 +25,9 @@ from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import choose_device
 from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[Any]
 WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = (
@@ -82,6 +84,8 @@ class TrainedModel:
 
         Without ``images`` those of the run's test split are searched; a ValueError where there are none.
         """
+        import pandas as pd
+
         images = self.images if images is None else images
         if images is None:
             raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
@@ -155,6 +159,8 @@ def load(source: Record | str | PathLike[str], device: str = "cpu") -> TrainedMo
 def _from_run(record: Record, device: str) -> TrainedModel:
     if record.task != "pairs":
         raise ValueError(f"{record.name} is a run on labels; only runs on pairs load as a model")
+    import pandas as pd
+
     from nclib import __version__
 
     loaded = PairExperiment(record.settings["method"]).open_run(record, device)
@@ -184,6 +190,8 @@ def _from_run(record: Record, device: str) -> TrainedModel:
 
 
 def _from_folder(folder: Path, device: str) -> TrainedModel:
+    import pandas as pd
+
     try:
         settings = json.loads((folder / SETTINGS).read_text("utf8"))
         chosen: Any = make(METHODS.options(settings["method"]), settings["method_options"])
