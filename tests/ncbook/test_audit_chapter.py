@@ -85,6 +85,7 @@ def test_published_pairs_against_the_crowd() -> None:
     said = chapter.published(found)
     assert "rejected 35 (5.0%)" in said
     assert "50 were judged, and of these 10 rejected (20.0%)" in said
+    assert "over the seeds: 15.0%; among all judged: 5.0%" in said
     assert chapter.found_ids(found) == ["a"]
 
 

@@ -434,6 +434,8 @@ def published(rows: pd.DataFrame) -> str:
             f"100, {row['first_judged']:.0f} were judged, and of these {row['first_rejected']:.0f} rejected "
             f"({rate:.1%})."
         )
+    found = part["first_rejected"].sum() / max(1, part["first_judged"].sum())
+    lines.append(f"Rejected among the first 100, over the seeds: {found:.1%}; among all judged: {base:.1%}.")
     return "\n".join(lines)
 
 
