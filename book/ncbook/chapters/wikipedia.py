@@ -145,10 +145,11 @@ def _places(runs: pd.DataFrame) -> dict[str, str]:
     for rate, part in runs[runs["label"].isin(ORDER)].groupby("noise_rate"):
         mean = part.groupby("label")["map_avg"].mean().sort_values(ascending=False)
         place = {label: f"place {k} of {len(mean)}" for k, label in enumerate(mean.index, 1)}
-        if "uot_rcl" in place:
-            theirs = printed[rate].rank(ascending=False)["UOT-RCL"] if rate in printed else None
-            beside = f", printed {theirs:.0f} of {len(printed)}" if theirs else ""
-            said["lead"].append(f"at {rate:g} {place['uot_rcl']} (best: `{mean.index[0]}`){beside}")
+        if "uot_rcl" not in place:  # so far only some rows of this rate
+            continue
+        theirs = printed[rate].rank(ascending=False)["UOT-RCL"] if rate in printed else None
+        beside = f", printed {theirs:.0f} of {len(printed)}" if theirs else ""
+        said["lead"].append(f"at {rate:g} {place['uot_rcl']} (best: `{mean.index[0]}`){beside}")
         if best := next((label for label in mean.index if label in UNLABELLED), ""):
             said["unlabelled"].append(f"at {rate:g} `{best}`, {place[best]}")
     return {key: "; ".join(parts) for key, parts in said.items()}
