@@ -243,7 +243,5 @@ def test_out_of_memory_names_the_batch_size(tmp_path: Path, monkeypatch: pytest.
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(PairTrainer, "similarity", fail)
-    with pytest.raises(
-        RuntimeError, match=r"out of memory in epoch 1 with batch_size=.*; take"
-    ):
+    with pytest.raises(RuntimeError, match=r"out of memory in epoch 1 with batch_size=.*; take"):
         nclib.run("plain", out=str(tmp_path), **RUN)
