@@ -116,6 +116,14 @@ class Pairs:
             values = getattr(self, name)
             if values is not None and len(values) != length:
                 raise ValueError(f"{name} has {len(values)} entries, but {length} are needed")
+            for row, text in enumerate(values or ()):
+                try:
+                    text.encode("utf8")
+                except UnicodeEncodeError:
+                    raise ValueError(
+                        f"{name}[{row}] is {text!r:.80}: it holds half a character, which no file of text can "
+                        "hold; replace it"
+                    ) from None
         if len(set(self.ids)) < m:
             name, times = Counter(self.ids).most_common(1)[0]
             raise ValueError(f"ids must be unique: {name!r} occurs {times} times")

@@ -318,3 +318,11 @@ def test_memory_maps_are_read_from_paths(tmp_path):
     audit = nclib.audit(images=tmp_path / "i.npy", captions=str(tmp_path / "t.npy"), progress=False)
     assert isinstance(audit.pairs.images, np.memmap)
     np.testing.assert_array_equal(audit.table["p_wrong"], example()[0].table["p_wrong"])
+
+
+@pytest.mark.parametrize("name", ["ids", "texts", "pictures"])
+def test_half_a_character_is_refused(name):
+    values = ["a", "b\ud800", "c"]
+    given = {"ids": ["1", "2", "3"], name: values}
+    with pytest.raises(ValueError, match=rf"{name}\[1\] is .* holds half a character"):
+        Pairs(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), np.arange(3), **given)

@@ -327,10 +327,11 @@ def test_extreme_rates(mrate, tmp_path):
 
 def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(BetaMixture, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
-    with pytest.warns(UserWarning, match="0 of 200 pairs are called clean"):
-        record = run(tmp_path, epochs=1)
-    assert record.curves[-1]["steps"] == 0
-    assert record.curves[-1]["anchor_precision"] is None
+    with (
+        pytest.warns(UserWarning, match="0 of 200 pairs are called clean"),
+        pytest.raises(ValueError, match="returned no steps for network 0 in all 1 epochs after warm-up"),
+    ):
+        run(tmp_path, epochs=1)
 
 
 def test_division_that_finds_everything_leaves_one_in_a_hundred(tmp_path, monkeypatch):

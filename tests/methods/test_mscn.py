@@ -347,7 +347,7 @@ class _Kept:
 
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 def test_record_says_what_the_detector_sees(tmp_path):
-    record = run(tmp_path, epochs=1)
+    record = run(tmp_path, epochs=1, threshold=0.0)
     last = record.curves[-1]
     for name in ("auc", "meta_auc", "components_crossed"):
         assert 0 <= last[name] <= 1
@@ -372,10 +372,11 @@ _original = MSCN.posterior
 
 def test_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", forced(torch.zeros_like))
-    with pytest.warns(UserWarning, match="0 of 200 pairs are kept and do not fill a batch"):
-        record = run(tmp_path, epochs=1)
-    assert record.curves[-1]["steps"] == 0
-    assert record.curves[-1]["meta_loss"] is None
+    with (
+        pytest.warns(UserWarning, match="0 of 200 pairs are kept and do not fill a batch"),
+        pytest.raises(ValueError, match="returned no steps for network 0 in all 1 epochs after warm-up"),
+    ):
+        run(tmp_path, epochs=1)
 
 
 @pytest.mark.slow
@@ -390,7 +391,7 @@ def test_division_that_finds_everything_or_fewer_than_a_batch(n, steps, tmp_path
 @pytest.mark.filterwarnings("ignore:.*do not fill a batch")
 @pytest.mark.parametrize("mrate", [0.0, 0.9])
 def test_extreme_rates(mrate, tmp_path):
-    record = run(tmp_path, mrate=mrate, epochs=1)
+    record = run(tmp_path, mrate=mrate, epochs=1, threshold=0.1)
     assert record.metrics["test"]["rsum"] > 0
 
 

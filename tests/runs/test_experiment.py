@@ -30,7 +30,7 @@ def test_run_shows_every_parameter_that_does_not_belong_to_a_method():
     shown = inspect.signature(nclib.run).parameters
     parts = (PairOptions, LabelOptions, PairSchedule, LabelSchedule)
     known = {name for part in parts for name in rules(part)} | {"model_options", "data_options"}
-    assert set(shown) == known | {"method", "progress", "options"}
+    assert set(shown) == known | {"method", "progress", "options", "tracker"}
     assert all(shown[name].default is None for name in known)
     described = inspect.getdoc(nclib.run)
     assert [name for name in known if name not in described] == []
