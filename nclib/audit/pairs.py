@@ -121,8 +121,8 @@ class Pairs:
                     text.encode("utf8")
                 except UnicodeEncodeError:
                     raise ValueError(
-                        f"{name}[{row}] is {text!r:.80}: it holds half a character, which no file of text can "
-                        "hold; replace it"
+                        f"{name}[{row}] is {text!r:.80}: it holds half a character, which cannot be written "
+                        "to a file; replace it"
                     ) from None
         if len(set(self.ids)) < m:
             name, times = Counter(self.ids).most_common(1)[0]

@@ -278,12 +278,12 @@ def load_files(
     if vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
-        words, path = build_words(parts["train"].texts + parts["val"].texts), folder / layout.vocabulary_file
+        words, place = build_words(parts["train"].texts + parts["val"].texts), folder / layout.vocabulary_file
         try:
-            words.to_json(path)
+            words.to_json(place)
         except OSError as error:
             raise ValueError(
-                f"build_vocabulary=True: {path} cannot be written ({error.strerror}); write it elsewhere "
+                f"build_vocabulary=True: {place} cannot be written ({error.strerror}); write it elsewhere "
                 "with nclib data convert vocabulary NAME ROOT --out PATH, and give vocabulary=PATH"
             ) from error
     splits = {role: _split(layout, role, part, words, dev_protocol) for role, part in parts.items()}

@@ -113,8 +113,8 @@ def check_cost(cost: Tensor, mask: Tensor | None) -> None:
     if not isinstance(cost, Tensor):
         raise TypeError(f"cost must be a torch tensor, got {type(cost).__name__}; use torch.as_tensor(cost)")
     if cost.layout != torch.strided or cost.is_meta:
-        kind = "without values (device meta)" if cost.is_meta else f"of layout {cost.layout}"
-        raise TypeError(f"cost must be a dense tensor, got one {kind}; use cost.to_dense()")
+        got = "without values (device meta)" if cost.is_meta else f"of layout {cost.layout}"
+        raise TypeError(f"cost must be a dense tensor, got one {got}; use cost.to_dense()")
     if cost.dtype not in ROUNDING:
         raise TypeError(f"cost must be float32 or float64, got {cost.dtype}; use cost.float()")
     if cost.ndim < 2 or 0 in cost.shape:

@@ -266,9 +266,9 @@ class Experiment(ABC, Generic[T, D, N]):
     def parts(self, settings: Settings) -> list[Any]:
         """Return the classes and functions that compute a run."""
         cls = type(self)
-        own = [entries[getattr(settings.run, kind)].factory for kind, entries in self.catalogues.items()]
+        own: list[Any] = [e[getattr(settings.run, kind)].factory for kind, e in self.catalogues.items()]
         method = self.methods[self.method].factory
-        return [cls.read_data, cls.assemble, cls.evaluate, cls.diagnostics, method, *own]
+        return [cls.read_data, cls.assemble, cls.evaluate, cls.probe, cls.diagnostics, method, *own]
 
     def run(self, settings: Settings, progress: bool = True, tracker: Any = None) -> Record:
         """Return the record of a run, which is made, continued or read; errors as of :func:`nclib.run`.

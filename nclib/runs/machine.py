@@ -63,7 +63,8 @@ def numbers_fixed(threads: int) -> Iterator[None]:
     type, gradient and inference mode, autocast, and the number of CPU threads (0 leaves it alone).
     """
     backends, dtype = torch.backends, torch.get_default_dtype()
-    products = [(of, of.fp32_precision) for of in (backends.cuda.matmul, backends.mkldnn.matmul)]
+    mkldnn: Any = backends.mkldnn  # whose type stubs lack matmul
+    products = [(of, of.fp32_precision) for of in (backends.cuda.matmul, mkldnn.matmul)]
     precision = ""
     with suppress(RuntimeError):  # torch's one word for both, unless they were set apart
         precision = torch.get_float32_matmul_precision()

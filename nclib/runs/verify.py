@@ -38,7 +38,7 @@ class Comparison:
         if not self.differs:
             return f"{self.n} of {self.n} values are the same"
         tests = [k for k in ("metrics.test.rsum", "metrics.test.map_avg") if k in self.differs]
-        place = (tests or list(self.differs))[0]
+        place = tests[0] if tests else next(iter(self.differs))
         was, now = self.differs[place]
         return f"{len(self.differs)} of {self.n} values differ; {place} is {was}, now {now}"
 
