@@ -11,9 +11,9 @@ not above a margin. A line of evidence collects the comparisons of one place (da
 - One seed decides nothing. Where a part of what the claim speaks of was not recorded, or not stored, the rest
   can support the claim in part only.
 
-A claim *holds* or *does not hold* on the data that it names, with a model that it names; elsewhere it is
-*seen here too* or *not seen here*. The presets ``paper`` and ``standard`` (smaller networks and a shorter
-schedule, said beside it) count there, ``quick`` does not; where both are recorded, ``paper`` decides.
+A claim *holds* or *does not hold* on the data that it names, with a model that it names, in the preset
+``paper``. Everywhere else, smaller networks and shorter schedules on the same data included, it is *seen here
+too* or *not seen here*.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ CONDITIONS = ("dataset", "preset", "model", "mrate", "protocol")
 CATEGORY_CONDITIONS = ("dataset", "preset", "protocol", "noise_rate")
 PLACE = ("dataset", "model", "protocol", "preset")
 RATES = ("mrate", "noise_rate")
-SMALLER = "on this data, with smaller networks and a shorter schedule"
 FOR, PART, AGAINST, OPEN, NOTHING = "for", "part", "against", "open", "nothing"  # what a line says
 
 Region = tuple[float, float]
@@ -279,8 +278,7 @@ def line_of(
         says, why = AGAINST if refuted else NOTHING, ""
     elif right == len(tested):
         says = PART if whys else FOR
-    if own and place["preset"] != "paper":
-        why = ". ".join(filter(None, [SMALLER, why]))
+    own = own and place["preset"] == "paper"
     widest = max((d for d, _ in tested), key=lambda d: d.visible, default=Difference(()))
     count = f"{right} of {len(tested)} inside the claimed region, {wrong} outside: "
     shown = [d for d, _ in found if d.n]
@@ -319,8 +317,6 @@ def conclude(
     ordered = sorted(lines, key=lambda line: (line.tier, line.place))
     tested = [line for line in ordered if line.says != NOTHING]
     best = [line for line in tested if line.tier == tested[0].tier]
-    full_size = {line.dataset for line in best if line.preset == "paper"}
-    best = [line for line in best if line.preset == "paper" or line.dataset not in full_size]
     said = {line.says for line in best}
     word = SEEN if said == {FOR} else MIXED if said & {FOR, PART} else UNSEEN if AGAINST in said else CLOSE
     if not best:
