@@ -12,7 +12,8 @@ NOTE = (
     "rSum (six recalls, at most 600) on the 1,000 test photographs of Flickr8K, mean ± standard deviation "
     "(seeds). Measured: preset `standard`, a small dual encoder (`bow`), images or captions exchanged at "
     "random, epoch selected on the validation photographs; {device}, one thread. NCR, BiCro, MSCN and REPAIR "
-    "are tested as ensembles of two networks; MSCN also trains with 2 % known matches."
+    "are tested as ensembles of two networks; MSCN also trains with 2 % known matches. "
+    "† a run was tested at an epoch of its warm-up."
 )
 
 
