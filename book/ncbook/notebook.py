@@ -64,7 +64,7 @@ def show(
     >>> "410.2" in styled.to_html()
     True
     """
-    words = {word for cell in table.astype(str).to_numpy().flat for word in cell.split()[1:]}
+    words = {word for cell in table.to_numpy().flat for word in str(cell).split()[1:]}
     for mark in MARKS if caption else ():
         caption += f". {mark} {MARKS[mark]}" if mark in words else ""
     style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
