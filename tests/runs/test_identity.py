@@ -398,7 +398,7 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_is_recorded(tmp_path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             nclib.run("plain", **tiny, threads=1, progress=False)
     with pytest.warns(
-        UserWarning, match=r"continued on CPU.*, threads=2 from epoch 2; before that on CPU"
+        UserWarning, match=r"continued on CPU.*, threads=2, .* from epoch 2; before that on CPU"
     ) as said:
         record = nclib.run("plain", **tiny, threads=2, progress=False)
     assert len(said) == 1

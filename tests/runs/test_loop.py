@@ -143,7 +143,7 @@ def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
         record = nclib.run("two", dataset="planted", model="vse", out=str(tmp_path), progress=False)
     finally:
         METHODS.remove("two")
-    assert set(record.metrics) == {"val", "test", "test_dsl", "single", "last"}
+    assert set(record.metrics) == {"val", "test", "test_dsl", "single", "last", "detection"}
     assert record.metrics["single"]["rsum"] != record.metrics["test"]["rsum"]
 
 

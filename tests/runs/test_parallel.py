@@ -61,7 +61,7 @@ CASES = [
     ["plain", {}],
     ["l2rm", {"model_options": {**TINY["model_options"], "word_pool": "last"}}],
     ["ncr", {}],
-    ["mscn", {"epochs": 1}],
+    ["mscn", {"epochs": 1, "threshold": 0.0}],
     ["repair", {"epochs": 1}],
     ["plain", {"model": "saf", "epochs": 0}],
 ]
