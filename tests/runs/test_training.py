@@ -161,6 +161,8 @@ def start_of(method, folder, **values):
 def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_path):
     # PCME learns slowly: one epoch of warm-up leaves hardly a pair that looks matched.
     given = {"model": model, "epochs": 1, "warmup_epochs": 4 if model == "pcme" else 1}
+    if method == "mscn":  # few pairs and one epoch: its mixture calls hardly any of them matched
+        given["threshold"] = 0.0
     record = run(tmp_path, method, **given)
     opened, start = nclib.open_run(record), start_of(method, tmp_path, **given)
     # Every network has moved as a whole, and the tested numbers are those of the weights that were kept.
