@@ -47,14 +47,18 @@ endif
 
 PAPER_GRIDS = $(sort $(basename $(notdir $(wildcard book/grids/paper_*.yml))))
 
-paper: env ## the papers' runs, then every chapter in the preset paper: make paper ROOT=/data GPUS=1
+paper: env ## the runs of the papers whose data are there: make paper ROOT=/data GPUS=1; LIST=1, DRY=1 show them
+ifdef DRY
+	@"$(PY)" book/_ext/dry_run.py
+else
 ifndef LIST
 	@test -d "$(ROOT)" || { echo "ROOT=$(ROOT): give the folder of the papers' data, ROOT=/data" >&2; exit 1; }
 	@"$(PY)" -m nclib data check "$(ROOT)"
 endif
-	@for grid in $(PAPER_GRIDS); do $(call make_grid,$$grid) || exit 1; done
+	@for grid in $(PAPER_GRIDS); do $(call make_grid,$$grid) --there || exit 1; done
 ifndef LIST
 	@$(RUN_NOTEBOOKS) --paper "$(ROOT)"
+endif
 endif
 
 live: env ## run the L2RM notebook in its quick preset for the page "Your machine"

@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nclib.audit import audit
     from nclib.common.options import Rule
-    from nclib.runs import Record, check_parameters, load, open_run, resolve, run
+    from nclib.runs import Record, check_parameters, combine, load, open_run, resolve, run
 
 __version__ = "0.1.0"
-__all__ = ["Record", "Rule", "__version__", "audit", "check_parameters", "load", "open_run", "resolve", "run"]
+__all__ = [
+    "Record",
+    "Rule",
+    "__version__",
+    "audit",
+    "check_parameters",
+    "combine",
+    "load",
+    "open_run",
+    "resolve",
+    "run",
+]
 
 _MODULES = (
     "audit",  # a package that can be called
@@ -31,7 +42,7 @@ _MODULES = (
     "runs",
 )
 _NAMES = {
-    **dict.fromkeys(("Record", "check_parameters", "load", "open_run", "resolve", "run"), "runs"),
+    **dict.fromkeys(("Record", "check_parameters", "combine", "load", "open_run", "resolve", "run"), "runs"),
     "Rule": "common.options",
 }
 

@@ -1,4 +1,4 @@
-"""Command line: ``nclib run|audit|data|records|list|doctor``.
+"""Command line: ``nclib run|combine|audit|data|records|list|doctor``.
 
 ``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
 answer (an incomplete folder, for example), 2 for a wrong call.
@@ -99,6 +99,24 @@ def run(words: Words) -> int:
     record = nclib.run(options.method, progress=not options.quiet, **values)
     if os.environ.get("RANK", "0") == "0":  # the first of the processes that torchrun started
         print(Path(record.folder) / "record.json")
+    return 0
+
+
+def combine(words: Words) -> int:
+    """Test the mean similarity of finished runs as one model: ``nclib combine RUN RUN``.
+
+    The runs share data, noise and settings, and differ in their model: SGRAF is a run of sgr and one of saf.
+    """
+    import nclib
+
+    parser = _parser("combine", combine)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the record")
+    parser.add_argument("--device", default="cpu", help="where the networks run")
+    asked = parser.parse_args(words)
+    record = nclib.combine(asked.runs, asked.out, asked.device)
+    print(record)
+    print(Path(record.folder) / "record.json")
     return 0
 
 
@@ -253,6 +271,7 @@ def doctor(words: Words) -> int:
 
 COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
+    "combine": Command("test finished runs as one model", combine),
     "audit": Command("find the wrong pairs among pictures with captions", audit),
     "data": Command("check or convert the papers' data, prepare photographs", data),
     "records": Command("make recorded runs again and compare", records),

@@ -15,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from grid_plan import METHOD, ROOT, GridError, Planned, check_place, chosen, file_of, plan
+from grid_plan import METHOD, ROOT, GridError, Planned, check_place, chosen, file_of, lacking_data, plan
 from tqdm import tqdm
 
 # The thread ends the run when its standard input closes: no run survives the driver, whatever killed it.
@@ -27,7 +28,9 @@ RUN = """
 import json, os, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
 import nclib
-record = nclib.run(**json.loads(sys.argv[1]), progress=False)
+parts = json.loads(sys.argv[1])
+records = [nclib.run(**part, progress=False) for part in parts]
+record = records[0] if len(parts) == 1 else nclib.combine(records, parts[0]["out"], parts[0]["device"])
 record.save(sys.argv[2])
 """
 
@@ -61,6 +64,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     add("--match", default="", help="only runs whose name fits this regular expression")
     add("--part", type=part, default=(1, 1), help="k/n: every n-th run, from the k-th on")
     add("--root", default="", help="folder of the papers' data")
+    add("--there", action="store_true", help="leave out runs whose data are not in the folder, and say so")
     add("--out", type=path, default=ROOT / "book" / "results", help="folder of the records")
     add("--work", type=path, default=ROOT / "runs", help="folder of checkpoints")
     add("--cores", type=whole, default=os.cpu_count() or 1, help="CPU cores to use")
@@ -81,10 +85,11 @@ def places(asked: argparse.Namespace) -> list[str | None]:
     return (names * asked.runs_per_gpu)[:at_once]
 
 
-def arguments_of(run: Planned, asked: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of ``nclib.run`` for a planned run on this machine."""
+def arguments_of(run: Planned, asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the arguments of ``nclib.run`` for a planned run on this machine; of each part if combined."""
     threads = {"threads": asked.threads} if asked.threads else {}
-    return {"method": METHOD, **run.arguments, "device": asked.device, "out": str(asked.work), **threads}
+    here = {"device": asked.device, "out": str(asked.work), **threads}
+    return [{"method": METHOD, **part, **here} for part in run.parts]
 
 
 @dataclass
@@ -134,10 +139,17 @@ class Job:
 
 
 def finished(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> Iterator[Job]:
-    """Make the runs, one in each place at a time, and yield each when its process has ended."""
-    waiting, free, running = [*runs.items()], places(asked), list[Job]()
+    """Make the runs, one in each place at a time, and yield each when its process has ended.
+
+    Combinations come after all others, whose runs may be parts of them.
+    """
+    waiting = sorted(runs.items(), key=lambda item: len(item[1].parts) > 1)
+    free, running = places(asked), list[Job]()
     while waiting or running:
         while waiting and free:
+            alone = any(len(job.run.parts) == 1 for job in running)
+            if alone and len(waiting[0][1].parts) > 1:
+                break
             target, run = waiting.pop(0)
             running.append(Job.start(run, target, free.pop(0), asked))
         for job in [job for job in running if job.process.poll() is not None]:
@@ -163,9 +175,9 @@ def make(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> None:
             )
             sys.stdout.flush()
     for job, why in failed:
-        arguments = arguments_of(job.run, asked)
-        command = ["nclib", "run", arguments.pop("method"), *words_of(arguments)]
-        print(f"\n{job.run.label}: {why}\n  {' '.join(command)}")
+        print(f"\n{job.run.label}: {why}")
+        for arguments in arguments_of(job.run, asked):
+            print("  " + " ".join(["nclib", "run", arguments.pop("method"), *words_of(arguments)]))
 
 
 def show(runs: dict[pathlib.Path, Planned]) -> None:
@@ -192,6 +204,12 @@ def main(words: list[str] | None = None) -> int:
     elif needs_root:
         raise GridError(f"{path.name} has runs on the papers' data; give their folder: ROOT=/data")
     else:
+        if asked.there:
+            lacking = lacking_data(missing.values())
+            left_out = {target: lacking[run.label] for target, run in missing.items() if run.label in lacking}
+            for what, n in Counter(left_out.values()).items():
+                print(f"{n} runs left out: {what}")
+            runs, missing = ({k: v for k, v in part.items() if k not in left_out} for part in (runs, missing))
         check_place(missing.values(), asked.root, asked.device)
         make(missing, asked)
     there = sum(target.exists() for target in runs)

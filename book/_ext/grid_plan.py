@@ -2,6 +2,7 @@
 
 A grid is a YAML list of blocks. A block gives parameters of ``nclib.run``; where it gives a list, every value
 is taken, in every combination. ``method: all`` means every method for wrong pairs; ``about`` describes it.
+``model: saf+sgr`` is a run of each, tested as one model (:func:`nclib.combine`).
 """
 
 from __future__ import annotations
@@ -55,8 +56,15 @@ class Planned:
 
     label: str  # unique in its grid and usable as a file name
     about: str  # description of its block
-    arguments: dict[str, Any]  # of nclib.run
+    arguments: dict[str, Any]  # of nclib.run; models joined by a plus sign are runs of their own, combined
     settings: dict[str, Any]  # resolved; empty when the run needs the papers' data and they were not given
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """The arguments of each run that is combined; those of the run itself where nothing is."""
+        from nclib.runs.combination import parts_of
+
+        return parts_of(self.arguments)
 
 
 def file_of(grid: str, folder: pathlib.Path = GRIDS) -> pathlib.Path:
@@ -124,6 +132,7 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
     A GridError names the file, the block and the parameter of everything that is wrong.
     """
     import nclib
+    from nclib.runs.combination import parts_of
 
     found: dict[str, Planned] = {}
     origin: dict[str, tuple[int, str]] = {}  # label -> block and arguments
@@ -143,7 +152,11 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 if needed:
                     run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
-                settings = json.loads(json.dumps(nclib.resolve(**{"method": METHOD, **run}).flat()))
+                resolved = [nclib.resolve(**{"method": METHOD, **part}).flat() for part in parts_of(run)]
+                settings = json.loads(json.dumps(resolved[0]))
+                if len(resolved) > 1:  # a combination has the settings of its first part, but for these
+                    settings |= {"model": run["model"]}
+                    settings["model_options"] |= run.get("model_options") or {}
             except (ValueError, TypeError) as error:
                 wrong[f"{where}: {str(error).removeprefix('bad parameters: ')}"] = None
                 continue
@@ -192,15 +205,25 @@ def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> N
         choose_device(device)
     except ValueError as error:
         raise GridError(str(error)) from error
-    needed = {}
+    if lacking := lacking_data(runs):
+        advice = "Complete these files (nclib data check ROOT says more), or leave their runs out with match."
+        raise GridError("\n".join([*dict.fromkeys(lacking.values()), advice]))
+
+
+def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
+    """Return, by label, what the data of runs lack; runs whose files are all there are not in it."""
+    found: dict[str, str] = {}
+    seen: dict[str, str] = {}
     for run in runs:
         name, options = run.settings["dataset"], run.settings["data_options"]
-        if "root" in options:
-            needed[json.dumps([name, options], sort_keys=True)] = name, options
-    lacking = [text for name, options in needed.values() if (text := _lacking(name, options))]
-    if lacking:
-        advice = "Complete these files (nclib data check ROOT says more), or leave their runs out with match."
-        raise GridError("\n".join([*lacking, advice]))
+        if "root" not in options:
+            continue
+        key = json.dumps([name, options], sort_keys=True)
+        if key not in seen:
+            seen[key] = _lacking(name, options)
+        if seen[key]:
+            found[run.label] = seen[key]
+    return found
 
 
 def _lacking(name: str, options: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from ncbook.figures import (
     best_other_differences,
     gains_figure,
     gains_over,
+    place_of,
     rates_figure,
     rows_figure,
     sweep_figure,
@@ -25,7 +26,7 @@ from ncbook.match import Rerun, reruns
 from ncbook.notebook import means, show
 from ncbook.papers import paper_table, printed
 from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
-from ncbook.tables import bundled_table, printed_table, side_by_side
+from ncbook.tables import bundled_table, printed_table, side_by_side, unfilled_table
 
 __all__ = [
     "LAYOUTS",
@@ -53,6 +54,7 @@ __all__ = [
     "means",
     "paired",
     "paper_table",
+    "place_of",
     "printed",
     "printed_sums",
     "printed_table",
@@ -67,5 +69,6 @@ __all__ = [
     "side_by_side",
     "sweep_figure",
     "two_papers_figure",
+    "unfilled_table",
     "verdicts_figure",
 ]

@@ -55,10 +55,12 @@ def rerun(options: argparse.Namespace) -> int:
         for seed in range(options.seeds):
             print(one.command(str(options.root), seed))
             if options.run:
-                nclib.run(**{**one.arguments, "seed": seed, "data_options": {"root": str(options.root)}})
+                made = [nclib.run(**part) for part in one.parts(str(options.root), seed)]
+                if len(made) > 1:
+                    nclib.combine(made)
     print(f"# {len(runs)} runs for each of {options.seeds} seeds; records go to the folder runs")
-    if without:
-        print(f"# not here: {'; '.join(without)}")
+    for reason in without:
+        print(f"# not here: {reason}")
     return 0
 
 

@@ -20,6 +20,7 @@ from ncbook.runs import RECALLS, Runs, select, usual_value
 from ncbook.tables import BUNDLED
 from nclib import plots
 
+PAPERS_DATA = {"retrieval": ("f30k", "coco"), "category_map": ("wikipedia", "xmedianet", "nuswide")}
 STYLES = tuple(zip(plots.CYCLE, plots.MARKS, strict=True))
 
 
@@ -29,6 +30,27 @@ def _draw(axis: Axes, groups: Any, **style: Any) -> None:
     axis.errorbar(cells.index, cells["mean"], cells["std"], ms=5, lw=1.6, capsize=2, **style)
 
 
+def place_of(runs: Runs, file: str = "retrieval", *, preset: str = "", model: str = "") -> dict[str, str]:
+    """Return the data, preset and model that figures draw: those of the papers once they are recorded.
+
+    Parameters
+    ----------
+    runs : Runs
+        From :func:`load_runs`.
+    file : {"retrieval", "category_map"}
+        Image-text retrieval, or category retrieval, which has no ``model``.
+    preset : str
+        ``paper`` or ``quick``; empty for ``paper`` where the papers' data were recorded, else ``quick``.
+    model : str
+        Similarity model; empty for ``sgr`` on the papers' data and ``vse`` on the bundled ones.
+    """
+    table = runs.category if file == "category_map" else runs.retrieval
+    there = set(select(table, preset="paper")["dataset"]) if preset != "quick" and len(table) else set()
+    own = next((name for name in PAPERS_DATA[file] if name in there), "")
+    found = {"dataset": own or BUNDLED[file], "preset": "paper" if own else preset or "quick"}
+    return found if file == "category_map" else found | {"model": model or ("sgr" if own else "vse")}
+
+
 def rates_figure(
     paper: str,
     table: str,
@@ -36,11 +58,11 @@ def rates_figure(
     *,
     dataset: str,
     model: str = "",
-    preset: str = "quick",
+    preset: str = "",
     printed_model: str = "sgr",
     methods: Sequence[str] = (),
 ) -> Figure:
-    """Draw a metric over the noise rate: printed on the left, measured on bundled data on the right.
+    """Draw a metric over the noise rate: printed left, measured right, where :func:`place_of` says.
 
     Parameters
     ----------
@@ -50,10 +72,8 @@ def rates_figure(
         From :func:`load_runs`.
     dataset : str
         Data set of the table, as printed.
-    model : str
-        Similarity model of the measured runs, for image-text retrieval.
-    preset : str
-        Preset of the measured runs.
+    model, preset : str
+        Of the measured runs.
     printed_model : str
         Similarity model of the printed rows, for image-text retrieval.
     methods : sequence of str
@@ -64,8 +84,8 @@ def rates_figure(
     printed = _printed_lines(layout, dataset, printed_model)
     drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
     figure, ((left, right),) = plots.panels(1, 2, height=3.7)
-    where: dict[str, Any] = {"dataset": BUNDLED[layout.file], "preset": preset}
-    where |= {"protocol": "symmetric"} if layout.of_labels else {"model": model}
+    where = place_of(runs, layout.file, preset=preset, model=model)
+    where |= {"protocol": "symmetric"} if layout.of_labels else {}
     part = select(runs.category if layout.of_labels else runs.retrieval, **where)
     if not layout.of_labels and layout.noise and len(part):
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]
@@ -85,8 +105,8 @@ def rates_figure(
     seeds = int(part["seed"].nunique()) if len(part) else 0
     what = "mean average precision" if layout.of_labels else "rSum (max 600)"
     left.set(xlabel="noise rate", ylabel=what, title=f"Printed, {dataset}", ylim=(0, None))
-    bundled = f"{where['dataset']}, {preset}" + (f", {model}" if model else "")
-    right.set(xlabel="noise rate", title=f"Measured, {bundled}, {seeds} seeds", ylim=(0, None))
+    place = ", ".join(where[k] for k in ("dataset", "preset", "model") if k in where)
+    right.set(xlabel="noise rate", title=f"Measured, {place}, {seeds} seeds", ylim=(0, None))
     if not right.lines:
         _no_runs(right)
     for axis in (left, right):
@@ -115,8 +135,8 @@ def _no_runs(axis: Axes) -> None:
     axis.text(0.5, 0.5, "no recorded runs", transform=axis.transAxes, ha="center", color=plots.NEUTRAL)
 
 
-def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") -> Figure:
-    """Draw rSum of a table's rows: printed on the left, measured on bundled data on the right.
+def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "") -> Figure:
+    """Draw rSum of a table's rows: printed on the left, measured on the right, as :func:`place_of` says.
 
     Rows stand in the table's order. Left: one mark per block of the table. Right: mean and standard deviation
     over seeds, one mark per rate. Where the paper prints no rSum, the six recalls are added.
@@ -129,7 +149,8 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") ->
     for block, (colour, mark) in zip(blocks, STYLES, strict=False):
         sums = _sums([row for row in rows_of(paper, table) if row["backbone"] == block])
         left.plot(list(sums.values()), [place[n] for n in sums], mark, color=colour, ms=6, label=block)
-    drawn = _measured_rows(layout, runs, preset)
+    measured = place_of(runs, preset=preset)
+    drawn = _measured_rows(layout, runs, measured)
     rates = sorted({rate for rate, _ in drawn})
     for i, (rate, (colour, mark)) in enumerate(zip(rates, STYLES, strict=False)):
         here = {name: values for (r, name), values in drawn.items() if r == rate}
@@ -138,7 +159,8 @@ def rows_figure(paper: str, table: str, runs: Runs, *, preset: str = "quick") ->
         y = [place[name] - 0.12 * (i - (len(rates) - 1) / 2) for name in here]
         right.errorbar(mean, y, xerr=std, fmt=mark, color=colour, ms=5, capsize=2, label=f"rate {rate:g}")
     left.set(yticks=list(place.values()), yticklabels=names, xlabel="rSum", title="Printed, Flickr30K")
-    right.set(yticks=list(place.values()), yticklabels=[], xlabel="rSum", title=f"Measured, emoji, {preset}")
+    title = f"Measured, {measured['dataset']}, {measured['preset']}"
+    right.set(yticks=list(place.values()), yticklabels=[], xlabel="rSum", title=title)
     for axis in (left, right):
         axis.set_ylim(min(place.values()) - 0.6, 0.6)
         axis.grid(axis="y", visible=False)
@@ -157,10 +179,12 @@ def _sums(rows: Sequence[Mapping[str, str]]) -> dict[str, float]:
     }
 
 
-def _measured_rows(layout: Layout, runs: Runs, preset: str) -> dict[tuple[float, str], tuple[float, ...]]:
+def _measured_rows(
+    layout: Layout, runs: Runs, place: Mapping[str, str]
+) -> dict[tuple[float, str], tuple[float, ...]]:
     """Return the measured rSum by rate and row."""
     found = {}
-    part = select(runs.retrieval, dataset="emoji", preset=preset)
+    part = select(runs.retrieval, **{k: place[k] for k in ("dataset", "preset")})
     for row in rows_of(layout.paper, layout.table):
         run = run_of(layout, row)
         if run is None:
@@ -212,9 +236,8 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
         groups = part.groupby(part["variant"].map(values))
         for (colour, mark), k in zip(STYLES, (10, 5, 1), strict=False):
             _draw(axis, groups[f"{way}_r{k}"], color=colour, marker=mark, label=f"R@{k}")
-        axis.set_ylim(0, None)
         axis.set_xscale(scale)
-        axis.set_xticks(ticks, [f"{v:g}" for v in ticks])
+        axis.set_xticks(ticks, [f"{v:g}" for v in ticks], rotation=45)
         axis.minorticks_off()
         axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
     axes[0].set_ylabel("recall, %")

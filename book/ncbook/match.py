@@ -12,12 +12,16 @@ from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
 from ncbook.runs import Runs, select, variant
 from nclib import label_noise, methods, models
+from nclib.methods.decl import published_warmup
+from nclib.runs.combination import JOINED, parts_of
 from nclib.runs.words import words_of
 
 MODELS = {  # printed name -> model; others are spelt alike
     "VSE∞": "vse_inf",
     "VSE++": "vse",
 }
+APART = {"sgraf": "saf+sgr"}  # models whose parts the papers train apart, and average when testing
+SCAN_BOTH = {"direction": "t2i+i2t"}  # SCAN where it counts as two models
 DATASETS = {
     "Flickr30K": "f30k",
     "MS-COCO": "coco",
@@ -29,6 +33,12 @@ DATASETS = {
 STAND_INS = {"GSS-SL": "gss_regression", "FGCrossNet": "fgcrossnet_losses"}  # of methods without public code
 TESTED = {"test-1k": ("", 1000), "full-5k": ("", 5000), "5fold-1k": ("folds.", 5000)}
 """Printed test protocol -> group of metrics in a record, number of test images."""
+FEATURES = {  # printed encoders other than regions and BiGRU -> why no run here fills their cells
+    "grid+BiGRU": "grid features of ResNet-152: its weights and the pictures are not at hand",
+    "region+BERT": "BERT: its weights are not bundled",
+    "grid+BERT": "grid features of ResNeXt-101, and BERT: their weights and the pictures are not at hand",
+    "CLIP (kind of fragments not stated)": "CLIP: its weights are not bundled",
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,41 @@ def run_of(layout: Layout, row: Mapping[str, str]) -> RunSpec | None:
     return RunSpec(run.method, run.model, options)
 
 
+def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
+    """Return the run that fills a printed cell, or in words why none does.
+
+    Unlike :func:`run_of`, which names the nearest run of the package: encoders must be those of the row, no
+    stand-in counts, and settings that a paper has at certain rates are taken.
+
+    Parameters
+    ----------
+    layout : Layout
+    row : mapping
+        Line of the table's CSV file.
+    """
+    if layout.file == "resources" or row.get("metric") == "time_s":
+        return "hours, seconds and memory on one GPU model; another machine says nothing about them"
+    if reason := FEATURES.get(row.get("features", "")):
+        return reason
+    run = run_of(layout, row)
+    if row["method"] in STAND_INS:
+        return f"{row['method']} has no public code; a stand-in does not fill its cells"
+    if run is None or (run.method == "plain" and not run.model):
+        return f"{row['method']} is not in this package"
+    if row["dataset"] not in DATASETS:
+        return f"{row['dataset']} has no loader here"
+    if layout.of_labels:
+        return run
+    rate, dataset, options = float(row["noise_rate"] or 0), DATASETS[row["dataset"]], dict(run.options)
+    if run.method == "l2rm" and not rate and dataset != "cc152k":
+        options["mask"] = False  # App. D.1, and the published code
+    if run.method == "decl" and (warmup := published_warmup(dataset, rate)) != published_warmup(dataset, 0):
+        options["warmup_epochs"] = warmup
+    if run.model == "scan" and row["ensemble"] == "true":
+        options |= SCAN_BOTH
+    return RunSpec(run.method, APART.get(run.model, run.model), options)
+
+
 def category_method(name: str) -> str:
     """Return the method of category retrieval, or the stand-in, behind a printed name; empty for none."""
     method = name.lower().replace("-", "_")
@@ -103,20 +148,19 @@ def models_named(layout: Layout) -> bool:
 def measured(layout: Layout, value: Value, runs: Runs) -> tuple[float, ...]:
     """Return what was measured on the paper's own data for one printed value, one number per seed.
 
-    Only runs of the preset ``paper`` on that data, with the paper's row, rate and test protocol count; for
-    OMIT only where the fragments are regions, as in the data's public files.
+    Only runs of the preset ``paper`` on that data, with the paper's row, rate and test protocol count.
     """
     row = value.source
-    run = run_of(layout, row)
-    if run is None or DATASETS.get(row["dataset"]) not in runs.datasets:
+    if DATASETS.get(row["dataset"]) not in runs.datasets:
+        return ()
+    run = printed_run(layout, row)
+    if isinstance(run, str):
         return ()
     found = runs.paper_sized.get((DATASETS[row["dataset"]], run.method, run.variant))
     if found is None:
         return ()
     if layout.of_labels:
         return numbers(select(found, noise_rate=float(row["noise_rate"])), f"map_{row['direction']}")
-    if "grid" in row.get("features", "") or row["metric"] == "time_s":
-        return ()
     group, size = TESTED[row["protocol"]]
     rate = float(row["noise_rate"] or 0)
     kind = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
@@ -146,11 +190,19 @@ class Rerun:
     rate: str
     arguments: Mapping[str, Any]
 
+    def parts(self, root: str, seed: int = 0) -> list[dict[str, Any]]:
+        """Return what :func:`nclib.run` is called with; several where :func:`nclib.combine` follows."""
+        return parts_of({**self.arguments, "seed": seed, "data_options": {"root": root}})
+
     def command(self, root: str, seed: int = 0) -> str:
-        """Return the run as one line for a shell, with the folder of the data."""
-        given = {**self.arguments, "seed": seed, "data_options": {"root": root}}
-        method = given.pop("method")
-        return " ".join(["nclib run", method, *words_of(given)])
+        """Return the run as lines for a shell, with the folder of the data; one for each part."""
+        lines = []
+        for given in self.parts(root, seed):
+            method = given.pop("method")
+            lines.append(" ".join(["nclib run", method, *words_of(given)]))
+        if len(lines) > 1:
+            lines.append("# then nclib combine, with the folders of these runs")
+        return "\n".join(lines)
 
 
 def reruns(
@@ -170,7 +222,7 @@ def reruns(
     runs : list of Rerun
         Each once, though it fills several cells.
     without : list of str
-        Rows of methods, weights or data that this package lacks.
+        Rows that no run fills, and why.
 
     Raises
     ------
@@ -183,20 +235,19 @@ def reruns(
         known = list(dict.fromkeys(key(line) for line in lines))
         if value and value not in known:
             raise ValueError(f"{name}={value!r}: {layout.name} has {', '.join(map(repr, known))}")
-    runs: dict[tuple[str, str, str], Rerun] = {}
+    runs: dict[tuple[Any, ...], Rerun] = {}
     without: dict[str, None] = {}
     for line in lines:
         place = _label(line), _data(line), _rate(line)
         if any(value and value != own for value, own in zip((row, data, rate), place, strict=True)):
             continue
-        run = run_of(layout, line)
-        known_data = DATASETS.get(line["dataset"])
-        if run is None or known_data is None or line.get("protocol", "test-1k") not in TESTED:
-            without.setdefault(place[0])
+        run = printed_run(layout, line)
+        if isinstance(run, str):
+            without.setdefault(f"{place[0]}: {run}")
         else:
-            runs.setdefault(place, Rerun(*place, dict(_arguments(run, known_data, line, layout.noise))))
-    made = {r.row for r in runs.values()}
-    return list(runs.values()), [label for label in without if label not in made]
+            arguments = _arguments(run, DATASETS[line["dataset"]], line, layout.noise)
+            runs.setdefault((*place, run.model, run.variant), Rerun(*place, dict(arguments)))
+    return list(runs.values()), list(without)
 
 
 def _label(line: Mapping[str, str]) -> str:
@@ -222,7 +273,7 @@ def _arguments(run: RunSpec, dataset: str, line: Mapping[str, str], noise: str) 
         yield "noise_rate", rate
         yield from run.options.items()
         return
-    own = set(models.options(run.model))
+    own = set(models.options(run.model.partition(JOINED)[0]))
     yield "model", run.model
     yield "mrate", rate
     if rate and noise:

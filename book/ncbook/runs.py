@@ -16,6 +16,7 @@ import nclib
 from nclib import models
 from nclib.data.registry import datasets
 from nclib.runs import record as records
+from nclib.runs.combination import JOINED
 from nclib.runs.identity import naming
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
@@ -102,8 +103,14 @@ def load_runs(
 def _tell_versions_apart(rows: list[dict[str, Any]]) -> None:
     """Add the code to the variant of runs that would count as seeds of one setting, but are versions of it.
 
-    These are runs with other code of the user's, and runs with the same seed.
+    These are runs with other code of the user's, and runs with the same seed. A run that was made twice with
+    the same code, once with a usual value written out, counts once.
     """
+    seen: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        numbers = [row.get(k) for k in (*NAMED, "variant", "data_checksum", "code", "own_code", *METRICS)]
+        seen.setdefault(repr(numbers), row)
+    rows[:] = seen.values()
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         same = (k for k in (*NAMED, "variant", "data_checksum") if k != "seed")
@@ -262,6 +269,7 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
 @functools.cache
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Return the usual settings of a run as one mapping; None when this version does not know the method."""
+    model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
     registry, of_model = models.registry, {"model": model} if model else {}
     try:
         own = registry.parameters_of(registry.MODELS[model].factory) if model else {}

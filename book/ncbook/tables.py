@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from ncbook.compare import mean_text, paired, spread
-from ncbook.layouts import Layout, layout_of
-from ncbook.match import RunSpec, measured, models_named, numbers, run_of
+from ncbook.layouts import LAYOUTS, Layout, layout_of
+from ncbook.match import RunSpec, measured, models_named, numbers, printed_run, run_of
 from ncbook.notebook import MARKS, NO_RECORD, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.papers import MISSING, Value, anomaly_text, paper_table, rows_of, said_against, values_of
@@ -117,6 +117,39 @@ def _mean_and_std(values: Sequence[float]) -> list[str]:
 
 def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def unfilled_table(paper: str) -> Table:
+    """Return the printed values of a paper that no declared run fills: how many, in which tables, and why.
+
+    Parameters
+    ----------
+    paper : {"L2RM", "OMIT", "REPAIR", "UOT-RCL"}
+    """
+    why: dict[str, dict[str, int]] = {}
+    total = 0
+    for key in (key for key in LAYOUTS if key[0] == paper):
+        layout, values = LAYOUTS[key], values_of(*key)
+        total += len(values)
+        for value in values:
+            if isinstance(reason := printed_run(layout, value.source), str):
+                tables = why.setdefault(reason, {})
+                tables[layout.number or layout.table] = tables.get(layout.number or layout.table, 0) + 1
+    lines = [(reason, ", ".join(tables), str(sum(tables.values()))) for reason, tables in why.items()]
+    empty = sum(sum(tables.values()) for tables in why.values())
+    return Table(
+        slug=f"unfilled-{paper.lower()}",
+        title=f"{paper}: printed values that no run here fills",
+        kind="printed",
+        lines=[
+            f"{total - empty:,} of {total:,} printed values have a declared run that fills them, with the "
+            "encoder, module and test protocol of their row; make paper DRY=1 checks this."
+        ],
+        names=("why",),
+        columns=[("tables",), ("values",)],
+        rows=[([Cell(reason)], [Cell(tables), Cell(n)]) for reason, tables, n in lines],
+        file=csv_text(("why", "tables", "values"), lines),
+    )
 
 
 # -- bundled data ----------------------------------------------------------------------------------------

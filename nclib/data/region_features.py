@@ -28,7 +28,6 @@ from nclib.data.vocabulary import Vocabulary
 
 MIN_COUNT = 4  # a word is known when it occurs this often in training and validation captions
 VALIDATION_IMAGES = 1000
-FOLD = 1000  # images per fold of the COCO test set
 SAMPLED_ROWS = 64  # rows per split in which a float16 copy is compared with its original
 HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
 MAX_WORDS = 200  # of captions of one's own
@@ -156,8 +155,7 @@ def coco(
     Parameters
     ----------
     test_split : {"testall", "test"}
-        All 5,000 test images, or the first 1,000. With all, ``test.details["folds"]`` holds the five
-        ``(first, last + 1)`` ranges of images over which the "1K" results of papers are averaged.
+        All 5,000 test images, or the first 1,000.
     """
     check_choice("test_split", test_split, ("testall", "test"))
     return load_files(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
@@ -488,8 +486,6 @@ def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protoco
         cut_by_rows = dev_protocol == "ncr200" and part.layout == PER_CAPTION
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
     details: dict[str, Any] = {"layout": part.layout}
-    if part.split == "testall":
-        details["folds"] = tuple((start, min(start + FOLD, n)) for start in range(0, n, FOLD))
     captions, image_of = _captions(part.texts[: n * each], words), np.arange(n * each) // each
     return Split(role, part.features[:n], captions, image_of, each, details=details)
 

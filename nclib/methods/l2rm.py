@@ -27,6 +27,8 @@ from nclib.noise import BetaMixture, unit_interval
 from nclib.ot import partial_sinkhorn
 
 COST_FLOOR = 1e-10
+TRIPLETS = {"triplet": "mean", "hardest_triplet": "hardest"}  # of the warm-up -> negatives that count
+WARMUPS = ("infonce_rce", "infonce", *TRIPLETS)
 RECONSTRUCTED = 0.1  # largest share of a batch that supervises the cost
 
 
@@ -40,7 +42,9 @@ class L2RMOptions:
     cost: str = option("learned", choices=("learned", "cosine"), help="transport cost")
     rematch: str = option("sym_kl", choices=tuple(losses.REMATCH), help="loss between S and the plan")
     rematch_weight: float = option(1.0, low=0, help="weight of the rematching loss")
-    warmup: str = option("infonce_rce", choices=("infonce_rce", "infonce", "triplet"), help="warm-up loss")
+    warmup: str = option(
+        "infonce_rce", choices=WARMUPS, help="warm-up loss; triplet: the mean over negatives"
+    )
     split: str = option(
         "mean", choices=("mean", "hardest"), help="negatives in the loss that splits the pairs"
     )
@@ -87,8 +91,8 @@ class L2RM(Method):
 
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
         S = loop.similarity(batch)
-        if self.options.warmup == "triplet":
-            return {"warmup": losses.triplet(S, self.options.margin, "mean").sum()}
+        if reduction := TRIPLETS.get(self.options.warmup):
+            return {"warmup": losses.triplet(S, self.options.margin, reduction).sum()}
         return {"warmup": losses.WARMUP[self.options.warmup](S, tau=self.options.tau).mean()}
 
     # -- once, after warm-up ----------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,12 @@ class IMRAM(FragmentMatcher):
     steps: int = option(3, low=1)
     temperature: float = option(9.0, above=0)
     normalise: bool = option(False)
+
+    # The official runs: hardest negatives from the first epoch on.
+    settings: ClassVar = {
+        "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 15},
+        "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10, "lr": 5e-4},
+    }
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)

@@ -46,7 +46,7 @@ PUBLISHED = {
     "lr": 5e-4,
     "decay_every": 9,
     "margin": 0.05,
-    "clip": 2.0,
+    "weight_decay": 5e-4,
 }
 """The paper's schedule for region features; grid features use batches of 128."""
 
@@ -181,7 +181,6 @@ class OMIT(Matcher):
     word_vectors: str = option(None, kind=str, file=True)
 
     # Section 4.1: one epoch on all violations, then hardest negatives; ten epochs at the first rate in all.
-    # The loop's optimiser is Adam without the paper's weight decay of 5e-4.
     settings: ClassVar = {"quick": {"margin": 0.05}, "f30k": PUBLISHED, "coco": PUBLISHED}
     draws_in_training = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,12 @@ class SCAN(FragmentMatcher):
     pooling: str = option("lse", choices=POOLS)
     temperature: float = option(None, kind=float, above=0)
     sharpness: float = option(None, kind=float, above=0)
+
+    # The official runs: hardest negatives from the first epoch on.
+    settings: ClassVar = {
+        "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 15},
+        "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10, "lr": 5e-4},
+    }
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)

@@ -8,7 +8,7 @@ the score. Results equal those of a loop over captions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -323,6 +323,12 @@ class SGR(SimilarityNodes):
 
     _vectors_per_node = 10
 
+    # The official runs: hardest negatives from the first epoch on.
+    settings: ClassVar = {
+        "f30k": {"warmup_epochs": 0, "epochs": 40, "decay_every": 30},
+        "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10},
+    }
+
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self.graph = GraphReasoning(self.sim_dim, self.steps)
@@ -348,6 +354,11 @@ class SAF(SimilarityNodes):
     """
 
     _vectors_per_node = 4
+
+    settings: ClassVar = {
+        "f30k": {"warmup_epochs": 0, "epochs": 30, "decay_every": 20},
+        "coco": {"warmup_epochs": 0, "epochs": 20, "decay_every": 10},
+    }
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)

@@ -14,6 +14,7 @@
 ``record``          :class:`Record`, and tables of records
 ``verify``          records made again and compared
 ``machine``         device, threads, memory, versions
+``combination``     finished runs tested as one model
 ``tracking``        reports of epochs to a function or a tool
 ``trained``         a finished run as an object, saved as one folder
 ``words``           parameters as words of a command line
@@ -28,6 +29,7 @@ from typing import Any
 
 from nclib import label_noise, methods
 from nclib.common.options import Rule, did_you_mean, plain_values, problems
+from nclib.runs.combination import combine
 from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
@@ -45,6 +47,7 @@ __all__ = [
     "TrainedModel",
     "check_parameters",
     "collect",
+    "combine",
     "cpu_threads",
     "epoch_arrays",
     "experiment_of",
@@ -108,6 +111,7 @@ def run(
     epochs: int | None = None,
     lr: float | None = None,
     decay_every: int | None = None,
+    weight_decay: float | None = None,
     grad_clip: float | None = None,
     precision: str | None = None,
     lr_schedule: str | None = None,
@@ -163,6 +167,8 @@ def run(
         Learning rate of Adam.
     decay_every : int, optional
         Training epochs after which the rate falls to a tenth. Pairs only.
+    weight_decay : float, optional
+        Of AdamW; 0 means Adam. Pairs only.
     grad_clip : float, optional
         Largest norm of a network's gradient. Pairs only.
     precision : {"fp32", "bf16"}, optional

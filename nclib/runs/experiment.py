@@ -370,6 +370,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def open_run(self, record: Record, device: str = "cpu") -> LoadedRun[T, D, N]:
         """Load the objects of a finished run, as :func:`nclib.open_run`."""
+        record.check_is_one_run()
         settings = self.read(record.settings)
         with torch.random.fork_rng(devices=[]):
             loaded = self.load(settings, Path(record.folder), choose_device(device))

@@ -72,6 +72,7 @@ class PairSchedule:
     epochs: int = option(35, low=0, help="training epochs after warm-up")
     lr: float = option(2e-4, above=0, help="learning rate of Adam")
     decay_every: int = option(15, low=1, help="training epochs after which the rate falls to a tenth")
+    weight_decay: float = option(0.0, low=0, help="weight decay of AdamW; 0: Adam")
     grad_clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
     precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
 

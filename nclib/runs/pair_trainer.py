@@ -204,8 +204,14 @@ class PairTrainer(SavedLoop):
         return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
 
     def reset_optimizers(self) -> None:
-        """Give every network a new optimiser: Adam at the schedule's rate, without moments."""
-        self.optimizers = [torch.optim.Adam(n.parameters(), lr=self.schedule.lr) for n in self.networks]
+        """Give every network a new optimiser without moments: Adam, or AdamW where weights decay."""
+        s = self.schedule
+        how = (
+            (torch.optim.AdamW, {"weight_decay": s.weight_decay})
+            if s.weight_decay
+            else (torch.optim.Adam, {})
+        )
+        self.optimizers = [how[0](n.parameters(), lr=s.lr, **how[1]) for n in self.networks]
 
     # -- the loop ---------------------------------------------------------------------------------------
 

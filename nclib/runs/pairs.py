@@ -25,6 +25,7 @@ from nclib.runs.options import PairOptions, PairSchedule, Settings
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.presets import pair_preset
 
+FOLD = 1000  # images of a block of the test set that is evaluated apart
 SIZES_OF_THE_DATA = ("feature_dim", "vocab_size", "n_regions")
 
 PairSettings = Settings[PairOptions, PairSchedule]
@@ -89,7 +90,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         return {"of": len(noise)}
 
     def evaluate(self, loaded: LoadedPairs) -> dict[str, dict[str, float]]:
-        return split_metrics(loaded.trainer, loaded.dataset.test)
+        test = loaded.dataset.test
+        return metrics_of(loaded.trainer.scores(test), test)
 
     def probe(self, loaded: LoadedPairs) -> dict[str, dict[str, Any]]:
         """Return ``detection`` of wrong training pairs, and agreement with ``people`` where they judged."""
@@ -168,24 +170,30 @@ def build_networks(settings: PairSettings, dataset: Dataset, n: int) -> list[Mat
     return networks
 
 
-def split_metrics(trainer: PairTrainer, split: Split) -> dict[str, dict[str, float]]:
-    """Evaluate the networks of a trainer on a split.
+def metrics_of(parts: Tensor, split: Split, fold: int = FOLD) -> dict[str, dict[str, float]]:
+    """Evaluate the mean similarity of one or several networks on a split.
 
     Parameters
     ----------
-    trainer : PairTrainer
+    parts : Tensor, (n_networks, n_images, n_captions)
+        Similarities of each network.
     split : Split
+    fold : int
+        Images of a block that is evaluated apart.
 
     Returns
     -------
     dict of str to dict
         ``test`` scores the mean similarity of all networks: recalls in percent and, where the truth is known,
-        retrieval metrics that count it. ``test_dsl`` adds dual-softmax post-processing. ``single``, for
-        methods with several networks, is the mean result of the networks alone.
+        retrieval metrics that count it. ``test_dsl`` adds dual-softmax post-processing. ``folds`` is the mean
+        over blocks of ``fold`` images, where the split has several whole ones: the 1K protocol of
+        MS-COCO. ``single``, for several networks, is the mean result of the networks alone.
     """
-    parts = trainer.scores(split)
     S, d = parts.mean(0), split.captions_per_image
     result = {"test": dict(recall(S, d)), "test_dsl": dict(recall(dual_softmax(S), d))}
+    folds, rest = divmod(split.n_images, fold)
+    if folds > 1 and not rest:
+        result["folds"] = dict(recall(S, d, folds=folds))
     if split.has_relevance:
         truth = split.relevance()
         result["test"] |= map_at_r(S, truth)

@@ -3,7 +3,8 @@
 
 ``paper`` for pairs holds the settings printed in L2RM (supplement, Table 1), which follow NCR; for labels
 those that UOT-RCL and MRL share. On the bundled data it takes the values for Flickr30K and Wikipedia. A
-method's own values, in its ``settings``, win over these.
+method's own values, in its ``settings``, win over these. A model's own ones are the schedule of its paper:
+in ``paper`` they hold for plain training, where the model is a baseline.
 """
 
 from __future__ import annotations
@@ -86,10 +87,11 @@ def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) 
         schedule, sizes, data = STANDARD_FRAGMENTS, QUICK_MODEL, QUICK_DATA
         if issubclass(MODELS[model].factory, models.DualEncoder):
             schedule, sizes, data = STANDARD, STANDARD_MODEL, {}
+    baseline = name != "paper" or method == "plain"
     return {
         "mrate": drawn_rate(dataset, given.get("data_options", {})),
         **schedule,
-        **models.settings(model, key),
+        **(models.settings(model, key) if baseline else {}),
         **methods.settings(method, key),
         "model_options": sizes,
         "data_options": data.get(dataset, {}),

@@ -43,8 +43,9 @@ class Record:
         labels it ``moved``.
     metrics : dict
         ``val`` and ``test`` results of the selected epoch, ``last``: those of the last epoch on the test
-        split. Pairs: recalls in percent, ``test_dsl`` after dual-softmax post-processing, and for methods
-        with several networks ``single``: their mean alone. Labels: ``map_i2t``, ``map_t2i`` and ``map_avg``
+        split. Pairs: recalls in percent, ``test_dsl`` after dual-softmax post-processing, ``folds``: the mean
+        over blocks of 1,000 test images where there are several, and for methods with several networks
+        ``single``: their mean alone. Labels: ``map_i2t``, ``map_t2i`` and ``map_avg``
         in [0, 1].
     curves : list of dict
         One per epoch.
@@ -83,6 +84,16 @@ class Record:
     def task(self) -> str:
         """``labels`` for a run on wrong labels, ``pairs`` for one on mismatched pairs."""
         return TASKS["map_avg" in self.metrics["test"]]
+
+    @property
+    def parts(self) -> list[str]:
+        """Names of the runs that :func:`nclib.combine` combined; empty for a run of its own."""
+        return list(self.environment.get("parts", ()))
+
+    def check_is_one_run(self) -> None:
+        """Raise a ValueError for the record of a combination, which has no checkpoint."""
+        if self.parts:
+            raise ValueError(f"{self.name} combines the runs {', '.join(self.parts)}; take these instead")
 
     @property
     def noise_rate(self) -> float | None:
@@ -139,7 +150,8 @@ class Record:
         _need("environment", self.environment, "device")
         _need("metrics", self.metrics, "val", "test")
         _need("metrics.test", self.metrics["test"])
-        keys: dict[str, tuple[str, ...]] = dict.fromkeys(("val", "single", "test_dsl", "last"), ("rsum",))
+        groups = ("val", "single", "test_dsl", "folds", "last")
+        keys: dict[str, tuple[str, ...]] = dict.fromkeys(groups, ("rsum",))
         keys["test"] = (*RECALLS, "rsum")
         if "map_avg" in self.metrics["test"]:  # category retrieval
             _need("settings", self.settings, "dataset", "data_options", "method_options")
@@ -211,7 +223,7 @@ class Record:
         if self.task == "labels":
             row |= {"val_map_avg": val["map_avg"], "variant": variant(self.settings)}
         else:
-            groups = ("single", "test_dsl", "last")
+            groups = ("single", "test_dsl", "folds", "last")
             others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in groups}
             row |= {"val_rsum": val["rsum"], **others}
             for group in ("detection", "people"):
@@ -287,13 +299,14 @@ def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
     """Yield path and record of every record below ``folder``, in the order of the paths.
 
     Parameters and errors as in :func:`collect`. Hidden files and folders are skipped. Of records with the
-    same settings, data and code the first one counts, and a warning names the others.
+    same settings, data and code the first one counts, and a warning names the first of the others.
     """
     if task not in ("", *TASKS):
         raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
     if not Path(folder).is_dir():
         raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
     seen: dict[str, Path] = {}
+    copies: list[tuple[Path, Path]] = []
     for path in sorted(Path(folder).rglob("*.json")):
         if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue  # a folder, a dead link, what editors keep of opened files
@@ -309,10 +322,14 @@ def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
             [naming(record.settings), record.data, record.environment.get("code")], sort_keys=True
         )
         if (first := seen.setdefault(same, path)) != path:
-            said = f"{path} is a run that {first} holds as well; it counts once. Delete one of them"
-            warnings.warn(said, UserWarning, stacklevel=2)
+            copies.append((path, first))
         elif task in ("", record.task):
             yield path, record
+    if copies:
+        path, first = copies[0]
+        more = f", and {len(copies) - 1} more are copies" if len(copies) > 1 else ""
+        said = f"{path} is a run that {first} holds as well{more}; each run counts once"
+        warnings.warn(said, UserWarning, stacklevel=2)
 
 
 def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
@@ -346,16 +363,20 @@ def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
 
 
 def _completed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a record with the options that its method has got since, at their defaults."""
-    from nclib.label_noise.base import METHODS as LABELS  # both import this module's folder
+    """Return the settings of a record with the parameters that came since, at their defaults."""
+    from nclib.label_noise.base import METHODS as LABELS  # all import this module's folder
     from nclib.methods.base import METHODS as PAIRS
+    from nclib.runs.options import LabelSchedule, PairSchedule
 
-    method = settings["method"]
-    known = next((of for of in (PAIRS, LABELS) if method in of), None)
+    def completed(of: type, given: dict[str, Any]) -> dict[str, Any]:
+        return {f.name: f.default for f in fields(of) if f.default is not MISSING} | given
+
+    method, schedules = settings["method"], ((PAIRS, PairSchedule), (LABELS, LabelSchedule))
+    known = next(((of, schedule) for of, schedule in schedules if method in of), None)
     if known is None or "method_options" not in settings:
         return settings
-    usual = {f.name: f.default for f in fields(known.options(method)) if f.default is not MISSING}
-    return {**settings, "method_options": {**usual, **settings["method_options"]}}
+    own = completed(known[0].options(method), settings["method_options"])
+    return {**completed(known[1], settings), "method_options": own}
 
 
 def find(folder: str | Path, settings: Settings) -> Record | None:

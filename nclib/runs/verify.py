@@ -97,6 +97,7 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     """
     from nclib.runs import experiment_of
 
+    record.check_is_one_run()
     experiment = experiment_of(record.settings["method"])
     settings: Any = experiment.read(record.settings)
     run = replace(settings.run, out=str(out), threads=record.environment.get("threads", 0))

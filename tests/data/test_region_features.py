@@ -100,18 +100,16 @@ def test_validation_protocols_differ_only_where_the_trap_is(tmp_path):
     assert load("f30k", root=tmp_path, dev_protocol="ncr200").val.n_images == 1000
 
 
-def test_coco_has_folds_on_the_whole_test_set(tmp_path):
+def test_coco_has_two_test_sets(tmp_path):
     write_vocabulary(tmp_path, "coco")
     write(tmp_path, "train", 4)
     write(tmp_path, "dev", 3, per_caption=True)
-    write(tmp_path, "testall", 2500)
+    write(tmp_path, "testall", 25)
     write(tmp_path, "test", 10, per_caption=True)
     data = load("coco", root=tmp_path)
-    assert data.test.details["folds"] == ((0, 1000), (1000, 2000), (2000, 2500))
-    assert data.test.n_captions == 12500
+    assert (data.test.n_images, data.test.n_captions) == (25, 125)
     small = load("coco", root=tmp_path, test_split="test")
     assert small.test.n_images == 10
-    assert "folds" not in small.test.details
 
 
 def test_cc152k_is_one_to_one(tmp_path):

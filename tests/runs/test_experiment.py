@@ -4,6 +4,7 @@ import inspect
 from dataclasses import FrozenInstanceError
 
 import pytest
+import torch
 
 import nclib
 from nclib.common.options import Rule, rules
@@ -144,3 +145,36 @@ def test_older_records_find_their_settings(tmp_path):
     found = nclib.runs.find(tmp_path / "old", settings)
     assert found is not None
     assert found.settings["protocol"] == "symmetric"
+
+
+def test_a_model_has_its_own_schedule_where_it_is_the_baseline():
+    given = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "x"}}
+    plain = {m: nclib.resolve("plain", model=m, **given).schedule for m in ("sgr", "saf", "vse_inf", "omit")}
+    assert [(s.warmup_epochs, s.epochs, s.decay_every) for s in plain.values()] == [
+        (0, 40, 30), (0, 30, 20), (1, 24, 14), (1, 14, 9),
+    ]  # fmt: skip
+    assert [s.weight_decay for s in plain.values()] == [0.0, 0.0, 1e-2, 5e-4]
+    robust = {m: nclib.resolve("l2rm", model=m, **given).schedule for m in ("sgr", "omit")}
+    assert robust["sgr"] == robust["omit"] != plain["sgr"]
+
+
+def test_weights_decay_by_adamw(tmp_path):
+    """A step with weight decay d is Adam's step, from weights that shrank by 1 - lr d."""
+    lr, decay = 0.01, 0.5
+    start = nclib.runs.experiment_of("plain")
+    trainers = [
+        start.load(
+            start.resolve(**TINY, lr=lr, weight_decay=d), tmp_path / str(d), torch.device("cpu")
+        ).trainer
+        for d in (0.0, decay)
+    ]
+    moved = []
+    for trainer in trainers:
+        (network,) = trainer.networks
+        before = [p.detach().clone() for p in network.parameters()]
+        batch = next(iter(trainer.batches(purpose="test")))
+        trainer._minimise({"loss": trainer.similarity(batch).sum()})
+        pairs = zip(network.parameters(), before, strict=True)
+        moved.append([(after - was).detach() for after, was in pairs])
+    for plain, decayed, p in zip(*moved, before, strict=True):
+        torch.testing.assert_close(decayed, plain - lr * decay * p, atol=1e-6, rtol=1e-4)

@@ -15,12 +15,12 @@ import torch
 import nclib
 from nclib import data, methods, models
 from nclib.common.options import make
+from nclib.evaluation import recall
 from nclib.noise import Mismatch, detection
-from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
+from nclib.runs import checkpoint, epoch_arrays, experiment_of, pairs, resolve
 from nclib.runs.machine import choose_device
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
 from nclib.runs.options import PairSchedule
-from nclib.runs.pairs import split_metrics
 
 TINY = {
     "dataset": "planted",
@@ -172,9 +172,19 @@ def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_p
         ]
         assert sum(moved) > 0.9 * len(moved)
         assert all(torch.isfinite(p).all() for p in network.parameters())
-    assert split_metrics(opened.trainer, opened.dataset.test) == {
+    test = opened.dataset.test
+    assert pairs.metrics_of(opened.trainer.scores(test), test) == {
         name: group for name, group in record.metrics.items() if name in ("test", "test_dsl", "single")
     }
+
+
+@pytest.mark.parametrize(("size", "folds"), [(2, 4), (4, 2), (8, 0), (3, 0)])
+def test_a_large_test_set_is_also_evaluated_in_blocks(size, folds):
+    test = nclib.data.load("planted", n_train=8, n_val=8, n_test=8).test
+    S = torch.randn(2, test.n_images, test.n_captions, generator=torch.Generator().manual_seed(0))
+    found = pairs.metrics_of(S, test, fold=size).get("folds")
+    d = test.captions_per_image
+    assert found == (recall(S.mean(0), d, folds=folds) if folds else None)
 
 
 def rank_share(trainer, split):

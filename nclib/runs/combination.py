@@ -1,0 +1,144 @@
+"""Finished runs combined: the mean of their similarities, tested as one model (L2RM-SGRAF is SGR and SAF)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nclib.common.files import digest
+from nclib.runs.identity import naming
+from nclib.runs.machine import environment
+from nclib.runs.options import PairSchedule
+from nclib.runs.pairs import PairExperiment, metrics_of
+from nclib.runs.record import Record
+
+JOINED = "+"  # between the values of the parts, in the settings of a combination
+# Settings in which the parts may differ: models have schedules of their own.
+APART = {"model", "model_options", *(f.name for f in fields(PairSchedule))}
+
+
+def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the arguments of each run of a combination; of one run where nothing is joined.
+
+    Parameters
+    ----------
+    arguments : mapping
+        Of :func:`nclib.run`. ``model``, or values in ``model_options``, may join several with a plus sign.
+
+    Raises
+    ------
+    ValueError
+        When two of them join different numbers of values.
+
+    Examples
+    --------
+    >>> parts_of({"method": "l2rm", "model": "saf+sgr"})
+    [{'method': 'l2rm', 'model': 'saf'}, {'method': 'l2rm', 'model': 'sgr'}]
+    """
+    options = arguments.get("model_options") or {}
+    joined = {k: v.split(JOINED) for k, v in options.items() if isinstance(v, str) and JOINED in v}
+    models = str(arguments.get("model", "")).split(JOINED)
+    sizes = {len(values) for values in [models, *joined.values()]} - {1}
+    if len(sizes) > 1:
+        raise ValueError(f"model and model_options join {' and '.join(map(str, sorted(sizes)))} values")
+    found = []
+    for i in range(max(sizes, default=1)):
+        own = {k: values[i] for k, values in joined.items()}
+        part = {**arguments, **({"model_options": {**options, **own}} if own else {})}
+        found.append(part | ({"model": models[i]} if len(models) > 1 else {}))
+    return found
+
+
+def combine(
+    runs: Sequence[Record | str | PathLike[str]], out: str | PathLike[str] = "runs", device: str = "cpu"
+) -> Record:
+    """Test the mean similarity of finished runs as one model, and leave a record of it.
+
+    Parameters
+    ----------
+    runs : sequence of Record or path
+        Two or more records with their checkpoints, or the folders of the runs: on the same data, with the
+        same noise and settings but for ``model``, ``model_options`` and the schedule.
+    out : path
+        Folder for the record of the combination.
+    device : str
+        ``auto``, ``cpu``, ``cuda``, ``cuda:1``, ...
+
+    Returns
+    -------
+    Record
+        Its ``model`` and ``model_options`` join those of the parts with a plus sign, its ``best_epoch`` is
+        the earliest of theirs, and its environment names them as ``parts``.
+
+    Raises
+    ------
+    ValueError
+        For fewer than two runs, runs on labels, or runs that differ in more than model, its options and its
+        schedule.
+    FileNotFoundError
+        When a checkpoint is not there.
+    """
+    records = [
+        run if isinstance(run, Record) else Record.load(Path(run).expanduser() / "record.json")
+        for run in runs
+    ]
+    settings = _joined(records)
+    scores: dict[str, list[torch.Tensor]] = {"val": [], "test": []}
+    parameters = 0
+    for record in records:
+        loaded = PairExperiment(record.settings["method"]).open_run(record, device)
+        trainer, splits = loaded.trainer, {"val": loaded.trainer.val, "test": loaded.dataset.test}
+        for split in scores:
+            scores[split].append(trainer.scores(splits[split]))
+        parameters += trainer.n_parameters
+    tested = metrics_of(torch.cat(scores["test"]), splits["test"])
+    names = [record.name for record in records]
+    name = f"{settings['method']}-{settings['model']}-{digest(names)[:8]}"
+    combined = Record(
+        name=name,
+        settings=settings,
+        data=records[0].data,
+        noise=records[0].noise,
+        metrics={"val": metrics_of(torch.cat(scores["val"]), splits["val"])["test"], **tested},
+        curves=[],
+        diagnostics={},
+        best_epoch=min(record.best_epoch for record in records),
+        cost={k: round(sum(r.cost[k] for r in records), 2) for k in ("seconds", "test_seconds")}
+        | {"parameters": parameters},
+        environment=environment(trainer.device) | {"parts": names},
+        folder=str(Path(out).expanduser() / name),
+    )
+    combined.save(Path(combined.folder) / "record.json")
+    return combined
+
+
+def _joined(records: Sequence[Record]) -> dict[str, Any]:
+    """Return the settings of a combination, checked."""
+    if len(records) < 2:
+        raise ValueError(f"{len(records)} run given; a combination needs two or more")
+    first = records[0]
+    for record in records:
+        if record.task != "pairs" or record.parts:
+            raise ValueError(f"{record.name}: only single runs on pairs can be combined")
+        mine, its = (naming(r.settings) for r in (first, record))
+        other = [k for k in {**mine, **its} if k not in APART and mine.get(k) != its.get(k)]
+        parts = ("data", "noise")
+        other += [k for k in parts if getattr(first, k).get("checksum") != getattr(record, k).get("checksum")]
+        if other:
+            raise ValueError(
+                f"{record.name} differs from {first.name} in {', '.join(other)}; runs that are combined may "
+                "differ in model, its options and its schedule alone"
+            )
+    options: dict[str, Any] = {}
+    for name in dict.fromkeys(k for r in records for k in r.settings["model_options"]):
+        values = [r.settings["model_options"].get(name) for r in records]
+        given = [v for v in values if v is not None]
+        options[name] = given[0] if len(set(map(str, given))) == 1 else JOINED.join(map(str, values))
+    models = list(dict.fromkeys(r.settings["model"] for r in records))
+    model = models[0] if len(models) == 1 else JOINED.join(r.settings["model"] for r in records)
+    return {**first.settings, "model": model, "model_options": options}
