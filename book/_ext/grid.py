@@ -64,7 +64,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     add("--match", default="", help="only runs whose name fits this regular expression")
     add("--part", type=part, default=(1, 1), help="k/n: every n-th run, from the k-th on")
     add("--root", default="", help="folder of the papers' data")
-    add("--there", action="store_true", help="leave out runs whose data are not in the folder, and say so")
+    add("--there", action="store_true", help="leave out runs whose data are not in the folder")
     add("--out", type=path, default=ROOT / "book" / "results", help="folder of the records")
     add("--work", type=path, default=ROOT / "runs", help="folder of checkpoints")
     add("--cores", type=whole, default=os.cpu_count() or 1, help="CPU cores to use")

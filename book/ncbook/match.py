@@ -114,7 +114,7 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
         return run
     rate, dataset, options = float(row["noise_rate"] or 0), DATASETS[row["dataset"]], dict(run.options)
     if run.method == "l2rm" and not rate and dataset != "cc152k":
-        options["mask"] = False  # App. D.1, and the published code
+        options["mask"] = False  # App. D.1, and the official code
     if run.method == "decl" and (warmup := published_warmup(dataset, rate)) != published_warmup(dataset, 0):
         options["warmup_epochs"] = warmup
     if run.model == "scan" and row["ensemble"] == "true":
