@@ -534,12 +534,18 @@ class Matcher(nn.Module, ABC):
         self.check_pairs(images, captions)
         return self.similarity(images, captions, logits=logits).diagonal()
 
-    def extra_terms(self, images: Any, captions: Any) -> dict[str, Tensor]:
-        """Return weighted loss terms of the model's own, by name, from the encodings of one batch.
+    def own_loss(self, images: Any, captions: Any) -> dict[str, Tensor]:
+        """Return the weighted terms of the loss of the model's own paper, from the encodings of one batch.
 
-        Most models have none. A training loop that reproduces a model's own paper adds them to its loss.
+        Plain training with ``loss="own"`` minimises their sum. Most models have none: their papers train with
+        a triplet loss.
+
+        Raises
+        ------
+        NotImplementedError
+            For a model without a loss of its own.
         """
-        return {}
+        raise NotImplementedError(f"{type(self).__name__} has no loss of its own")
 
     def forward(self, images: Tensor, tokens: Tokens, *, logits: bool = False) -> Tensor:
         """Encode and compare all images (B, R, feature_dim) and all C captions: (B, C)."""

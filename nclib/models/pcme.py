@@ -39,7 +39,7 @@ class PCME(Matcher):
         PCME's own loss recovers (-log p of the pairs of a batch and -log (1 - p) of the others); the defaults
         here give a ranking loss on probabilities something to rank.
     kl, sentence : float, {"last_token", "final"}
-        Weight of :meth:`extra_terms`; which states of the BiGRUs are read, as in
+        Weight of the divergence in :meth:`own_loss`; which states of the BiGRUs are read, as in
         :class:`~nclib.models.pvse.SentenceEncoder`.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
@@ -142,13 +142,19 @@ class PCME(Matcher):
             return (x.sum(1) * y.sum(1)).sum(1)
         return self._scores((x[:, :, None] - y[:, None]).square().sum(-1), logits)
 
-    def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
-        """Return the weighted divergence of the Gaussians from the standard one, summed over samples.
+    def own_loss(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
+        """Return the soft contrastive loss and the weighted divergence from the standard Gaussian.
 
-        As in the official code, the mean of the drawn points replaces the mean, and log sigma the log
-        *variance*.
+        Contrastive: -log p of the pairs of the batch and -log (1 - p) of all others, both directions, summed;
+        without meaning for ``compare="dot"``. As in the official code, the mean of the drawn points replaces
+        the mean in the divergence, and log sigma the log *variance*.
         """
-        return {"kl": self.kl * (_divergence(images) + _divergence(captions))}
+        logits = self.similarity(images, captions, logits=True)
+        sign = 1 - 2 * torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
+        return {
+            "contrastive": 2 * F.softplus(sign * logits).sum(),
+            "kl": self.kl * (_divergence(images) + _divergence(captions)),
+        }
 
 
 def _divergence(encoding: SetEncoding) -> Tensor:

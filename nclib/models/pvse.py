@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nclib.common.tokens import Tokens
+from nclib.losses import triplet
 from nclib.models.base import Encoding, Matcher, option
 from nclib.models.encoders import l2, word_mask, xavier_linear
 from nclib.models.registry import register
@@ -95,6 +96,10 @@ class SentenceEncoder(nn.Module):
         return padded.gather(1, last[:, None, None].expand(-1, 1, padded.shape[2])).squeeze(1)
 
 
+MARGIN = 0.1
+"""Margin of PVSE's ranking loss, in the official code."""
+
+
 @register("pvse", summary="several embeddings per sample, the best pair counts", paper="CVPR 2019")
 class PVSE(Matcher):
     """Each image and caption is a set of unit embeddings; the score is the largest cosine of the two sets.
@@ -109,7 +114,7 @@ class PVSE(Matcher):
     sentence : {"last_token", "final"}
         Which states of the BiGRU are the sentence vector; see :class:`SentenceEncoder`.
     diversity, mmd : float
-        Weights of the paper's two further terms in :meth:`extra_terms`.
+        Weights of the paper's two further terms in :meth:`own_loss`.
     **common
         Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
     """
@@ -173,17 +178,19 @@ class PVSE(Matcher):
         self.check_pairs(images, captions)
         return (images.members @ captions.members.transpose(1, 2)).amax((1, 2))
 
-    def extra_terms(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
-        """Return the weighted terms for the diversity of residuals and the distance of the two modalities.
+    def own_loss(self, images: SetEncoding, captions: SetEncoding) -> dict[str, Tensor]:
+        """Return the ranking loss and the weighted terms for diversity and the distance of the modalities.
 
-        Diversity: mean length of a sample's Gram matrix of unit residuals off its diagonal, over K^2. MMD:
-        maximum mean discrepancy of all embeddings of images and of captions under exp(-distance / 2), the
-        distance unsquared as in the official code.
+        Ranking: triplet with the hardest negatives, mean over the batch. Diversity: mean length of a sample's
+        Gram matrix of unit residuals off its diagonal, over K^2. MMD: maximum mean discrepancy of all
+        embeddings of images and of captions under exp(-distance / 2), the distance unsquared as in the
+        official code.
         """
         x, y = images.members.flatten(0, 1), captions.members.flatten(0, 1)
         discrepancy = _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)
         alike = _alike(images.detail) + _alike(captions.detail)
-        return {"diversity": self.diversity * alike, "mmd": self.mmd * discrepancy}
+        ranking = triplet(self.similarity(images, captions), MARGIN, "hardest").mean()
+        return {"ranking": ranking, "diversity": self.diversity * alike, "mmd": self.mmd * discrepancy}
 
 
 def _alike(residuals: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ CALLED = (
     "paired_similarity",
     "pair_vectors",
     "pair_scores",
-    "extra_terms",
+    "own_loss",
 )
 
 

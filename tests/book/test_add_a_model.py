@@ -73,7 +73,7 @@ def test_a_cell_of_a_notebook_is_enough(tmp_path: Path) -> None:
     told(run(2 * cell + BLOCKS["run-best-region"].code.replace(IMPORT, "") + CHECK, tmp_path, ROOT))
 
 
-@pytest.mark.parametrize("name", ["similarity", "paired_similarity", "extra_terms", "score_range"])
+@pytest.mark.parametrize("name", ["similarity", "paired_similarity", "own_loss", "score_range"])
 def test_what_the_page_names_exists(name: str) -> None:
     page = PAGE.read_text("utf8")
     assert f"`{name}`" in page

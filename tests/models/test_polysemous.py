@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import fill, regions, words
 
-from nclib import losses
+import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pcme import PCME
@@ -59,19 +59,18 @@ def test_worked_embeddings_and_losses_of_pvse():
     images, captions = model._encoding(*image), model._encoding(*text)
     scores = model.similarity(images, captions)
     close(scores, [[-0.749838, 0.952537], [0.390671, -0.0248320]])
-    ranking = losses.triplet(scores, 0.1, "hardest").mean()
-    terms = model.extra_terms(images, captions)
-    close(ranking, 2.31788)
+    terms = model.own_loss(images, captions)
+    close(terms["ranking"], 2.31788)
     close(terms["diversity"] / 0.1, 0.707018)
     close(terms["mmd"] / 0.01, 0.310784)
-    close(ranking + sum(terms.values()), 2.39169)
+    close(sum(terms.values()), 2.39169)
 
 
 def test_one_embedding_has_no_diversity_term():
     model = build("pvse", **SIZES, n_embeds=1)
     model(torch.randn(3, 4, 6), Tokens(torch.ones(3, 2, dtype=torch.long), (2, 2, 1)))
     images = model.encode_images(torch.randn(3, 4, 6))
-    terms = model.extra_terms(images, images)
+    terms = model.own_loss(images, images)
     sum(terms.values()).backward()
     assert terms["diversity"] == 0
     assert abs(terms["mmd"].item()) < 1e-7
@@ -114,9 +113,10 @@ def test_worked_probabilities_and_losses_of_pcme():
     pairs = torch.nn.functional.softplus((1 - 2 * own) * logits)
     close(pairs.diagonal().sum(), 41.0765)
     close(pairs.sum() - pairs.diagonal().sum(), 7.07783)
-    kl = model.extra_terms(images, captions)["kl"] / model.kl
-    close(kl, 6.84520)
-    close(2 * pairs.sum() + 1e-5 * kl, 96.3088)
+    terms = model.own_loss(images, captions)
+    close(terms["kl"] / model.kl, 6.84520)
+    close(terms["contrastive"], 2 * pairs.sum().item())
+    close(sum(terms.values()), 96.3088)
     for paired, every in (
         (model.paired_similarity(images, captions), scores),
         (model.paired_similarity(images, captions, logits=True), logits),
@@ -269,3 +269,21 @@ def test_options_are_checked():
     with pytest.raises(ValueError, match="sentence='mean': must be one of 'last_token', 'final'"):
         build("pvse", **SIZES, sentence="mean")
     assert FragmentAttention(1).first.weight.shape == (1, 1)
+
+
+@pytest.mark.parametrize("model", ["pvse", "pcme"])
+def test_plain_training_minimises_the_loss_of_the_models_paper(model, tmp_path):
+    given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
+    record = nclib.run("plain", model=model, **given, out=tmp_path, progress=False)
+    names = (
+        {"loss_ranking", "loss_diversity", "loss_mmd"} if model == "pvse" else {"loss_contrastive", "loss_kl"}
+    )
+    first, *_, last = record.curves
+    assert names <= set(first)
+    main = "loss_ranking" if model == "pvse" else "loss_contrastive"
+    assert last[main] < first[main]
+
+
+def test_a_model_without_a_loss_of_its_own_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="VSE has no loss of its own"):
+        nclib.run("plain", dataset="planted", model="vse", loss="own", out=tmp_path)

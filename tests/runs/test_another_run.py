@@ -193,9 +193,7 @@ def test_copies_count_once_and_hidden_ones_are_not_seen(mine, tmp_path):
     shutil.copy(stored, folder / ".a.json")
     assert len(collect(folder)) == 1
     shutil.copy(stored, folder / "b.json")
-    with pytest.warns(
-        UserWarning, match=r"b\.json is a run that .*a\.json holds as well"
-    ):
+    with pytest.warns(UserWarning, match=r"b\.json is a run that .*a\.json holds as well"):
         assert [Path(p).name for p in collect(folder)["path"]] == ["a.json"]
 
 

@@ -78,9 +78,6 @@ class MetaMatcher(Matcher):
         """Return the model's similarity vectors in the weights' number type."""
         return self.model.pair_vectors(images, captions, paired=paired).to(self.dtype)
 
-    def extra_terms(self, images: Any, captions: Any) -> Tensors:
-        return self.model.extra_terms(images, captions)
-
     def similarity(
         self, images: Any, captions: Any, *, logits: bool = False, chunk: int | None = None
     ) -> Tensor:
