@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
@@ -134,3 +135,40 @@ def switch_table() -> Styler | None:
     shown = show(by.mean().assign(seeds=by.size()), "switch", caption, digits=1, missing="–")
     shown = shown.format(precision=3, na_rep="–", subset=["AUC at the end"])
     return shown.format_index("{:g}", level="mismatch rate")
+
+
+def switch_figure() -> Figure | None:
+    """Draw validation rSum by epoch, a line per mismatch rate, with the beginning of the noisy loss.
+
+    The counterpart of REPAIR's Fig. 1b: on photographs where runs on them are recorded, else on the drawings.
+    """
+    places = (("f8k", "standard", "bow"), ("emoji", "quick", "vse"))
+    found = (recorded(method="ncr", dataset=d, preset=p, model=m, protocol="images") for d, p, m in places)
+    runs = next((table for table in found if len(table)), None)
+    if runs is None:
+        return None
+    figure, ((axis,),) = plots.panels(1, 1, width=6.4, height=3.6)
+    levels = sorted(set(runs["mrate"]))
+    for colour, rate in zip(sns.color_palette("viridis", len(levels)), levels, strict=True):
+        part = runs[runs["mrate"] == rate]
+        curves = [
+            pd.DataFrame(Record.load(path).curves).set_index("epoch")["val_rsum"] for path in part["path"]
+        ]
+        mean = pd.concat(curves, axis=1).mean(axis=1)
+        axis.plot(mean.index, mean, color=colour, marker="o", ms=4)
+        axis.annotate(
+            f"rate {rate:g}", (mean.index[-1], mean.iloc[-1]), (6, 0), textcoords="offset points", va="center"
+        )
+    row = runs.iloc[0]
+    switch = int(row["warmup_epochs"]) + int(row["epochs"]) // 2
+    axis.axvspan(0.5, row["warmup_epochs"] + 0.5, color=plots.NEUTRAL, alpha=0.15, lw=0)
+    axis.axvline(switch + 0.5, color=plots.NEUTRAL, ls=":")
+    seeds = runs.groupby("mrate")["seed"].nunique()
+    many = f"{seeds.min()} to {seeds.max()}" if seeds.nunique() > 1 else f"{seeds.iloc[0]}"
+    axis.set(
+        xlabel="epoch (shaded: warm-up; dotted: the noisy loss begins)",
+        ylabel="validation rSum",
+        title=f"NCR, {row['dataset']}, {row['model']}, {row['preset']}; mean of {many} seeds",
+        xlim=(0.5, len(mean) + 2),
+    )
+    return figure
