@@ -156,8 +156,8 @@ def audit(words: Words) -> int:
     import nclib
     from nclib.audit import SCORES
     from nclib.audit.embed import embed
-    from nclib.audit.readers import list_pairs
     from nclib.audit.show import extract, summary
+    from nclib.data.readers import list_pairs
 
     scores = ("auto", *SCORES)
     parser = _parser("audit", audit)

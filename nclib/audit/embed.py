@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 from nclib.audit.pairs import Pairs
 from nclib.common.files import cache_folder, digest
 from nclib.data.pictures import load_network, prepared, principal_axes
+from nclib.data.readers import Listing, UnreadableError
 from nclib.data.row_writer import write_rows
-
-if TYPE_CHECKING:
-    from nclib.audit.readers import Listing
 
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
@@ -134,8 +132,6 @@ def _on_axes(features: Array) -> Array:
 
 def _with_reasons(listing: Listing, images: Array) -> Listing:
     """Return the listing with the reason of every picture that could not be read: its row is zero."""
-    from nclib.audit.readers import UnreadableError
-
     assert listing.open is not None
     problems, reasons = dict(listing.problems), {}
     for row in np.flatnonzero(~images.any(1)).tolist():
@@ -177,8 +173,6 @@ class _Pictures:
         self.shape: tuple[int, ...] = (len(listing.pictures), width)
 
     def read(self, first: int, last: int) -> Array:
-        from nclib.audit.readers import UnreadableError
-
         assert self.listing.open is not None
         rows, pictures = [], []
         for row in range(first, last):
@@ -193,17 +187,7 @@ class _Pictures:
         return result
 
     def stamp(self) -> str:
-        assert self.listing.pictures is not None
-        return digest([self.model, self.listing.origin, *map(_state, self.listing.pictures)])
-
-
-def _state(name: str) -> str:
-    """Return a picture's name with the size and time of its file, if it is one."""
-    try:
-        found = Path(name).stat()
-    except (OSError, ValueError):  # a URL, or a name that no file can have
-        return name
-    return f"{name} {found.st_size} {found.st_mtime_ns}"
+        return digest([self.model, self.listing.stamp()])
 
 
 class _Captions:

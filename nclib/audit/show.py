@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.audit.readers import Listing, UnreadableError
 from nclib.audit.result import Audit
 from nclib.common.files import replacing
+from nclib.data.readers import Listing, UnreadableError
 
 SUSPECTS = 200  # pairs on the page
 ASKED = 60

@@ -8,8 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from nclib.audit import crossfit, embed, readers
-from nclib.audit.readers import list_pairs, read_pairs
+from nclib.audit import crossfit, embed
+from nclib.audit.readers import read_pairs
+from nclib.data.readers import list_pairs
+from nclib.data.readers import pictures as opening
 from nclib.models.pretrained import TwoTowers
 
 
@@ -104,7 +106,7 @@ def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch)
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 4)
     work, opened = tmp_path / "work", []
     whole = read_pairs(photographs, model=clip, work=tmp_path / "other")
-    real = readers.open_picture
+    real = opening.open_picture
 
     def stops(file):
         opened.append(file.name)
@@ -112,7 +114,7 @@ def test_a_stopped_embedding_continues(photographs, clip, tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return real(file)
 
-    monkeypatch.setattr(readers, "open_picture", stops)
+    monkeypatch.setattr(opening, "open_picture", stops)
     with pytest.raises(KeyboardInterrupt):
         read_pairs(photographs, model=clip, work=work)
     pairs = read_pairs(photographs, model=clip, work=work)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nclib.audit.readers import UnreadableError, list_pairs, read_pairs
+from nclib.audit.readers import read_pairs
+from nclib.data.readers import UnreadableError, list_pairs
 from nclib.data.row_writer import ConvertError
 
 HOSTILE = [

@@ -1,0 +1,137 @@
+"""Pairs from what people have: arrays, tables, folders of pictures, WebDataset tars, ``datasets`` objects.
+
+==========  =========================================================================================
+``hub``     an object of the library ``datasets``, a folder that it saved, or a name in its cache
+``arrays``  ``.npz`` with both embeddings, or ``.npy`` of the pictures with ``text_emb``
+``laion``   a folder with ``img_emb``, ``text_emb`` and ``metadata``, as clip-retrieval writes it
+``table``   CSV, TSV, parquet or a DataFrame with the columns image, caption and, if there, id, split and
+            embeddings; the metadata of LAION, img2dataset and DataComp; a folder of parquet files
+``tars``    WebDataset: ``.tar`` files with ``.jpg`` or ``.png`` beside ``.txt`` or ``.json``
+``folder``  a folder of pictures with a table, or with a ``.txt`` beside each picture
+==========  =========================================================================================
+
+``nclib audit`` and the data set ``own`` read through the same doors. Every reader returns a :class:`Listing`.
+What is wrong with single rows is kept in its ``problems``; nothing is downloaded, unpacked or left out in
+silence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nclib.data.readers.arrays import is_array, open_array, read_arrays
+from nclib.data.readers.hub import is_hub, no_package, read_hub
+from nclib.data.readers.listing import Hints, Listing
+from nclib.data.readers.pictures import UnreadableError, open_picture
+from nclib.data.readers.tables import is_folder, is_laion, is_table, read_folder, read_laion, read_table
+from nclib.data.readers.tars import is_tars, read_tars
+
+__all__ = ["READERS", "Listing", "Reader", "UnreadableError", "list_pairs", "open_picture"]
+
+TAKEN = "a .npy, .npz, .csv, .tsv, .parquet or .tar file, a folder, a DataFrame or a data set object"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reader of one layout: which sources it takes, and how it lists their pairs."""
+
+    name: str
+    takes: Callable[[Any], bool]
+    read: Callable[[Any, Hints], Listing]
+
+
+#: In the order in which they are asked.
+READERS = (
+    Reader("hub", is_hub, read_hub),
+    Reader("arrays", is_array, read_arrays),
+    Reader("laion", is_laion, read_laion),
+    Reader("table", is_table, read_table),
+    Reader("tars", is_tars, read_tars),
+    Reader("folder", is_folder, read_folder),
+)
+
+
+def list_pairs(
+    source: Any,
+    *,
+    folder: str | PathLike[str] | None = None,
+    image_emb: Any = None,
+    text_emb: Any = None,
+    split: str | None = None,
+    every_split: bool = False,
+) -> Listing:
+    """List the pairs of a source, without reading a picture.
+
+    Parameters
+    ----------
+    source : path, str or object
+        One of the layouts above.
+    folder : path, optional
+        Folder of the pictures that a table names; by default the table's own.
+    image_emb, text_emb : path or ndarray, optional
+        ``.npy`` of embeddings, a row per picture (in order of first mention) or per pair, and a row per pair.
+    split : str, optional
+        Split of a ``datasets`` object; needed when it has several.
+    every_split : bool
+        Take all splits of such an object; ``splits`` of the listing names them.
+
+    Returns
+    -------
+    Listing
+
+    Raises
+    ------
+    ValueError, OSError
+        When the source is not there, no reader takes it, or none of its pairs can be used.
+    ImportError
+        When an optional package is missing; the message names it.
+    """
+    if folder is not None and not Path(folder).expanduser().is_dir():
+        raise FileNotFoundError(f"{folder} is not a folder; give the one that holds the pictures")
+    source = Path(source).expanduser() if isinstance(source, (str, PathLike)) else source
+    where = source if isinstance(source, Path) else "the source"
+    reader = next((reader for reader in READERS if reader.takes(source)), None)
+    if isinstance(source, Path) and not source.exists() and (reader is None or no_package()):
+        raise FileNotFoundError(f"there is no file or folder {source}; give {TAKEN}")
+    if reader is None:
+        raise ValueError(f"{source} holds no pairs that can be read; give {TAKEN}")
+    hints = Hints(None if folder is None else Path(folder).expanduser(), text_emb, split, every_split)
+    found = _with_embeddings(reader.read(source, hints), image_emb, text_emb)
+    if not found.ids:
+        raise ValueError(f"{where} holds no pairs")
+    if len(found.problems) == len(found.ids):
+        (reason, n), *_ = Counter(found.problems.values()).most_common(1)
+        raise ValueError(
+            f"{where}: none of the {len(found.ids):,} pairs can be used; most frequent reason ({n:,}): "
+            f"{reason}"
+        )
+    return found
+
+
+def _with_embeddings(found: Listing, image_emb: Any, text_emb: Any) -> Listing:
+    """Return the listing with the embeddings that were given apart."""
+    if image_emb is not None:
+        images = open_array(image_emb, "image_emb")
+        first, m = np.unique(found.image_of, return_index=True)[1], len(found.ids)
+        if len(images) not in (len(first), m):
+            raise ValueError(
+                f"image_emb has {len(images):,} rows; the source has {len(first):,} pictures and {m:,} pairs"
+            )
+        found = replace(found, images=images if len(images) == len(first) else images[first], captions=None)
+    if text_emb is not None:
+        captions = open_array(text_emb, "text_emb")
+        if len(captions) != len(found.ids):
+            raise ValueError(
+                f"text_emb has {len(captions):,} rows, the source has {len(found.ids):,} captions"
+            )
+        if found.images is None:
+            raise ValueError("text_emb needs image_emb: embeddings of pictures by the same model")
+        found = replace(found, captions=captions)
+    return found

@@ -1,0 +1,99 @@
+"""Embeddings from ``.npy`` and ``.npz`` files, memory-mapped."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nclib.data.readers.listing import EMBEDDINGS, Hints, Listing, embeddings_in, text_of, unique_ids
+
+Array = NDArray[Any]
+
+
+def open_array(value: Any, name: str) -> Array:
+    """Return an array, memory-mapped where ``value`` is the path of a ``.npy`` file."""
+    if not isinstance(value, (str, PathLike)):
+        return np.asarray(value)
+    path = Path(value).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"{name}: there is no file {path}")
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{name}: {path} is not a readable .npy file ({error})") from error
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"{name}: {path} is not a readable .npy file (it holds several arrays)")
+    return found
+
+
+def open_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays of an .npz file; those that are not compressed stay on disk."""
+    arrays: dict[str, Array] = {}
+    try:
+        with zipfile.ZipFile(path) as whole, np.load(path, allow_pickle=False) as loaded:
+            for info in whole.infolist():
+                name = info.filename.removesuffix(".npy")
+                found = _in_place(path, info) if info.compress_type == zipfile.ZIP_STORED else None
+                arrays[name] = loaded[name] if found is None else found
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a readable .npz file ({error})") from error
+    return arrays
+
+
+def _in_place(path: Path, info: zipfile.ZipInfo) -> Array | None:
+    """Map an array that lies in an archive without compression; None for one of an unusual kind."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset + 26)  # lengths of the entry's name and extra field, which follow
+        file.seek(sum(np.frombuffer(file.read(4), "<u2").tolist()), io.SEEK_CUR)
+        if np.lib.format.read_magic(file) != (1, 0):
+            return None
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        if fortran or dtype.hasobject or 0 in shape or not shape:
+            return None
+        return np.memmap(path, dtype, "r", file.tell(), shape)
+
+
+def is_array(source: Any) -> bool:
+    """Whether a source is a file of arrays."""
+    return isinstance(source, Path) and source.suffix in (".npy", ".npz") and source.is_file()
+
+
+def read_arrays(source: Path, hints: Hints) -> Listing:
+    """List the pairs of an .npz file, or of an .npy file with the captions in another."""
+    more: dict[str, Array] = {}
+    if source.suffix == ".npy":
+        images = open_array(source, "images")
+        if hints.text_emb is None:
+            raise ValueError(f"{source} holds one array; give the embeddings of the captions as text_emb")
+        captions = open_array(hints.text_emb, "text_emb")
+    else:
+        more = open_arrays(source)
+        both = embeddings_in(more)
+        if both is None:
+            known = "; ".join(f"{i}, {c}" for i, c in EMBEDDINGS)
+            raise ValueError(
+                f"{source} holds {', '.join(more) or 'nothing'}; two arrays must be called {known}"
+            )
+        images, captions = both
+    m = len(captions)
+    if "image_of" not in more and len(images) != m:
+        raise ValueError(
+            f"{source}: {len(images):,} pictures and {m:,} captions, so rows do not say what belongs "
+            "together; add an array image_of, the picture row of every caption"
+        )
+    ids = [str(i) for i in more.get("ids", range(m))]
+    texts, splits = ([*map(text_of, more[n])] if n in more else None for n in ("texts", "splits"))
+    return Listing(
+        unique_ids(ids, ids),
+        np.asarray(more.get("image_of", np.arange(m)), np.int64),
+        texts,
+        splits=splits,
+        images=images,
+        captions=captions,
+    )

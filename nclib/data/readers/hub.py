@@ -1,0 +1,138 @@
+"""Data sets of the library ``datasets``, which is imported only when one is named by a path."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nclib.common.files import digest
+from nclib.data.captions_table import one_line
+from nclib.data.readers.listing import (
+    PICTURE_COLUMNS,
+    SPLIT_COLUMNS,
+    Hints,
+    Listing,
+    Rows,
+    find_column,
+    joined,
+    known_columns,
+    rows_of,
+)
+from nclib.data.readers.pictures import Files, UnreadableError, open_picture
+from nclib.data.readers.tables import BLOCK, TABLES, columns_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a data set on the hub
+FILES = (*TABLES, ".npy", ".npz", ".tar")
+
+
+def is_hub(source: Any) -> bool:
+    """Whether a source is an object of the library, a folder that it saved, or may be a name in its cache."""
+    if not isinstance(source, Path):
+        return hasattr(source, "column_names")
+    if source.exists():
+        return (source / "dataset_info.json").is_file() or (source / "dataset_dict.json").is_file()
+    return NAME.fullmatch(source.as_posix()) is not None and source.suffix.lower() not in FILES
+
+
+def no_package() -> bool:
+    """Whether the library is missing."""
+    return importlib.util.find_spec("datasets") is None
+
+
+class _Cells:
+    """Pictures in the cells of a column, by split and row."""
+
+    def __init__(self, parts: Mapping[str, Any], column: str | None) -> None:
+        self.parts, self.column = parts, column
+
+    def cell(self, name: str) -> Any:
+        split, _, row = name.rpartition("/")
+        try:
+            return self.parts[split][int(row)][self.column]
+        except Exception as error:  # the library decodes the picture here
+            raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
+
+    def open(self, name: str) -> Image:
+        value = self.cell(name)
+        if isinstance(value, Mapping):
+            value = value.get("bytes") or value.get("path")
+        if isinstance(value, (bytes, str)):
+            return open_picture(io.BytesIO(value) if isinstance(value, bytes) else Path(value))
+        if not hasattr(value, "convert"):
+            raise UnreadableError("the picture is missing")
+        result: Image = value.convert("RGB")
+        return result
+
+    def show(self, name: str) -> str:
+        return name
+
+
+def read_hub(source: Any, hints: Hints) -> Listing:
+    """List the pairs of a data set; of one with several splits, those of the split that the hints name."""
+    parts = _splits(_load(source, hints.split) if isinstance(source, Path) else source, hints)
+    first = next(iter(parts.values()))
+    if not hasattr(first, "__len__"):
+        raise ValueError("a streamed data set cannot be read; load it without streaming=True")
+    picture = find_column(first.column_names, PICTURE_COLUMNS)
+    cells, named = _Cells(parts, picture), False
+    if picture is not None and len(first):
+        with contextlib.suppress(UnreadableError):  # paths or URLs in place of pictures
+            named = isinstance(cells.cell(f"{next(iter(parts))}/0"), str)
+    rows = joined([_rows(part, split, picture, named) for split, part in parts.items()])
+    album = Files(hints.folder or Path(), only=hints.folder is not None) if named else cells
+    return rows.listing(album, digest([str(getattr(part, "_fingerprint", "")) for part in parts.values()]))
+
+
+def _splits(found: Any, hints: Hints) -> dict[str, Any]:
+    """Return the splits to read by name; one without others is called ""."""
+    if not isinstance(found, Mapping):
+        return {"": found}
+    if hints.every_split:
+        return dict(found)
+    if hints.split is None and len(found) > 1:
+        raise ValueError(f"the data set has the splits {', '.join(found)}; choose one as split")
+    if hints.split is not None and hints.split not in found:
+        raise ValueError(f"split={hints.split!r}: must be one of {', '.join(found)}")
+    return {"": found[hints.split or next(iter(found))]}
+
+
+def _rows(part: Any, split: str, picture: str | None, named: bool) -> Rows:
+    names = known_columns(part.column_names)
+    wanted = [name for name in names if name != picture or named]
+    if hasattr(part, "with_format"):
+        tables = part.select_columns(wanted).with_format("arrow").iter(BLOCK)
+        blocks = (block for table in tables for block in table.to_batches())
+        columns = columns_of(blocks, wanted, len(part), "the data set")
+    else:
+        columns = {name: list(part[name]) for name in wanted}
+    if picture is not None and not named:
+        columns[picture] = [f"{split}/{row}" for row in range(len(part))]
+    if split and find_column(names, SPLIT_COLUMNS) is None:
+        columns["split"] = [split] * len(part)
+    return rows_of(columns, "the data set")
+
+
+def _load(source: Path, split: str | None) -> Any:
+    """Load a data set from a folder that the library saved, or by name from its cache."""
+    if no_package():
+        raise ImportError(f"{source} needs the package datasets: pip install datasets")
+    import datasets
+
+    if source.exists():
+        return datasets.load_from_disk(str(source))
+    online = datasets.DownloadConfig(local_files_only=True)
+    try:
+        return datasets.load_dataset(source.as_posix(), split=split, download_config=online)
+    except Exception as error:  # the library has many of its own
+        raise FileNotFoundError(
+            f"{source} is neither a file or folder nor a data set in the cache of the library datasets "
+            f"({one_line(str(error))[:120]}); nothing is downloaded here"
+        ) from error

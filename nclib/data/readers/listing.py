@@ -1,0 +1,298 @@
+"""Pairs as found, before anything is embedded, and how rows of columns become them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nclib.common.files import digest
+from nclib.data.captions_table import (
+    CAPTION_COLUMNS,
+    CAPTION_PATTERN,
+    IMAGE_COLUMNS,
+    SPLIT_COLUMNS,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Array = NDArray[Any]
+
+ID_COLUMNS = ("id", "uid", "sample_id", "key")
+PICTURE_COLUMNS = (*IMAGE_COLUMNS, "image_path", "jpg", "png", "img", "url", "image_url")
+#: Names of the embeddings of pictures and captions: columns of a table, arrays of an .npz file.
+EMBEDDINGS = (
+    ("images", "captions"),
+    ("l14_img", "l14_txt"),  # DataComp
+    ("b32_img", "b32_txt"),
+    ("image_emb", "text_emb"),
+    ("img_emb", "text_emb"),
+    ("image_embedding", "text_embedding"),
+    ("image_embeddings", "text_embeddings"),
+    ("image_features", "text_features"),
+    ("image_embedding", "caption_embedding"),
+)
+EMBEDDING_NAMES = frozenset(itertools.chain(*EMBEDDINGS))
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a reader is told besides the source; parameters of :func:`nclib.data.readers.list_pairs`."""
+
+    folder: Path | None = None
+    text_emb: Any = None
+    split: str | None = None
+    every_split: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Pairs as found, before anything is embedded.
+
+    Parameters
+    ----------
+    ids : list of str, (M,)
+        Unique, one per caption.
+    image_of : ndarray, int64, (M,)
+        Row in ``pictures`` of the picture that each caption claims.
+    texts : list of str, (M,), optional
+    pictures : list of str, (N,), optional
+        Path, URL or another name of each picture.
+    splits : list of str, (M,), optional
+        Split of each pair, in the words of the source.
+    problems : dict of int to str
+        Reason by row of a pair that cannot be used.
+    open : callable, int -> Image, optional
+        Opens the picture in a row of ``pictures``, or raises an
+        :class:`~nclib.data.readers.UnreadableError`.
+    images, captions : ndarray, (N, D) and (M, D), optional
+        Embeddings, where given; ``images`` alone are features of the pictures.
+    origin : str
+        Digest of the files behind the pictures, where ``pictures`` are not files themselves.
+    """
+
+    ids: list[str]
+    image_of: NDArray[np.int64]
+    texts: list[str] | None = None
+    pictures: list[str] | None = None
+    splits: list[str] | None = None
+    problems: dict[int, str] = field(default_factory=dict)
+    open: Callable[[int], Image] | None = None
+    images: Array | None = None
+    captions: Array | None = None
+    origin: str = ""
+
+    def stamp(self) -> str:
+        """Return a digest that changes with the pictures: of their names, sizes and times."""
+        return digest([self.origin, *map(_state, self.pictures or ())])
+
+
+def _state(name: str) -> str:
+    """Return a picture's name with the size and time of its file, if it is one."""
+    try:
+        found = Path(name).stat()
+    except (OSError, ValueError):  # a URL, or a name that no file can have
+        return name
+    return f"{name} {found.st_size} {found.st_mtime_ns}"
+
+
+class Album(Protocol):
+    """Pictures by name."""
+
+    def open(self, name: str) -> Image:
+        """Open a picture, or raise an :class:`~nclib.data.readers.UnreadableError`."""
+
+    def show(self, name: str) -> str:
+        """Return the path, the URL or another name of a picture, for tables."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a source, one per caption; every part has a row per caption, embeddings as well.
+
+    ``pictures`` are names, equal for the captions of one picture.
+    """
+
+    texts: Sequence[Any]
+    pictures: Sequence[Any] | None = None
+    ids: Sequence[Any] | None = None
+    splits: Sequence[Any] | None = None
+    images: Array | None = None
+    captions: Array | None = None
+    problems: Mapping[int, str] = field(default_factory=dict)
+
+    def listing(self, album: Album | None = None, origin: str = "") -> Listing:
+        """Return the rows as a listing; ``album`` opens their pictures."""
+        found = dict(self.problems)
+        lines = [text_of(text) for text in self.texts]
+        names = (
+            list(map(str, range(len(lines))))
+            if self.pictures is None
+            else [text_of(name) for name in self.pictures]
+        )
+        for row, (line, name) in enumerate(zip(lines, names, strict=True)):
+            if not line:
+                found.setdefault(row, "the caption is empty")
+            elif not name:
+                found.setdefault(row, "no picture is named")
+        codes, unique = pd.factorize(np.array(names, object))
+        images, image_of = self.images, codes.astype(np.int64)
+        if images is not None and len(unique) < len(images):
+            images = images[np.unique(image_of, return_index=True)[1]]
+        named = album is not None and self.pictures is not None
+        return Listing(
+            unique_ids(self.ids, names),
+            image_of,
+            lines,
+            [album.show(name) for name in unique] if album is not None and named else None,
+            None if self.splits is None else [text_of(split) for split in self.splits],
+            found,
+            (lambda row: album.open(unique[row])) if album is not None and named else None,
+            images,
+            self.captions,
+            origin,
+        )
+
+
+def rows_of(columns: Mapping[str, Any], where: Path | str, problems: Mapping[int, str] | None = None) -> Rows:
+    """Find ids, pictures, captions, splits and embeddings among columns; ``problems`` are by their row."""
+    names = list(columns)
+    captions, picture = caption_columns(names), find_column(names, PICTURE_COLUMNS)
+    both = embeddings_in({plain_name(name): values for name, values in columns.items()})
+    if not captions or (picture is None and both is None):
+        what, name = ("pictures", "image") if captions else ("captions", "caption")
+        raise ValueError(f"{where} has no column of {what}: call it {name!r} (columns: {', '.join(names)})")
+    rows, texts = spread(zip(*(columns[name] for name in captions), strict=True))
+    images, given = (stacked(values, where) for values in both) if both else (None, None)
+    if len(rows) != len(columns[captions[0]]):
+        if given is not None:
+            raise ValueError(
+                f"{where} has several captions in a row, so that one text embedding a row belongs to none"
+            )
+        problems = {i: problems[row] for i, row in enumerate(rows) if row in problems} if problems else {}
+
+    def per_caption(column: str | None) -> list[Any] | None:
+        return None if column is None else [columns[column][row] for row in rows]
+
+    ids, splits = (per_caption(find_column(names, known)) for known in (ID_COLUMNS, SPLIT_COLUMNS))
+    return Rows(texts, per_caption(picture), ids, splits, images, given, problems or {})
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of several files one after the other; what only some of them have is left out."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(part.texts) for part in parts[:-1])]).tolist()
+
+    def every(name: str) -> Any:
+        found = [getattr(part, name) for part in parts]
+        if any(f is None for f in found):
+            return None
+        return np.concatenate(found) if name in ("images", "captions") else [x for f in found for x in f]
+
+    names = [f.name for f in fields(Rows) if f.name != "problems"]
+    problems = {s + row: text for s, p in zip(starts, parts, strict=True) for row, text in p.problems.items()}
+    return Rows(**{name: every(name) for name in names}, problems=problems)
+
+
+def text_of(value: Any) -> str:
+    """Return a cell as one line of text that can be written; what is missing is empty."""
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return ""
+    if isinstance(value, bytes):
+        value = value.decode("utf8", "replace")
+    line = one_line(str(value))
+    # JSON can hold half characters.
+    return line if line.isascii() else line.encode("utf8", "replace").decode("utf8")
+
+
+def unique_ids(ids: Sequence[Any] | None, names: Sequence[str]) -> list[str]:
+    """Return unique ids: those given, else the pictures' names, with ``#0``, ``#1``, ... where they agree."""
+    plain = names if ids is None else [text_of(name) for name in ids]
+    given = [name or f"row {row}" for row, name in enumerate(plain)]
+    count = Counter(given)
+    at = dict.fromkeys((name for name, n in count.items() if n > 1), 0)
+    taken = count.keys() - at.keys()
+    pictures_of: dict[str, set[str]] = {name: set() for name in at}
+    for row, name in enumerate(given):
+        if name in at:
+            pictures_of[name].add(names[row])
+            while (new := f"{name}#{at[name]}") in taken:
+                at[name] += 1
+            taken.add(new)
+            given[row] = new
+    if ids is not None and (shared := [name for name, found in pictures_of.items() if len(found) > 1]):
+        warnings.warn(
+            f"{len(shared):,} ids belong to several pictures, such as {shared[0]!r}; they became "
+            f"{shared[0]}#0, #1, ...",
+            UserWarning,
+            stacklevel=2,
+        )
+    return given
+
+
+def find_column(columns: Iterable[str], known: Sequence[str]) -> str | None:
+    """Return the first known name among columns, whose case and blanks do not matter."""
+    plain = {plain_name(name): name for name in columns}
+    return next((plain[name] for name in known if name in plain), None)
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a column in lower case with ``_`` for blanks."""
+    return name.strip().lower().replace(" ", "_")
+
+
+def caption_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns of captions: the best known name, or all that count: caption_0, caption_1, ..."""
+    best = find_column(columns, (*CAPTION_COLUMNS, *(f"{name}s" for name in CAPTION_COLUMNS)))
+    return [best] if best else [name for name in columns if CAPTION_PATTERN.fullmatch(plain_name(name))]
+
+
+def known_columns(columns: Sequence[str]) -> list[str]:
+    """Return the columns that readers look at."""
+    known = {*PICTURE_COLUMNS, *ID_COLUMNS, *SPLIT_COLUMNS, *EMBEDDING_NAMES}
+    captions = caption_columns(columns)
+    return [name for name in columns if plain_name(name) in known or name in captions]
+
+
+def spread(values: Iterable[Sequence[Any]]) -> tuple[list[int], list[Any]]:
+    """Return row and caption of every caption; a cell can hold a list of them."""
+    rows, texts = [], []
+    for row, cells in enumerate(values):
+        for cell in cells:
+            several = list(cell) if isinstance(cell, (list, tuple, np.ndarray)) else [cell]
+            for text in several or [""]:
+                rows.append(row)
+                texts.append(text)
+    return rows, texts
+
+
+def embeddings_in(arrays: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Return the embeddings of pictures and captions by their known names; None without both."""
+    return next(((arrays[i], arrays[c]) for i, c in EMBEDDINGS if i in arrays and c in arrays), None)
+
+
+def stacked(values: Sequence[Any] | Array, where: Path | str) -> Array:
+    """Return a column of embeddings as float32 (rows, D); a missing one is a row of NaN."""
+    if isinstance(values, np.ndarray) and values.ndim == 2:
+        return values
+    parsed = [json.loads(v) if isinstance(v, str) and v.strip() else v for v in values]
+    width = next((len(v) for v in parsed if v is not None and len(v)), 0)
+    result = np.full((len(parsed), width), np.nan, np.float32)
+    for row, value in enumerate(parsed):
+        if value is not None and len(value):
+            if len(value) != width:
+                raise ValueError(f"{where}, row {row + 1}: {len(value)} numbers, the first row has {width}")
+            result[row] = value
+    return result

@@ -1,0 +1,201 @@
+"""Tables of pairs: text, parquet and DataFrames, LAION's folders, and folders of pictures with captions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nclib.data import captions_table
+from nclib.data.readers.arrays import open_array, open_arrays
+from nclib.data.readers.listing import (
+    EMBEDDING_NAMES,
+    Hints,
+    Listing,
+    Rows,
+    embeddings_in,
+    joined,
+    known_columns,
+    plain_name,
+    rows_of,
+)
+from nclib.data.readers.pictures import SUFFIXES, Files
+
+Array = NDArray[Any]
+TABLES = (".csv", ".tsv", ".txt", ".parquet")
+BLOCK = 8192  # rows of a parquet file that are read together
+
+
+def is_table(source: Any) -> bool:
+    """Whether a source is a table, or a folder of parquet files."""
+    if not isinstance(source, Path):
+        return isinstance(source, pd.DataFrame)
+    if source.is_dir():
+        return any(source.glob("*.parquet")) and not any(source.glob("*.tar"))
+    return source.suffix.lower() in TABLES and source.is_file()
+
+
+def read_table(source: Any, hints: Hints) -> Listing:
+    """List the pairs of a table, or of all parquet files in a folder."""
+    if isinstance(source, pd.DataFrame):
+        rows, home = rows_of({str(n): source[n].tolist() for n in source}, "the table"), Path()
+    else:
+        paths = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
+        home = source if source.is_dir() else source.parent
+        rows = joined([(_parquet if p.suffix.lower() == ".parquet" else _text)(p) for p in paths])
+    return rows.listing(Files(hints.folder or home, only=hints.folder is not None))
+
+
+def _text(path: Path) -> Rows:
+    table = captions_table.read_table(path)
+    if not table.lines:
+        raise ValueError(f"{path} holds no pairs")
+    return rows_of(table.columns, path, table.problems)
+
+
+def _parquet(path: Path) -> Rows:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError(f"{path} needs the package pyarrow: pip install 'nclib[audit]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            wanted, n = known_columns(names), file.metadata.num_rows
+            columns = columns_of(file.iter_batches(BLOCK, columns=wanted), wanted, n, path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path} is not a readable parquet file ({error})") from error
+    beside = path.with_suffix(".npz")
+    rows = rows_of(columns, path)
+    if rows.images is None and beside.is_file() and (both := embeddings_in(open_arrays(beside))):
+        if {len(both[0]), len(both[1])} != {len(rows.texts)}:
+            raise ValueError(
+                f"{beside} has {len(both[0]):,} and {len(both[1]):,} rows, {path.name} {len(rows.texts):,}"
+            )
+        rows = replace(rows, images=both[0], captions=both[1])
+    return rows
+
+
+def columns_of(blocks: Iterable[Any], names: Iterable[str], n: int, where: Path | str) -> dict[str, Any]:
+    """Return the columns of Arrow record batches of ``n`` rows together, embeddings as float32 (n, D)."""
+    columns: dict[str, Any] = {name: [] for name in names}
+    start = 0
+    for block in blocks:
+        for name, column in zip(block.schema.names, block.columns, strict=True):
+            if plain_name(name) not in EMBEDDING_NAMES or not hasattr(column, "flatten"):
+                columns[name] += column.to_pylist()
+            else:
+                columns[name] = _filled(columns[name], column, start, n, f"{where}, column {name}")
+        start += block.num_rows
+    return columns
+
+
+def _filled(result: Any, column: Any, start: int, n: int, where: str) -> Any:
+    """Write a block of lists of numbers into rows from ``start``; missing lists leave a row of NaN."""
+    from pyarrow import compute
+
+    lengths = np.asarray(compute.fill_null(compute.list_value_length(column), 0))
+    rows = np.flatnonzero(lengths)
+    if isinstance(result, list):
+        result = np.full((n, 0), np.nan, np.float32)
+    if len(rows) and not result.shape[1]:
+        result = np.full((n, lengths[rows[0]]), np.nan, np.float32)
+    if len(wrong := rows[lengths[rows] != result.shape[1]]):
+        raise ValueError(
+            f"{where}, row {start + wrong[0] + 1}: {lengths[wrong[0]]} numbers, the first row has "
+            f"{result.shape[1]}"
+        )
+    if len(rows):
+        numbers = column.flatten().to_numpy(zero_copy_only=False)
+        result[start + rows] = numbers.reshape(len(rows), -1)
+    return result
+
+
+# -- LAION's embeddings -------------------------------------------------------------------------------------
+
+
+def is_laion(source: Any) -> bool:
+    """Whether a source is a folder as clip-retrieval writes it."""
+    return isinstance(source, Path) and (source / "img_emb").is_dir() and (source / "text_emb").is_dir()
+
+
+def read_laion(source: Path, hints: Hints) -> Listing:
+    """List the pairs of a folder as clip-retrieval writes it."""
+    parts = {kind: _numbered(source / kind) for kind in ("img_emb", "text_emb", "metadata")}
+    numbers = {kind: [*found] for kind, found in parts.items()}
+    wanted = numbers["img_emb"]
+    if numbers["text_emb"] != wanted or numbers["metadata"] not in ([], wanted):
+        raise ValueError(f"{source}: img_emb, text_emb and metadata hold other parts: {numbers}")
+    images, captions = (
+        _one([open_array(p, p.name) for p in parts[kind].values()]) for kind in ("img_emb", "text_emb")
+    )
+    if not parts["metadata"]:
+        every = np.arange(len(captions))
+        return Listing(list(map(str, every)), every, images=images, captions=captions)
+    rows = joined([_parquet(path) for path in parts["metadata"].values()])
+    if {len(images), len(captions)} != {len(rows.texts)}:
+        raise ValueError(
+            f"{source}: {len(images):,} rows in img_emb, {len(captions):,} in text_emb and "
+            f"{len(rows.texts):,} in metadata; they must agree"
+        )
+    files = Files(hints.folder or source, only=hints.folder is not None)
+    return replace(rows, images=images, captions=captions).listing(files)
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    """Return the parts in a folder by their number, in its order."""
+    found = [p for p in folder.glob("*") if p.suffix in (".npy", ".parquet") and re.search(r"\d+$", p.stem)]
+    return dict(sorted((int(re.findall(r"\d+$", p.stem)[0]), p) for p in found))
+
+
+def _one(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+# -- a folder of pictures -----------------------------------------------------------------------------------
+
+
+def is_folder(source: Any) -> bool:
+    """Whether a source is a folder."""
+    return isinstance(source, Path) and source.is_dir()
+
+
+def read_folder(source: Path, hints: Hints) -> Listing:
+    """List the pairs of a folder of pictures with a table, or with a text beside each picture."""
+    tables = sorted(
+        p for p in source.iterdir() if p.suffix.lower() in (".csv", ".tsv", ".parquet") and p.is_file()
+    )
+    chosen = [p for p in tables if p.stem.lower() in ("captions", "metadata")] or tables
+    if len(chosen) > 1:
+        raise ValueError(
+            f"{source} holds several tables, {', '.join(p.name for p in chosen)}; give one of them"
+        )
+    if chosen:
+        return read_table(chosen[0], Hints(hints.folder or source))
+    pictures = sorted(p for p in source.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if not pictures:
+        raise ValueError(f"{source} holds neither a table of captions nor pictures")
+    texts: list[str] = []
+    problems: dict[int, str] = {}
+    for row, picture in enumerate(pictures):
+        beside = picture.with_suffix(".txt")
+        try:
+            texts.append(beside.read_text("utf-8-sig") if beside.is_file() else "")
+        except (OSError, UnicodeDecodeError):
+            texts.append("")
+            problems[row] = "the caption is not UTF-8"
+    if not any(texts):
+        raise ValueError(
+            f"{source} holds {len(pictures):,} pictures and no captions: neither a table (captions.csv with "
+            "the columns image and caption) nor a .txt beside each picture; give the table, and the folder "
+            "as --images"
+        )
+    names = [p.relative_to(source).as_posix() for p in pictures]
+    return Rows(texts, names, problems=problems).listing(Files(source, only=True))

@@ -1,0 +1,157 @@
+"""WebDataset: tars whose neighbouring files of one name are a picture and its captions."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nclib.common.files import digest
+from nclib.data.readers.listing import (
+    ID_COLUMNS,
+    Hints,
+    Listing,
+    Rows,
+    caption_columns,
+    find_column,
+    spread,
+)
+from nclib.data.readers.pictures import SUFFIXES, UnreadableError, open_picture
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LONGEST_FILE = 1 << 20  # bytes of a caption or its .json; longer ones are left out
+NO_PICTURE = "no picture has this key"
+Place = tuple[int, int]  # first byte and bytes
+
+
+def is_tars(source: Any) -> bool:
+    """Whether a source is a tar, or a folder that holds some."""
+    if not isinstance(source, Path):
+        return False
+    return any(source.glob("*.tar")) if source.is_dir() else source.suffix == ".tar" and source.is_file()
+
+
+@dataclass
+class _Sample:
+    """Files of one key in a tar: where its picture lies, and its captions."""
+
+    key: str
+    picture: Place | None = None
+    texts: list[Any] = field(default_factory=list)
+    id: Any = None
+    problem: str = ""
+
+
+class _Members:
+    """Pictures in tars by name."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, tuple[Path, Place | None]] = {}
+
+    def open(self, name: str) -> Image:
+        path, place = self.places[name]
+        if place is None:
+            raise UnreadableError(NO_PICTURE)
+        with path.open("rb") as file:
+            file.seek(place[0])
+            return open_picture(io.BytesIO(file.read(place[1])))
+
+    def show(self, name: str) -> str:
+        return name
+
+
+def read_tars(source: Path, hints: Hints) -> Listing:
+    """List the pairs of a tar, or of all tars in a folder."""
+    paths, members = sorted(source.glob("*.tar")) if source.is_dir() else [source], _Members()
+    texts: list[Any] = []
+    names: list[str] = []
+    ids: list[Any] = []
+    problems: dict[int, str] = {}
+    for path in paths:
+        for sample in _samples(path):
+            name = f"{path}/{sample.key}"
+            while name in members.places:  # a key that occurs again
+                name += "'"
+            members.places[name] = path, sample.picture
+            for text in sample.texts or [""]:
+                if sample.problem or sample.picture is None:
+                    problems[len(texts)] = sample.problem or NO_PICTURE
+                texts.append(text)
+                names.append(name)
+                ids.append(sample.id or sample.key)
+    origin = digest(repr([(p.stat().st_size, p.stat().st_mtime_ns) for p in paths]))
+    return Rows(texts, names, ids, problems=problems).listing(members, origin)
+
+
+def _samples(path: Path) -> Iterator[_Sample]:
+    """Yield the samples of a tar: neighbouring files whose names agree up to the first dot."""
+    # Only headers and captions are read, and no name of a member is ever used as a path.
+    now: _Sample | None = None
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                head, _, name = member.name.rpartition("/")
+                stem, dot, kind = name.partition(".")
+                if not (member.isreg() and stem and dot) or member.issparse():
+                    continue
+                key = f"{head}/{stem}" if head else stem
+                if now is None or now.key != key:
+                    if now is not None:
+                        yield now
+                    now = _Sample(key)
+                _add(now, tar, member, f".{kind.lower()}")
+            # The library takes the first header that it cannot read for the end.
+            file.seek(tar.offset)
+            if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+                raise tarfile.ReadError(f"no end is marked at byte {tar.offset:,}")
+    except tarfile.ReadError as error:
+        if now is None:
+            raise ValueError(
+                f"{path} cannot be read as a tar file; unpack a compressed one first ({error})"
+            ) from error
+        warnings.warn(
+            f"{path} is damaged or cut off ({error}); the pairs before are read", UserWarning, stacklevel=2
+        )
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error})") from error
+    if now is not None:
+        yield now
+
+
+def _add(sample: _Sample, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: str) -> None:
+    """Note a file of a sample."""
+    if kind in SUFFIXES:
+        sample.picture = member.offset_data, member.size
+    elif kind in (".txt", ".json"):
+        if member.size > LONGEST_FILE:
+            sample.problem = f"{kind} has {member.size:,} bytes, too many for a caption"
+            return
+        content = tar.extractfile(member)
+        assert content is not None  # a regular file
+        _add_text(sample, content.read(), kind)
+
+
+def _add_text(sample: _Sample, content: bytes, kind: str) -> None:
+    if kind == ".txt":
+        try:
+            sample.texts = [content.decode("utf-8-sig")]  # goes before a caption in the .json
+        except UnicodeDecodeError:
+            sample.problem = "the caption is not UTF-8"
+        return
+    try:
+        facts = json.loads(content)
+    except (ValueError, RecursionError):
+        sample.problem = sample.problem or ("" if sample.texts else "the .json is damaged")
+        return
+    if isinstance(facts, dict):
+        name = find_column(facts, ID_COLUMNS)
+        sample.id = facts[name] if name else None
+        if not sample.texts and (columns := caption_columns(list(facts))):
+            sample.texts = spread([[facts[column] for column in columns]])[1]
