@@ -128,11 +128,13 @@ def _load(source: Path, split: str | None) -> Any:
 
     if source.exists():
         return datasets.load_from_disk(str(source))
-    online = datasets.DownloadConfig(local_files_only=True)
+    was, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
     try:
-        return datasets.load_dataset(source.as_posix(), split=split, download_config=online)
+        return datasets.load_dataset(source.as_posix(), split=split)
     except Exception as error:  # the library has many of its own
         raise FileNotFoundError(
             f"{source} is neither a file or folder nor a data set in the cache of the library datasets "
             f"({one_line(str(error))[:120]}); nothing is downloaded here"
         ) from error
+    finally:
+        datasets.config.HF_HUB_OFFLINE = was

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import re
 import warnings
@@ -54,16 +55,16 @@ class Files:
     """
 
     def __init__(self, folder: Path, *, only: bool) -> None:
-        self.folder, self.only = folder, only
+        self.folder, self.only = "" if folder == Path() else str(folder), only
 
-    def path(self, name: str) -> Path | None:
+    def path(self, name: str) -> str | None:
         """Return where a picture should be; None for one outside the folder."""
-        if Path(name).is_absolute():
+        if os.path.isabs(name):
             if not self.only:
-                return Path(name)
-            name = posixpath.relpath(name, self.folder.absolute().as_posix())
+                return name
+            name = os.path.relpath(name, self.folder)
         whole = posixpath.normpath(name.replace("\\", "/"))
-        return None if whole == ".." or whole.startswith("../") else self.folder / whole
+        return None if whole == ".." or whole.startswith("../") else os.path.join(self.folder, whole)
 
     def open(self, name: str) -> Image:
         """Open a picture; URLs are not downloaded."""
@@ -72,9 +73,9 @@ class Files:
         path = self.path(name)
         if path is None:
             raise UnreadableError("the picture lies outside the folder of the pictures")
-        return open_picture(path)
+        return open_picture(Path(path))
 
     def show(self, name: str) -> str:
         """Return the path or the URL of a picture, for tables."""
         path = None if URL.match(name) or not name else self.path(name)
-        return name if path is None else str(path)
+        return name if path is None else path

@@ -29,7 +29,7 @@ from nclib.data.readers.pictures import SUFFIXES, Files
 
 Array = NDArray[Any]
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
-BLOCK = 8192  # rows of a parquet file that are read together
+BLOCK, BUFFER = 8192, 1 << 20  # rows and bytes of a parquet file that are read together
 
 
 def is_table(source: Any) -> bool:
@@ -66,7 +66,7 @@ def _parquet(path: Path) -> Rows:
     except ImportError as error:
         raise ImportError(f"{path} needs the package pyarrow: pip install 'nclib[audit]'") from error
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
             names = file.schema_arrow.names
             wanted, n = known_columns(names), file.metadata.num_rows
             columns = columns_of(file.iter_batches(BLOCK, columns=wanted), wanted, n, path)
@@ -104,17 +104,20 @@ def _filled(result: Any, column: Any, start: int, n: int, where: str) -> Any:
     lengths = np.asarray(compute.fill_null(compute.list_value_length(column), 0))
     rows = np.flatnonzero(lengths)
     if isinstance(result, list):
-        result = np.full((n, 0), np.nan, np.float32)
+        result = np.empty((n, 0), np.float32)
     if len(rows) and not result.shape[1]:
-        result = np.full((n, lengths[rows[0]]), np.nan, np.float32)
+        result = np.empty((n, lengths[rows[0]]), np.float32)
+        result[:start] = np.nan
     if len(wrong := rows[lengths[rows] != result.shape[1]]):
         raise ValueError(
             f"{where}, row {start + wrong[0] + 1}: {lengths[wrong[0]]} numbers, the first row has "
             f"{result.shape[1]}"
         )
+    block = result[start : start + len(lengths)]
+    if len(rows) < len(block):
+        block[:] = np.nan
     if len(rows):
-        numbers = column.flatten().to_numpy(zero_copy_only=False)
-        result[start + rows] = numbers.reshape(len(rows), -1)
+        block[rows] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
     return result
 
 
