@@ -207,29 +207,47 @@ def read_captions(path: Path) -> CaptionTable:
     pictures = table.column(IMAGE_COLUMNS, f"{path} has no column of picture names")
     texts = table.column(CAPTION_COLUMNS, f"{path} has no column of captions")
     words = table.column(SPLIT_COLUMNS) if table.has(SPLIT_COLUMNS) else [""] * len(texts)
+    found = group(
+        (f"{path}, row {line}", picture.strip(), one_line(text), word)
+        for line, picture, text, word in zip(table.lines, pictures, texts, words, strict=True)
+    )
+    if not found.captions:
+        raise ConvertError(f"{path} holds no captions")
+    return found
+
+
+def group(rows: Iterable[tuple[str, str, str, str]]) -> CaptionTable:
+    """Return a table of captions by picture.
+
+    Parameters
+    ----------
+    rows : iterable of (place, picture, caption, split)
+        ``place`` is for messages; the split may be empty.
+
+    Raises
+    ------
+    ConvertError
+        When a picture or caption is empty, a split is unknown, or a picture is in none or two of them.
+    """
     captions: dict[str, list[str]] = {}
     split_of: dict[str, str] = {}
-    first_row: dict[str, int] = {}
-    for line, name, text, word in zip(table.lines, pictures, texts, words, strict=True):
-        picture, caption, split = name.strip(), one_line(text), word.strip().lower()
+    first: dict[str, str] = {}
+    for place, picture, caption, word in rows:
         if not picture or not caption:
-            raise ConvertError(f"{path}, row {line}: the {'caption' if picture else 'picture'} is empty")
-        if split and split not in SPLIT_WORDS:
-            raise ConvertError(f"{path}, row {line}: split {split!r} is not one of {', '.join(SPLIT_WORDS)}")
+            raise ConvertError(f"{place}: the {'caption' if picture else 'picture'} is empty")
         captions.setdefault(picture, []).append(caption)
-        first_row.setdefault(picture, line)
-        if split and split_of.setdefault(picture, SPLIT_WORDS[split]) != SPLIT_WORDS[split]:
+        first.setdefault(picture, place)
+        if not (split := word.strip().lower()):
+            continue
+        if split not in SPLIT_WORDS:
+            raise ConvertError(f"{place}: split {split!r} is not one of {', '.join(SPLIT_WORDS)}")
+        if split_of.setdefault(picture, SPLIT_WORDS[split]) != SPLIT_WORDS[split]:
             raise ConvertError(
-                f"{path}, row {line}: {picture} is in two splits, {split_of[picture]} and "
-                f"{SPLIT_WORDS[split]}"
+                f"{place}: {picture} is in two splits, {split_of[picture]} and {SPLIT_WORDS[split]}"
             )
-    if not captions:
-        raise ConvertError(f"{path} holds no captions")
-    if split_of and len(split_of) < len(captions):
-        missing = next(name for name in captions if name not in split_of)
+    if split_of and (missing := next((name for name in captions if name not in split_of), None)):
         raise ConvertError(
-            f"{path}, row {first_row[missing]}: {missing} has no split; give one for every picture, or no "
-            "column split"
+            f"{first[missing]}: {missing} has no split; give one for every picture, or no column split"
         )
     return CaptionTable(captions, split_of)
 

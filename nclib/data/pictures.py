@@ -12,7 +12,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,12 @@ from tqdm import tqdm
 from nclib.common.files import digest, write_atomically
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
 from nclib.data.flickr8k import MANIFEST, read_manifest, summarise
+from nclib.data.readers import UnreadableError, open_picture
+from nclib.data.readers.pictures import MISSING
 from nclib.data.region_features import F8K, LAYOUTS, build_words
+from nclib.data.registry import check_count
 from nclib.data.row_sources import some
-from nclib.data.row_writer import ConvertError, write_rows
+from nclib.data.row_writer import ConvertError, RowSource, write_rows
 
 RECIPE = "EfficientNet-Lite0, 224 x 224 pixels, 4 x 4 cells, 256 principal axes, 1"
 PIXELS = 224
@@ -37,6 +40,8 @@ CHANNELS = 1280  # of the network's last map
 AXES = 256
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
 F8K_EACH = 5
+OWN_WORDS = "region_files_vocab.json"
+Opener = Callable[[str], Any]
 FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
 F8K_LISTS = {
     "train": "Flickr_8k.trainImages.txt",
@@ -97,7 +102,8 @@ def prepare(
         For pictures of one's own: ``{train,dev,test}.txt``; by default the column ``split`` of the table, or
         a draw of a tenth of the pictures each (at most 1,000) for validation and test.
     captions_per_image : int, optional
-        Captions taken of each picture; by default the smallest number that a picture has. 5 for Flickr8K.
+        Captions taken of each picture; pictures with fewer are left out. By default the smallest number that
+        a picture has; 5 for Flickr8K.
     seed : int
         Seed of drawn splits.
     device : str
@@ -134,7 +140,7 @@ def prepare(
     if name == "f8k":
         plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
     else:
-        plan = _plan_own(table, images, lists, captions_per_image, seed)
+        plan = plan_own(table, unreadable(open_in(images), table.captions), lists, captions_per_image, seed)
     manifest = {
         "name": name,
         "recipe": RECIPE,
@@ -149,13 +155,47 @@ def prepare(
     network = load_network(device)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / MANIFEST, json.dumps({**manifest, "finished": False}, indent=1).encode())
-    sources = {}
+    vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
+    features = on_axes(out, plan, open_in(images), str(images), network, device)
+    write_splits(out, plan, features, manifest, vocabulary)
+    return out
+
+
+def open_in(folder: Path) -> Opener:
+    """Return the function that opens the pictures of a folder by name."""
+    return lambda name: open_picture(folder / name)
+
+
+def on_axes(
+    out: Path, plan: Plan, opener: Opener, origin: str, network: nn.Module, device: str = "cpu"
+) -> dict[str, RowSource]:
+    """Return the features of pictures by split, whose cells are computed into ``out``.
+
+    Parameters
+    ----------
+    out : Path
+    plan : Plan
+    opener : callable, str -> Image
+    origin : str
+        Changes when the pictures of these names change.
+    network : Module
+        Of :func:`load_network`.
+    device : str
+        Where it runs.
+    """
+    cells = {}
     for split in SPLITS:
-        source = _Cells(images, plan.pictures[split], network, device)
-        if not (cells := out / f"{split}_cells.npy").exists():
-            write_rows(cells, source)
-        sources[split] = np.load(cells, mmap_mode="r", allow_pickle=False)
-    mean, axes = principal_axes(sources["train"][::EVERY], AXES)
+        if not (path := out / f"{split}_cells.npy").exists():
+            write_rows(path, _Cells(opener, plan.pictures[split], network, device, origin))
+        cells[split] = np.load(path, mmap_mode="r", allow_pickle=False)
+    mean, axes = principal_axes(cells["train"][::EVERY], AXES)
+    return {split: _Projected(found, mean, axes) for split, found in cells.items()}
+
+
+def write_splits(
+    out: Path, plan: Plan, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
+) -> None:
+    """Write a plan with the rows of its pictures, its vocabulary and at last its manifest into ``out``."""
     summary = {}
     for split in SPLITS:
         path = out / f"{split}_ims.npy"
@@ -163,15 +203,13 @@ def prepare(
             out / f"{split}_caps.txt": "".join(f"{text}\n" for text in plan.captions[split]),
             out / f"{split}_ids.txt": "".join(f"{picture}\n" for picture in plan.pictures[split]),
         }
-        write_rows(path, _Projected(sources[split], mean, axes), beside=beside, replace=True)
+        write_rows(path, sources[split], beside=beside, replace=True)
         summary[split] = summarise(np.load(path, mmap_mode="r"))
-    words = build_words([*plan.captions["train"], *plan.captions["dev"]])
-    words.to_json(out / (LAYOUTS["f8k"].vocabulary_file if name == "f8k" else "region_files_vocab.json"))
+    build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
     finished = {**manifest, "finished": True, "summary": summary}
     write_atomically(out / MANIFEST, json.dumps(finished, indent=1).encode())
     for split in SPLITS:
-        (out / f"{split}_cells.npy").unlink()
-    return out
+        (out / f"{split}_cells.npy").unlink(missing_ok=True)
 
 
 # -- which pictures and captions ----------------------------------------------------------------------------
@@ -196,15 +234,50 @@ def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
     return _plan(table, split_of, F8K_EACH, {"splits": "official", "in_no_split": left_out})
 
 
-def _plan_own(table: CaptionTable, images: Path, lists: Path | None, each: int | None, seed: int) -> Plan:
-    there = [name for name in table.captions if (images / name).is_file()]
-    absent = [name for name in table.captions if not (images / name).is_file()]
-    if not there:
-        raise ConvertError(f"{images} holds none of the pictures in the table, such as {some(absent)}")
-    readable, broken = _readable(images, there)
+def plan_own(
+    table: CaptionTable,
+    unreadable: Mapping[str, str],
+    lists: Path | None = None,
+    each: int | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Decide the splits and captions of pictures of one's own.
+
+    Parameters
+    ----------
+    table : CaptionTable
+    unreadable : mapping of str to str
+        Pictures that are left out, and why.
+    lists : Path, optional
+        Folder of ``{train,dev,test}.txt``; by default the splits of the table, or a draw by ``seed``.
+    each : int, optional
+        Captions per picture; pictures with fewer are left out. By default as many as all have.
+    seed : int
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ConvertError
+        When a split is left without pictures.
+    """
+    readable = [name for name in table.captions if name not in unreadable]
+    if not readable:
+        names = list(unreadable)
+        raise ConvertError(f"none of the pictures can be read, such as {names[0]}: {unreadable[names[0]]}")
+    absent = [name for name, reason in unreadable.items() if reason == MISSING]
+    broken = [name for name, reason in unreadable.items() if reason != MISSING]
     for what, names in (("missing", absent), ("broken", broken)):
         if names:
             print(f"left out: {len(names)} {what} pictures, {some(names)}", file=sys.stderr)
+    if each is not None:
+        check_count("captions_per_image", each, low=1)
+        few = [name for name in readable if len(table.captions[name]) < each]
+        readable = [name for name in readable if len(table.captions[name]) >= each]
+        if few:
+            print(f"left out: {len(few)} with fewer than {each} captions, {some(few)}", file=sys.stderr)
     if lists:
         split_of = read_lists({split: lists / f"{split}.txt" for split in SPLITS})
         origin = "lists"
@@ -215,15 +288,12 @@ def _plan_own(table: CaptionTable, images: Path, lists: Path | None, each: int |
     chosen = {name: split_of[name] for name in readable if name in split_of}
     if empty := [split for split in SPLITS if split not in chosen.values()]:
         raise ConvertError(f"no pictures for {', '.join(empty)}; train, dev and test are needed")
-    most = min(len(table.captions[name]) for name in chosen)
-    if each is not None and not 1 <= each <= most:
-        name = min(chosen, key=lambda picture: len(table.captions[picture]))
-        raise ConvertError(f"--captions-per-image {each}: must be 1 to {most}, since {name} has {most}")
-    n = sum(len(table.captions[name]) - (each or most) for name in chosen)
+    each = each or min(len(table.captions[name]) for name in chosen)
+    n = sum(len(table.captions[name]) - each for name in chosen)
     if n:
-        print(f"left out: {n} captions beyond {each or most} of a picture", file=sys.stderr)
+        print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
     notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
-    return _plan(table, chosen, each or most, notes)
+    return _plan(table, chosen, each, notes)
 
 
 def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
@@ -234,17 +304,15 @@ def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: di
     return Plan(pictures, captions, each, notes)
 
 
-def _readable(images: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the pictures that can be opened, and the others."""
-    good, bad = [], []
+def unreadable(opener: Opener, names: Iterable[str]) -> dict[str, str]:
+    """Return the pictures that cannot be opened, each with the reason."""
+    bad = {}
     for name in tqdm(names, desc="pictures", unit="picture", disable=not sys.stderr.isatty()):
         try:
-            _pixels(images / name)
-        except (OSError, ValueError, SyntaxError):  # Pillow raises the last one for damaged PNG files
-            bad.append(name)
-        else:
-            good.append(name)
-    return good, bad
+            opener(name)
+        except UnreadableError as error:
+            bad[name] = str(error)
+    return bad
 
 
 def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
@@ -265,13 +333,6 @@ def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
 
 
 # -- cells and axes -----------------------------------------------------------------------------------------
-
-
-def _pixels(path: Path) -> np.ndarray:
-    from PIL import Image
-
-    with Image.open(path) as file:
-        return prepared(file.convert("RGB"))
 
 
 def prepared(picture: Any) -> np.ndarray:
@@ -307,8 +368,11 @@ class _Cells:
 
     dtype = np.float16
 
-    def __init__(self, images: Path, names: Sequence[str], network: nn.Module, device: str) -> None:
-        self.images, self.names, self.network, self.device = images, names, network, device
+    def __init__(
+        self, opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str
+    ) -> None:
+        self.opener, self.names, self.network = opener, names, network
+        self.device, self.origin = device, origin
         self.shape: tuple[int, ...] = (len(names), CELLS * CELLS, CHANNELS)
 
     @torch.no_grad()
@@ -316,9 +380,9 @@ class _Cells:
         pixels = []
         for name in self.names[first:last]:
             try:
-                pixels.append(torch.from_numpy(_pixels(self.images / name)))
-            except (OSError, ValueError, SyntaxError) as error:
-                raise ConvertError(f"{self.images / name} is not a readable picture ({error})") from error
+                pixels.append(torch.from_numpy(prepared(self.opener(name))))
+            except UnreadableError as error:
+                raise ConvertError(f"{name}: {error}") from error
         parts = torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE))
         return np.concatenate([self._cells(part.to(self.device)) for part in parts])
 
@@ -328,7 +392,7 @@ class _Cells:
         return cells.to(torch.float16).cpu().numpy()
 
     def stamp(self) -> str:
-        return digest([RECIPE, str(self.images), *self.names])
+        return digest([RECIPE, self.origin, *self.names])
 
 
 class _Projected:

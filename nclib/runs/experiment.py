@@ -29,7 +29,7 @@ from nclib.models.registry import parameters_of
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.distributed import processes
-from nclib.runs.identity import code_names, fingerprint, places
+from nclib.runs.identity import DATA, code_names, fingerprint, places
 from nclib.runs.loop import SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import RunOptions, Settings, as_plain
@@ -199,7 +199,7 @@ class Experiment(ABC, Generic[T, D, N]):
         for part, parameters in taken.items():
             given = getattr(settings, part) or {}
             for name in path_names(parameters):
-                file = _file_of(str(given[name])) if given.get(name) and name != "root" else None
+                file = _file_of(str(given[name])) if given.get(name) and name not in DATA else None
                 if file is not None:
                     found.setdefault(part, {})[name] = content_digest(file)[:16]
         return found

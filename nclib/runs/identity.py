@@ -24,6 +24,7 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import os
 import sys
 import sysconfig
 import types
@@ -41,6 +42,9 @@ from nclib.common.files import digest
 FREE = frozenset({"out", "device", "threads"})
 """Settings that do not name a run: where its files lie and what computes it."""
 
+DATA = ("root", "pairs", "images", "image_emb")
+"""Options of data sets that are places of files, all of which the checksum of the data covers."""
+
 BESIDE = ("nclib.runs.identity", "nclib.runs.machine", "nclib.runs.record")  # they look on
 GROUPS = (list, tuple, Mapping, set, frozenset)
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -51,7 +55,7 @@ HEAP_TYPE = 1 << 9  # flag of classes that a class statement makes
 def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that name a run.
 
-    Left out are :data:`FREE`, the place of the data (``root``; a record holds their checksum), and the places
+    Left out are :data:`FREE`, the places of the data (:data:`DATA`; a record holds their checksum), and those
     of files whose digests are among the settings: these stand in their place.
 
     Examples
@@ -64,7 +68,7 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
     for part, found in settings.get("files_sha256", {}).items():
         named[part] = {**named[part], **{name: f"sha256 {sha256}" for name, sha256 in found.items()}}
     if isinstance(named.get("data_options"), Mapping):
-        named["data_options"] = {k: v for k, v in named["data_options"].items() if k != "root"}
+        named["data_options"] = {k: v for k, v in named["data_options"].items() if k not in DATA}
     return named
 
 
@@ -74,7 +78,7 @@ def places(settings: Mapping[str, Any]) -> dict[str, Any]:
     Names of networks in the hub's cache are none.
     """
     files = {part: tuple(found) for part, found in settings.get("files_sha256", {}).items()}
-    files["data_options"] = ("root", *files.get("data_options", ()))
+    files["data_options"] = (*DATA, *files.get("data_options", ()))
     found = {}
     for part, names in files.items():
         options = settings.get(part) or {}
@@ -84,7 +88,9 @@ def places(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_place(value: Any) -> bool:
-    return bool(value) and (Path(value).is_absolute() or Path(value).expanduser().exists())
+    if not value or not isinstance(value, (str, os.PathLike)):
+        return False
+    return Path(value).is_absolute() or Path(value).expanduser().exists()
 
 
 def published(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +99,8 @@ def published(settings: Mapping[str, Any]) -> dict[str, Any]:
     for part, found in places(settings).items():
         if isinstance(found, Mapping):
             kept = {k: Path(v).name if k in found else v for k, v in settings[part].items()}
-            result[part] = {k: v for k, v in kept.items() if (part, k) != ("data_options", "root")}
+            hidden = set(DATA) & found.keys() if part == "data_options" else ()
+            result[part] = {k: v for k, v in kept.items() if k not in hidden}
         else:
             result[part] = Path(found).name
     return result

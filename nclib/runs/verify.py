@@ -13,6 +13,7 @@ from typing import Any
 
 from nclib.common.options import signature
 from nclib.data.registry import datasets
+from nclib.runs.identity import DATA
 from nclib.runs.record import Record, read
 
 COMPARED = ("data", "noise", "metrics", "curves", "diagnostics", "best_epoch")
@@ -101,8 +102,8 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     experiment = experiment_of(record.settings["method"])
     settings: Any = experiment.read(record.settings)
     run = replace(settings.run, out=str(out), threads=record.environment.get("threads", 0))
-    on_files = "root" in signature(datasets[run.dataset].factory)
-    data = {**settings.data_options, **({"root": root} if root and on_files else {})}
+    place = next((name for name in DATA if name in signature(datasets[run.dataset].factory)), None)
+    data = {**settings.data_options, **({place: root} if root and place else {})}
     settings = replace(settings, run=run, data_options=data)
     experiment.check_settings(settings)
     return experiment.run(settings, progress=False)

@@ -137,7 +137,7 @@ def test_features_are_the_cells_on_their_axes(photographs):
     prepare("own", images=folder, captions=table, out=out)
     names = (out / "train_ids.txt").read_text().split()
     maps = Colours().extract_features(
-        torch.stack([torch.from_numpy(pictures._pixels(folder / n)) for n in names])
+        torch.stack([torch.from_numpy(pictures.prepared(pictures.open_in(folder)(n))) for n in names])
     )
     cells = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(2).transpose(1, 2).numpy()
     cells = cells.astype(np.float16).astype(np.float64)
@@ -155,9 +155,9 @@ def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
 
     seen: list[int] = []
     names = [f"{i % 30:02d}.png" for i in range(n)]
-    cells = pictures._Cells(photographs[0], names, Counting(), "cpu").read(0, n)
+    cells = pictures._Cells(pictures.open_in(photographs[0]), names, Counting(), "cpu", "").read(0, n)
     assert seen == sizes
-    one = pictures._Cells(photographs[0], names[-1:], Colours(), "cpu").read(0, 1)
+    one = pictures._Cells(pictures.open_in(photographs[0]), names[-1:], Colours(), "cpu", "").read(0, 1)
     assert cells.shape == (n, 16, 1280)
     np.testing.assert_array_equal(cells[-1], one[0])
 

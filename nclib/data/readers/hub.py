@@ -23,7 +23,7 @@ from nclib.data.readers.listing import (
     known_columns,
     rows_of,
 )
-from nclib.data.readers.pictures import Files, UnreadableError, open_picture
+from nclib.data.readers.pictures import MISSING, Files, UnreadableError, open_picture
 from nclib.data.readers.tables import BLOCK, TABLES, columns_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class _Cells:
         if isinstance(value, (bytes, str)):
             return open_picture(io.BytesIO(value) if isinstance(value, bytes) else Path(value))
         if not hasattr(value, "convert"):
-            raise UnreadableError("the picture is missing")
+            raise UnreadableError(MISSING)
         result: Image = value.convert("RGB")
         return result
 

@@ -146,19 +146,22 @@ class Rows:
                 found.setdefault(row, "the caption is empty")
             elif not name:
                 found.setdefault(row, "no picture is named")
-        codes, unique = pd.factorize(np.array(names, object))
+        album = None if self.pictures is None else album
+        # "a.jpg" and "./a.jpg" are one picture.
+        shown = names if album is None else [album.show(name) for name in names]
+        codes, unique = pd.factorize(np.array(shown, object))
         images, image_of = self.images, codes.astype(np.int64)
-        if images is not None and len(unique) < len(images):
-            images = images[np.unique(image_of, return_index=True)[1]]
-        named = album is not None and self.pictures is not None
+        first = np.unique(image_of, return_index=True)[1]
+        if images is not None and len(first) < len(images):
+            images = images[first]
         return Listing(
             unique_ids(self.ids, names),
             image_of,
             lines,
-            [album.show(name) for name in unique] if album is not None and named else None,
+            None if self.pictures is None else unique.tolist(),
             None if self.splits is None else [text_of(split) for split in self.splits],
             found,
-            (lambda row: album.open(unique[row])) if album is not None and named else None,
+            None if album is None else lambda row: album.open(names[first[row]]),
             images,
             self.captions,
             origin,

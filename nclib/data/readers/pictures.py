@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+MISSING = "the picture is missing"
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
@@ -34,7 +35,7 @@ def open_picture(file: Path | io.BytesIO) -> Image:
     from PIL import Image, UnidentifiedImageError
 
     if isinstance(file, Path) and not file.is_file():
-        raise UnreadableError("the picture is missing")
+        raise UnreadableError(MISSING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)

@@ -1,0 +1,192 @@
+"""Pairs of one's own as data for training, read as ``nclib audit`` reads them.
+
+Features are made once and kept in the cache, in the layout of the data set ``region_files``.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nclib.common.files import cache_folder, digest
+from nclib.data.captions_table import group
+from nclib.data.dataset import Dataset
+from nclib.data.flickr8k import read_manifest
+from nclib.data.region_features import MAX_WORDS, PathLike, region_files
+from nclib.data.registry import check_count, register
+
+if TYPE_CHECKING:
+    from nclib.data.readers import Listing
+
+EMBEDDED = "embeddings as they are, 1"
+
+
+@register("own", summary="pairs of your own: a table, a folder, tars, embeddings; needs pairs=")
+def own(
+    *,
+    pairs: PathLike,
+    images: PathLike | None = None,
+    image_emb: PathLike | None = None,
+    captions_per_image: int | None = None,
+    seed: int = 0,
+    max_words: int = MAX_WORDS,
+) -> Dataset:
+    """Load pairs of one's own; parameters, result and errors as for :func:`from_pairs`.
+
+    Parameters
+    ----------
+    pairs : path
+        The ``source``, or the name of a data set in the cache of the library ``datasets``.
+    """
+    return from_pairs(
+        pairs,
+        images=images,
+        image_emb=image_emb,
+        captions_per_image=captions_per_image,
+        seed=seed,
+        max_words=max_words,
+    )
+
+
+def from_pairs(
+    source: Any,
+    *,
+    images: PathLike | None = None,
+    image_emb: Any = None,
+    captions_per_image: int | None = None,
+    seed: int = 0,
+    max_words: int = MAX_WORDS,
+) -> Dataset:
+    """Make a data set of pairs: a table, a folder, tars, embeddings, a DataFrame or a ``datasets`` object.
+
+    Embeddings of the pictures are their features, one region each. Without them the pictures go through the
+    network of the extra ``pictures``, as ``nclib data prepare`` does it: 16 regions of up to 256 numbers.
+    Embeddings of captions are not used, the models read the words. Runs draw no wrong pairs unless asked.
+
+    Parameters
+    ----------
+    source : path or object
+        As for :func:`nclib.data.readers.list_pairs`.
+    images : path, optional
+        Folder of the pictures that a table names; by default the table's own.
+    image_emb : path or ndarray, optional
+        ``.npy`` of features with a row per picture, in order of first mention, or per pair.
+    captions_per_image : int, optional
+        Captions taken of each picture; pictures with fewer are left out. By default the smallest number that
+        a picture has.
+    seed : int
+        Of the splits, where no column ``split`` names them: a tenth of the pictures each, at most 1,000, for
+        validation and test. All captions of a picture are in one split.
+    max_words : int
+        Longer captions are cut to their first words, with a warning. At least 1.
+
+    Returns
+    -------
+    Dataset
+        A warning counts the pairs that cannot be used, and tells the most frequent reason.
+
+    Raises
+    ------
+    ValueError, OSError
+        As :func:`nclib.data.readers.list_pairs`; also when there are no captions.
+    ConvertError
+        When a split has no pictures, or a picture is in two splits.
+    ImportError
+        When pictures must be read without the extra ``pictures``.
+    """
+    from filelock import FileLock
+
+    from nclib.data.readers import list_pairs
+
+    check_count("seed", seed, low=0)
+    check_count("max_words", max_words, low=1)
+    if captions_per_image is not None:
+        check_count("captions_per_image", captions_per_image, low=1)
+    listing = list_pairs(source, folder=images, image_emb=image_emb, every_split=True)
+    if listing.texts is None:
+        raise ValueError("there are no captions to train on, only embeddings; give a table or an array texts")
+    recipe: list[Any] = [json.dumps([listing.texts, listing.splits, seed, captions_per_image])]
+    recipe += [np.asarray(listing.image_of), json.dumps(listing.problems), listing.stamp()]
+    if listing.images is not None:
+        recipe.append(np.asarray(listing.images))
+    folder = cache_folder() / "own" / digest(recipe)[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if read_manifest(folder) is None:
+            _make(folder, listing, captions_per_image, seed)
+    if note := (read_manifest(folder) or {})["note"]:
+        warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
+    return replace(region_files(root=folder, max_words=max_words), name="own")
+
+
+def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
+    """Write features, captions and manifest of a listing."""
+    from nclib.data import pictures
+
+    names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
+    row_of = {name: row for row, name in enumerate(names)}
+    assert listing.texts is not None  # as from_pairs has checked
+    splits = listing.splits or [""] * len(listing.ids)
+    every = enumerate(zip(listing.image_of.tolist(), listing.texts, splits, strict=True), 1)
+    table = group(
+        (f"pair {number}", names[picture], text, split)
+        for number, (picture, text, split) in every
+        if number - 1 not in listing.problems
+    )
+    if listing.images is not None:
+        sources = listing.images
+        bad = np.flatnonzero(~np.isfinite(sources).all(1)).tolist()
+        reasons = {names[row]: "the embedding is NaN or infinite" for row in bad}
+        plan = pictures.plan_own(table, reasons, each=each, seed=seed)
+        rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
+        made: dict[str, Any] = {split: _Embedded(sources, found) for split, found in rows.items()}
+    else:
+        opener = listing.open
+        if opener is None:
+            raise ValueError("there are neither pictures nor embeddings of them to train on")
+        network = pictures.load_network("cpu")
+
+        def open_name(name: str) -> Any:
+            return opener(row_of[name])
+
+        reasons = pictures.unreadable(open_name, table.captions)
+        plan = pictures.plan_own(table, reasons, each=each, seed=seed)
+        made = pictures.on_axes(folder, plan, open_name, listing.stamp(), network)
+    said = [listing.problems.get(row) or reasons.get(names[of]) for row, of in enumerate(listing.image_of)]
+    note, counts = "", Counter(filter(None, said))
+    if counts:
+        (reason, n), *_ = counts.most_common(1)
+        note = (
+            f"{counts.total():,} of {len(said):,} pairs are left out; most frequent reason ({n:,}): {reason}"
+        )
+    manifest = {
+        "name": "own",
+        "recipe": pictures.RECIPE if listing.images is None else EMBEDDED,
+        "captions_per_image": plan.each,
+        "pictures": {split: len(found) for split, found in plan.pictures.items()},
+        "note": note,
+        **plan.notes,
+    }
+    pictures.write_splits(folder, plan, made, manifest, pictures.OWN_WORDS)
+
+
+class _Embedded:
+    """Rows of embeddings as features of one region, float32 (pictures, 1, D)."""
+
+    dtype = np.float32
+
+    def __init__(self, images: np.ndarray, rows: np.ndarray) -> None:
+        self.images, self.rows = images, rows
+        self.shape = (len(rows), 1, images.shape[1])
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        return np.asarray(self.images[self.rows[first:last]], np.float32)[:, None]
+
+    def stamp(self) -> str:
+        return EMBEDDED  # the folder is named after their content
