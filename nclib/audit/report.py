@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nclib.audit import charts
+from nclib.audit.show import weakness
 from nclib.common.files import digest, write_atomically
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class _Page:
     # -- head ------------------------------------------------------------------------------------------------
 
     def _headline(self) -> str:
-        share, left_out = self.audit.share, len(self.pairs.problems)
+        share, left_out, weak = self.audit.share, len(self.pairs.problems), weakness(self.audit)
         found = "The share of wrong pairs is unknown"
         if self.stated:
             found = f"About {_percent(share.value)} of the pairs are wrong"
@@ -167,6 +168,7 @@ class _Page:
             "with it: your marks correct the probabilities. Then choose a threshold by what it costs, and "
             "train on the pairs that are kept.</p>\n"
             f'<p class="note"><strong>Assumption.</strong> {escape(self.audit.assumption)}</p>'
+            + (f'<p class="note"><strong>Weak score.</strong> {escape(weak)}</p>' if weak else "")
         )
 
     # -- charts ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ SUSPECTS = 200  # pairs on the page
 ASKED = 60
 PRINTED = 5
 WIDTH = 60  # characters of a caption in the terminal
+WEAK = 0.8  # area under the ROC curve, below which probabilities need a warning
 SIDE = 512  # pixels of a picture taken out of a tar or a data set
 
 
@@ -25,16 +26,28 @@ def summary(audit: Audit) -> str:
     if pairs.problems:
         (reason, n), *_ = Counter(pairs.problems.values()).most_common(1)
         lines.append(f"{len(pairs.problems):,} could not be judged; most frequent reason ({n:,}): {reason}")
-    lines += [
-        f"about {share.value:.1%} are wrong ({share.low:.1%} to {share.high:.1%}) by the score {audit.score}",
-        audit.assumption,
-        "",
-        "the most suspicious pairs:",
-    ]
+    if np.isfinite(share.value):
+        interval = f"{share.low:.1%} to {share.high:.1%}"
+        lines.append(f"about {share.value:.1%} are wrong ({interval}) by the score {audit.score}")
+    lines += filter(None, (audit.assumption, weakness(audit)))
     first = audit.table[audit.table["p_wrong"].notna()].sort_values("rank").head(PRINTED)
+    if len(first):
+        lines += ["", "the most suspicious pairs:"]
     for row in first.itertuples():
         lines.append(f"  P(wrong) {row.p_wrong:.2f}  {_plain(row.id)}  {_plain(row.caption)}")
     return "\n".join(lines)
+
+
+def weakness(audit: Audit) -> str:
+    """Return a warning where the score hardly tells given from exchanged pairs; empty where it does."""
+    area = audit.settings["auroc_on_exchanged"].get(audit.score)
+    if area is None or area >= WEAK or not np.isfinite(audit.share.value):
+        return ""
+    return (
+        "The score hardly tells the given pairs from captions exchanged at random: the area under its ROC "
+        f"curve is {area:.2f}, where 1 is perfect and 0.5 is chance. Either most pairs are wrong, or the "
+        "embeddings do not fit these data: check some pairs by eye, and try a pretrained model (--model)."
+    )
 
 
 def _plain(text: object) -> str:

@@ -17,9 +17,9 @@ Array = NDArray[Any]
 
 
 def open_array(value: Any, name: str) -> Array:
-    """Return an array, memory-mapped where ``value`` is the path of a ``.npy`` file."""
+    """Return embeddings (rows, D), memory-mapped where ``value`` is the path of a ``.npy`` file."""
     if not isinstance(value, (str, PathLike)):
-        return np.asarray(value)
+        return _numbers(np.asarray(value), name)
     path = Path(value).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"{name}: there is no file {path}")
@@ -29,7 +29,13 @@ def open_array(value: Any, name: str) -> Array:
         raise ValueError(f"{name}: {path} is not a readable .npy file ({error})") from error
     if not isinstance(found, np.ndarray):
         raise ValueError(f"{name}: {path} is not a readable .npy file (it holds several arrays)")
-    return found
+    return _numbers(found, f"{name}: {path}")
+
+
+def _numbers(array: Array, name: str) -> Array:
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must hold numbers, (rows, D), got {array.dtype} {array.shape}")
+    return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 
 def open_arrays(path: Path) -> dict[str, Array]:
@@ -80,7 +86,7 @@ def read_arrays(source: Path, hints: Hints) -> Listing:
             raise ValueError(
                 f"{source} holds {', '.join(more) or 'nothing'}; two arrays must be called {known}"
             )
-        images, captions = both
+        images, captions = (_numbers(array, f"{source}: embeddings") for array in both)
     m = len(captions)
     if "image_of" not in more and len(images) != m:
         raise ValueError(
