@@ -89,6 +89,20 @@ def test_pictures_in_a_tar_are_shown_and_nothing_else_is_unpacked(material):
     assert "data:image/" in (material / "report" / "report.html").read_text("utf8")
 
 
+def test_scores_that_tell_nothing_are_called_weak(material, capsys):
+    rng = np.random.default_rng(1)
+    np.save(material / "t.npy", rng.normal(size=(N, 16)).astype(np.float32))
+    assert main(arguments(material)) == 0
+    assert "hardly tells the given pairs from captions exchanged" in capsys.readouterr().out
+    assert "Weak score." in (material / "report" / "report.html").read_text("utf8")
+    np.savez(material / "one.npz", images=np.eye(1, 4), captions=np.eye(1, 4))
+    assert main(["audit", str(material / "one.npz"), "--out", str(material / "report")]) == 0
+    said = capsys.readouterr().out
+    assert "No probabilities: too few pairs" in said
+    assert "nan" not in said
+    assert "Weak score." not in (material / "report" / "report.html").read_text("utf8")
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -57,6 +57,8 @@ def test_a_table_names_pictures_beside_it(tmp_path):
     assert found.ids == ["a.png#0", "sub/b.png", "a.png#1"]
     assert found.texts == ["red", "green", "a red one"]
     assert found.image_of.tolist() == [0, 1, 0]
+    again = write_table(tmp_path / "t.csv", ["a.png,red", "./sub/../a.png,one picture", "sub/b.png,two"])
+    assert list_pairs(again).image_of.tolist() == [0, 0, 1]
     assert found.pictures == [str(tmp_path / "a.png"), str(tmp_path / "sub/b.png")]
     assert found.open(1).getpixel((0, 0)) == (0, 255, 0)
     assert found.problems == {}
@@ -285,6 +287,14 @@ def test_bad_arrays(tmp_path):
             list_pairs(tmp_path / name, text_emb=None)
 
 
+@pytest.mark.parametrize("array", [np.float32(3), np.ones(3), np.array([["a"], ["b"], ["c"]])])
+def test_arrays_that_are_no_rows_of_numbers(tmp_path, array):
+    table = write_table(tmp_path / "t.csv", ["a.png,one", "b.png,two", "c.png,three"])
+    np.save(tmp_path / "i.npy", array)
+    with pytest.raises(ValueError, match=r"i\.npy must hold numbers, \(rows, D\), got"):
+        list_pairs(table, image_emb=tmp_path / "i.npy")
+
+
 def test_embeddings_beside_a_table(tmp_path):
     table = write_table(tmp_path / "t.csv", ["a.png,one", "b.png,two", "a.png,three"])
     per_pair = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
@@ -379,6 +389,33 @@ def test_embeddings_in_parquet(tmp_path):
     pairs = read_pairs(path)
     assert pairs.images.tolist() == [[1, 0], [0, 1]]
     assert pairs.problems == {1: "caption embedding is NaN"}
+
+
+def test_parquet_is_read_in_blocks(tmp_path, monkeypatch):
+    import pyarrow
+
+    monkeypatch.setattr("nclib.data.readers.tables.BLOCK", 3)
+    x = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+    lists = [None, None, None, *x[3:].tolist()]  # nothing in the first block tells the width
+    kinds = pyarrow.list_(pyarrow.float32(), 4), pyarrow.large_list(pyarrow.float16())
+    for kind in kinds:
+        path = parquet(
+            tmp_path / "t.parquet",
+            image=[f"{i}.png" for i in range(10)],
+            caption=[f"number {i}" for i in range(10)],
+            img_emb=pyarrow.array(lists, kind),
+            text_emb=[json.dumps(row) for row in x.tolist()],
+        )
+        found = list_pairs(path)
+        assert np.isnan(found.images[:3]).all()
+        assert np.allclose(found.images[3:], x[3:], atol=2e-3)
+        assert np.allclose(found.captions, x)
+    lists[8] = [1.0]
+    path = parquet(
+        tmp_path / "t.parquet", image=["a"] * 10, caption=["b"] * 10, img_emb=lists, text_emb=lists
+    )
+    with pytest.raises(ValueError, match=r"column img_emb, row 9: 1 numbers, the first row has 4"):
+        list_pairs(path)
 
 
 def test_damaged_parquet(tmp_path):

@@ -214,7 +214,7 @@ def own():
 
 def test_one_catalogue_knows_the_task_of_every_name():
     pairs, categories = available("pairs"), available("categories")
-    assert {"emoji", "planted", "f8k", "f30k", "coco", "cc152k", "region_files"} == set(pairs)
+    assert {"emoji", "planted", "f8k", "f30k", "coco", "cc152k", "region_files", "own"} == set(pairs)
     assert {"emoji_category", "planted_category", "wikipedia", "category_file"} < set(categories)
     assert dict(available()) == {**pairs, **categories}
     assert not set(pairs) & set(categories)
@@ -235,16 +235,16 @@ def test_a_run_refuses_data_of_the_other_task():
 
 
 def test_own_data_are_registered_for_a_task(own):
-    @register("own", summary="two views", task="categories")
+    @register("mine", summary="two views", task="categories")
     def own_data(*, n_train: int = 5):
         return load("planted_category", n_train=n_train)
 
-    assert len(load("own", n_train=3).train) == 3
-    assert "own" in available("categories")
-    register("own", summary="again", task="categories")(own_data)  # the same function replaces itself
-    assert available("categories")["own"] == "again"
+    assert len(load("mine", n_train=3).train) == 3
+    assert "mine" in available("categories")
+    register("mine", summary="again", task="categories")(own_data)  # the same function replaces itself
+    assert available("categories")["mine"] == "again"
     with pytest.raises(ValueError, match="registered twice"):
-        register("own", summary="")(lambda: own_data())
+        register("mine", summary="")(lambda: own_data())
     with pytest.raises(ValueError, match="registered twice"):
         register("emoji", summary="", task="categories")(own_data)
     assert datasets.task("emoji") == "pairs"
@@ -252,13 +252,13 @@ def test_own_data_are_registered_for_a_task(own):
 
 def test_mistakes_in_a_registration_are_told(own):
     with pytest.raises(ValueError, match="task must be one of"):
-        register("own", summary="", task="labels")
+        register("mine", summary="", task="labels")
     with pytest.raises(TypeError, match=r"every option needs a name"):
-        register("own", summary="")(lambda **options: None)
-    assert "own" not in available()
-    register("own", summary="")(lambda: load("planted_category"))
+        register("mine", summary="")(lambda **options: None)
+    assert "mine" not in available()
+    register("mine", summary="")(lambda: load("planted_category"))
     with pytest.raises(TypeError, match="task='pairs' and must return a Dataset, got CategoryData"):
-        load("own")
+        load("mine")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ class Listing:
     pictures : list of str, (N,), optional
         Path, URL or another name of each picture.
     splits : list of str, (M,), optional
-        Split of each pair, in the words of the source.
+        Split of each pair, as the source calls it.
     problems : dict of int to str
         Reason by row of a pair that cannot be used.
     open : callable, int -> Image, optional

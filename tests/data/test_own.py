@@ -1,0 +1,188 @@
+"""Pairs of one's own as data for training: every door, splits, what is left out, and the run's identity."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import nclib
+from nclib.data import from_pairs, load, pictures
+from nclib.data.pictures import prepare
+from nclib.data.row_writer import ConvertError
+
+N = 40
+
+
+@pytest.fixture
+def arrays(tmp_path):
+    """Forty pictures as embeddings with two captions each, in a mixed order, in one file."""
+    rng = np.random.default_rng(0)
+    of = rng.permutation(np.repeat(np.arange(N), 2))
+    x = rng.normal(size=(N, 8)).astype(np.float32)
+    texts = np.array([f"picture number {i} is shown here" for i in of])
+    path = tmp_path / "pairs.npz"
+    np.savez(path, images=x, captions=x[of], image_of=of, texts=texts)
+    return path, x
+
+
+def number(text):
+    return int(text.split()[2])
+
+
+def test_captions_stay_with_their_picture_and_in_one_split(arrays):
+    path, x = arrays
+    data = load("own", pairs=path)
+    assert repr(data).startswith("Dataset('own': train 32x2, val 4x2, test 4x2 captions; 1 regions of 8;")
+    seen = []
+    for split in data.splits.values():
+        of = [number(split.captions.text(i)) for i in range(split.n_captions)]
+        assert of[::2] == of[1::2]
+        np.testing.assert_array_equal(split.features(np.arange(split.n_images))[:, 0], x[of[::2]])
+        seen += of[::2]
+    assert sorted(seen) == list(range(N))
+    assert load("own", pairs=path, seed=1).checksum != data.checksum == load("own", pairs=path).checksum
+    assert data.details["pairs_as_found"]
+
+
+def test_the_column_split_decides(tmp_path):
+    rng = np.random.default_rng(0)
+    words = ["train", "Val", "test"]
+    frame = pd.DataFrame(
+        {
+            "image": [f"{i // 2}.png" for i in range(18)],
+            "caption": [f"picture number {i // 2} again" for i in range(18)],
+            "split": [words[i // 2 % 3] for i in range(18)],
+        }
+    )
+    x = rng.normal(size=(9, 4)).astype(np.float32)
+    data = from_pairs(frame, image_emb=x)
+    for k, split in enumerate(data.splits.values()):
+        assert {number(t) % 3 for t in split.captions.texts} == {k}
+    for row, word, message in [
+        (0, "test", "pair 2: 0.png is in two splits, test and train"),
+        (0, "trian", "pair 1: split 'trian' is not one of"),
+        (slice(0, 2), "", r"pair 1: 0\.png has no split"),
+        (frame["split"] == "Val", "train", "no pictures for dev"),
+    ]:
+        wrong = frame.copy()
+        wrong.loc[row if not isinstance(row, slice) else [0, 1], "split"] = word
+        with pytest.raises(ConvertError, match=message):
+            from_pairs(wrong, image_emb=x)
+
+
+def test_every_split_of_a_data_set_object():
+    class Table:
+        def __init__(self, first, n):
+            rows = range(first, first + n)
+            self.columns = {
+                "image": [f"{i}.png" for i in rows],
+                "caption": [[f"picture number {i} here"] for i in rows],
+            }
+            self.column_names = list(self.columns)
+
+        def __len__(self):
+            return len(self.columns["image"])
+
+        def __getitem__(self, key):
+            if isinstance(key, str):
+                return self.columns[key]
+            return {name: values[key] for name, values in self.columns.items()}
+
+    class Splits(dict):
+        column_names = {}  # noqa: RUF012
+
+    parts = Splits(train=Table(0, 6), validation=Table(6, 3), test=Table(9, 2))
+    data = from_pairs(parts, image_emb=np.eye(11, dtype=np.float32))
+    assert [split.n_images for split in data.splits.values()] == [6, 3, 2]
+    assert number(data.val.captions.text(0)) == 6
+
+
+def test_pictures_go_through_the_network(tmp_path, monkeypatch):
+    from test_pictures import Colours
+
+    monkeypatch.setattr(pictures, "load_network", lambda device: Colours())
+    monkeypatch.setattr(pictures, "AXES", 8)
+    rng, rows = np.random.default_rng(0), ["image,caption"]
+    from PIL import Image
+
+    for i in range(24):
+        Image.fromarray(rng.integers(0, 255, (30, 20, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+        rows += [f"{i}.png,picture number {i}", f"./{i}.png,picture number {i} again"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    data = load("own", pairs=str(tmp_path / "t.csv"), seed=3)
+    folder = prepare(
+        "own", images=tmp_path, captions=same_names(tmp_path), out=tmp_path.parent / "out", seed=3
+    )
+    assert data.checksum == load("region_files", root=folder).checksum
+    (tmp_path / "3.png").write_bytes(b"no picture")
+    (tmp_path / "4.png").unlink()
+    (tmp_path / "t.csv").write_text("\n".join([*rows, "7.png,"]))
+    for _ in range(2):  # made, and then found in the cache
+        with pytest.warns(UserWarning, match=r"5 of 49 pairs are left out; .* \(2\): the (file|picture)"):
+            again = load("own", pairs=tmp_path / "t.csv")
+    assert sum(split.n_images for split in again.splits.values()) == 22
+
+
+def same_names(folder):
+    path = folder.parent / "same.csv"
+    path.write_text((folder / "t.csv").read_text().replace("./", ""))
+    return path
+
+
+def test_pictures_with_fewer_captions_may_be_left_out(tmp_path):
+    frame = pd.DataFrame({"image": [f"{i % 20}" for i in range(50)], "caption": "a picture of something"})
+    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert from_pairs(frame, image_emb=x).train.captions_per_image == 2
+    three = from_pairs(frame, image_emb=x, captions_per_image=3)
+    assert sum(split.n_captions for split in three.splits.values()) == 30
+    with pytest.raises(ConvertError, match="no pictures for"):
+        from_pairs(frame.assign(split="train"), image_emb=x)
+    with pytest.raises(ConvertError, match="few to draw splits"):
+        from_pairs(frame, image_emb=x, captions_per_image=4)
+
+
+def test_what_cannot_be_trained_on_is_said(tmp_path):
+    np.savez(tmp_path / "e.npz", images=np.eye(30), captions=np.eye(30))
+    with pytest.raises(ValueError, match="no captions to train on"):
+        load("own", pairs=tmp_path / "e.npz")
+    with pytest.raises(ValueError, match="'own' needs pairs, for example"):
+        nclib.resolve("plain", dataset="own")
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder nowhere\.csv"):
+        nclib.run("plain", dataset="own", data_options={"pairs": "nowhere.csv"}, out=str(tmp_path / "r"))
+    assert not (tmp_path / "r").exists()
+
+
+def test_embeddings_that_are_not_numbers_are_left_out(arrays, tmp_path):
+    path, x = arrays
+    whole = dict(np.load(path))
+    whole["images"] = np.where(np.arange(N)[:, None] == 7, np.nan, x)
+    np.savez(tmp_path / "nan.npz", **whole)
+    with pytest.warns(UserWarning, match="2 of 80 pairs are left out; .* the embedding is NaN"):
+        data = load("own", pairs=tmp_path / "nan.npz")
+    assert sum(split.n_images for split in data.splits.values()) == N - 1
+
+
+@pytest.mark.slow
+def test_a_run_is_named_by_content_and_made_again(arrays, tmp_path, monkeypatch):
+    from nclib.runs.verify import make_again
+
+    path, _ = arrays
+    short = {"model": "vse", "epochs": 1, "warmup_epochs": 0, "batch_size": 8, "progress": False}
+    out = str(tmp_path / "runs")
+    first = nclib.run("plain", dataset="own", data_options={"pairs": str(path)}, out=out, **short)
+    moved = tmp_path / "elsewhere" / "other.npz"
+    moved.parent.mkdir()
+    shutil.copy(path, moved)
+    monkeypatch.chdir(moved.parent)
+    second = nclib.run("plain", dataset="own", data_options={"pairs": "other.npz"}, out=out, **short)
+    assert first.name == second.name
+    text = (Path(first.folder) / "record.json").read_text()
+    assert str(tmp_path / "pairs") not in text
+    record = json.loads(text)
+    assert record["settings"]["mrate"] == 0
+    assert record["noise"]["moved"] == 0
+    again = make_again(nclib.Record.load(Path(first.folder) / "record.json"), tmp_path / "again", str(moved))
+    assert again.metrics["test"] == first.metrics["test"]
