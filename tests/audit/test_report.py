@@ -64,7 +64,7 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
             problems=dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}"),
         ),
         table=table, score="cosine", seed=3,
-        settings={"score": "auto", "path": HOSTILE[1], "parts": {"rank": 0.91234567}},
+        settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
         patterns=list(patterns), labels={},
