@@ -94,6 +94,8 @@ def test_the_path_of_an_accelerator(bench, monkeypatch, several, k):
     got = mean_average_precision(torch.from_numpy(q), torch.from_numpy(g), ql, gl, k, empty=empty, chunk=7)
     assert asked
     assert got == pytest.approx(expected, abs=1e-12)
+    near = torch.tensor([[1.0, 1e-4], [1.0, 0.0]], dtype=torch.float64)  # cosines 5e-9 apart
+    assert mean_average_precision(near[1:], near, [0], [1, 0]) == 1
     monkeypatch.setattr(category, "_kind", lambda device: torch.float32)  # an accelerator without float64
     assert mean_average_precision(q, g, ql, gl, k, empty=empty) == pytest.approx(expected, abs=1e-4)
 

@@ -112,6 +112,41 @@ def test_triplet_numbers():
     close(losses.triplet(S4).sum(), 0.65, 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("exponential", [0, 0.0172951, 0.0480506, 0.102743, 0.2]),
+        ("linear", [0, 0.05, 0.1, 0.15, 0.2]),
+        ("sine", [0, 0.0292893, 0.1, 0.170711, 0.2]),
+    ],
+)
+def test_soft_margins(kind, expected):
+    y = torch.linspace(0, 1, 5, dtype=torch.float64)
+    close(losses.soft_margins(y, kind=kind), expected, 1e-5, 1e-12)
+    close(losses.soft_margins(y, 0.6, kind=kind)[-1], 0.6)
+    close(losses.soft_margins(y, 0.2, 4.0)[2], 0.2 * (2 - 1) / 3)
+
+
+@pytest.mark.parametrize(("margin_of", "ignored"), [("pair", False), ("pair", True), ("released", False)])
+@settings(max_examples=30, deadline=None)
+@given(batch=batches())
+def test_soft_margin_triplet_is_the_nested_loop(margin_of, ignored, batch):
+    S, plan = batch
+    n, ignore = len(S), plan > 0.2 / len(S)
+    margins = 0.3 * S.flip(0).diagonal()
+    expected = []
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        texts = [j for j in others if not (ignored and ignore[i, j])]
+        images = [j for j in others if not (ignored and ignore[j, i])]
+        of = (lambda j: j) if margin_of == "released" else (lambda _, i=i: i)
+        expected.append(
+            max([0.0, *(float(margins[of(j)] + S[i, j] - S[i, i]) for j in texts)])
+            + max([0.0, *(float(margins[i] + S[j, i] - S[i, i]) for j in images)])
+        )
+    close(losses.SOFT_TRIPLET[margin_of](S, margins, *([ignore] if ignored else [])), expected, 1e-9, 1e-12)
+
+
 def test_rematch_number():
     close(losses.rematch_sym_kl(S4, PLAN4, TAU).mean(), 16.266094, 1e-7)
 
@@ -261,6 +296,9 @@ def test_unknown_name_suggests():
         (lambda: losses.info_nce(S4, math.inf), ValueError, "tau"),
         (lambda: losses.reverse_cross_entropy(S4, TAU, 0.0), ValueError, "eps"),
         (lambda: losses.generalised_cross_entropy(S4, TAU, 1.5), ValueError, "q must"),
+        (lambda: losses.generalised_cross_entropy(S4, TAU, 0.0), ValueError, "q must"),
+        (lambda: losses.soft_margins(S4[0], base=1.0), ValueError, "base must be above 1"),
+        (lambda: losses.soft_margin_triplet(S4, S4[0, :2]), ValueError, "margins must be"),
         (lambda: losses.rematch_kl(S4, PLAN4[:3], TAU), ValueError, "plan must have the shape"),
         (lambda: losses.rematch_kl(S4, PLAN4.numpy(), TAU), TypeError, "plan"),
         (lambda: losses.rematch_kl(S4, PLAN4, TAU, 0.0), ValueError, "floor"),

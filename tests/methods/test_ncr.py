@@ -44,23 +44,10 @@ def test_without_soft_margin_every_pair_has_the_full_one():
     assert losses.soft_margin_triplet(S, margins).sum().item() == pytest.approx(0.65)
 
 
-@pytest.mark.parametrize(
-    ("kind", "margins"),
-    [
-        ("exponential", [0, 0.0172951, 0.0480506, 0.102743, 0.2]),
-        ("linear", [0, 0.05, 0.1, 0.15, 0.2]),
-        ("sine", [0, 0.0292893, 0.1, 0.170711, 0.2]),
-    ],
-)
-def test_worked_margins(kind, margins):
-    y = torch.linspace(0, 1, 5, dtype=torch.float64)
-    found = methods.build("ncr", soft_margin=kind)._margins(y)
-    assert found.tolist() == pytest.approx(margins, rel=1e-5, abs=1e-12)
-
-
-def test_base_is_an_option():
-    y = torch.tensor([0.5], dtype=torch.float64)
-    assert methods.build("ncr", m=4.0)._margins(y).item() == pytest.approx(0.2 * (2 - 1) / 3)
+@pytest.mark.parametrize("kind", losses.SOFT_MARGIN)
+def test_form_base_and_size_of_the_margins_are_options(kind):
+    found = methods.build("ncr", soft_margin=kind, m=4.0, margin=0.3)._margins(LABEL)
+    assert torch.equal(found, losses.soft_margins(LABEL, 0.3, 4.0, kind))
 
 
 # ---------------------------------------------------------------------------------------------- prediction

@@ -1,5 +1,9 @@
 """What the loop offers to methods with several networks, several steps, or pairs known to be matched."""
 
+import hashlib
+import io
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +17,7 @@ from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
 from nclib.runs import pair_trainer as training
 from nclib.runs import resolve
+from nclib.runs.loop import LOOK_EVERY, kept_warnings, seed_of
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -82,6 +87,26 @@ def test_pairs_set_aside_no_longer_validate(trainer):
     assert batch.captions.lengths == whole.captions.batch(np.arange(first, first + n)).lengths
 
 
+@pytest.mark.parametrize(
+    ("n_images", "share", "n_pairs", "taken"),
+    [
+        (10, 0.0, 500, None),
+        (10, 0.02, 500, 2),  # 10 pairs of 5 captions
+        (10, 0.021, 500, 3),  # the last picture in part
+        (10, 0.001, 500, 1),
+        (10, 0.5, 500, 8),  # one picture in five stays
+        (2, 0.5, 500, 1),
+    ],
+)
+def test_how_many_validation_pictures_are_set_aside(n_images, share, n_pairs, taken):
+    whole = data.load("planted").val.part(0, n_images)
+    kept, aside = training._set_aside(whole, share, n_pairs)
+    assert kept.n_images == n_images - (taken or 0)
+    assert (aside if taken is None else len(aside)) == (taken and 5 * taken)
+    if taken:
+        assert aside.noise.matched.all()
+
+
 def test_part_of_a_split():
     whole = data.load("planted").val
     part = whole.part(3, 7)
@@ -108,6 +133,68 @@ def test_each_pair_puts_values_back_in_order(trainer):
     found = trainer.each_pair(lambda batch: torch.stack([batch.index, 2 * batch.index], 1).double())
     assert torch.equal(found[:, 0], torch.arange(trainer.n_pairs).double())
     assert torch.equal(found[:, 1], 2 * found[:, 0])
+
+
+def test_a_pair_left_alone_counts_as_the_average_of_the_others(trainer):
+    n = trainer.n_pairs
+    trainer.batch_size = next(b for b in range(2, n) if n % b == 1)
+    found = trainer.each_pair(lambda batch: batch.index[:, None].double())[:, 0]
+    (alone,) = (found != torch.arange(n)).nonzero()[:, 0].tolist()
+    assert found[alone].item() == pytest.approx((n * (n - 1) / 2 - alone) / (n - 1))
+
+
+def test_rate_falls_and_rows_hold_the_means_of_the_steps(trainer, monkeypatch):
+    trainer.schedule = make(PairSchedule, {"warmup_epochs": 1, "epochs": 5, "decay_every": 2, "lr": 2e-3})
+    trainer.n_planned = 99
+    index = torch.arange(8)
+    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)] * 3)
+    lost = []
+    add = trainer._add
+    monkeypatch.setattr(trainer, "_add", lambda totals, terms: lost.append(terms) or add(totals, terms))
+    for epoch, power in enumerate([0, 0, 0, 1, 1, 2]):
+        trainer.epoch = epoch
+        lost.clear()
+        row = trainer._train_epoch(progress=False)
+        assert row["lr"] == pytest.approx(2e-3 * 0.1**power)
+        assert trainer.lr_scale == pytest.approx(0.1**power)
+        assert {g["lr"] for o in trainer.optimizers for g in o.param_groups} == {row["lr"]}
+        assert (row["phase"], row["steps"]) == ("training" if epoch else "warm-up", 6)
+        triplet = sum(terms["triplet"].item() for terms in lost if "triplet" in terms)
+        assert row["loss_triplet"] == pytest.approx(triplet / 6, rel=1e-5)
+
+
+def test_seeds_are_the_same_on_every_machine():
+    digest = hashlib.sha256(b"7/3/dropout").digest()
+    assert seed_of(7, 3, "dropout") == sum(b << (8 * k) for k, b in enumerate(digest[:8])) // 2
+    assert len({seed_of(*parts) for parts in [(0, 1, "a"), (1, 0, "a"), (0, 1, "b"), (0, 11, "a")]}) == 4
+
+
+def test_losses_are_looked_at_every_few_steps(trainer):
+    totals = {}
+    for _ in range(LOOK_EVERY - 1):
+        trainer._add(totals, {"a": torch.tensor(float("inf"))})
+    with pytest.raises(RuntimeError, match="loss_a is not finite"):
+        trainer._add(totals, {"a": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("terminal", "progress", "drawn"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_bar_is_drawn_in_a_terminal_alone(trainer, monkeypatch, terminal, progress, drawn):
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("sys.stderr", screen)
+    assert list(trainer._shown(range(3), progress)) == [0, 1, 2]
+    assert ("epoch 1" in screen.getvalue()) == drawn
+    assert "\n" not in screen.getvalue()  # the bar leaves no line behind
+
+
+def test_warnings_are_kept_once_and_without_folders():
+    texts = ["cannot read /home/me/data/a.npy", "cannot read /tmp/a.npy", "ratio 1/2"]
+    with pytest.warns(UserWarning, match="cannot read|ratio") as shown, kept_warnings() as said:
+        list(map(warnings.warn, texts))
+    assert said == ["cannot read a.npy", "ratio 1/2"]
+    assert len(shown) == 3
 
 
 def test_without_a_clean_share_nothing_is_held_out(trainer):
@@ -145,40 +232,6 @@ def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
         METHODS.remove("two")
     assert set(record.metrics) == {"val", "test", "test_dsl", "single", "last", "detection"}
     assert record.metrics["single"]["rsum"] != record.metrics["test"]["rsum"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("exponential", [0, 0.0172951, 0.0480506, 0.102743, 0.2]),
-        ("linear", [0, 0.05, 0.1, 0.15, 0.2]),
-        ("sine", [0, 0.0292893, 0.1, 0.170711, 0.2]),
-    ],
-)
-def test_soft_margins(kind, expected):
-    y = torch.linspace(0, 1, 5, dtype=torch.float64)
-    assert losses.soft_margins(y, kind=kind).tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def test_soft_margin_triplet_takes_the_margin_of_the_positive_pair():
-    S = torch.tensor(
-        [
-            [0.82, 0.31, 0.12, 0.25],
-            [0.28, 0.35, 0.47, 0.09],
-            [0.15, 0.22, 0.76, 0.33],
-            [0.05, 0.41, 0.18, 0.54],
-        ]
-    )
-    margins = torch.tensor([0.2, 0.0986739, 0.2, 0.193385])
-    assert losses.soft_margin_triplet(S, margins).sum().item() == pytest.approx(0.440732, abs=1e-6)
-    assert torch.equal(losses.soft_margin_triplet(S, torch.full((4,), 0.2)), losses.triplet(S, 0.2))
-    ignore = torch.zeros(4, 4, dtype=torch.bool)
-    ignore[1, 2] = True
-    assert losses.soft_margin_triplet(S, margins, ignore)[1] < losses.soft_margin_triplet(S, margins)[1]
-    with pytest.raises(ValueError, match="margins must be"):
-        losses.soft_margin_triplet(S, margins[:2])
-    with pytest.raises(ValueError, match="base must be above 1"):
-        losses.soft_margins(margins, base=1)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
