@@ -18,7 +18,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test test-all lint record paper bench clean distclean
+.PHONY: help env data book live notebooks notebooks-check html test test-all mutate lint record paper bench clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -86,6 +86,9 @@ test: env ## run the tests of the package and of the book's tools
 
 test-all: env ## run every test, the notebooks in a small size among them
 	@$(pytest)
+
+mutate: env ## change one operator or constant at a time; do the tests notice? SAMPLE=15 SEED=0 AREA=ot
+	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA)
 
 record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@$(call make_grid,$(GRID))

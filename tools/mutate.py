@@ -50,7 +50,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             )
         ),
     ),
-    "noise": (("nclib/noise/*.py",), ("tests/noise",)),
+    "noise": (("nclib/noise/*.py",), ("tests/noise", "tests/label_noise/test_category_noise.py")),
     "losses": (("nclib/losses/*.py",), ("tests/test_losses.py", "tests/methods/test_rcl.py")),
     "evaluation": (("nclib/evaluation/*.py",), ("tests/test_evaluation.py", "tests/test_category_map.py")),
     "loop": (

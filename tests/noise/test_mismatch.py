@@ -71,6 +71,10 @@ def test_pairs_keep_how_often_an_image_is_used():
     assert (np.bincount(m.image_of) == P).all()
     apart = [len(set(group)) for group in m.image_of.reshape(-1, P)]
     assert np.mean(apart) > 4  # captions of one image scatter
+    for sizes in ([3, 3], [5, 3, 2], [4, 3, 2]):  # an image may have half of the captions
+        noise = Mismatch.draw(np.repeat(np.arange(len(sizes)), sizes), 1.0, seed=0, protocol="pairs")
+        assert np.bincount(noise.image_of).tolist() == sizes
+        assert not noise.matched.any()
 
 
 def test_pairs_are_drawn_evenly():
