@@ -77,6 +77,7 @@ def test_published_file(tmp_path):
         ("[[1, 2], [3, 4]]", "two lists of 2173"),
         (json.dumps([[0] * 2172 + [10], [0] * 2173]), "one class too many"),
         (json.dumps([[0] * 2172 + [0.5], [0] * 2173]), "whole numbers"),
+        (json.dumps([[0] * 2173, [-1] + [0] * 2172]), r"found -1\.\.0"),
         ("nonsense", "two equally long"),
     ],
 )
