@@ -49,6 +49,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
+GUARDS = ("strict", "non_blocking", "copy")  # arguments that guard against mistakes or save time
 LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -111,7 +112,7 @@ def mutants(area: str) -> Iterator[Mutant]:
 
 
 def _silent(tree: ast.Module) -> set[int]:
-    """Return the nodes whose change nobody could notice: texts, annotations, messages of errors."""
+    """Return the nodes whose change nobody could notice: texts, annotations, messages of errors, guards."""
     found: set[int] = set()
     for node in ast.walk(tree):
         parts: list[ast.AST | None] = []
@@ -123,6 +124,8 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node.returns, *node.decorator_list]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("warn", "option", "keep")):
             parts = [node]
+        elif isinstance(node, ast.keyword) and node.arg in GUARDS:
+            parts = [node.value]
         for part in parts:
             found |= {id(n) for n in ast.walk(part)} if part is not None else set()
     return found
