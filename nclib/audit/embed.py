@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nclib.audit.pairs import Pairs
 from nclib.common.files import cache_folder, digest
+from nclib.common.npy import read_npy
 from nclib.data.pictures import load_network, prepared, principal_axes
 from nclib.data.readers import Listing, UnreadableError
 from nclib.data.row_writer import write_rows
@@ -158,7 +159,7 @@ def _write(folder: Path, name: str, source: _Pictures | _Captions) -> Array:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         write_rows(path, source)
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    return read_npy(path, mapped=True)
 
 
 class _Pictures:

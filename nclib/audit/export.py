@@ -35,7 +35,7 @@ def save(audit: Audit, folder: Path) -> Path:
             table.to_parquet(file, index=False)
     with replacing(folder / "ids.npy") as file:
         np.save(file, _sorted_ids(keep.tolist()), allow_pickle=False)
-    write_atomically(folder / "keep.txt", "".join(" ".join(i.splitlines()) + "\n" for i in keep))
+    write_atomically(folder / "keep.txt", "".join(f"{i}\n" for i in keep))
     issues = pd.DataFrame(
         {
             "id": table["id"],

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nclib.common.npy import read_npy
+
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
 #: Rows that are read, compared or written at once.
@@ -39,7 +41,7 @@ class Pairs:
     image_of : ndarray of int64, (M,)
         Row in ``images`` of the picture that each caption claims.
     ids : list of str, (M,)
-        Unique names of the pairs.
+        Unique names of the pairs, one line of text each.
     texts : list of str, (M,), optional
     pictures : list of str, (N,), optional
         Path or URL of each picture.
@@ -124,6 +126,8 @@ class Pairs:
                         f"{name}[{row}] is {text!r:.80}: it holds half a character, which cannot be written "
                         "to a file; replace it"
                     ) from None
+        if lines := [name for name in self.ids if name.splitlines() != [name]]:
+            raise ValueError(f"ids must be one line of text each, for lists of ids; {lines[0]!r} is not")
         if len(set(self.ids)) < m:
             name, times = Counter(self.ids).most_common(1)[0]
             raise ValueError(f"ids must be unique: {name!r} occurs {times} times")
@@ -185,10 +189,7 @@ def _array(value: Any, name: str) -> Array:
         path = Path(value)
         if not path.is_file():
             raise FileNotFoundError(f"{name}: there is no file {path}")
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise ValueError(f"{name}: {path} is not a readable .npy file ({error})") from error
+        return read_npy(path, mapped=True)
     if isinstance(value, Tensor):
         value = value.detach().cpu().float().numpy()
     array = value if isinstance(value, np.ndarray) else np.asarray(value)

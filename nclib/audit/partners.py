@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zipfile
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -138,8 +139,11 @@ def _resume(file: Path | None, lists: list[_Best]) -> int:
     """Fill the lists from a file and return the number of rows that are done; 0 without a file."""
     if file is None or not file.is_file():
         return 0
-    with np.load(file, allow_pickle=False) as saved:
-        done, *arrays = (saved[f"arr_{i}"] for i in range(1 + 2 * len(lists)))
+    try:
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as saved:
+            done, *arrays = (saved[f"arr_{i}"] for i in range(1 + 2 * len(lists)))
+    except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{file} is damaged; delete it to search again ({type(error).__name__})") from None
     for one, ids, cosines in zip(lists, arrays[::2], arrays[1::2], strict=True):
         one.ids, one.cosines = torch.from_numpy(ids), torch.from_numpy(cosines)
     return int(done)

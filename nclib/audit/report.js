@@ -47,7 +47,7 @@
       const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
       const { ids, steps } = JSON.parse(await new Response(stream).text());
       const kept = ids.filter((_, row) => steps[row] <= +slider.value);
-      download("keep.txt", kept.map((id) => `${id.replace(/[\r\n]+/g, " ")}\n`).join(""), "text/plain");
+      download("keep.txt", kept.map((id) => `${id}\n`).join(""), "text/plain");
       status.textContent = `keep.txt with ${number(kept.length)} ids downloaded.`;
     } catch (error) {
       status.textContent = `This browser could not make the list (${error.message}); use the command instead.`;

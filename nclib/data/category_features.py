@@ -72,7 +72,9 @@ def _reading(path: Path) -> Iterator[None]:
     except (ImportError, FileNotFoundError):
         raise
     except Exception as error:
+        # Only the first line and sentence: NumPy goes on to advise loading with less care.
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        said = said.splitlines()[0].split(". ")[0]
         raise ValueError(
             f"{path} cannot be read ({said}); get it again, or let your user read it (chmod u+r)"
         ) from error

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from nclib.common.files import digest
+from nclib.common.npy import read_npy
 from nclib.data import category_features, region_features, tokeniser
 from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part, not_its_copy, sampled
 from nclib.data.registry import load
@@ -284,10 +285,10 @@ def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> l
 
 
 def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
-    from nclib.noise import PUBLISHED, Mismatch, load_index
+    from nclib.noise import PUBLISHED, Mismatch
 
     try:
-        index = load_index(path)
+        index = read_npy(path)
     except ValueError as error:
         return Line(WRONG, path.name, str(error).removeprefix(f"{path} "))
     if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.files import digest
+from nclib.common.files import content_digest, digest
 from nclib.data.dataset import Dataset
 from nclib.data.region_features import LAYOUTS, PathLike, find_folder, load_files
 from nclib.data.registry import register
@@ -26,7 +26,6 @@ TOLERANCE = 0.01  # relative; rounding moves these numbers by 1e-5, the choice o
 EACH = 5  # captions of a photograph
 # File of each source of judgements, and the least rating of a pair that fits.
 JUDGED = {"experts": ("ExpertAnnotations.txt", 2.5), "crowd": ("CrowdFlowerAnnotations.txt", 0.5)}
-DAMAGE = 1e-4  # relative; between the numbers on disk and those that were noted when they were written
 
 
 @register(
@@ -42,7 +41,8 @@ def f8k(*, root: PathLike) -> Dataset:
 
     Two machines prepare features that differ by rounding. The checksum covers the recipe, the names of the
     photographs and the captions, so that it is the same on both; features of another size (made from
-    other files, or by another recipe) have another checksum.
+    other files, or by another recipe) have another checksum. Every file must have the digest that the
+    preparation noted.
 
     Parameters
     ----------
@@ -69,12 +69,9 @@ def f8k(*, root: PathLike) -> Dataset:
         raise ValueError(
             f"{folder} holds no finished {MANIFEST}; give the command nclib data prepare f8k again"
         )
-    for name, split in (("train", dataset.train), ("dev", dataset.val), ("test", dataset.test)):
-        found = summarise(split.features(np.arange(split.n_images)).numpy())
-        if not np.allclose(found, manifest["summary"][name], rtol=DAMAGE):
-            raise ValueError(
-                f"{folder / f'{name}_ims.npy'} was changed after its preparation; prepare it again"
-            )
+    for name, sha256 in manifest["files"].items():
+        if content_digest(folder / name) != sha256:
+            raise ValueError(f"{folder / name} was changed after its preparation; prepare it again")
     if judged := read_judgements(folder):
         details = {**dataset.test.details, "judgements": judged}
         dataset = dataclasses.replace(dataset, test=dataclasses.replace(dataset.test, details=details))
@@ -149,4 +146,4 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         found = json.loads((folder / MANIFEST).read_text("utf8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.get("finished") else None
+    return found if isinstance(found, dict) and found.get("finished") and found.get("files") else None

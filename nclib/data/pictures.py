@@ -196,7 +196,7 @@ def write_splits(
     out: Path, plan: Plan, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
 ) -> None:
     """Write a plan with the rows of its pictures, its vocabulary and at last its manifest into ``out``."""
-    summary = {}
+    summary, made = {}, [out / vocabulary]
     for split in SPLITS:
         path = out / f"{split}_ims.npy"
         beside = {
@@ -205,8 +205,10 @@ def write_splits(
         }
         write_rows(path, sources[split], beside=beside, replace=True)
         summary[split] = summarise(np.load(path, mmap_mode="r"))
+        made += [path, *beside]
     build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
-    finished = {**manifest, "finished": True, "summary": summary}
+    files = {path.name: digest(path) for path in made}
+    finished = {**manifest, "finished": True, "summary": summary, "files": files}
     write_atomically(out / MANIFEST, json.dumps(finished, indent=1).encode())
     for split in SPLITS:
         (out / f"{split}_cells.npy").unlink(missing_ok=True)
@@ -329,7 +331,9 @@ def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
         return False
     if any(found.get(key) != manifest[key] for key in ("name", "recipe", "content")):
         raise ConvertError(f"{out} holds features of other pictures or captions; choose another --out")
-    return bool(found.get("finished")) and all((out / f"{split}_ims.npy").exists() for split in SPLITS)
+    return bool(found.get("finished") and found.get("files")) and all(
+        (out / f"{split}_ims.npy").exists() for split in SPLITS
+    )
 
 
 # -- cells and axes -----------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ VALIDATION_IMAGES = 1000
 SAMPLED_ROWS = 64  # rows per split in which a float16 copy is compared with its original
 HALF = ".f16.npy"  # end of a float16 copy's name, in place of .npy
 MAX_WORDS = 200  # of captions of one's own
+ENDLESS = 2000  # words of a caption that no published file holds
 PER_IMAGE, PER_CAPTION = "row per image", "row per caption"
 DEV_PROTOCOLS = ("full1000", "ncr200")
 PathLike = str | os.PathLike[str]
@@ -273,6 +274,8 @@ def load_files(
         )
     if layout.max_words is not None:
         _cut(parts.values(), layout.max_words)
+    else:
+        _refuse_endless(parts.values(), layout.captions_file)
     if vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
@@ -324,6 +327,17 @@ def _cut(parts: Iterable[Part], most: int) -> None:
             UserWarning,
             stacklevel=3,
         )
+
+
+def _refuse_endless(parts: Iterable[Part], file: str) -> None:
+    """Raise a ValueError for a caption that would make its batches take minutes; no published one is so."""
+    for part in parts:
+        n, row = max(((len(text.split()), row) for row, text in enumerate(part.texts)), default=(0, 0))
+        if n > ENDLESS:
+            raise ValueError(
+                f"{part.split}_{file}: caption {row} has {n:,} words; get the published file again, or load "
+                "your own as region_files, which cuts captions to max_words"
+            )
 
 
 def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest
+from nclib.common.npy import RowFileError, npy_header
 from nclib.data.region_features import open_features
 from nclib.data.row_writer import ConvertError
-from nclib.data.rows import RowFileError, npy_header
 
 SHOWN = 5  # names in a message
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")

@@ -8,7 +8,6 @@ the file cache of the system belongs to no process and shrinks when memory is sh
 from __future__ import annotations
 
 import io
-import math
 import os
 import threading
 import weakref
@@ -17,46 +16,7 @@ from typing import Any
 
 import numpy as np
 
-#: Readers of the header, by version of the file format; 3 differs from 2 in the encoding of field names only.
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-    (3, 0): np.lib.format.read_array_header_2_0,
-}
-
-
-class RowFileError(OSError, ValueError):
-    """A features file that cannot be used: cut short, changed while in use, or of another kind."""
-
-
-def npy_header(path: str | os.PathLike[str]) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Return shape, type and byte of the first number of a ``.npy`` file, after a check of the file's size.
-
-    Raises
-    ------
-    RowFileError
-        When it is another kind of file, holds pickled objects, stands in Fortran order, or has more or fewer
-        bytes than its header says.
-    OSError
-        When it cannot be opened.
-    """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        try:
-            shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        except (ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
-            # NumPy goes on to advise loading with less care.
-            raise RowFileError(f"it is not a .npy file ({str(error).splitlines()[0]:.200})") from None
-        offset = file.tell()
-    if dtype.hasobject:
-        raise RowFileError("it holds pickled objects, which are never loaded")
-    if fortran and len(shape) > 1:
-        raise RowFileError("it is stored in Fortran order; write it with np.ascontiguousarray")
-    expected = offset + math.prod(shape) * dtype.itemsize
-    if size != expected:
-        what = "cut short" if size < expected else "longer than its header says"
-        raise RowFileError(f"it is {what}: {size:,} bytes instead of {expected:,} for {dtype} {shape}")
-    return shape, dtype, offset
+from nclib.common.npy import RowFileError, npy_header
 
 
 class _Source:
@@ -118,7 +78,7 @@ class RowFile:
     Raises
     ------
     RowFileError
-        When the file is damaged or of another kind (see :func:`npy_header`); also while reading, when it was
+        When the file is damaged or of another kind (see :func:`nclib.common.npy.npy_header`); also while reading, when it was
         changed or cut short meanwhile.
 
     Notes

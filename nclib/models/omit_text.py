@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nclib.common.npy import read_npy
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import TextEncoder
 from nclib.models.pretrained import PretrainedText, load_tokenizer
@@ -53,7 +54,7 @@ def text_encoder(
         gru = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
         torch.nn.init.normal_(gru.embedding.weight)
         if word_vectors:
-            _fill(gru.embedding.weight, np.load(word_vectors, allow_pickle=False))
+            _fill(gru.embedding.weight, read_npy(word_vectors))
         return gru
     encoder = PretrainedText(vocab_size, embed_dim, kind=kind, unit=False, **pretrained)
     if kind == "bert":

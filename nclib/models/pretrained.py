@@ -63,6 +63,23 @@ def _quietly(library: Any) -> Iterator[None]:
             log.enable_progress_bar()
 
 
+@contextlib.contextmanager
+def _reading(given: str) -> Iterator[None]:
+    """Name the option in errors of the library; damaged files make its parsers raise errors of any kind."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{given} is neither a folder with config.json and model.safetensors nor a name in the hub's "
+            "cache on this machine; nothing is downloaded here, `hf download NAME` does that"
+        ) from error
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        said = str(error).split(". ")[0]  # torch goes on to advise loading with less care
+        raise ValueError(f"{given} holds a damaged file ({said}); get it again") from None
+
+
 def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: bool) -> Any:
     """Load a network with all its weights.
 
@@ -84,17 +101,18 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
     Raises
     ------
     ValueError
-        If the library or the files are missing, the network is of another kind, or a weight is missing or
-        has another shape.
+        If the library or the files are missing or damaged, the network is of another kind, or a weight is
+        missing or has another shape.
     """
     library, given = _transformers(option), f"{option}={source!r}"
     with _quietly(library):
-        try:
+        with _reading(given):
             found = library.AutoConfig.from_pretrained(source, local_files_only=True).model_type
-            kinds = (kind,) if isinstance(kind, str) else kind
-            if found not in kinds:
-                wanted = " or ".join(map(repr, kinds))
-                raise ValueError(f"{given} holds a network of type {found!r}, {wanted} is needed")
+        kinds = (kind,) if isinstance(kind, str) else kind
+        if found not in kinds:
+            wanted = " or ".join(map(repr, kinds))
+            raise ValueError(f"{given} holds a network of type {found!r}, {wanted} is needed")
+        with _reading(given):
             model, report = getattr(library, CLASSES[found]).from_pretrained(
                 source,
                 local_files_only=True,
@@ -104,11 +122,6 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
                 **({} if found == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}),
                 **({"add_pooling_layer": False} if found == "bert" else {}),
             )
-        except OSError as error:
-            raise ValueError(
-                f"{given} is neither a folder with config.json and model.safetensors nor a name in the hub's "
-                "cache on this machine; nothing is downloaded here, `hf download NAME` does that"
-            ) from error
     missing = sorted(name for name in report["missing_keys"] if not name.endswith("num_batches_tracked"))
     if missing:
         raise ValueError(f"{given}: the weight {missing[0]!r} is missing")
@@ -123,7 +136,12 @@ def _read_words(words_file: str, vocab_size: int) -> list[str]:
     """The data's words in the order of their ids, from ``word2idx`` in its vocabulary file (JSON)."""
     if not Path(words_file).is_file():
         raise ValueError(f"text_words={words_file!r}: there is no such file")
-    index = json.loads(Path(words_file).read_text(encoding="utf8")).get("word2idx", {})
+    try:
+        index = dict(json.loads(Path(words_file).read_text(encoding="utf8"))["word2idx"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(
+            f"text_words={words_file!r} is no vocabulary file: JSON with the data's words under 'word2idx'"
+        ) from None
     if sorted(index.values()) != list(range(vocab_size)):
         raise ValueError(
             f"text_words={words_file!r} has {len(index)} words under 'word2idx', the data has {vocab_size}; "
@@ -311,7 +329,7 @@ def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
     Raises
     ------
     ValueError
-        If its files or the library are missing.
+        If its files or the library are missing, or a file is damaged.
     """
     library = _transformers(option)
     missing = ValueError(f"{option}={source!r} has no tokenizer's files, which {reader} needs")
@@ -320,6 +338,8 @@ def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
             found = library.AutoTokenizer.from_pretrained(source, local_files_only=True)
         except (OSError, ValueError) as error:
             raise missing from error
+        except Exception as error:  # of the library's own parsers
+            raise ValueError(f"{option}={source!r} has a damaged tokenizer's file ({error})") from None
     if len(found) < 8:  # the library makes an empty one where the vocabulary's file is missing
         raise missing
     return found

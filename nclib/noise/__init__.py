@@ -15,7 +15,7 @@ from nclib.noise.label_noise import (
     asymmetric_labels,
     symmetric_labels,
 )
-from nclib.noise.mismatch import PROTOCOLS, Mismatch, load_index, mismatch
+from nclib.noise.mismatch import PROTOCOLS, Mismatch, mismatch
 from nclib.noise.mixture import GaussianMixture1d, unit_interval
 from nclib.noise.published import PUBLISHED
 from nclib.noise.rank import (
@@ -46,7 +46,6 @@ __all__ = [
     "calibration",
     "detection",
     "division",
-    "load_index",
     "max_ranks",
     "mismatch",
     "nearest_entries",

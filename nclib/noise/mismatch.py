@@ -14,7 +14,6 @@ Both can leave a chosen pair as it was, since a random permutation has fixed poi
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nclib.common.files import digest, replacing
+from nclib.common.npy import read_npy
 from nclib.noise.checks import Index, Seed, generator, integers, share
 from nclib.noise.published import PUBLISHED
 
@@ -238,7 +238,7 @@ class Mismatch:
                 f"{n_images} image rows"
             )
         try:
-            index = integers(load_index(path), f"the noise index in {path.name}")
+            index = integers(read_npy(path), f"the noise index in {path.name}")
         except TypeError as error:
             raise ValueError(str(error)) from None
         noisy = _read(index, true, n_images, path.name)
@@ -270,35 +270,6 @@ class Mismatch:
             f"{self.protocol} mismatch, nominal rate {nominal}: {self.moved:,} of {len(self):,} captions "
             f"moved ({100 * self.true_rate:.2f} %), {self.source}, checksum {self.checksum}"
         )
-
-
-def load_index(path: Path) -> NDArray[Any]:
-    """Return the array in a noise-index file; its numbers are not checked.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.npy`` file.
-
-    Returns
-    -------
-    ndarray
-        Shape and type of the file.
-
-    Raises
-    ------
-    ValueError
-        When the file cannot be read or is not a ``.npy`` file of numbers.
-    """
-    try:
-        with open(path, "rb") as file:  # NumPy leaves a damaged archive open
-            found = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        said = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        raise ValueError(f"{path} cannot be read as a .npy file of numbers{said}") from error
-    if not isinstance(found, np.ndarray):
-        raise ValueError(f"{path} is a .npz file; a noise index is a .npy file")
-    return found
 
 
 def _read(index: Index, true: Index, n_images: int, name: str) -> Index:

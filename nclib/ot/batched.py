@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import check_choice, check_cost, check_reg, weights
+from nclib.ot.problem import check_choice, check_cost, check_reg, check_rounding, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
@@ -92,6 +92,7 @@ def scaling_plan(
     """
     low, high = _range(similarity, mask)
     reg = check_reg(reg)
+    check_rounding(max(abs(1 - low), abs(1 - high)), reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
     check_choice("loop", loop, LOOPS)

@@ -160,7 +160,11 @@ def check_reg(reg: float) -> float:
 def check_resolution(cost: Tensor, reg: float, mask: Tensor | None) -> None:
     """Refuse a regularisation below the rounding of the costs, where exponents hold no information."""
     allowed = cost.detach() if mask is None else cost.detach().where(mask, 0.0)
-    largest = float(allowed.abs().max())
+    check_rounding(float(allowed.abs().max()), reg)
+
+
+def check_rounding(largest: float, reg: float) -> None:
+    """Refuse a regularisation below the rounding of costs of up to ``largest``."""
     if math.isfinite(largest) and 0 < reg < largest * EPSILON:
         raise ValueError(
             f"reg={reg:g} is below the rounding of costs of up to {largest:g}, so no plan can be found; take "
@@ -269,9 +273,10 @@ def balanced_problem(
     off = (total - other).abs() > rounding * torch.maximum(total, other)
     if bool(off.any()):
         worst = int((total - other).abs().reshape(-1).argmax())
+        mine, theirs = (float(x.reshape(-1)[worst]) for x in (total, other))
         raise ValueError(
-            f"p sums to {float(total.reshape(-1)[worst]):.8g} but q to {float(other.reshape(-1)[worst]):.8g}"
-            "; make the totals equal or use partial_sinkhorn"
+            f"p sums to {mine:.8g} but q to {theirs:.8g}, {abs(mine - theirs):.1g} apart; make the totals "
+            "equal or use partial_sinkhorn"
         )
     cols = cols * torch.where(other > 0, total / other, 1.0).unsqueeze(-1)
     return _refuse_infeasible(Problem(cost, mask, rows, cols, total, reg, formulation))

@@ -167,7 +167,7 @@ class Record:
         for name, group in self.metrics.items():
             for total, names, share in (("rsum", RECALLS, 1.0), ("map_avg", MAPS, 0.5)):
                 if total in group and group.keys() >= set(names):
-                    _check_sum(f"metrics.{name}.{total}", group[total], [group[k] * share for k in names])
+                    _check_sum(f"metrics.{name}.{total}", group[total], [group[k] for k in names], share)
         row = self.curves[self.best_epoch - 1] if 0 < self.best_epoch <= len(self.curves) else {}
         for name, value in self.metrics["val"].items():
             if row.get(f"val_{name}", value) != value:
@@ -264,9 +264,12 @@ def _need(name: str, part: Any, *keys: str) -> None:
         raise ValueError(f"{name} lacks {', '.join(lacks)}")
 
 
-def _check_sum(name: str, total: Any, parts: list[Any]) -> None:
-    if not abs(total - math.fsum(parts)) <= ROUNDING * max(1.0, abs(total)):
-        raise ValueError(f"{name} is {total}, its parts give {math.fsum(parts):.6g}; it was edited")
+def _check_sum(name: str, total: Any, parts: list[Any], share: float) -> None:
+    if strange := [x for x in (total, *parts) if isinstance(x, bool) or not isinstance(x, (int, float))]:
+        raise ValueError(f"{name} and its parts must be numbers, found {strange[0]!r}")
+    found = share * math.fsum(parts)
+    if not abs(total - found) <= ROUNDING * max(1.0, abs(total)):
+        raise ValueError(f"{name} is {total}, its parts give {found:.6g}; it was edited")
 
 
 def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -243,6 +243,8 @@ def test_as_many_images_as_captions_unless_image_of_says_more():
         ({"image_of": np.arange(40) + 1}, r"image_of\[39\] is 40"),
         ({"image_of": np.arange(39)}, "one picture row per caption"),
         ({"ids": ["a"] * 40}, "'a' occurs 40 times"),
+        ({"ids": ["a\u2028b", *range(39)]}, r"ids must be one line of text each.*'a\\u2028b' is not"),
+        ({"ids": ["a\n", *range(39)]}, r"ids must be one line of text each.*'a\\n' is not"),
         ({"texts": ["a"]}, "texts has 1 entries, but 40"),
         ({"captions": np.full((40, 32), np.nan)}, "none of the 40 pairs can be judged.*NaN"),
         ({"images": "missing.npy"}, "there is no file missing.npy"),

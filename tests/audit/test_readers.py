@@ -281,7 +281,7 @@ def test_bad_arrays(tmp_path):
         ("a.npz", "holds x; two arrays must be called images, captions"),
         ("b.npz", "2 pictures and 3 captions"),
         ("c.npz", "not a readable .npz"),
-        ("d.npy", "not a readable .npy"),
+        ("d.npy", "pickled objects, which are never loaded"),
     ]:
         with pytest.raises(ValueError, match=message):
             list_pairs(tmp_path / name, text_emb=None)

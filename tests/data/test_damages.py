@@ -143,7 +143,7 @@ DAMAGES = {
         "noise_0.5.npy",
         several,
         WRONG,
-        "is a .npz file",
+        "not a .npy file",
     ),
     "noise pickled": ("noise_0.5.npy", pickled, WRONG, "cannot be read"),
 }

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from nclib.common.files import digest
 from nclib.data import flickr8k, load
 from nclib.data.check import check
 from nclib.data.flickr8k import summarise
@@ -23,7 +24,8 @@ def prepared(tmp_path):
         (tmp_path / f"{split}_caps.txt").write_text("".join(f"{t}\n" for t in texts[split]))
         summary[split] = summarise(features)
     build_words(texts["train"] + texts["dev"]).to_json(tmp_path / "f8k_precomp_vocab.json")
-    manifest = {"recipe": "r", "content": "c", "finished": True, "summary": summary}
+    files = {path.name: digest(path) for path in tmp_path.iterdir()}
+    manifest = {"recipe": "r", "content": "c", "finished": True, "summary": summary, "files": files}
     (tmp_path / "prepared.json").write_text(json.dumps(manifest))
     return tmp_path
 
@@ -39,7 +41,8 @@ def rounded_elsewhere(folder):
         features = np.load(folder / f"{split}_ims.npy") * np.float32(1 + 2e-6)
         np.save(folder / f"{split}_ims.npy", features)
         summary[split] = summarise(features)
-    change(folder, summary=summary)
+    files = {p.name: digest(p) for p in folder.iterdir() if p.name != "prepared.json"}
+    change(folder, summary=summary, files=files)
 
 
 def test_shape_and_checksum(prepared, monkeypatch):
@@ -59,8 +62,16 @@ def test_changed_or_unfinished_files_are_refused(prepared):
     with pytest.raises(ValueError, match=r"holds no finished prepared\.json"):
         load("f8k", root=prepared)
     change(prepared, finished=True)
-    np.save(prepared / "train_ims.npy", 2 * np.load(prepared / "train_ims.npy"))
+    features, captions = prepared / "train_ims.npy", prepared / "dev_caps.txt"
+    whole = features.read_bytes()
+    last = np.load(features)
+    last[29, 15, 255] += 1  # one number of 122,880
+    np.save(features, last)
     with pytest.raises(ValueError, match=r"train_ims\.npy was changed after its preparation"):
+        load("f8k", root=prepared)
+    features.write_bytes(whole)
+    captions.write_text(captions.read_text().replace("dog number 3", "dog number 4", 1))
+    with pytest.raises(ValueError, match=r"dev_caps\.txt was changed after its preparation"):
         load("f8k", root=prepared)
 
 

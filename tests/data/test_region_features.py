@@ -264,6 +264,15 @@ def test_long_captions_are_cut_with_a_warning(tmp_path):
         load("region_files", root=tmp_path, max_words=0)
 
 
+def test_an_endless_caption_among_published_ones_is_named(f30k):
+    path = f30k / "f30k_precomp" / "dev_caps.txt"
+    lines = path.read_text().splitlines()
+    lines[7] = "dog " * 10_000
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"dev_caps\.txt: caption 7 has 10,000 words.*max_words"):
+        load("f30k", root=f30k)
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_value_that_is_not_finite_is_named_in_time(tmp_path, split):
     write_small(tmp_path, "a b c", n=40)

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nclib
+from nclib.common.npy import RowFileError, npy_header
 from nclib.data import Captions, Split, Vocabulary
-from nclib.data.rows import RowFile, RowFileError, npy_header
+from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 
 SHAPE = (23, 3, 4)

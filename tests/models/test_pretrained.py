@@ -1,8 +1,10 @@
 """Pretrained encoders: equal to the networks written out, words and their pieces, and what is refused."""
 
 import json
+import pickle
 import re
 import sys
+import traceback
 from itertools import chain
 
 import pytest
@@ -456,6 +458,36 @@ def test_errors_name_the_option_and_the_folder(tmp_path):
     resnet_folder(tmp_path)
     with pytest.raises(ValueError, match="three numbers per pixel; choose data or data_options"):
         PretrainedCells(2048, 36, kind="resnet", folder=str(tmp_path))
+
+
+JUNK = b"\x93\xff" * 200
+CODE = pickle.dumps(print)  # would be looked up if anything unpickled it
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.safetensors", JUNK, "text_folder='.*' holds a damaged file.*header too large"),
+        ("model.safetensors", b"", "text_folder='.*' holds a damaged file.*header too small"),
+        ("pytorch_model.bin", JUNK, "text_folder='.*' holds a damaged file.*Weights only load failed"),
+        ("pytorch_model.bin", CODE, "text_folder='.*' holds a damaged file.*Weights only load failed"),
+        ("config.json", b"[1, 2]", "text_folder='.*' "),
+        ("vocab.txt", JUNK, "text_folder='.*' has a damaged tokenizer's file"),
+        ("words.json", JUNK, "text_words='.*' is no vocabulary file"),
+        ("words.json", b"[1, 2]", "text_words='.*' is no vocabulary file"),
+    ],
+)
+def test_damaged_files_are_named_without_unsafe_advice(tmp_path, name, content, message):
+    bert_folder(tmp_path)
+    words = write_words(tmp_path / "words.json")
+    if name == "pytorch_model.bin":
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        PretrainedText(len(WORDS), 5, kind="bert", folder=str(tmp_path), words_file=words)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "weights_only" not in shown.replace("weights_only=True", "")
 
 
 def test_options_without_effect_are_named():

@@ -155,6 +155,7 @@ def test_bad_arguments_are_refused_by_name():
         ({"q": torch.tensor([1.0, float("nan"), 0.0, 0.0])}, "q must be finite"),
         ({"p": torch.ones(3, dtype=torch.float64), "q": torch.ones(4, dtype=torch.float64)}, "sums to 3"),
         ({"reg": -1.0}, "reg"),
+        ({"reg": 1e-320}, "reg=.* is below the rounding of costs"),
     ):
         with pytest.raises(ValueError, match=text):
             nclib.ot.scaling_plan(s, **({"reg": 0.1} | options))

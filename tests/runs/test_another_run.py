@@ -172,6 +172,13 @@ def test_an_edited_sum_is_named(mine, group):
         Record.load(Path(mine.folder) / "record.json")
 
 
+@pytest.mark.parametrize("value", [None, "text", True])
+def test_a_sum_that_is_no_number_is_named(mine, value):
+    change(mine, metrics={"test": {**mine.metrics["test"], "rsum": value}})
+    with pytest.raises(ValueError, match=rf"metrics.test.rsum and its parts must be numbers, found {value!r}"):
+        Record.load(Path(mine.folder) / "record.json")
+
+
 def test_an_edited_mean_or_epoch_is_named(tmp_path):
     record = nclib.run("mrl", **TINY_LABELS, out=tmp_path)
     change(record, metrics={"test": {**record.metrics["test"], "map_avg": 0.99}})

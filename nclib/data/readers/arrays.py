@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nclib.common.npy import read_npy
 from nclib.data.readers.listing import EMBEDDINGS, Hints, Listing, embeddings_in, text_of, unique_ids
 
 Array = NDArray[Any]
@@ -24,11 +25,9 @@ def open_array(value: Any, name: str) -> Array:
     if not path.is_file():
         raise FileNotFoundError(f"{name}: there is no file {path}")
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{name}: {path} is not a readable .npy file ({error})") from error
-    if not isinstance(found, np.ndarray):
-        raise ValueError(f"{name}: {path} is not a readable .npy file (it holds several arrays)")
+        found = read_npy(path, mapped=True)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
     return _numbers(found, f"{name}: {path}")
 
 
