@@ -9,14 +9,13 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook.compare import mean_text
-from ncbook.runs import OLDER, is_older
 
 NO_RECORD = "no record"
 # Marks behind a cell, by what they say of at least one of its runs.
-WARMUP, CHANGED, REMARKED = "†", "‡", "*"
+WARMUP, VERSIONS, REMARKED = "†", "‡", "*"
 MARKS = {
     WARMUP: "a run was tested at an epoch of its warm-up",
-    CHANGED: OLDER,
+    VERSIONS: "the runs were made by several versions of the code",
     REMARKED: "a run never left its warm-up, or a network took no step in some epochs",
 }
 
@@ -97,10 +96,12 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
     return early & (runs["method"] != "plain") if "method" in runs else early
 
 
-def marks_of(runs: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return which runs have a mark that their records decide: changed code, and remarks."""
-    remarks = runs.get("remarks", pd.Series("", index=runs.index)).fillna("").astype(str)
-    return {CHANGED: is_older(runs), REMARKED: remarks != ""}
+def marks_of(cell: pd.DataFrame) -> list[str]:
+    """Return the marks of a cell that the records of its runs decide: several versions, and remarks."""
+    nothing = pd.Series("", index=cell.index)
+    code, remarks = (cell.get(name, nothing).fillna("") for name in ("code", "remarks"))
+    found = {VERSIONS: code.nunique() > 1, REMARKED: (remarks != "").any()}
+    return [mark for mark, holds in found.items() if holds]
 
 
 def means(
@@ -140,11 +141,11 @@ def means(
     """
     rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
     tested = value.startswith(("rsum", "single", "map", "i2t", "t2i"))  # at the selected epoch
-    marked = {WARMUP: in_warmup(runs) & tested, **marks_of(runs)}
+    early = in_warmup(runs) & tested
 
     def text(part: pd.Series) -> str:
-        marks = [mark for mark, which in marked.items() if which[part.index].any()]
-        return " ".join([mean_text(list(part), digits), *marks])
+        marks = [WARMUP] if early[part.index].any() else []
+        return " ".join([mean_text(list(part), digits), *marks, *marks_of(runs.loc[part.index])])
 
     cells = runs.groupby([*rows, *columns])[value].agg(text)
     table = cells.unstack(columns).fillna(NO_RECORD)

@@ -29,9 +29,6 @@ RECALLS = (*records.RECALLS, "rsum")
 SIZES = ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
-# Methods and commits of records that precede a change of the code which moved their numbers.
-CHANGES = {"uot_rcl": {"37308f2ee6c3"}}
-OLDER = "some runs precede a change of the transport solver and differ in the third digit from runs today"
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant", *METRICS)
 
 
@@ -121,24 +118,6 @@ def _tell_versions_apart(rows: list[dict[str, Any]]) -> None:
             for row in group:
                 code = f"code={(row['own_code'] or row['code'] or 'unknown')[:DIGITS]}"
                 row["variant"] = ", ".join(filter(None, (row["variant"], code)))
-
-
-def is_older(runs: pd.DataFrame) -> pd.Series:
-    """Tell which runs precede a change of the code that moved the numbers of their method.
-
-    Parameters
-    ----------
-    runs : DataFrame
-        One row per run, as from :func:`recorded`.
-
-    Returns
-    -------
-    Series of bool
-    """
-    nothing = pd.Series("", index=runs.index)
-    code, method = (runs.get(name, nothing).fillna("").astype(str) for name in ("code", "method"))
-    found = [c.rstrip("+") in CHANGES.get(m, ()) for c, m in zip(code, method, strict=True)]
-    return pd.Series(found, index=runs.index, dtype=bool)
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:

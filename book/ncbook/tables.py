@@ -274,7 +274,7 @@ def _retrieval_rows(layout: Layout, groups: Any, rates: list[float], table: pd.D
                     gain = "reference"
                 label = f"{run.label} · {model}" if model else run.label
                 heads = [f"{rate:g}", label, ", ".join(names)]
-                first = [Cell(heads[0]), Cell(label, _marks(part), own=f"printed: {heads[2]}")]
+                first = [Cell(heads[0]), Cell(label, tuple(marks_of(part)), own=f"printed: {heads[2]}")]
                 yield _Row(heads, first, [numbers(part, metric) for metric in RECALLS], [gain], part)
 
 
@@ -291,12 +291,8 @@ def _category_rows(layout: Layout, groups: Any, rates: list[float], table: pd.Da
             gains.append("reference" if is_base else paired(part, base, "map_avg", digits=3).short)
         values = [numbers(level[r], f"map_{d}") for d in ("i2t", "t2i") for r in rates]
         heads, shown = [run.label, ", ".join(names)], _together(list(level.values()))
-        first = [Cell(run.label, _marks(shown), own=f"printed: {heads[1]}")]
+        first = [Cell(run.label, tuple(marks_of(shown)), own=f"printed: {heads[1]}")]
         yield _Row(heads, first, values, gains, shown)
-
-
-def _marks(runs: pd.DataFrame) -> tuple[str, ...]:
-    return tuple(mark for mark, which in marks_of(runs).items() if which.any())
 
 
 def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -78,8 +78,8 @@ class RowFile:
     Raises
     ------
     RowFileError
-        When the file is damaged or of another kind (see :func:`nclib.common.npy.npy_header`); also while reading, when it was
-        changed or cut short meanwhile.
+        When the file is damaged or of another kind (see :func:`nclib.common.npy.npy_header`); also while
+        reading, when it was changed or cut short meanwhile.
 
     Notes
     -----

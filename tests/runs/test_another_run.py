@@ -175,7 +175,7 @@ def test_an_edited_sum_is_named(mine, group):
 @pytest.mark.parametrize("value", [None, "text", True])
 def test_a_sum_that_is_no_number_is_named(mine, value):
     change(mine, metrics={"test": {**mine.metrics["test"], "rsum": value}})
-    with pytest.raises(ValueError, match=rf"metrics.test.rsum and its parts must be numbers, found {value!r}"):
+    with pytest.raises(ValueError, match=rf"test.rsum and its parts must be numbers, found {value!r}"):
         Record.load(Path(mine.folder) / "record.json")
 
 

@@ -75,9 +75,8 @@ def measured_map(runs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     table = pd.DataFrame(NO_RECORD, index=pd.Index(list(names.values()), name="method"), columns=columns)
     for (row, rate), part in runs.groupby(["row", "noise_rate"]) if len(runs) else ():
         for key, direction in DIRECTION.items() if row in names and rate in RATES else ():
-            marks = [mark for mark, which in marks_of(part).items() if which.any()]
             text = mean_text(list(part[f"map_{key}"]), 3)
-            table.loc[names[row], (direction, rate)] = " ".join([text, *marks])
+            table.loc[names[row], (direction, rate)] = " ".join([text, *marks_of(part)])
     return table
 
 
