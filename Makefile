@@ -18,7 +18,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test test-all mutate lint record paper bench clean distclean
+.PHONY: help env data book live notebooks notebooks-check html test test-all mutate lint record paper versions bench clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -92,6 +92,9 @@ mutate: env ## change one operator or constant at a time; do the tests notice? S
 
 record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@$(call make_grid,$(GRID))
+
+versions: env ## try the wheel alone with the newest allowed versions: make versions PYTHONS="python3.12 python3.13"
+	@"$(PY)" tools/versions.py $(PYTHONS)
 
 bench: env ## measure the speed of the central computations
 	@mkdir -p runs/bench

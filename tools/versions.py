@@ -1,7 +1,7 @@
 """Try the wheel alone, with the newest versions that it allows, on every Python that is given or found.
 
-    make versions                                        # python3.11, 3.12 and 3.13 of the path
-    python tools/versions.py /opt/python3.13/bin/python
+    make versions                               # python3.11, python3.12 and python3.13, where they start
+    make versions PYTHONS="python3.12 /opt/python3.13/bin/python"
 
 Each Python gets an empty environment in a temporary folder, away from the repository: the wheel with the
 newest versions of what it requires, then README's example, then tests, in which warnings are errors. Prints
@@ -85,17 +85,8 @@ def tried(python: str, built: Path, folder: Path) -> list[str]:
     """Return a row of the table: Python, example, tests, versions."""
     row = [run(python, "-c", "import platform; print(platform.python_version())", at=folder)]
     own = folder / "venv/bin/python"
-    install = (
-        own,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-cache-dir",
-        "--upgrade",
-        "--upgrade-strategy",
-        "eager",
-    )
+    newest = ("--no-cache-dir", "--upgrade", "--upgrade-strategy", "eager")
+    install = (own, "-m", "pip", "install", "-q", *newest)
     try:
         run(python, "-m", "venv", "venv", at=folder)
         run(*install, built, at=folder)

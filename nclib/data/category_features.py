@@ -77,7 +77,7 @@ def _reading(path: Path) -> Iterator[None]:
         said = said.splitlines()[0].split(". ")[0]
         raise ValueError(
             f"{path} cannot be read ({said}); get it again, or let your user read it (chmod u+r)"
-        ) from error
+        ) from None
 
 
 def _renamed(found: Arrays) -> Arrays:
