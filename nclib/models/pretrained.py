@@ -140,7 +140,7 @@ def _read_words(words_file: str, vocab_size: int) -> list[str]:
         index = dict(json.loads(Path(words_file).read_text(encoding="utf8"))["word2idx"])
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(
-            f"text_words={words_file!r} is no vocabulary file: JSON with the data's words under 'word2idx'"
+            f"text_words={words_file!r} is not a vocabulary file: JSON with the data's words under 'word2idx'"
         ) from None
     if sorted(index.values()) != list(range(vocab_size)):
         raise ValueError(

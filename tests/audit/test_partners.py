@@ -76,8 +76,8 @@ def test_a_stopped_search_goes_on(monkeypatch, tmp_path):
     np.testing.assert_array_equal(again.pictures, whole.pictures)
     np.testing.assert_array_equal(again.captions, whole.captions)
     np.testing.assert_array_equal(again.similar_captions, whole.similar_captions)
-    (kept,) = (tmp_path / "whole").glob("*.npz")
-    kept.write_bytes(kept.read_bytes()[:1000])
+    for kept in (tmp_path / "whole").glob("*.npz"):
+        kept.write_bytes(kept.read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"\.npz is damaged; delete it to search again"):
         find_neighbours(pairs, k=5, work=tmp_path / "whole", progress=False)
 

@@ -474,8 +474,8 @@ CODE = pickle.dumps(print)  # would be looked up if anything unpickled it
         ("pytorch_model.bin", CODE, "text_folder='.*' holds a damaged file.*Weights only load failed"),
         ("config.json", b"[1, 2]", "text_folder='.*' "),
         ("vocab.txt", JUNK, "text_folder='.*' has a damaged tokenizer's file"),
-        ("words.json", JUNK, "text_words='.*' is no vocabulary file"),
-        ("words.json", b"[1, 2]", "text_words='.*' is no vocabulary file"),
+        ("words.json", JUNK, "text_words='.*' is not a vocabulary file"),
+        ("words.json", b"[1, 2]", "text_words='.*' is not a vocabulary file"),
     ],
 )
 def test_damaged_files_are_named_without_unsafe_advice(tmp_path, name, content, message):
