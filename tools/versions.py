@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MINORS = ("3.11", "3.12", "3.13")
 SOURCES = ("nclib", "pyproject.toml", "README.md", "LICENSE")
 # Tests that need nothing of the repository but the package and their own folder.
-TESTS = ("ot", "noise", "test_losses.py", "test_evaluation.py", "test_category_map.py", "runs/test_loop.py")
+TESTS = ("ot", "noise", "test_losses.py", "test_evaluation.py", "runs/test_loop.py")
 OF_TESTS = ("pytest", "hypothesis", "pyarrow", "transformers")
 VERSIONS = """
 import sys
