@@ -149,7 +149,7 @@ def test_the_cost_is_learned_from_up_to_a_tenth_of_known_pairs_among_unrelated_o
     assert drawn == sizes
 
 
-@pytest.mark.parametrize(("matched", "rematched"), [(16, True), (304, True), (305, False)])
+@pytest.mark.parametrize(("matched", "rematched"), [(16, True), (40, True), (304, True), (305, False)])
 def test_a_full_batch_of_each_kind_is_enough(matched, rematched, tmp_path, monkeypatch):
     settings = resolve("l2rm", **{k: v for k, v in TINY.items() if k != "progress"}, cost_lr=1e-4)
     trainer = experiment_of("l2rm").load(settings, tmp_path, torch.device("cpu")).trainer
