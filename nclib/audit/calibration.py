@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit, logit
-from sklearn.isotonic import isotonic_regression
+from scipy.special import expit, logit, ndtri
 
 Array = NDArray[np.float64]
 #: Fewest pairs that a calibration is made from.
 FEWEST = 20
 #: Bins of the scores; replicates of the bootstrap; ends of the interval.
-BINS, REPLICATES, ENDS = 80, 100, (2.5, 97.5)
-#: Parts of the exchanged scores, from below, that the share is read from: the first one in which at most this
-#: share of the pairs is right; powers of the density of right pairs there.
-LOW_PARTS, FEW_RIGHT, POWERS = (0.95, 0.8, 0.6), 0.02, np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0])
+BINS, REPLICATES, ENDS = 200, 100, (2.5, 97.5)
+#: Ends of the parts of the score, as shares of the bins: the log ratio of right to wrong pairs has a slope in each.
+PARTS = (0.0, 0.3, 0.6, 0.75, 0.9, 1.0)
+#: Prior of the slopes: mean and spread of their mean logarithm, spread of the steps from part to part.
+SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
 #: Spread of the prior of a label's correction: offset and slope of the log odds, slope of the score.
 PRIOR_SPREAD = np.array([2.0, 0.5, 1.0])
 #: Probabilities nearer to 0 or 1 are not told apart.
@@ -62,14 +62,17 @@ class Calibration:
 
 
 def calibrate(given: NDArray[Any], exchanged: NDArray[Any], seed: int = 0) -> Calibration:
-    r"""Return :math:`P(wrong|s) = \pi f_{neg}(s) / f(s)` from scores of given and of exchanged pairs.
+    r"""Return :math:`P(wrong|s) = \pi / (\pi + (1 - \pi) e^{h(s)})` from scores of given and exchanged pairs.
 
-    The share :math:`\pi`: with :math:`u = F_{neg}(s)` wrong pairs are uniform on [0, 1], and right pairs have
-    a density that vanishes at 0, there taken as a power of u. The counts of given pairs with low u (up to
-    0.95 where right pairs are rare below, else 0.8 or 0.6) give :math:`\pi` by maximum likelihood, averaged
-    over powers by their likelihood, with half a wrong pair added. The ratio of densities is monotone
-    (isotonic regression of "exchanged" on the score). Intervals: bootstrap of both samples, with an
-    exponential number of wrong pairs added, of mean 1, as none seen does not mean none.
+    Wrong pairs are like exchanged ones, and right pairs have :math:`e^h` times their density. A score is
+    then of a given pair with odds in proportion to :math:`\pi + (1 - \pi) e^{h(s)}`, to which the share
+    :math:`\pi` and h are fitted by penalised maximum likelihood. h rises, and is linear by parts in the normal
+    score among the exchanged pairs, with slopes that change little from part to part: it is linear where
+    right and wrong scores are normal of equal spread. Half a wrong pair is added. Intervals: bootstrap of both
+    samples, with an exponential number of wrong pairs added, of mean 1, as none seen does not mean none.
+
+    What this rests on: right pairs grow rarer without end as the score falls. Where a part of them looks just
+    like exchanged pairs, the share is too high by that part.
 
     Parameters
     ----------
@@ -80,35 +83,20 @@ def calibrate(given: NDArray[Any], exchanged: NDArray[Any], seed: int = 0) -> Ca
     """
     if len(given) < FEWEST:
         return _unknown(f"too few pairs for a probability ({len(given)}; at least {FEWEST})")
-    pooled = np.concatenate([given, exchanged]).astype(np.float64)
-    edges = np.unique(np.quantile(pooled, np.linspace(0, 1, BINS + 1)))
+    given, exchanged = np.asarray(given, np.float64), np.asarray(exchanged, np.float64)
+    edges = np.unique(np.quantile(np.concatenate([given, exchanged]), np.linspace(0, 1, BINS + 1)))
     if len(edges) < 4:
         return _unknown("the scores are constant, so they say nothing")
     rng = np.random.default_rng(seed)
     f, g = (_resampled(np.histogram(x, edges)[0], rng) for x in (given, exchanged))
-    # Fine bins for the share: equal parts of the exchanged scores, with uniform places within ties.
-    ordered = np.sort(exchanged)
-    left, right = np.searchsorted(ordered, given, "left"), np.searchsorted(ordered, given, "right")
-    u = (left + rng.random(len(given)) * (right - left + 1)) / (len(ordered) + 1)
-    cells = int(np.clip(len(given) // 25, 8, 40))
     unseen = np.append(0.5, rng.exponential(size=REPLICATES))
-    for part in LOW_PARTS:
-        counts = _resampled(np.histogram(u, np.append(np.linspace(0, part, cells + 1), 1.0))[0], rng)
-        # The exchanged sample is finite too: its own cells vary around the uniform.
-        uniform = _resampled(np.full(cells, part / cells * len(exchanged)), rng) / len(exchanged)
-        uniform = np.column_stack([uniform, np.maximum(1 - uniform.sum(1), 1e-3)])
-        counts = counts + unseen[:, None] * uniform
-        weight = _share(counts[:1], uniform[:1], np.full((1, len(POWERS), 3), 1 / 3), 300)[1]
-        if weight[..., 1].mean() <= FEW_RIGHT:
-            break
-    shares = _share(counts, uniform, np.repeat(np.maximum(weight, 1e-4), len(counts), 0), 60)[0]
+    f += unseen[:, None] * g / np.maximum(g.sum(1, keepdims=True), 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    curves = np.stack([_posterior(*row) for row in zip(f, g, shares, strict=True)])
+    shares, curves = _mixture(f, g, _normal_score(centres, exchanged))
     low, high = np.percentile(curves[1:], ENDS, axis=0)
     ends = np.percentile(shares[1:], ENDS)
-    value = float(shares[0])
+    value, p = float(shares[0]), curves[0]
     share = Share(value, min(float(ends[0]), value), max(float(ends[1]), value))
-    p = curves[0]
     return Calibration(centres, p, np.minimum(low, p), np.maximum(high, p), share)
 
 
@@ -122,37 +110,60 @@ def _resampled(counts: NDArray[Any], rng: np.random.Generator) -> Array:
     return np.concatenate([counts[None], rng.poisson(counts, (REPLICATES, len(counts)))]).astype(np.float64)
 
 
-def _share(counts: Array, uniform: Array, weight: Array, steps: int) -> tuple[Array, Array]:
-    """Return the share of wrong pairs per row of cell counts, (R, cells + 1), and all weights by power.
-
-    ``uniform`` holds the parts of wrong pairs by cell, the last cell being the rest; expectation
-    maximisation starts from ``weight``, (R, A, 3).
-    """
-    # A mixture of three parts of known shape: wrong (uniform), right in the low part (a power), right above.
-    rows, cells = len(counts), counts.shape[1] - 1
-    edges = np.linspace(0, 1, cells + 1)
-    shape = np.zeros((rows, len(POWERS), 3, cells + 1))
-    shape[:, :, 0] = uniform[:, None]
-    shape[:, :, 1, :-1] = np.diff(edges[None] ** (1 + POWERS[:, None]), axis=1)
-    shape[:, :, 2, -1] = 1
-    total = counts.sum(1)[:, None, None]
-    mix = np.ones((rows, len(POWERS), cells + 1))
-    for _ in range(steps):
-        mix = np.maximum(np.einsum("raj,rajc->rac", weight, shape), 1e-300)
-        weight = weight * np.einsum("rajc,rac->raj", shape, counts[:, None] / mix) / total
-    log_likelihood = (counts[:, None] * np.log(mix)).sum(-1)
-    trust = np.exp(log_likelihood - log_likelihood.max(1, keepdims=True))
-    return (trust * weight[..., 0]).sum(1) / trust.sum(1), weight
+def _normal_score(s: Array, exchanged: Array) -> Array:
+    """Return the normal scores of s among the exchanged pairs, linear beyond their outer quantiles."""
+    tail = min(0.1, max(0.002, 10 / len(exchanged)))
+    part = np.linspace(tail, 1 - tail, 41)
+    x, y = np.quantile(exchanged, part), ndtri(part)
+    least = 1e-3 * float(exchanged.std()) + 1e-12
+    below, above = ((y[b] - y[a]) / max(x[b] - x[a], least) for a, b in ((0, 4), (-5, -1)))
+    inside: Array = np.interp(s, x, y)
+    return inside + above * np.maximum(s - x[-1], 0) - below * np.maximum(x[0] - s, 0)
 
 
-def _posterior(given: Array, exchanged: Array, share: float) -> Array:
-    """Return P(wrong) in every bin, not rising with the score."""
-    both = given + exchanged
-    q = isotonic_regression(
-        exchanged / np.maximum(both, 1), sample_weight=np.maximum(both, 1e-9), increasing=False
-    )
-    odds = q / np.maximum(1 - q, 1e-9) * given.sum() / max(exchanged.sum(), 1)
-    return np.clip(share * odds, 0, 1)
+def _mixture(f: Array, g: Array, t: Array) -> tuple[Array, Array]:
+    """Return the share, (R,), and P(wrong), (R, H), for every row of counts of given and of exchanged pairs."""
+    # Unknowns: logit of the share, offset of h, log slopes. Fisher scoring, damped row by row.
+    knots = np.quantile(t, PARTS)
+    ramps = np.clip(t[:, None], knots[:-1], knots[1:]) - knots[:-1]
+    k, rows = ramps.shape[1], len(f)
+    step = np.diff(np.eye(k), axis=0) / STEP_SPREAD
+    precision = np.zeros((k + 2, k + 2))
+    precision[2:, 2:] = step.T @ step + np.full((k, k), (k * SLOPE_SPREAD) ** -2)
+    mean = np.append([0.0, 0.0], np.full(k, SLOPE))
+    total, offset = f + g, np.log(f.sum(1) / np.maximum(g.sum(1), 1))[:, None]
+    start = -np.exp(SLOPE) * ramps[len(t) // 2].sum()
+    theta, damp = np.tile([-1.0, start, *mean[2:]], (rows, 1)), np.full(rows, 1e-2)
+
+    def state(theta: Array) -> tuple[Array, Array, Array, Array]:
+        share = expit(theta[:, :1])
+        right = (1 - share) * np.exp(np.minimum(theta[:, 1:2] + np.exp(theta[:, 2:]) @ ramps.T, 50))
+        eta = offset + np.log(share + right)
+        far = theta - mean
+        value = (f * eta - total * np.logaddexp(0, eta)).sum(1) - 0.5 * ((far @ precision) * far).sum(1)
+        return value, share, right, expit(eta)
+
+    now = state(theta)
+    for _ in range(60):
+        value, share, right, q = now
+        is_right = right / (share + right)
+        by_share = (1 - share) * (1 - is_right) - share * is_right
+        inner = np.concatenate([np.ones((rows, len(t), 1)), np.exp(theta[:, None, 2:]) * ramps], 2)
+        slope = np.concatenate([by_share[..., None], is_right[..., None] * inner], 2)
+        gradient = np.einsum("rh,rhp->rp", f - total * q, slope) - (theta - mean) @ precision
+        weighted = slope * (total * q * (1 - q))[..., None]
+        fisher = slope.transpose(0, 2, 1) @ weighted + precision
+        scale = np.maximum(np.einsum("rpp->rp", fisher), 1e-3) * damp[:, None]
+        move = np.linalg.solve(fisher + scale[:, None] * np.eye(k + 2), gradient[..., None])[..., 0]
+        tried = theta + move.clip(-2, 2)
+        better = state(tried)[0] >= value
+        theta = np.where(better[:, None], tried, theta)
+        damp = np.where(better, damp / 4, damp * 6).clip(1e-8, 1e8)
+        now = state(theta)
+        if np.where(better, now[0] - value, 0).max() < 1e-5 and (better | (damp > 1e6)).all():
+            break
+    _, share, right, _ = now
+    return share[:, 0], share / (share + right)
 
 
 def relabelled(
