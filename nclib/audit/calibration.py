@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 FEWEST = 20
 #: Bins of the scores; replicates of the bootstrap; ends of the interval.
 BINS, REPLICATES, ENDS = 200, 100, (2.5, 97.5)
-#: Ends of the parts of the score, as shares of the bins: the log ratio of right to wrong pairs has a slope in each.
+#: Ends of the parts of the score, as shares of the bins: h has a slope in each.
 PARTS = (0.0, 0.3, 0.6, 0.75, 0.9, 1.0)
 #: Prior of the slopes: mean and spread of their mean logarithm, spread of the steps from part to part.
 SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
@@ -66,10 +66,11 @@ def calibrate(given: NDArray[Any], exchanged: NDArray[Any], seed: int = 0) -> Ca
 
     Wrong pairs are like exchanged ones, and right pairs have :math:`e^h` times their density. A score is
     then of a given pair with odds in proportion to :math:`\pi + (1 - \pi) e^{h(s)}`, to which the share
-    :math:`\pi` and h are fitted by penalised maximum likelihood. h rises, and is linear by parts in the normal
-    score among the exchanged pairs, with slopes that change little from part to part: it is linear where
-    right and wrong scores are normal of equal spread. Half a wrong pair is added. Intervals: bootstrap of both
-    samples, with an exponential number of wrong pairs added, of mean 1, as none seen does not mean none.
+    :math:`\pi` and h are fitted by penalised maximum likelihood. h rises, and is linear by parts in the
+    normal score among the exchanged pairs, with slopes that change little from part to part: it is linear
+    where right and wrong scores are normal of equal spread. Half a wrong pair is added. Intervals:
+    bootstrap of both samples, with an exponential number of wrong pairs added, of mean 1, as none seen
+    does not mean none.
 
     What this rests on: right pairs grow rarer without end as the score falls. Where a part of them looks just
     like exchanged pairs, the share is too high by that part.
@@ -122,7 +123,7 @@ def _normal_score(s: Array, exchanged: Array) -> Array:
 
 
 def _mixture(f: Array, g: Array, t: Array) -> tuple[Array, Array]:
-    """Return the share, (R,), and P(wrong), (R, H), for every row of counts of given and of exchanged pairs."""
+    """Return the share, (R,), and P(wrong), (R, H), for rows of counts of given and of exchanged pairs."""
     # Unknowns: logit of the share, offset of h, log slopes. Fisher scoring, damped row by row.
     knots = np.quantile(t, PARTS)
     ramps = np.clip(t[:, None], knots[:-1], knots[1:]) - knots[:-1]

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nclib.audit.pairs import FOLDS, WIDTH
 from nclib.common.files import digest
 from nclib.data import Split, Vocabulary
 from nclib.data.dataset import Captions
@@ -34,8 +35,6 @@ from nclib.runs.pair_trainer import PairTrainer
 
 Array = NDArray[Any]
 
-FOLDS = 2
-WIDTH = 256
 LEAST = 40  # pictures, below which two folds have nothing to learn from
 VALIDATION = 10  # one picture in ten of those trained on selects the epoch, at most LARGEST
 LARGEST = 1000

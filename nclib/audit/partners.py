@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from tqdm import tqdm
 
@@ -20,6 +24,9 @@ from nclib.common.files import digest, replacing
 Array = NDArray[Any]
 #: Rows of a tile of the matrix of cosines: 2048 x 8192 float32 are 64 MB.
 ROWS, COLUMNS = 2048, 8192
+#: Items up to which the search compares all; groups that every item searches of more; items per group and
+#: rounds that place the groups; items whose lists are checked.
+EXACT, PROBES, SAMPLE, ROUNDS, CHECKED = 50_000, 24, 64, 6, 256
 #: Seconds between two states of the search on disk.
 SAVE_EVERY = 60.0
 
@@ -41,6 +48,8 @@ class Neighbours:
         Pictures nearest to every picture.
     similar_captions, similar_caption_cosines : ndarray, (M, l)
         Captions nearest to every caption.
+    recall : float
+        Share of the true neighbours that the lists hold, on a sample; 1 where all items were compared.
     """
 
     pictures: Array
@@ -51,6 +60,14 @@ class Neighbours:
     similar_image_cosines: Array
     similar_captions: Array
     similar_caption_cosines: Array
+    recall: float = 1.0
+    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` gave when it was first called for this name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
 
 
 def find_neighbours(
@@ -61,9 +78,12 @@ def find_neighbours(
     work: str | PathLike[str] | None = None,
     progress: bool = True,
 ) -> Neighbours:
-    """Find the exact nearest neighbours of all pictures and captions, tile by tile.
+    """Find the nearest neighbours of all pictures and captions, tile by tile.
 
-    Memory: the lists, 8 (M + N) (k + similar) bytes, and tiles of at most 64 MB.
+    Up to 50,000 items are all compared. Of more, N in number, those looked through are placed in
+    :math:`\\sqrt N` groups by spherical k-means, and every item is compared with the 24 groups whose centres
+    are nearest: :math:`N \\sqrt N` comparisons in place of :math:`N^2`. A sample of exact searches gives the
+    recall. Memory: the lists, 8 (M + N) (k + similar) bytes, and tiles of at most 64 MB.
 
     Parameters
     ----------
@@ -82,13 +102,31 @@ def find_neighbours(
     images, captions = (pairs.unit_images, pairs.usable_images), (pairs.unit_captions, pairs.usable)
     files: list[Path | None] = [None] * 3
     if work is not None:
-        key = digest([pairs.images, pairs.captions, pairs.usable, str((k, similar, ROWS))])[:16]
+        key = digest([pairs.images, pairs.captions, pairs.usable, str((k, similar, ROWS, EXACT, PROBES))])[
+            :16
+        ]
         files = [Path(work) / f"neighbours-{key}-{i}.npz" for i in range(3)]
-    return Neighbours(
+    lists = (
         *_both_ways(captions, images, k, "neighbours", progress, files[0]),
         *_both_ways(images, None, similar, "similar pictures", progress, files[1]),
         *_both_ways(captions, None, similar, "similar captions", progress, files[2]),
     )
+    large = max(len(pairs), pairs.n_images) > EXACT
+    return Neighbours(*lists, recall=_recall(captions, images, lists[0]) if large else 1.0)
+
+
+def _recall(left: Any, right: Any, found: Array) -> float:
+    """Return which share of the exact neighbours of a sample of rows is in their lists."""
+    rows = np.random.default_rng(0).permutation(np.flatnonzero(left[1]))[:CHECKED]
+    best = _Best(len(rows), found.shape[1])
+    every = np.arange(len(rows))
+    for part in blocks(len(right[1]), COLUMNS):
+        tile = left[0](rows) @ right[0](part).T
+        tile[:, torch.from_numpy(~right[1][part])] = -torch.inf
+        best.update(every, tile, np.arange(part.start, part.stop))
+    exact = best.arrays()[0]
+    held = (exact[:, :, None] == found[rows][:, None]).any(2) & (exact >= 0)
+    return float(held.sum() / max(1, (exact >= 0).sum()))
 
 
 def _both_ways(
@@ -98,40 +136,85 @@ def _both_ways(
 
     With ``right`` None, of the nearest other ``left``.
     """
-    # Plan: every tile of the matrix of cosines is made once and serves its rows and its columns; a list
-    # keeps the best k so far. Within one modality the matrix is symmetric: tiles on and above the diagonal.
+    # Plan: tiles of the matrix of cosines, each made once, serve their rows and their columns; a list keeps
+    # the best k so far. Among few items of one modality the matrix is symmetric: tiles on and above the
+    # diagonal. Tiles of groups hold, of the columns, one group, and the rows that search it.
     own = right is None
     (rows_of, rows_ok), (cols_of, cols_ok) = left, left if own else right
     n, m = len(rows_ok), len(cols_ok)
     by_row = _Best(n, k)
     lists = [by_row] if own else [by_row, _Best(m, k)]
+    grouped = max(n, m) > EXACT
+    steps = _group_tiles(left, left if own else right) if grouped else _all_tiles(n, m, own)
     done = _resume(file, lists)
     saved = time.monotonic()
     with tqdm(
-        total=n, initial=done, desc=name, unit="row", disable=None if progress else True, leave=False
+        total=len(steps), initial=done, desc=name, disable=None if progress else True, leave=False
     ) as bar:
-        for a in blocks(n, ROWS):
-            if a.start < done:
+        for step, tiles in enumerate(steps):
+            if step < done:
                 continue
-            x = rows_of(a)
-            for b in blocks(m, ROWS if own else COLUMNS):
-                if own and b.start < a.start:
-                    continue
-                diagonal = own and a == b
-                tile = x @ (x if diagonal else cols_of(b)).T
+            for a, b in tiles:
+                tile = rows_of(a) @ cols_of(b).T
                 tile.masked_fill_(torch.from_numpy(~(rows_ok[a][:, None] & cols_ok[b])), -torch.inf)
-                if diagonal:
-                    tile.fill_diagonal_(-torch.inf)
-                by_row.update(a, tile, b.start)
-                if not diagonal:
-                    lists[-1].update(b, tile.T, a.start)
-            bar.update(a.stop - a.start)
-            if file is not None and (a.stop == n or time.monotonic() - saved >= SAVE_EVERY):
+                if own:
+                    tile.masked_fill_(torch.from_numpy(a[:, None] == b), -torch.inf)
+                by_row.update(a, tile, b)
+                # The lists of columns; of one modality only where the same tile does not come again.
+                if not own or not (grouped or a[0] == b[0]):
+                    lists[-1].update(b, tile.T, a)
+            bar.update()
+            if file is not None and (step + 1 == len(steps) or time.monotonic() - saved >= SAVE_EVERY):
                 arrays = [array for one in lists for array in one.arrays()]
                 with replacing(file) as out:
-                    np.savez(out, np.array(a.stop), *arrays)
+                    np.savez(out, np.array(step + 1), *arrays)
                 saved = time.monotonic()
     return tuple(array for one in lists for array in one.arrays())
+
+
+Tiles = list[list[tuple[Array, Array]]]
+
+
+def _all_tiles(n: int, m: int, own: bool) -> Tiles:
+    """Return the tiles, row block by row block, that cover a matrix, or its upper half."""
+    columns = _parts(np.arange(m), ROWS if own else COLUMNS)
+    return [[(a, b) for b in columns if not own or b[0] >= a[0]] for a in _parts(np.arange(n), ROWS)]
+
+
+def _parts(rows: Array, size: int) -> list[Array]:
+    return [rows[part] for part in blocks(len(rows), size)]
+
+
+def _group_tiles(left: Any, right: Any) -> Tiles:
+    """Return tiles, group by group, of the rows that search a group of the columns, and the group."""
+    (rows_of, rows_ok), (cols_of, cols_ok) = left, right
+    usable = np.flatnonzero(cols_ok)
+    size = max(1, round(len(usable) ** 0.5))
+    sample = np.random.default_rng(0).permutation(usable)[: SAMPLE * size]
+    x = cols_of(np.sort(sample))
+    centres = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:size]]
+    for _ in range(ROUNDS):
+        nearest = (x @ centres.T).argmax(1)
+        total = torch.zeros_like(centres).index_add_(0, nearest, x)
+        filled = total.any(1)
+        centres[filled] = torch.nn.functional.normalize(total[filled])
+
+    def near(of: Any, rows: Array, count: int) -> list[Array]:
+        """Return the rows that have each centre among their ``count`` nearest."""
+        found = np.concatenate(
+            [(of(rows[part]) @ centres.T).topk(count, 1).indices.int().numpy() for part in blocks(len(rows))]
+        )
+        order = np.argsort(found.reshape(-1), kind="stable")
+        ends = np.cumsum(np.bincount(found.reshape(-1), minlength=size))[:-1]
+        return np.split(rows[order // count], ends)
+
+    searching = near(rows_of, np.flatnonzero(rows_ok), min(PROBES, size))
+    members = near(cols_of, usable, 1)
+    return [
+        [(a, b) for a in _parts(own, ROWS) for b in _parts(group, COLUMNS)]
+        for own, group in zip(searching, members, strict=True)
+        if len(own) and len(group)
+    ]
 
 
 def _resume(file: Path | None, lists: list[_Best]) -> int:
@@ -152,11 +235,11 @@ class _Best:
         self.cosines = torch.full((n, k), -torch.inf)
         self.ids = torch.full((n, k), -1, dtype=torch.int32)
 
-    def update(self, rows: slice, tile: Tensor, first: int) -> None:
+    def update(self, rows: Array, tile: Tensor, columns: Array) -> None:
         k = self.ids.shape[1]
         found = tile.topk(min(k, tile.shape[1]), dim=1)
         values = torch.cat([self.cosines[rows], found.values], 1)
-        ids = torch.cat([self.ids[rows], (found.indices + first).int()], 1)
+        ids = torch.cat([self.ids[rows], torch.from_numpy(columns)[found.indices].int()], 1)
         best = values.topk(k, dim=1)
         self.cosines[rows] = best.values
         self.ids[rows] = ids.gather(1, best.indices).masked_fill(best.values == -torch.inf, -1)
@@ -259,13 +342,8 @@ def solve_plan(
     return Plan(moved, log_u + constant, log_v, float(violation), float((bound - objective) / mass), step)
 
 
-def candidate_edges(
-    pairs: Pairs, neighbours: Neighbours, k: int = 16, *, given: bool = False
-) -> tuple[Array, Array, Array]:
-    """Return caption rows, picture rows and cosines of the ``k`` nearest both ways, (E,) each, no edge twice.
-
-    With ``given``, of all given pairs too.
-    """
+def candidate_edges(pairs: Pairs, neighbours: Neighbours, k: int = 16) -> tuple[Array, Array, Array]:
+    """Return caption rows, picture rows and cosines of the ``k`` nearest both ways, (E,), no edge twice."""
     n = pairs.n_images
     keys, values = [], []
     for ids, cosines, by_caption in (
@@ -277,12 +355,6 @@ def candidate_edges(
         other = ids[good].astype(np.int64)
         keys.append(own * n + other if by_caption else other * n + own)
         values.append(cosines[good])
-    if given:
-        rows = np.flatnonzero(pairs.usable)
-        keys.append(rows * n + pairs.image_of[rows])
-        for part in blocks(len(rows)):
-            x, y = pairs.unit_images(pairs.image_of[rows[part]]), pairs.unit_captions(rows[part])
-            values.append(torch.linalg.vecdot(x, y).numpy())
     key, first = np.unique(np.concatenate(keys), return_index=True)
     return key // n, key % n, np.concatenate(values)[first].astype(np.float64)
 
@@ -363,12 +435,23 @@ def find_partners(
     return Partners(row, column, part, image, best, margin, plan)
 
 
-def margin_level(margin: NDArray[Any], right: NDArray[np.bool_], accuracy: float) -> tuple[float, float]:
-    """Return the least margin from which on ``accuracy`` of the proposals are right, and the share that is.
+#: Fewest planted exchanges with a candidate that the probability of a partner is learnt from.
+FEWEST = 20
 
-    (inf, NaN) when no margin with at least 20 proposals reaches it.
+
+def partner_probability(facts: Array, right: NDArray[np.bool_]) -> Callable[[Array], NDArray[np.float64]]:
+    """Return P(the candidate is right), (Q,), as a function of facts about candidates, (Q, F).
+
+    Logistic regression on planted exchanges; of few, or where all or none are right, the shrunk share.
+
+    Parameters
+    ----------
+    facts : ndarray, (n, F)
+    right : ndarray of bool, (n,)
     """
-    order = np.argsort(-margin, kind="stable")
-    share = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
-    good = np.flatnonzero((share >= accuracy) & (np.arange(1, len(order) + 1) >= 20))
-    return (float(margin[order[good[-1]]]), float(share[good[-1]])) if len(good) else (np.inf, np.nan)
+    if len(right) < FEWEST:
+        return lambda q: np.zeros(len(q))
+    if right.all() or not right.any():
+        return lambda q: np.full(len(q), (right.sum() + 1) / (len(right) + 2))
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(facts, right)
+    return lambda q: model.predict_proba(q)[:, 1] if len(q) else np.zeros(0)

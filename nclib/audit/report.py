@@ -320,8 +320,11 @@ class _Page:
             return '<figure><div class="none">no other picture is proposed</div></figure>'
         partner = self.row_of[pair["partner_id"]]
         facts = ", ".join(
-            f"{label} {value:.3f}"
-            for label, value in (("score", pair["partner_score"]), ("margin", pair["partner_margin"]))
+            f"{label} {value:{form}}"
+            for label, value, form in (
+                ("P(right picture, if the pair is wrong and it is here)", pair["partner_p"], ".0%"),
+                ("score", pair["partner_score"], ".3f"),
+            )
             if _given(value)
         )
         better = f"Fits better ({facts})" if facts else "Fits better"

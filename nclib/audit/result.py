@@ -13,35 +13,35 @@ from numpy.typing import NDArray
 
 from nclib.audit import export, patterns
 from nclib.audit.calibration import Calibration, Share, calibrate, relabelled
-from nclib.audit.pairs import Pairs, from_arrays
+from nclib.audit.pairs import Pairs, fold_of, from_arrays
 from nclib.audit.partners import (
     Neighbours,
     Partners,
     candidate_edges,
     find_neighbours,
     find_partners,
-    margin_level,
+    partner_probability,
     temperature,
 )
-from nclib.audit.scores import PARTS, SCORES, combination
+from nclib.audit.scores import PARTS, SCORES, combination, exchange
 from nclib.common.options import did_you_mean
-from nclib.noise import auc
+from nclib.noise import auc, detection
 from nclib.noise import calibration as compare
 
 Array = NDArray[Any]
 COLUMNS = (
     *("id", "image", "caption", "score", "p_wrong", "p_low", "p_high", "rank", "reason"),
-    *("partner_id", "partner_score", "partner_margin", "partner_mass"),
+    *("partner_id", "partner_score", "partner_margin", "partner_mass", "partner_p"),
     *("image_duplicate_of", "caption_duplicate_of"),
 )
 ASSUMPTION = (
     "The probabilities hold if wrong pairs are like captions exchanged at random among these pairs. Wrong "
     "captions that are related to the picture get too low a probability, and make the share too low."
 )
-#: Exchanged pairs at least this many (more draws for few pairs, at most 10), planted share, most planted.
-EXCHANGED, PLANTED, MOST_PLANTED = 5000, 0.1, 5000
-#: Least accuracy of proposed partners on planted exchanges.
-PARTNER_ACCURACY = 0.9
+#: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, most planted.
+EXCHANGED, MOST_EXCHANGED, PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 5000
+#: Least probability of a partner that is proposed.
+PARTNER_LEAST = 0.5
 #: Shortest caption, in words, that is not called very short.
 SHORT = 2
 LABELS = ("wrong", "right", "unsure")
@@ -62,7 +62,9 @@ class Audit:
     seed : int
     table : DataFrame
         One row per pair. ``rank`` 1 is the most suspicious; ``partner_id`` names the pair whose picture
-        the caption fits better; ``p_wrong`` is NaN for pairs that cannot be judged (``reason`` says why).
+        the caption fits better, ``partner_p`` the probability that this picture is the caption's own if the
+        pair is wrong and its own picture is here; none is proposed below 1/2. ``p_wrong`` is NaN for pairs
+        that cannot be judged (``reason`` says why).
     share : Share
         Share of wrong pairs with a 95 % interval.
     curves : dict
@@ -100,8 +102,8 @@ class Audit:
         DataFrame
             ``direction`` ("picture of caption" or "caption of picture"), ``id``, ``place`` (1 to k),
             ``partner_id``, ``mass`` (part of the caption's free mass in the plan) and ``proposed``: whether
-            the margin passes the level that was calibrated on planted exchanges. For the second direction,
-            ``id`` is the first pair of the picture, and ``partner_id`` the pair of the caption.
+            it is right with a probability of at least 1/2, as learnt from planted exchanges. For the second
+            direction, ``id`` is the first pair of the picture, and ``partner_id`` the pair of the caption.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
@@ -137,32 +139,28 @@ class Audit:
         dict
             ``auroc``, ``average_precision``, ``precision_at_100``, ``recall_at_budget``,
             ``fpr_at_95_recall``, ``calibration_error``, ``share_error`` (estimate minus truth),
-            ``partner_accuracy`` of the proposed partners, ``partner_recall`` among wrong pairs that have a
-            partner, and the counts ``n``, ``n_wrong``, ``n_proposed``. None where undefined.
+            ``partner_accuracy`` of the proposed partners, ``partner_stated``, their mean P(wrong) times
+            ``partner_p``, ``partner_recall`` among wrong pairs that have a partner, and the counts ``n``,
+            ``n_wrong``, ``n_proposed``. None where undefined.
         """
         wrong, known = self._truth(truth)
         p = self.table["p_wrong"].to_numpy()
         use = known & self.pairs.usable
         # Equal probabilities are ordered as the table's rank is.
-        suspicion = -self.table["rank"].to_numpy()[use].astype(float)
+        fit = self.table["rank"].to_numpy()[use].astype(float)
         y, n_wrong = wrong[use], int(wrong[use].sum())
         out: dict[str, float | None] = {"n": int(use.sum()), "n_wrong": n_wrong}
-        by_rank = y[np.argsort(-suspicion)]
+        found = detection(fit, ~y) if len(y) else {}
+        out |= {"auroc": found.get("auc"), "average_precision": found.get("ap"), "fpr_at_95_recall": None}
+        by_rank = y[np.argsort(fit)]
         out["precision_at_100"] = float(by_rank[:100].mean()) if len(y) else None
         out["recall_at_budget"] = float(by_rank[:budget].sum() / n_wrong) if n_wrong else None
-        both = 0 < n_wrong < len(y)
-        if both:
-            from sklearn.metrics import average_precision_score, roc_curve
-
-            fpr, tpr, _ = roc_curve(y, suspicion, drop_intermediate=False)
-            out["average_precision"] = float(average_precision_score(y, suspicion))
-            out["fpr_at_95_recall"] = float(fpr[np.argmax(tpr >= 0.95)])
-        out["auroc"] = auc(suspicion, y) if both else None
+        if 0 < n_wrong < len(y):
+            until = int(np.searchsorted(np.cumsum(by_rank), 0.95 * n_wrong)) + 1
+            out["fpr_at_95_recall"] = float((~by_rank[:until]).sum() / (~y).sum())
         stated = np.isfinite(p) & use
         out["calibration_error"] = compare(1 - p[stated], ~wrong[stated])["ece"] if stated.any() else None
         out["share_error"] = self.share.value - float(y.mean()) if len(y) and self.share.value >= 0 else None
-        for name in ("average_precision", "fpr_at_95_recall"):
-            out.setdefault(name, None)
         if partner_of is not None:
             partner_of = np.asarray(partner_of)
             if partner_of.shape != (len(self.pairs),) or partner_of.dtype.kind not in "iu":
@@ -175,6 +173,8 @@ class Audit:
             lost = use & wrong & (partner_of >= 0)
             out["n_proposed"] = int(made.sum())
             out["partner_accuracy"] = float(hit.sum() / made.sum()) if made.any() else None
+            said = p * self.table["partner_p"].to_numpy()
+            out["partner_stated"] = float(said[made].mean()) if made.any() else None
             out["partner_recall"] = float((hit & lost).sum() / lost.sum()) if lost.any() else None
         return out
 
@@ -379,21 +379,22 @@ def audit(
     usable = np.flatnonzero(pairs.usable)
     rng = np.random.default_rng(seed)
     # Queries: given pairs; captions exchanged at random, and with similar pictures; planted exchanges.
-    repeats = int(np.clip(np.ceil(EXCHANGED / len(usable)), 1, 10))
-    exchanged = np.tile(usable, repeats)
-    exchanged_image = np.concatenate([rng.permutation(pairs.image_of[usable]) for _ in range(repeats)])
-    lists = near.similar_images[pairs.image_of[usable]]
-    choice = lists[
-        np.arange(len(usable)), rng.integers(0, max(1, lists.shape[1]), len(usable)) % lists.shape[1]
-    ]
+    some = rng.permutation(usable)[:MOST_EXCHANGED]
+    repeats = int(np.clip(np.ceil(EXCHANGED / len(some)), 1, 10))
+    exchanged_image = np.concatenate([exchange(pairs, some, rng) for _ in range(repeats)])
+    lists = near.similar_images[pairs.image_of[some]]
+    choice = lists[np.arange(len(some)), rng.integers(0, lists.shape[1], len(some))].astype(np.int64)
+    fold = np.zeros(pairs.n_images, np.int64)
+    fold[pairs.image_of] = fold_of(pairs.captions)
+    alike = (choice >= 0) & (fold[choice] == fold[pairs.image_of[some]])
     planted = rng.permutation(usable)[
         : min(max(int(PLANTED * len(usable)), min(len(usable), 200)), MOST_PLANTED)
     ]
-    planted_image = np.roll(pairs.image_of[planted], 1)
+    planted_image = exchange(pairs, planted, rng)
     sets = [
         (usable, pairs.image_of[usable]),
-        (exchanged, exchanged_image),
-        (usable[choice >= 0], choice[choice >= 0].astype(np.int64)),
+        (np.tile(some, repeats), exchanged_image),
+        (some[alike], choice[alike]),
         (planted, planted_image),
     ]
     name, scorer, values, measured = _scores(score, pairs, near, sets, seed)
@@ -407,29 +408,28 @@ def audit(
     trial_of, trial_p = pairs.image_of.copy(), p_wrong.copy()
     trial_of[planted], trial_p[planted] = planted_image, calibration(planted_score)[0]
     trial = find_partners(pairs, trial_of, edges, trial_p, reg, one_to_one=one_to_one)
-    found = planted[(trial.image[planted] >= 0) & (p_wrong[planted] < 0.2) & (trial_p[planted] >= 0.5)]
-    fits = _fits(scorer, calibration, found, trial.image[found])[1]
-    found = found[fits]
-    level, accuracy = margin_level(
-        trial.margin[found], trial.image[found] == pairs.image_of[found], PARTNER_ACCURACY
-    )
+    learnt = planted[(trial.image[planted] >= 0) & (p_wrong[planted] < 0.2) & (trial_p[planted] >= 0.5)]
+    facts = _partner_facts(trial, learnt, calibration(scorer(learnt, trial.image[learnt]))[0])
+    is_right = trial.image[learnt] == pairs.image_of[learnt]
+    probability = partner_probability(facts, is_right)
     plan = find_partners(pairs, pairs.image_of, edges, p_wrong, reg, one_to_one=one_to_one)
     suspects = np.flatnonzero((plan.image >= 0) & (p_wrong >= 0.5))
-    partner_score, fits = _fits(scorer, calibration, suspects, plan.image[suspects])
-    proposed = np.full(len(pairs), -1)
-    good = fits & (plan.margin[suspects] >= level)
-    proposed[suspects[good]] = plan.image[suspects[good]]
+    partner_score = scorer(suspects, plan.image[suspects])
+    partner_p = np.full(len(pairs), np.nan)
+    partner_p[suspects] = probability(_partner_facts(plan, suspects, calibration(partner_score)[0]))
+    proposed = np.where(partner_p >= PARTNER_LEAST, plan.image, -1)
 
     # A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
     good_scores = given[p_wrong[usable] < 0.5]
     floor = np.quantile(good_scores, 0.05) if len(good_scores) else -np.inf
     found_patterns = _patterns(pairs, near, p_wrong, proposed, suspects[partner_score >= floor])
-    _fill(table, pairs, near, plan, suspects, partner_score, proposed, found_patterns, calibration)
+    _fill(table, pairs, near, plan, suspects, partner_score, partner_p, proposed, found_patterns, calibration)
     settings = {
         **{"score": score, "neighbours": neighbours, "one_to_one": one_to_one, "seed": seed},
         "auroc_on_exchanged": measured,
-        "partner_level": level,
-        "partner_accuracy_on_planted": accuracy,
+        "partner_least": PARTNER_LEAST,
+        "partner_accuracy_on_planted": _share_right(is_right[probability(facts) >= PARTNER_LEAST]),
+        "neighbour_recall": near.recall,
         "plan_violation": plan.plan.violation,
         "plan_gap": plan.plan.gap,
         "plan_iterations": plan.plan.iterations,
@@ -495,10 +495,13 @@ def _scores(
     return best, scorer, np.split(values[best], cuts), measured
 
 
-def _fits(scorer: Any, calibration: Calibration, rows: Array, images: Array) -> tuple[Array, Array]:
-    """Return the scores of captions with these pictures, and whether they look right there."""
-    value = scorer(rows, images)
-    return value, calibration(value)[0] < 0.5
+def _partner_facts(plan: Partners, rows: Array, p_wrong: Array) -> Array:
+    """Return what tells right candidates from others, (Q, 3): margin, part of the mass, P(wrong) there."""
+    return np.stack([plan.margin[rows], plan.best_mass[rows], p_wrong], 1)
+
+
+def _share_right(right: NDArray[np.bool_]) -> float | None:
+    return float(right.mean()) if len(right) else None
 
 
 def _table(pairs: Pairs, usable: Array, given: Array, calibration: Calibration) -> pd.DataFrame:
@@ -516,7 +519,7 @@ def _table(pairs: Pairs, usable: Array, given: Array, calibration: Calibration) 
             **dict.fromkeys(COLUMNS[4:], ""),
         }
     )
-    for name in ("partner_score", "partner_margin", "partner_mass"):
+    for name in ("partner_score", "partner_margin", "partner_mass", "partner_p"):
         table[name] = np.nan
     return _with_probabilities(table, pairs, calibration)
 
@@ -600,7 +603,7 @@ def _patterns(
     cosine = SCORES["cosine"]
     fit = cosine(pairs, near)
     every = np.arange(len(pairs))
-    other = cosine(pairs, near, every, np.random.default_rng(0).permutation(pairs.image_of))
+    other = cosine(pairs, near, every, exchange(pairs, every, np.random.default_rng(0)))
     good = pairs.usable & (p_wrong < 0.5)
     jump, spread = float(np.median(fit[good]) - other.mean()) if good.any() else 0.0, float(other.std())
     taken = np.zeros(len(pairs), bool)
@@ -632,6 +635,7 @@ def _fill(
     plan: Partners,
     suspects: Array,
     partner_score: Array,
+    partner_p: Array,
     proposed: Array,
     found: list[dict[str, Any]],
     calibration: Calibration,
@@ -644,6 +648,7 @@ def _fill(
     table.loc[rows, "partner_score"] = partner_score[made].astype(np.float64)
     table.loc[rows, "partner_margin"] = plan.margin[rows]
     table.loc[rows, "partner_mass"] = plan.best_mass[rows]
+    table.loc[rows, "partner_p"] = partner_p[rows]
     same_image, same_caption = patterns.duplicates(pairs, near)
     table["image_duplicate_of"], table["caption_duplicate_of"] = names[same_image], names[same_caption]
 

@@ -19,8 +19,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from nclib.audit.pairs import Indices, Pairs, blocks
-from nclib.audit.partners import Neighbours, candidate_edges, solve_plan, temperature
+from nclib.audit.pairs import Indices, Pairs, blocks, fold_of
+from nclib.audit.partners import Neighbours, Plan, candidate_edges, solve_plan, temperature
 from nclib.noise import rank_correspondence
 
 Scores = NDArray[np.float32]
@@ -29,8 +29,8 @@ SCORES: dict[str, Score] = {}
 
 #: LEMoN's number of neighbours, weights of the two neighbour terms, and decay with distance and disagreement.
 K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
-#: Captions of one picture that take part in the neighbour term.
-SIBLINGS = 8
+#: Captions of one picture that take part in the terms of neighbours and of siblings; steepness of the latter.
+SIBLINGS, SIBLING_SLOPE = 8, 6.0
 #: Anchors of the rank correlation.
 ANCHORS = 128
 #: Share of the captions that the plan of the score "transport" moves.
@@ -45,6 +45,16 @@ def score(name: str) -> Callable[[Score], Score]:
         return function
 
     return add
+
+
+def exchange(pairs: Pairs, rows: Indices, rng: np.random.Generator) -> Indices:
+    """Return the pictures of the rows handed round in a random cycle, within each fold of a cross-fit."""
+    fold = fold_of(pairs.captions)[rows]
+    order = np.lexsort((rng.random(len(rows)), fold))
+    claimed = np.empty(len(rows), np.int64)
+    for part in np.split(order, np.flatnonzero(np.diff(fold[order])) + 1):
+        claimed[part] = pairs.image_of[rows[np.roll(part, 1)]]
+    return claimed
 
 
 def _queries(pairs: Pairs, captions: Indices | None, images: Indices | None) -> tuple[Indices, Indices]:
@@ -104,9 +114,8 @@ def neighbour_disagreement(
     mean over all pairs of the k nearest pictures.
     """
     rows, of = _queries(pairs, captions, images)
-    fit = cosine(pairs, neighbours)
-    trust = np.where(pairs.usable, np.exp(-TAU_PAIR * (1 - fit)), 0).astype(np.float32)
-    claims = _captions_of(pairs)
+    trust = np.where(pairs.usable, np.exp(-TAU_PAIR * (1 - _given(pairs, neighbours))), 0).astype(np.float32)
+    claims = neighbours.once("claims", lambda: _captions_of(pairs))
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of, 1024):
         i, j = of[part], rows[part]
@@ -138,7 +147,7 @@ def rank(
     modalities takes part in the correlation.
     """
     rows, of = _queries(pairs, captions, images)
-    fit = np.where(pairs.usable, cosine(pairs, neighbours), -np.inf)
+    fit = np.where(pairs.usable, _given(pairs, neighbours), -np.inf)
     better = np.flatnonzero(fit >= np.median(fit[pairs.usable]))
     anchors = better[np.linspace(0, len(better) - 1, min(ANCHORS, len(better))).astype(np.int64)]
     bank = pairs.unit_images(pairs.image_of[anchors]), pairs.unit_captions(anchors)
@@ -174,19 +183,60 @@ def mutual_rank(
 def transport(
     pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
 ) -> Scores:
-    r"""Log mass of the pair in the sparse partial plan over neighbours and given pairs.
+    r"""Log mass of the pair by the sparse partial plan over neighbours.
 
     :math:`(\cos(x_i, y_j) + f_j + g_i) / \epsilon` with the potentials of :func:`solve_plan`: every caption
     has mass 1, every picture as much as captions claim it, and nine tenths of the captions move. A popular
     picture or caption has a low potential, so that its high cosines count less.
     """
     rows, of = _queries(pairs, captions, images)
-    edges = candidate_edges(pairs, neighbours, given=True)
-    room = np.bincount(pairs.image_of[pairs.usable], minlength=pairs.n_images).astype(float)
     reg = temperature(neighbours)
-    plan = solve_plan(*edges, pairs.usable.astype(float), room, MOVED * pairs.usable.sum(), reg)
+
+    def solved() -> Plan:
+        edges, usable = candidate_edges(pairs, neighbours), pairs.usable.astype(float)
+        room = np.bincount(pairs.image_of, usable, pairs.n_images)
+        return solve_plan(*edges, usable, room, MOVED * usable.sum(), reg)
+
+    plan = neighbours.once("plan", solved)
     value = cosine(pairs, neighbours, rows, of) / reg + plan.rows[rows] + plan.columns[of]
     return np.maximum(value, -1e3).astype(np.float32)
+
+
+@score("siblings")
+def siblings(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    r"""Agreement with the K other captions of the picture.
+
+    :math:`\frac16 \log \frac1K \sum_n e^{6 \cos(y_j, y_n)}` is near the best agreement, as other captions may be wrong too. A picture that the caption does
+    not claim lends one caption less, as its own do. Without other captions: the mean over the given pairs.
+    """
+    rows, of = _queries(pairs, captions, images)
+    claims = neighbours.once("claims", lambda: _captions_of(pairs))
+
+    def agreement(rows: Indices, of: Indices) -> Scores:
+        out = np.full(len(rows), np.nan, np.float32)
+        for part in blocks(len(rows)):
+            j, n = rows[part], claims[of[part]]
+            known = (n >= 0) & (n != j[:, None])
+            foreign = np.flatnonzero((pairs.image_of[j] != of[part]) & known.any(1))
+            known[foreign, j[foreign] % known[foreign].sum(1)] = False
+            near = torch.einsum("bd,bnd->bn", pairs.unit_captions(j), _take(pairs.unit_captions, n)).numpy()
+            total, some = np.where(known, np.exp(SIBLING_SLOPE * near), 0).sum(1), known.any(1)
+            out[part][some] = np.log(total[some] / known[some].sum(1)) / SIBLING_SLOPE
+        return out
+
+    def usual() -> float:
+        given = agreement(*_queries(pairs, np.flatnonzero(pairs.usable), None))
+        return float(np.nanmean(given)) if np.isfinite(given).any() else 0.0
+
+    out = agreement(rows, of)
+    return np.where(np.isnan(out), neighbours.once("siblings", usual), out).astype(np.float32)
+
+
+def _given(pairs: Pairs, neighbours: Neighbours) -> Scores:
+    """Return the cosines of the given pairs, computed once."""
+    return neighbours.once("given", lambda: cosine(pairs, neighbours))
 
 
 def _mean(unit: Callable[[slice], Tensor], n: int) -> Tensor:
@@ -221,7 +271,8 @@ def _rank_in(top: NDArray[np.float32], value: Scores, total: int) -> NDArray[np.
 
 
 #: Scores that "combined" puts together, and most pairs of each kind that its weights are fitted to.
-PARTS, FITTED = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport"), 100_000
+PARTS = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport", "siblings")
+FITTED = 100_000
 
 
 def combination(
@@ -246,7 +297,7 @@ def combined(
     """Linear combination of the other scores, fitted by :func:`combination` to one random exchange."""
     rows, of = _queries(pairs, captions, images)
     usable = np.flatnonzero(pairs.usable)
-    other = np.random.default_rng(0).permutation(pairs.image_of[usable])
+    other = exchange(pairs, usable, np.random.default_rng(0))
     every = np.concatenate([usable, usable, rows]), np.concatenate([pairs.image_of[usable], other, of])
     values = np.stack([SCORES[name](pairs, neighbours, *every) for name in PARTS], 1)
     n = len(usable)

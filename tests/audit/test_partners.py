@@ -8,7 +8,8 @@ import torch
 
 from nclib.audit import partners
 from nclib.audit.pairs import Pairs
-from nclib.audit.partners import candidate_edges, find_neighbours, margin_level, solve_plan
+from nclib.audit.partners import candidate_edges, find_neighbours, partner_probability, solve_plan
+from nclib.noise import calibration
 from nclib.ot import partial_sinkhorn
 
 
@@ -106,21 +107,42 @@ def test_a_plan_without_edges_moves_nothing():
     assert plan.violation == 0
 
 
-def test_edges_are_unique_and_hold_the_given_pairs_on_request():
+def test_edges_are_unique():
     pairs = some_pairs()
     found = find_neighbours(pairs, k=5, progress=False)
-    row, column, value = candidate_edges(pairs, found, given=True)
+    row, column, value = candidate_edges(pairs, found)
     assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == len(row)
-    given = set(zip(np.flatnonzero(pairs.usable), pairs.image_of[pairs.usable], strict=True))
-    assert given <= set(zip(row, column, strict=True))
     exact = (pairs.unit_captions(row) * pairs.unit_images(column)).sum(1)
     np.testing.assert_allclose(value, exact, atol=1e-6)
 
 
-def test_the_margin_level_reaches_the_accuracy_asked_for():
-    margin = np.arange(100.0)[::-1]
-    right = np.arange(100) < 60
-    level, share = margin_level(margin, right, 0.75)
-    assert level == 20
-    assert share == 0.75
-    assert margin_level(margin, ~right, 0.9)[0] == np.inf
+def test_groups_find_nearly_all_neighbours_and_say_how_many(monkeypatch):
+    rng = np.random.default_rng(0)
+    topic = rng.normal(size=(40, 16))[rng.integers(0, 40, 1500)]
+    images = topic + 0.5 * rng.normal(size=topic.shape)
+    captions = images + 0.3 * rng.normal(size=topic.shape)
+    captions[7] = np.nan
+    pairs = Pairs(images, captions, np.arange(1500), [str(i) for i in range(1500)])
+    exact = find_neighbours(pairs, k=6, similar=4, progress=False)
+    monkeypatch.setattr(partners, "EXACT", 100)
+    monkeypatch.setattr(partners, "PROBES", 8)
+    found = find_neighbours(pairs, k=6, similar=4, progress=False)
+    assert exact.recall == 1
+    for name in ("pictures", "captions", "similar_images", "similar_captions"):
+        ours, best = getattr(found, name), getattr(exact, name)
+        assert (ours[:, :, None] == best[:, None]).any(2)[best >= 0].mean() > 0.9
+        assert all(len(set(row)) == len(row) for row in ours.tolist() if -1 not in row)
+    held = (exact.pictures[:, :, None] == found.pictures[:, None]).any(2)
+    assert found.recall == pytest.approx(held[np.arange(1500) != 7].mean(), abs=0.05)
+    assert (found.pictures[7] == -1).all()
+    assert not (found.similar_images == np.arange(1500)[:, None]).any()
+
+
+def test_stated_probabilities_of_partners_hold():
+    rng = np.random.default_rng(0)
+    facts = rng.normal(size=(4000, 2))
+    right = rng.random(4000) < 1 / (1 + np.exp(-2 * facts[:, 0]))
+    p = partner_probability(facts[:2000], right[:2000])(facts[2000:])
+    assert calibration(p, right[2000:])["ece"] < 0.04
+    assert (partner_probability(facts[:10], right[:10])(facts) == 0).all()
+    assert partner_probability(facts[:98], np.ones(98, bool))(facts[:1]) == pytest.approx(0.99)

@@ -48,7 +48,7 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
             "id": ids, "image": pictures, "caption": texts, "score": 0.5 - np.nan_to_num(p) / 2, "p_wrong": p,
             "p_low": np.clip(p - 0.05, 0, 1), "p_high": np.clip(p + 0.05, 0, 1), "rank": order + 1,
             "reason": ["low score"] * n, "partner_id": [*ids[1:], ""], "partner_score": 0.4,
-            "partner_margin": 0.1, "partner_mass": 0.5, "image_duplicate_of": [""] * n,
+            "partner_margin": 0.1, "partner_mass": 0.5, "partner_p": 0.8, "image_duplicate_of": [""] * n,
             "caption_duplicate_of": [""] * n,
         }
     )  # fmt: skip
