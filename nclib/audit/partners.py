@@ -102,9 +102,8 @@ def find_neighbours(
     images, captions = (pairs.unit_images, pairs.usable_images), (pairs.unit_captions, pairs.usable)
     files: list[Path | None] = [None] * 3
     if work is not None:
-        key = digest([pairs.images, pairs.captions, pairs.usable, str((k, similar, ROWS, EXACT, PROBES))])[
-            :16
-        ]
+        settings = str((k, similar, ROWS, EXACT, PROBES))
+        key = digest([pairs.images, pairs.captions, pairs.usable, settings])[:16]
         files = [Path(work) / f"neighbours-{key}-{i}.npz" for i in range(3)]
     lists = (
         *_both_ways(captions, images, k, "neighbours", progress, files[0]),
@@ -439,19 +438,24 @@ def find_partners(
 FEWEST = 20
 
 
-def partner_probability(facts: Array, right: NDArray[np.bool_]) -> Callable[[Array], NDArray[np.float64]]:
+def partner_probability(
+    facts: Array, right: NDArray[np.bool_], weight: Array
+) -> Callable[[Array], NDArray[np.float64]]:
     """Return P(the candidate is right), (Q,), as a function of facts about candidates, (Q, F).
 
-    Logistic regression on planted exchanges; of few, or where all or none are right, the shrunk share.
+    Logistic regression on planted exchanges; of few, 0; where all or none are right, the shrunk share.
 
     Parameters
     ----------
     facts : ndarray, (n, F)
     right : ndarray of bool, (n,)
+    weight : ndarray, (n,)
+        Of every exchange.
     """
-    if len(right) < FEWEST:
+    if weight.sum() < FEWEST:
         return lambda q: np.zeros(len(q))
     if right.all() or not right.any():
-        return lambda q: np.full(len(q), (right.sum() + 1) / (len(right) + 2))
-    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(facts, right)
+        return lambda q: np.full(len(q), (weight @ right + 1) / (weight.sum() + 2))
+    model = make_pipeline(StandardScaler(), LogisticRegression())
+    model.fit(facts, right, logisticregression__sample_weight=weight)
     return lambda q: model.predict_proba(q)[:, 1] if len(q) else np.zeros(0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ ASSUMPTION = (
 )
 #: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, most planted.
 EXCHANGED, MOST_EXCHANGED, PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 5000
-#: Least probability of a partner that is proposed.
-PARTNER_LEAST = 0.5
+#: Least probability of a partner that is proposed; exchanges that it is learnt from, in at most five draws.
+PARTNER_LEAST, TRIALS = 0.5, 1000
 #: Shortest caption, in words, that is not called very short.
 SHORT = 2
 LABELS = ("wrong", "right", "unsure")
@@ -403,16 +404,12 @@ def audit(
     table = _table(pairs, usable, given, calibration)
     p_wrong = table["p_wrong"].to_numpy().copy()
 
-    # The search for partners, first with planted exchanges, whose right picture is known.
     edges, reg = candidate_edges(pairs, near), temperature(near)
-    trial_of, trial_p = pairs.image_of.copy(), p_wrong.copy()
-    trial_of[planted], trial_p[planted] = planted_image, calibration(planted_score)[0]
-    trial = find_partners(pairs, trial_of, edges, trial_p, reg, one_to_one=one_to_one)
-    learnt = planted[(trial.image[planted] >= 0) & (p_wrong[planted] < 0.2) & (trial_p[planted] >= 0.5)]
-    facts = _partner_facts(trial, learnt, calibration(scorer(learnt, trial.image[learnt]))[0])
-    is_right = trial.image[learnt] == pairs.image_of[learnt]
-    probability = partner_probability(facts, is_right)
-    plan = find_partners(pairs, pairs.image_of, edges, p_wrong, reg, one_to_one=one_to_one)
+    search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
+    probability, on_planted = _learnt_partners(
+        pairs, search, scorer, calibration, p_wrong, usable, len(planted), rng
+    )
+    plan = search(pairs.image_of, p_wrong=p_wrong)
     suspects = np.flatnonzero((plan.image >= 0) & (p_wrong >= 0.5))
     partner_score = scorer(suspects, plan.image[suspects])
     partner_p = np.full(len(pairs), np.nan)
@@ -428,7 +425,7 @@ def audit(
         **{"score": score, "neighbours": neighbours, "one_to_one": one_to_one, "seed": seed},
         "auroc_on_exchanged": measured,
         "partner_least": PARTNER_LEAST,
-        "partner_accuracy_on_planted": _share_right(is_right[probability(facts) >= PARTNER_LEAST]),
+        "partner_accuracy_on_planted": on_planted,
         "neighbour_recall": near.recall,
         "plan_violation": plan.plan.violation,
         "plan_gap": plan.plan.gap,
@@ -500,8 +497,36 @@ def _partner_facts(plan: Partners, rows: Array, p_wrong: Array) -> Array:
     return np.stack([plan.margin[rows], plan.best_mass[rows], p_wrong], 1)
 
 
-def _share_right(right: NDArray[np.bool_]) -> float | None:
-    return float(right.mean()) if len(right) else None
+def _learnt_partners(
+    pairs: Pairs,
+    search: Callable[..., Partners],
+    scorer: Callable[[Array, Array], Array],
+    calibration: Calibration,
+    p_wrong: Array,
+    usable: Array,
+    n: int,
+    rng: np.random.Generator,
+) -> tuple[Callable[[Array], Array], float | None]:
+    """Search partners of n planted exchanges, whose right picture is known, a few times.
+
+    Return the probability of a candidate by its facts, and the share right of those that would be proposed.
+    """
+    parts = []
+    for _ in range(int(np.clip(np.ceil(TRIALS / n), 1, 5))):
+        planted = rng.permutation(usable)[:n]
+        claimed, p = pairs.image_of.copy(), p_wrong.copy()
+        claimed[planted] = exchange(pairs, planted, rng)
+        p[planted] = calibration(scorer(planted, claimed[planted]))[0]
+        trial = search(claimed, p_wrong=p)
+        rows = planted[(trial.image[planted] >= 0) & (p[planted] >= 0.5)]
+        there = calibration(scorer(rows, trial.image[rows]))[0]
+        right = trial.image[rows] == pairs.image_of[rows]
+        parts.append((_partner_facts(trial, rows, there), right, 1 - p_wrong[rows]))
+    # A given pair that may be wrong counts as little as it is likely to be right.
+    facts, right, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    probability = partner_probability(facts, right, weight)
+    made = probability(facts) >= PARTNER_LEAST
+    return probability, float(np.average(right[made], weights=weight[made])) if made.any() else None
 
 
 def _table(pairs: Pairs, usable: Array, given: Array, calibration: Calibration) -> pd.DataFrame:

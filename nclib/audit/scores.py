@@ -206,10 +206,11 @@ def transport(
 def siblings(
     pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
 ) -> Scores:
-    r"""Agreement with the K other captions of the picture.
+    r"""Agreement with the K other captions of the picture, near that with the closest of them.
 
-    :math:`\frac16 \log \frac1K \sum_n e^{6 \cos(y_j, y_n)}` is near the best agreement, as other captions may be wrong too. A picture that the caption does
-    not claim lends one caption less, as its own do. Without other captions: the mean over the given pairs.
+    :math:`\frac16 \log \frac1K \sum_n e^{6 \cos(y_j, y_n)}`: other captions may be wrong too. A picture that
+    the caption does not claim lends one caption less, as its own do. Without other captions: the mean over
+    the given pairs.
     """
     rows, of = _queries(pairs, captions, images)
     claims = neighbours.once("claims", lambda: _captions_of(pairs))

@@ -142,7 +142,9 @@ def test_stated_probabilities_of_partners_hold():
     rng = np.random.default_rng(0)
     facts = rng.normal(size=(4000, 2))
     right = rng.random(4000) < 1 / (1 + np.exp(-2 * facts[:, 0]))
-    p = partner_probability(facts[:2000], right[:2000])(facts[2000:])
+    one = np.ones(4000)
+    p = partner_probability(facts[:2000], right[:2000], one[:2000])(facts[2000:])
     assert calibration(p, right[2000:])["ece"] < 0.04
-    assert (partner_probability(facts[:10], right[:10])(facts) == 0).all()
-    assert partner_probability(facts[:98], np.ones(98, bool))(facts[:1]) == pytest.approx(0.99)
+    assert (partner_probability(facts[:10], right[:10], one[:10])(facts) == 0).all()
+    all_right = partner_probability(facts[:98], one[:98] > 0, one[:98])
+    assert all_right(facts[:1]) == pytest.approx(0.99)
