@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from nclib import data
-from nclib.common.tokens import Tokens
+from nclib.audit.crossfit import crossfit
 from nclib.data import Captions
 from nclib.losses import generalised_cross_entropy
 from nclib.models import build
-from nclib.noise import auc, calibration, mismatch
+from nclib.noise import calibration, detection, mismatch
 from nclib.noise.checks import share
 
 Ints = NDArray[np.int64]
@@ -202,40 +203,9 @@ NOISES: dict[str, Callable[[Material, float, np.random.Generator], Noisy]] = {
 # ----------------------------------------------------------------------------------------------- embeddings
 
 
-class Towers(nn.Module):
-    """Two maps into one space of unit vectors: the model ``bow``, or two perceptrons for features."""
-
-    def __init__(self, found: Material, dim: int = 256) -> None:
-        super().__init__()
-        width = found.images.shape[1]
-        if isinstance(found.captions, Captions):
-            sizes = {"vocab_size": found.captions.vocabulary.size, "n_regions": 1}
-            self.words = build("bow", feature_dim=width, embed_dim=dim, word_dim=dim, **sizes)
-        else:
-            maps = (nn.Sequential(nn.Linear(w, dim), nn.Tanh(), nn.Linear(dim, dim // 4)) for w in
-                    (width, found.captions.shape[1]))  # fmt: skip
-            self.image_map, self.text_map = maps
-
-    def encode_images(self, images: Tensor) -> Tensor:
-        """Map features (B, F) to unit vectors."""
-        if hasattr(self, "words"):
-            return self.words.encode_images(images[:, None]).vectors
-        return nn.functional.normalize(self.image_map(images), dim=1)
-
-    def encode_captions(self, captions: Tokens | Tensor) -> Tensor:
-        """Map words or features to unit vectors."""
-        if isinstance(captions, Tokens):
-            return self.words.encode_captions(captions).vectors
-        return nn.functional.normalize(self.text_map(captions), dim=1)
-
-
-def _batch(captions: Captions | Floats, rows: Ints) -> Tokens | Tensor:
-    return captions.batch(rows) if isinstance(captions, Captions) else torch.from_numpy(captions[rows])
-
-
 def trained(
     found: Material, image_of: Ints, caption: Ints, *, epochs: int, seed: int, rate: float = 2e-3
-) -> Towers:
+) -> nn.Module:
     """Train encoders on pairs by generalised cross entropy; the last quarter at a tenth of the rate.
 
     Parameters
@@ -248,7 +218,10 @@ def trained(
         Learning rate.
     """
     torch.manual_seed(seed)
-    towers, images = Towers(found), torch.from_numpy(found.images)
+    assert isinstance(found.captions, Captions)
+    sizes = {"vocab_size": found.captions.vocabulary.size, "n_regions": 1}
+    towers = build("bow", feature_dim=found.images.shape[1], embed_dim=256, word_dim=256, **sizes)
+    images = torch.from_numpy(found.images)[:, None]
     optimiser = torch.optim.Adam(towers.parameters(), rate, fused=True)
     rng = np.random.default_rng([seed, 2])
     for epoch in range(epochs):
@@ -257,8 +230,8 @@ def trained(
         order = rng.permutation(len(caption))
         for rows in np.array_split(order, max(1, len(order) // 128)):
             S = (
-                towers.encode_images(images[image_of[rows]])
-                @ towers.encode_captions(_batch(found.captions, caption[rows])).T
+                towers.encode_images(images[image_of[rows]]).vectors
+                @ towers.encode_captions(found.captions.batch(caption[rows])).vectors.T
             )
             optimiser.zero_grad()
             generalised_cross_entropy(S, 0.05).mean().backward()
@@ -268,36 +241,36 @@ def trained(
 
 
 @torch.no_grad()
-def encode(towers: Towers, found: Material, caption: Ints) -> tuple[Floats, Floats]:
+def encode(towers: Any, found: Material, caption: Ints) -> tuple[Floats, Floats]:
     """Return the vectors of all pictures and of some captions."""
-    images = towers.encode_images(torch.from_numpy(found.images))
+    assert isinstance(found.captions, Captions)
+    images = towers.encode_images(torch.from_numpy(found.images)[:, None]).vectors
     batches = np.split(caption, range(4096, len(caption), 4096))
-    parts = [towers.encode_captions(_batch(found.captions, rows)) for rows in batches]
+    parts = [towers.encode_captions(found.captions.batch(rows)).vectors for rows in batches]
     return images.numpy(), torch.cat(parts).numpy()
 
 
-def cross_fitted(found: Material, noisy: Noisy, *, epochs: int, seed: int) -> tuple[Floats, Floats]:
-    """Return vectors of the pictures and of the captions by models trained on the other half.
+def cross_fitted(found: Material, noisy: Noisy, *, seed: int) -> tuple[Floats, Floats]:
+    """Return vectors of the pictures and captions by models that were not trained on the pair.
 
-    The halves are of pictures, so that no claimed picture is in both. The models start from the same weights,
-    and the space of one is rotated onto that of the other, fitted on all pictures and captions: vectors of
-    both halves can be compared.
+    Of words, as ``nclib audit`` makes them without embeddings; of features, by ridge regression of the
+    captions on the pictures of the other half.
     """
-    half = np.zeros(len(found.images), np.int64)
-    half[np.random.default_rng([seed, 3]).permutation(len(half))[: len(half) // 2]] = 1
-    of_caption = half[noisy.image_of]
-    images, captions = [], []
+    if isinstance(found.captions, Captions):
+        texts = [found.captions.text(int(row)) for row in noisy.caption]
+        with TemporaryDirectory() as made:
+            return crossfit(found.images, texts, noisy.image_of, np.ones(len(texts), bool),
+                            folder=Path(made), seed=seed, progress=False)  # fmt: skip
+    x, y = found.images - found.images.mean(0), found.captions[noisy.caption]
+    y = y - y.mean(0)
+    half = np.random.default_rng([seed, 3]).permutation(len(x)) % 2
+    shown = np.empty((len(x), y.shape[1]), np.float32)
     for part in (0, 1):
-        inside = of_caption != part
-        towers = trained(found, noisy.image_of[inside], noisy.caption[inside], epochs=epochs, seed=seed)
-        shown = encode(towers, found, noisy.caption)
-        images.append(shown[0])
-        captions.append(shown[1])
-    both = [np.concatenate(part) for part in zip(images, captions, strict=True)]
-    u, _, vt = np.linalg.svd(both[1].T @ both[0])
-    rotation = (u @ vt).astype(np.float32)
-    images[1], captions[1] = images[1] @ rotation, captions[1] @ rotation
-    return (np.where(half[:, None] == 0, *images), np.where(of_caption[:, None] == 0, *captions))
+        rows = half[noisy.image_of] != part
+        own = x[noisy.image_of[rows]]
+        ridge = own.T @ own + 0.1 * np.trace(own.T @ own) / x.shape[1] * np.eye(x.shape[1])
+        shown[half == part] = x[half == part] @ np.linalg.solve(ridge, own.T @ y[rows])
+    return shown, y.astype(np.float32)
 
 
 # ------------------------------------------------------------------------------------------------- measures
@@ -326,17 +299,16 @@ def measures(
         the wrong pairs within the budget), ``fpr95`` (share of the right pairs called wrong when 95 % of the
         wrong ones are), and with ``p_wrong`` the calibration error ``ece`` (ten bins).
     """
-    from sklearn.metrics import average_precision_score, roc_curve
-
     suspicion = np.asarray(suspicion, np.float64)
     first = wrong[np.argsort(-suspicion, kind="stable")]
-    fpr, tpr, _ = roc_curve(wrong, suspicion)
+    until = int(np.searchsorted(np.cumsum(first), 0.95 * wrong.sum())) + 1
+    by_score = detection(-suspicion, ~wrong)
     found: dict[str, Any] = {
-        "auroc": auc(suspicion, wrong),
-        "ap": average_precision_score(wrong, suspicion),
+        "auroc": by_score["auc"],
+        "ap": by_score["ap"],
         "p100": first[:100].mean(),
         "recall": first[: share(budget, len(first))].sum() / wrong.sum(),
-        "fpr95": fpr[np.argmax(tpr >= 0.95)],
+        "fpr95": (~first[:until]).sum() / (~wrong).sum(),
     }
     if p_wrong is not None:
         found["ece"] = calibration(1 - np.asarray(p_wrong, np.float64), ~wrong)["ece"]

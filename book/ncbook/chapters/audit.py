@@ -23,7 +23,8 @@ NEAR = 0.5  # of a caption's statements that hold for a related picture, at leas
 MEASURES = {
     "auroc": "AUROC", "ap": "average precision", "p100": "precision at 100", "recall": "recall, 20 % checked",
     "fpr95": "FPR at 95 % recall", "ece": "calibration error", "share_error": "error of the share",
-    "partner": "partner accuracy", "partner_recall": "partners found",
+    "partner": "partner accuracy", "partner_stated": "partner accuracy, stated",
+    "partner_recall": "partners found",
 }  # fmt: skip
 COMPARED = tuple(name for name in MEASURES if not name.startswith("partner"))
 LOWER = {"fpr95", "ece", "share_error"}
