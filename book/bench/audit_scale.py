@@ -5,10 +5,10 @@
 
 Made pairs of 512 numbers, topics with pictures around them, one tenth of the captions exchanged, in
 ``.npy`` files that the audit maps into memory. Each size runs in a process of its own on one thread.
-``seconds`` are CPU seconds by stage; ``product`` is what the three matrices of cosines (captions and pictures,
-and the upper halves within either) would take without looking for anything, from tiles of the search's size that
-are timed in the same process; ``ratio`` is the whole audit over that. ``peak_mb`` is the largest resident set, the mapped files
-among it. ``recall`` is the share of true neighbours in the lists.
+``seconds`` are CPU seconds by stage; ``product`` is what the three matrices of cosines (captions and
+pictures, and the upper halves within either) would take without looking for anything, from tiles of the
+search's size that are timed in the same process; ``ratio`` is the whole audit over that. ``peak_mb`` is the
+largest resident set, the mapped files among it; ``recall`` the share of true neighbours in the lists.
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ from nclib.noise import auc
 from nclib.runs.machine import environment
 
 WIDTH, WRONG = 512, 0.1
-STAGES = (
-    "find_neighbours",
-    "_scores",
-    "calibrate",
-    "_learnt_partners",
-    "find_partners",
-    "_patterns",
-    "_fill",
-)
+STAGES = ("find_neighbours", "_scores", "calibrate", "_learnt_partners", "_patterns", "_fill", "_reliability")
 
 
 def make(folder: Path, n: int) -> None:

@@ -28,7 +28,8 @@ P(matched); those numbers are in the records, only the audit's are made here.
 
 Measures: ``audit_common.measures``; ``share_error`` is the estimated minus the true share of wrong pairs,
 ``share_covered`` whether the interval holds it; ``partner`` the share of the ``proposed`` partners that are
-right, ``partner_stated`` the probability that the audit states for them, ``partner_recall`` the share of the wrong pairs with a right picture here that get it proposed.
+right, ``partner_stated`` the probability that the audit states for them, ``partner_recall`` the share of the
+wrong pairs with a right picture here that get it proposed.
 """
 
 from __future__ import annotations

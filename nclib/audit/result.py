@@ -42,7 +42,7 @@ ASSUMPTION = (
 #: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, most planted.
 EXCHANGED, MOST_EXCHANGED, PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 5000
 #: Least probability of a partner that is proposed; exchanges that it is learnt from, in at most five draws.
-PARTNER_LEAST, TRIALS = 0.5, 1000
+PARTNER_LEAST, TRIALS = 0.2, 1000
 #: Shortest caption, in words, that is not called very short.
 SHORT = 2
 LABELS = ("wrong", "right", "unsure")
@@ -64,7 +64,7 @@ class Audit:
     table : DataFrame
         One row per pair. ``rank`` 1 is the most suspicious; ``partner_id`` names the pair whose picture
         the caption fits better, ``partner_p`` the probability that this picture is the caption's own if the
-        pair is wrong and its own picture is here; none is proposed below 1/2. ``p_wrong`` is NaN for pairs
+        pair is wrong and its own picture is here; none is proposed below 0.2. ``p_wrong`` is NaN for pairs
         that cannot be judged (``reason`` says why).
     share : Share
         Share of wrong pairs with a 95 % interval.
@@ -103,7 +103,7 @@ class Audit:
         DataFrame
             ``direction`` ("picture of caption" or "caption of picture"), ``id``, ``place`` (1 to k),
             ``partner_id``, ``mass`` (part of the caption's free mass in the plan) and ``proposed``: whether
-            it is right with a probability of at least 1/2, as learnt from planted exchanges. For the second
+            it is right with a probability of at least 0.2, as learnt from planted exchanges. For the second
             direction, ``id`` is the first pair of the picture, and ``partner_id`` the pair of the caption.
         """
         if k < 1:
