@@ -11,7 +11,9 @@ import pytest
 
 import nclib
 from nclib.audit import SCORES, Audit, Pairs
+from nclib.audit.pairs import FOLDS, WIDTH, fold_of
 from nclib.audit.result import COLUMNS
+from nclib.audit.scores import exchange
 
 
 def made(n=400, wrong=80, d=32, noise=0.6, seed=0):
@@ -149,6 +151,44 @@ def test_every_score_finds_exchanges_with_several_captions_per_picture(name):
     audit = nclib.audit(images=images, captions=captions, image_of=given, score=name, progress=False)
     assert audit.score == name
     assert audit.check(given != image_of)["auroc"] > 0.9
+
+
+def test_other_captions_of_a_picture_tell_what_its_embedding_does_not():
+    rng = np.random.default_rng(0)
+    images, topics = rng.normal(size=(2, 150, 24))
+    truth = np.repeat(np.arange(150), 4)
+    captions = 0.3 * images[truth] + topics[truth] + 0.8 * rng.normal(size=(600, 24))
+    given = truth.copy()
+    given[::5] = np.roll(truth[::5], 1)
+    wrong = given != truth
+    audits = {
+        score: nclib.audit(images=images, captions=captions, image_of=given, score=score, progress=False)
+        for score in ("cosine", "auto")
+    }
+    assert audits["cosine"].check(wrong)["auroc"] < 0.8
+    assert audits["auto"].check(wrong)["auroc"] > 0.97
+    near = audits["auto"].neighbours
+    rows = np.flatnonzero(wrong)
+    scores = SCORES["siblings"](
+        audits["auto"].pairs, near, np.tile(rows, 2), np.append(given[rows], truth[rows])
+    )
+    assert np.mean(scores[: len(rows)] < scores[len(rows) :]) > 0.95
+
+
+def test_exchanges_stay_within_a_fold_of_a_cross_fit():
+    rng = np.random.default_rng(0)
+    fold = rng.integers(0, FOLDS, 60)
+    captions = np.zeros((60, FOLDS, WIDTH), np.float32)
+    captions[np.arange(60), fold] = rng.normal(size=(60, WIDTH))
+    images = rng.normal(size=(60, FOLDS * WIDTH))
+    pairs = Pairs(images, captions.reshape(60, -1), np.arange(60), [str(i) for i in range(60)])
+    rows = np.arange(5, 60)
+    claimed = exchange(pairs, rows, rng)
+    np.testing.assert_array_equal(fold_of(pairs.captions), fold)
+    np.testing.assert_array_equal(np.sort(claimed), rows)
+    np.testing.assert_array_equal(fold[claimed], fold[rows])
+    assert (claimed != rows).all()
+    assert not fold_of(images).any()  # one model made all
 
 
 def test_auto_takes_the_score_that_tells_exchanged_pairs_best():
