@@ -60,8 +60,8 @@ class Neighbours:
     similar_image_cosines: Array
     similar_captions: Array
     similar_caption_cosines: Array
-    recall: float = 1.0
-    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    recall: float = field(default=1.0, kw_only=True)
+    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what ``make`` gave when it was first called for this name."""
