@@ -12,8 +12,7 @@ NOTE = (
     "rSum (six recalls, at most 600) on the 1,000 test photographs of Flickr8K, mean ± standard deviation "
     "(seeds). Measured: preset `standard`, a small dual encoder (`bow`), images or captions exchanged at "
     "random, epoch selected on the validation photographs; {device}, one thread. NCR, BiCro, MSCN and REPAIR "
-    "are tested as ensembles of two networks; MSCN also trains with 2 % known matches. "
-    "† a run was tested at an epoch of its warm-up."
+    "are tested as ensembles of two networks; MSCN also trains with 2 % known matches."
 )
 
 
@@ -27,14 +26,17 @@ def content() -> str:
     """Return the table with what was measured."""
     from ncbook import means
     from ncbook.chapters.photographs import ORDER, photograph_runs
+    from ncbook.notebook import MARKS
 
     runs = photograph_runs()
     noise = [f"{kind} {rate:g}" for kind, rate in zip(runs["protocol"], runs["mrate"], strict=True)]
     table = means(runs.assign(noise=noise), "label", "noise")
     columns = sorted(table.columns, key=lambda name: (name.startswith("captions"), name))
     rows = [label for label in ORDER if label in table.index]
+    shown = markdown(table.loc[rows, columns], "trained with")
     note = NOTE.format(device=", ".join(sorted(set(runs["device"]))))
-    return f"{markdown(table.loc[rows, columns], 'trained with')}\n\n{note}"
+    marks = [f"{mark} {words}." for mark, words in MARKS.items() if f" {mark} " in shown.replace("|", " ")]
+    return f"{shown}\n\n{' '.join([note, *marks])}"
 
 
 def text(readme: str, content: str) -> str:
