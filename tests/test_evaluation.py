@@ -165,7 +165,7 @@ def test_last_places_beyond_a_byte(n):
         lambda s: np.asfortranarray(s),
         lambda s: s.tolist(),
         lambda s: np.repeat(s, 2, 1)[:, ::2],
-        lambda s: (100 * s).astype(np.int64),
+        lambda s: (100 * s).astype(np.int64) + 2**30,  # float32 would make these ties
         lambda s: (100 * torch.from_numpy(s)).to(torch.float16),
         lambda s: (100 * torch.from_numpy(s)).round().to(torch.bfloat16),
     ],

@@ -124,7 +124,7 @@ def test_soft_margins(kind, expected):
     y = torch.linspace(0, 1, 5, dtype=torch.float64)
     close(losses.soft_margins(y, kind=kind), expected, 1e-5, 1e-12)
     close(losses.soft_margins(y, 0.6, kind=kind)[-1], 0.6)
-    close(losses.soft_margins(y, 0.2, 4.0)[2], 0.2 * (2 - 1) / 3)
+    close(losses.soft_margins(y, 0.2, 1.44)[2], 0.2 * (1.2 - 1) / 0.44)
 
 
 @pytest.mark.parametrize(("margin_of", "ignored"), [("pair", False), ("pair", True), ("released", False)])

@@ -49,7 +49,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
-GUARDS = ("strict", "non_blocking", "copy")  # arguments that guard against mistakes or save time
+GUARDS = ("strict", "frozen", "non_blocking", "copy")  # arguments that guard against mistakes or save time
 LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {

@@ -89,9 +89,7 @@ class REPAIR(CoTeaching):
     Options = REPAIROptions
     settings: ClassVar = {
         "quick": {"bank_size": 1024},
-        "standard": {
-            "bank_size": 1024
-        },  # of 30,000 pairs about the share that the paper's 4,096 have of its own
+        "standard": {"bank_size": 1024},  # as large a share of 30,000 pairs as 4,096 are of the paper's
         "f30k": {"warmup_epochs": 5, "epochs": 40, "decay_every": 30},
         "coco": {"warmup_epochs": 10, "epochs": 40, "decay_every": 30},
         "cc152k": {"warmup_epochs": 10, "epochs": 20, "decay_every": 10},
@@ -143,11 +141,9 @@ class REPAIR(CoTeaching):
     def _correspondence(self, network: int, images: Any, captions: Any, anchors: Any = (None, None)) -> Any:
         """Eqs. 6-9 for encoded pairs with the bank of ``network``."""
         mu, gamma = anchors
-        bank = self.banks[network]
-        if not len(bank):  # no pair was called clean yet: nothing to compare with
-            zero = torch.zeros(len(images), 1, device=pooled(images).device)
-            return rank_correspondence(zero, zero, zero[:0], zero[:0], mu=mu, gamma=gamma)
-        return rank_correspondence(pooled(images), pooled(captions), *bank.features(), mu=mu, gamma=gamma)
+        bank, u, t = self.banks[network], pooled(images), pooled(captions)
+        entries = bank.features() if len(bank) else (u[[]], t[[]])  # none while no pair was called clean
+        return rank_correspondence(u, t, *entries, mu=mu, gamma=gamma)
 
     # -- one iteration (Algorithm 1) --------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import nclib
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth
-from nclib.methods.parts.bank import FeatureBank, pooled
+from nclib.methods.parts.bank import FeatureBank, encode, pooled
 from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.repair import VARIANTS, half_replacement
 from nclib.models import CaptionEncoding, ImageEncoding
@@ -208,12 +208,25 @@ def started(tmp_path, **values):
 
 
 def test_bank_starts_with_clean_pairs_of_the_peers_division(tmp_path):
-    trainer, method, _ = started(tmp_path)
+    trainer, method, _ = started(tmp_path, bank_size=17)  # a batch and one pair
+    first = [bank.pairs(trainer.device).tolist() for bank in method.banks]
     for k in (0, 1):
-        clean = set(method.divisions[1 - k].clean.tolist())
-        pairs = method.banks[k].pairs(trainer.device).tolist()
-        assert len(pairs) == min(64, len(clean))
-        assert set(pairs) <= clean
+        assert len(set(first[k])) == 17
+        assert set(first[k]) <= set(method.divisions[1 - k].clean.tolist())
+    trainer.epoch = 2
+    method.begin_epoch(trainer)
+    assert [bank.pairs(trainer.device).tolist() for bank in method.banks] == first  # only once
+
+
+def test_pairs_are_labelled_mismatched_while_none_was_called_clean(tmp_path):
+    trainer, method, _ = started(tmp_path)
+    del method.banks
+    method.divisions = [d._replace(is_clean=d.p_clean > 1) for d in method.divisions]
+    method._fill_banks(trainer)
+    method._label_all(trainer)
+    assert [len(bank) for bank in method.banks] == [0, 0]
+    assert not method.correlation.any()
+    assert not method.labels.any()
 
 
 def test_labels_are_those_of_the_whole_set(tmp_path):
@@ -253,11 +266,64 @@ def test_clean_loss_uses_the_peers_labels_and_feeds_the_own_bank(active, tmp_pat
     assert int(method.banks[active].pairs(trainer.device)[slot]) == int(clean.index[0])
 
 
+@pytest.mark.parametrize("labels_at", ["epoch", "batch"])
+def test_step_labels_then_feeds_the_bank_then_replaces(labels_at, tmp_path):
+    trainer, method, _ = started(tmp_path, labels_at=labels_at)
+    call_noisy(method)
+    pushed, anchors = method.banks[0].state()["next"], method.anchors[0]
+    for turn in (1, 2):
+        clean, noisy = (trainer.batch(16 * turn + torch.arange(start, start + 16)) for start in (0, 64))
+        y = method.labels[clean.index, 1]
+        if labels_at == "batch":
+            own = method._correspondence(0, *encode(trainer, clean, 0))
+            y, anchors = own.label, (own.mu, own.gamma)
+        expected = losses.soft_margin_triplet(trainer.similarity(clean), losses.soft_margins(y)).sum()
+        terms = method.step(trainer, (clean, noisy))
+        assert terms["clean"].item() == pytest.approx(expected.item(), rel=1e-5)
+        assert method.banks[0].state()["next"] == (pushed + 16 * turn) % 64
+        again = method._replaced(trainer, noisy, anchors)  # with the clean pairs of this step in the bank
+        assert terms["noisy"].item() == again["noisy"].item() > 0
+        draw = torch.rand(16, generator=trainer.generator(f"replace {turn}")) < 0.5
+        kept = method.log.arrays()
+        found = kept["replaced_pair"][-16:][kept["replaced_image"][-16:]]
+        assert torch.equal(found, noisy.index[draw])
+
+
+def test_hard_labels_are_margins_of_alpha_and_zero(tmp_path):
+    trainer, method, steps = started(tmp_path, variant="hard")
+    clean, noisy = next(iter(steps))
+    terms = method.step(trainer, (clean, noisy))
+    expected = losses.triplet(trainer.similarity(clean), 0.2).sum()
+    assert terms["clean"].item() == pytest.approx(expected.item(), rel=1e-5)
+    expected = 0.15 * losses.triplet(trainer.similarity(noisy), 0.0).sum()
+    assert terms["noisy"].item() == pytest.approx(expected.item(), rel=1e-5)
+    assert expected > 0
+
+
+def test_noisy_pairs_come_from_the_middle_epoch_on(tmp_path):
+    trainer, method, early = started(tmp_path, epochs=3)
+    trainer.epoch = 2
+    late = method.begin_epoch(trainer)
+    assert {noisy is None for _, noisy in early} == {True}
+    assert {noisy is None for _, noisy in late} == {False}
+
+
+def call_noisy(method):
+    """Let both networks call every pair mismatched."""
+    method.divisions = [d._replace(p_clean=torch.full_like(d.p_clean, 0.1)) for d in method.divisions]
+
+
 @pytest.mark.parametrize("replace", ["random", "image", "text"])
-def test_noisy_loss_equals_a_plain_loop(replace, tmp_path):
-    trainer, method, _ = started(tmp_path, replace=replace, eta=0.9)
-    method.divisions = [d._replace(p_clean=d.p_clean * 0 + 0.1) for d in method.divisions]
+def test_noisy_loss_equals_a_plain_loop(replace, tmp_path, monkeypatch):
+    trainer, method, _ = started(tmp_path, replace=replace)
+    call_noisy(method)
     net, bank = trainer.networks[0], method.banks[0]
+
+    def saturating(images, captions, *, logits=False):
+        scores = 100 + (images.vectors * captions.vectors).sum(1)
+        return scores if logits else scores.sigmoid()  # 1 for all candidates
+
+    monkeypatch.setattr(net, "paired_similarity", saturating)
     noisy = trainer.batch(torch.arange(40, 56))
     method.turn = 7
     terms = method._replaced(trainer, noisy, method.anchors[0])
@@ -299,8 +365,8 @@ def test_noisy_loss_equals_a_plain_loop(replace, tmp_path):
 
 
 def test_gradient_reaches_the_live_halves_only_through_the_network(tmp_path):
-    trainer, method, _ = started(tmp_path, eta=0.9)
-    method.divisions = [d._replace(p_clean=d.p_clean * 0 + 0.1) for d in method.divisions]
+    trainer, method, _ = started(tmp_path)
+    call_noisy(method)
     method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])["noisy"].backward()
     assert all(p.grad is None for p in trainer.networks[1].parameters())
     assert any(p.grad is not None for p in trainer.networks[0].parameters())
@@ -319,11 +385,14 @@ def test_both_posteriors_must_be_below_eta(low, selected, tmp_path):
     assert bool(terms) == bool(selected)
 
 
-def test_one_selected_pair_is_too_few(tmp_path):
+@pytest.mark.parametrize("selected", [[3], [3, 8]])
+def test_one_selected_pair_is_too_few(selected, tmp_path):
     trainer, method, _ = started(tmp_path)
     for d in method.divisions:
-        d.p_clean.fill_(0.9)[3] = 0.0
-    assert method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0]) == {}
+        d.p_clean.fill_(0.9)[selected] = 0.0
+    terms = method._replaced(trainer, trainer.batch(torch.arange(16)), method.anchors[0])
+    replaced = method.log.arrays().get("replaced_pair", torch.empty(0)).tolist()
+    assert (list(terms), sorted(replaced)) == (([], []) if len(selected) < 2 else (["noisy"], selected))
 
 
 # --------------------------------------------------------------------------------------------- in real runs
@@ -373,6 +442,7 @@ def test_record_holds_what_replacing_did(tmp_path):
     assert found["old_relevance"] == pytest.approx(relevance[pair, pair].mean(), rel=1e-6)
     auc = [nclib.noise.auc(kept[name], truth.matched) for name in ("correlation", "correlation_b")]
     assert found["rc_auc"] == pytest.approx(np.mean(auc))
+    assert found["bank_mb"] == 2 * 2 * 64 * 16 * 4 / 1e6  # networks, halves, pairs, numbers, bytes
 
 
 def test_log_without_known_content_counts_only():
@@ -429,3 +499,5 @@ def test_settings_of_the_paper():
         assert (found["warmup_epochs"], found["epochs"], found["decay_every"]) == values
         o = found["method_options"]
         assert (o["bank_size"], o["eta"], o["K"], o["tau"], o["threshold"]) == (4096, 0.25, 32, 0.15, 0.5)
+    for preset in ("quick", "standard"):
+        assert resolve("repair", dataset="planted", preset=preset).method_options.bank_size == 1024

@@ -205,10 +205,10 @@ def test_constant_distances_give_zero():
 
 
 def test_nearest_entries_break_ties_by_position_and_take_what_there_is():
-    d = torch.tensor([[0.5, 0.1, 0.5, 0.1, 0.0]])
+    d = torch.tensor([[0.5, 0.1, 0.5, 0.1, 0.0, torch.inf]])
     assert nearest_entries(d, 3)[0].tolist() == [4, 1, 3]
     assert nearest_entries(d, 4)[0].tolist() == [4, 1, 3, 0]
-    assert nearest_entries(d, 99)[0].tolist() == [4, 1, 3, 0, 2]
+    assert nearest_entries(d, 99)[0].tolist() == [4, 1, 3, 0, 2, 5]
 
 
 def test_own_entry_is_at_distance_zero_and_first():
