@@ -212,6 +212,7 @@ def test_gaussian_density_is_scipys():
         for w, m, v in zip(mixture.weights_, mixture.means_, mixture.variances_, strict=True)
     ]
     np.testing.assert_allclose(mixture.component_pdf(x), np.stack(parts, 1), rtol=1e-9)
+    assert mixture.log_likelihood_[-1] == pytest.approx(np.log(sum(parts)).mean(), abs=1e-8)
 
 
 def test_histogram_loses_nothing_visible():
