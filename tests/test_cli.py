@@ -108,7 +108,7 @@ def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.Captu
         (["run", "l2rn"], "argument METHOD: 'l2rn': must be one of bicro, "),
         (["run", "zzzz"], "; import the file that registers it first (nclib run --import FILE)"),
         (["run", "l2rn"], "; did you mean 'l2rm'?"),
-        (["rum"], "must be one of run, audit, data, records, list, doctor; did you mean 'run'?"),
+        (["rum"], "must be one of run, combine, audit, data, records, list, doctor; did you mean 'run'?"),
         (["run", "plain", "--model", "sgrr"], "; did you mean 'sgr'?"),
         (["run", "plain", "--dataset", "emojy"], "; did you mean 'emoji'?"),
         (["run", "plain", "--dataset", "nothing-like-it"], "; import the file that registers another one"),
