@@ -154,7 +154,8 @@ class StoredOutput(SphinxDirective):
             figure = f'<figure><img src="{source}" alt="{html.escape(alt)}"></figure>'
             return [nodes.raw("", figure, format="html")]
         if "text/html" in data:
-            return [nodes.raw("", data["text/html"], format="html")]
+            scrolling = f'<div class="output text_html">{data["text/html"]}</div>'
+            return [nodes.raw("", scrolling, format="html")]
         if "text/markdown" in data:
             box = nodes.container()
             text = StringList(data["text/markdown"].splitlines(), source=str(stored))

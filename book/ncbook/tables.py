@@ -145,9 +145,9 @@ def unfilled_table(paper: str) -> Table:
             f"{total - empty:,} of {total:,} printed values have a declared run that fills them, with the "
             "encoder, module and test protocol of their row; make paper DRY=1 checks this."
         ],
-        names=("why",),
-        columns=[("tables",), ("values",)],
-        rows=[([Cell(reason)], [Cell(tables), Cell(n)]) for reason, tables, n in lines],
+        names=("values",),
+        columns=[("tables",), ("why",)],
+        rows=[([Cell(n)], [Cell(tables), Cell(reason)]) for reason, tables, n in lines],
         file=csv_text(("why", "tables", "values"), lines),
     )
 
