@@ -9,7 +9,7 @@ unit length; :math:`d(a, b) = 1 - \cos(a, b)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ K, BETA, GAMMA, TAU_NEAR, TAU_PAIR = 5, 5.0, 5.0, 0.1, 5.0
 SIBLINGS, SIBLING_SLOPE = 8, 6.0
 #: Anchors of the rank correlation.
 ANCHORS = 128
+#: Pairs in a batch of OSA.
+OSA_BATCH = 256
 #: Share of the captions that the plan of the score "transport" moves.
 MOVED = 0.9
 
@@ -88,9 +90,7 @@ def centred(
 ) -> Scores:
     r"""Cosine after the mean of each modality is taken off, :math:`\cos(x_i - \bar x, y_j - \bar y)`.
 
-    Random pairs then have a mean cosine near 0, the boundary that OSA (arXiv 2410.01944) estimates as
-    :math:`\beta`, here from the pairs themselves. OSA's weight :math:`s^2 (1 - s)` of the excess
-    :math:`s > 0` orders pairs up to :math:`s = 2/3` as :math:`s` does.
+    Random pairs then have a mean cosine near 0.
     """
     rows, of = _queries(pairs, captions, images)
     mean_x, mean_y = _mean(pairs.unit_images, pairs.n_images), _mean(pairs.unit_captions, len(pairs))
@@ -98,6 +98,65 @@ def centred(
     for part, x, y in _units(pairs, rows, of):
         out[part] = torch.cosine_similarity(x - mean_x, y - mean_y).numpy()
     return out
+
+
+class Boundary(NamedTuple):
+    """Mean cosine of random pairs."""
+
+    value: float
+    error: float  # its standard error
+
+
+def boundary(pairs: Pairs, neighbours: Neighbours, seed: int = 0) -> Boundary:
+    r"""Return OSA's :math:`\beta` (arXiv 2410.01944): the mean cosine of the captions exchanged at random.
+
+    The official code takes noise images and random word numbers instead.
+    """
+    rows = np.flatnonzero(pairs.usable)
+    found = cosine(pairs, neighbours, rows, exchange(pairs, rows, np.random.default_rng(seed))).astype(float)
+    return Boundary(float(found.mean()), float(found.std(ddof=1) / len(found) ** 0.5))
+
+
+def osa_weights(cosines: Scores, beta: float, *, released: bool = False) -> Scores:
+    r"""Return OSA's weights of pairs, (Q,): :math:`x^2 (1 - x)` of :math:`x = \cos - \beta` above 0, else 0.
+
+    Parameters
+    ----------
+    cosines : ndarray, (Q,)
+    beta : float
+        Boundary between right and random pairs.
+    released : bool
+        As in the official code: x is divided by the largest of the batch ``cosines``, and the weight is
+        :math:`x^2 (1 - x) (1 + x)`, so that the best pair of every batch gets 0.
+    """
+    x = np.maximum(cosines - beta, 0).astype(np.float64)
+    if released:
+        x /= max(x.max(initial=0), np.finfo(float).tiny)
+        return (x**2 * (1 - x) * (1 + x)).astype(np.float32)
+    return (x**2 * (1 - x)).astype(np.float32)
+
+
+@score("osa")
+def osa(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    """Weight of OSA above the boundary of random pairs; see :func:`osa_weights`.
+
+    Pairs at or below the boundary are equal. Above it, up to an excess of 2/3, the cosine decides.
+    """
+    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours)).value
+    return osa_weights(cosine(pairs, neighbours, captions, images), beta)
+
+
+@score("osa_released")
+def osa_released(
+    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
+) -> Scores:
+    """Weight of OSA's official code, in batches of 256 pairs in the order of the rows."""
+    beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours)).value
+    fit = cosine(pairs, neighbours, captions, images)
+    parts = [osa_weights(fit[part], beta, released=True) for part in blocks(len(fit), OSA_BATCH)]
+    return np.concatenate(parts) if parts else fit
 
 
 @score("neighbours")
@@ -271,7 +330,8 @@ def _rank_in(top: NDArray[np.float32], value: Scores, total: int) -> NDArray[np.
     return np.minimum(np.where(value >= last, counted, beyond), total)
 
 
-#: Scores that "combined" puts together, and most pairs of each kind that its weights are fitted to.
+#: Scores that "combined" puts together, and most pairs of each kind that its weights are fitted to. OSA's
+#: order the pairs as the cosine does, or worse.
 PARTS = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport", "siblings")
 FITTED = 100_000
 

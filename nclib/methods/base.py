@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -113,6 +113,7 @@ class Loop(Protocol):
     networks: list[Matcher]
     active: int  # which network is being trained
     n_pairs: int
+    image_of: Tensor  # image that every pair is given, int64 (N,), on the host
     n_held_out: int  # pairs known to be matched, for methods with a ``clean_share``
     batch_size: int
     epoch: int  # from 0, warm-up included
@@ -239,6 +240,15 @@ class Method(TrainingMethod):
     def warmup_step(self, loop: Loop, batch: Batch) -> StepTerms:
         """Return the loss terms of a warm-up batch (of all pairs, shuffled), as :meth:`step`."""
 
+    def restarts(self, epochs: int) -> Sequence[int]:
+        """Return the training epochs, ascending from 1, that begin with new networks and optimisers.
+
+        Their weights are drawn again; the method keeps what it knows. The decay of the rate counts from the
+        last restart, and only epochs from the last restart of the run on are tested. A ValueError says when
+        the run's training ``epochs`` do not suffice.
+        """
+        return ()
+
     def begin_training(self, loop: Loop) -> None:
         """Create what the method needs after warm-up (once per run)."""
 
@@ -261,6 +271,10 @@ class Method(TrainingMethod):
 
     def end_epoch(self, loop: Loop) -> None:
         """Store arrays of the epoch (:meth:`Loop.keep`)."""
+
+    def may_be_tested(self, loop: Loop) -> bool:
+        """Return whether validation may select this epoch, one of those that ``tested_epochs`` names."""
+        return True
 
 
 METHODS: MethodRegistry[Method] = MethodRegistry("method", Method)

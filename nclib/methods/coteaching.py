@@ -96,6 +96,11 @@ def divide(values: Tensor, mixture: Any, threshold: float = 0.5) -> Division:
     return Division(x, p_clean, threshold_division(p_clean, threshold), density)
 
 
+def first_epoch(share: float, loop: Loop) -> int:
+    """Return the training epoch, from 0, that has ``share`` of all training epochs before it."""
+    return int(share * loop.n_epochs + 1e-9)
+
+
 class CoTeaching(Method):
     """Base of the methods that train two networks on each other's division.
 

@@ -71,6 +71,7 @@ class SGRAF(Matcher):
         super().__init__(steps=steps, **{name: common[name] for name in SIZES if name in common})
         self.sgr = SGR(steps=steps, **common)
         self.saf = SAF(**common)
+        self.needs_regions = self.saf.needs_regions
 
     @property
     def members(self) -> tuple[Matcher, Matcher]:

@@ -1,4 +1,4 @@
-"""Per-epoch diagnostics of half-replacing (REPAIR): replaced halves, their sources, relevance."""
+"""Per-epoch diagnostics of replaced halves (REPAIR; captions in SPS and PCSR): sources, labels, relevance."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class ReplaceLog:
         }
         if truth.relevance is not None:
             image, caption = source.where(is_image, pair), pair.where(is_image, source)
-            result["old_relevance"] = float(_relevance(truth, pair, pair).mean())
-            result["new_relevance"] = float(_relevance(truth, image, caption).mean())
+            result["old_relevance"] = float(relevance_of(truth, pair, pair).mean())
+            result["new_relevance"] = float(relevance_of(truth, image, caption).mean())
         return result
 
 
-def _relevance(truth: Truth, image: Tensor, caption: Tensor) -> np.ndarray:
+def relevance_of(truth: Truth, image: Tensor, caption: Tensor) -> np.ndarray:
     """Return the relevance of caption i to image i, (n,)."""
     assert truth.relevance is not None
     parts = [

@@ -1,0 +1,211 @@
+r"""CRANK: count the wrong pairs, then rank (a method of this book; no paper).
+
+Three parts, each kept because an ablation asks for it:
+
+1. *A bounded loss.* Warm-up with generalised cross entropy on all pairs but a held-out tenth of the pictures:
+   a wrong pair cannot dominate a batch. Every batch is a partial view, with some regions and words left out:
+   a wrong pair that must be recognised by any part of itself is hard to learn by heart.
+2. *Count.* No network has learned the held-out pairs. Pairs that are wrong for sure, an image with
+   a caption of another pair, show how a wrong pair scores. Right pairs hardly ever score as low as the lowest
+   quarter of these, so the share of wrong pairs is four times the share of held-out pairs there: Storey's
+   estimator of the share of true null hypotheses (JRSS B 2002), without a model of either distribution.
+
+   .. math:: \hat\pi=\min\Big(1,\;\frac{\#\{i\in H: s_i<q_\kappa(s^0)\}}{\kappa\,\#H}\Big)
+
+3. *Rank.* Before every epoch all pairs are ranked by score. As many as were counted get a weight near 0, the
+   others train with InfoNCE and reverse cross entropy. All pairs train when no wrong ones were counted.
+
+Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :math:`s` score of a given pair,
+:math:`s^0` score of a pair that is wrong for sure, :math:`\kappa` the quarter, :math:`\hat\pi` counted share,
+:math:`w` weight, :math:`H` held-out pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nclib import losses
+from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.parts.detector import detector_report
+from nclib.methods.parts.views import partial_view
+
+LOW = 0.25  # kappa: quantile of the wrong pairs below which hardly any right pair is expected
+LEAST_COUNT = 0.02  # a smaller share cannot be told from none by a held-out tenth
+LEAST_WEIGHT = 0.02  # pairs below it are not loaded
+
+
+@dataclass(frozen=True)
+class CRANKOptions:
+    """Options of CRANK; one setting for all rates, chosen on validation splits."""
+
+    tau: float = option(0.07, above=0, help="temperature")
+    q: float = option(0.7, above=0, high=1, help="exponent of generalised cross entropy")
+    drop: float = option(0.2, low=0, high=0.9, help="share of regions and of words that a view leaves out")
+    held: float = option(
+        0.1, above=0, high=0.5, help="share of the pictures that warm-up leaves out, to count"
+    )
+    width: float = option(0.25, above=0, help="width of the step of the weights, in deviations of the score")
+    select: str = option("rank", choices=("rank", "none"), help="weights from the ranking, or none")
+    loss: str = option("infonce_rce", choices=("infonce_rce", "gce"), help="loss of the believed pairs")
+
+
+# ------------------------------------------------------------------------------------------ count and rank
+
+
+def pair_scores(S: Tensor, tau: float) -> Tensor:
+    """Score the given pairs and as many wrong ones against the other entries of their rows and columns.
+
+    The score is the logit of the pair minus the mean of two log-sum-exps, of its row and of its column. The
+    wrong pair of image i is the caption of half a batch further on. Both questions leave out the given pair
+    and the wrong one, so that they differ in nothing else.
+
+    Parameters
+    ----------
+    S : Tensor, (B, B)
+        Similarities, images in rows, the given pairs on the diagonal.
+    tau : float, > 0
+
+    Returns
+    -------
+    Tensor, (B, 2)
+        Scores of given and of wrong pairs; 0 when B is below 3, where nothing is left to compare with.
+    """
+    B = len(S)
+    if B < 3:
+        return S.new_zeros(B, 2)
+    at = torch.arange(B, device=S.device)
+    other = (at + B // 2) % B
+    asked = torch.eye(B, dtype=torch.bool, device=S.device)
+    asked[at, other] = True
+    z = S / tau
+    rest = z.masked_fill(asked, -math.inf)
+    row, column = rest.logsumexp(1), rest.logsumexp(0)
+    found = [z[at, to] - 0.5 * (row + column[to]) for to in (at, other)]
+    return torch.stack(found, dim=1)
+
+
+def counted_share(given: Tensor, wrong: Tensor, low: float = LOW) -> float:
+    """Estimate the share of wrong pairs among the given ones (Storey, JRSS B 2002).
+
+    Parameters
+    ----------
+    given, wrong : Tensor, (n,), (m,)
+        Scores of given pairs that were not trained on, and of pairs that are wrong for sure.
+    low : float in (0, 1)
+        Quantile of ``wrong`` below which no right pair is expected.
+
+    Returns
+    -------
+    float in [0, 1]
+        Too high by the share of right pairs that score as low as that.
+    """
+    below = (given < wrong.quantile(low)).double().mean()
+    return min(1.0, float(below) / low)
+
+
+def rank_weights(score: Tensor, share: float, width: float) -> Tensor:
+    """Return a weight per pair, (N,), near 0 for the ``share`` of pairs with the lowest scores.
+
+    A smooth step at that quantile, ``width`` standard deviations of the scores wide; ones for a share that
+    cannot be told from none.
+    """
+    if share < LEAST_COUNT:
+        return torch.ones_like(score)
+    spread = score.std().clamp_min(torch.finfo(score.dtype).tiny)
+    return ((score - score.quantile(share)) / (width * spread)).sigmoid()
+
+
+# ---------------------------------------------------------------------------------------------- the method
+
+
+@register("crank", summary="a bounded loss on partial views; wrong pairs are counted, ranked, left out")
+class CRANK(Method):
+    """Count, then rank; ``options`` is a :class:`CRANKOptions`."""
+
+    Options = CRANKOptions
+    share: float = 0.0  # counted
+
+    # -- 1. warm-up with a bounded loss, on partial views, without the held-out pictures
+
+    def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
+        o = self.options
+        w = self._trained(loop)[batch.index].float().to(loop.device, non_blocking=True)
+        loss = losses.generalised_cross_entropy(self._similarity(loop, batch), o.tau, o.q)
+        return {"gce": (w * loss).sum() / w.sum().clamp_min(1)}
+
+    def _trained(self, loop: Loop) -> Tensor:
+        """Return the pairs that warm-up trains on, bool (N,): all captions of a picture, or none."""
+        if not hasattr(self, "trained"):
+            image_of = loop.image_of
+            n = int(image_of.max()) + 1
+            order = torch.randperm(n, generator=loop.generator("held out"))
+            self.trained = ~torch.isin(image_of, order[: math.ceil(self.options.held * n)])
+        return self.trained
+
+    def _similarity(self, loop: Loop, batch: Batch) -> Tensor:
+        """Return the similarities of a partial view of the batch, (B, B)."""
+        o, network = self.options, loop.networks[loop.active]
+        if o.drop:
+            g = loop.generator(f"view {int(batch.index[0])}")
+            batch = partial_view(batch, o.drop, g, regions=network.needs_regions is None)
+        return loop.similarity(batch)
+
+    # -- 2. count: once, after warm-up -----------------------------------------------------------------
+
+    def begin_training(self, loop: Loop) -> None:
+        if self.options.select == "rank":
+            if loop.epoch == 0:
+                raise ValueError(
+                    "warmup_epochs=0: crank counts the wrong pairs by what warm-up has learned; give at "
+                    "least 1, or select='none'"
+                )
+            given, wrong = self._scores(loop).unbind(1)
+            self.share = counted_share(given[~self._trained(loop)], wrong)
+
+    def _scores(self, loop: Loop) -> Tensor:
+        return loop.per_pair(lambda S: pair_scores(S, self.options.tau))
+
+    # -- 3. rank: before every epoch -------------------------------------------------------------------
+
+    def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
+        o = self.options
+        self.score = torch.zeros(loop.n_pairs)
+        self.weight = torch.ones(loop.n_pairs)
+        if self.share >= LEAST_COUNT:
+            self.score = self._scores(loop)[:, 0]
+            self.weight = rank_weights(self.score, self.share, o.width)
+        return loop.batches((self.weight > LEAST_WEIGHT).nonzero()[:, 0], purpose="pairs")
+
+    def step(self, loop: Loop, batch: Batch) -> Terms:
+        o = self.options
+        w = self.weight[batch.index].to(loop.device, non_blocking=True)
+        S = self._similarity(loop, batch)
+        if o.loss == "gce":
+            loss = losses.generalised_cross_entropy(S, o.tau, o.q)
+        else:
+            loss = losses.infonce_rce(S, o.tau)
+        return {o.loss: (w * loss).sum() / w.sum().clamp_min(1)}
+
+    # -- figures and record ----------------------------------------------------------------------------
+
+    def end_epoch(self, loop: Loop) -> None:
+        loop.keep(p_clean=self.weight, score=self.score, share=self.share)
+
+    def diagnostics(self, truth: Truth) -> dict[str, float]:
+        return detector_report(self.weight, truth, 0.5) | {"counted_share": self.share}
+
+    # -- exact resume ----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return {"share": self.share, "trained": getattr(self, "trained", None)}
+
+    def load_state(self, loop: Loop, state: dict[str, Any]) -> None:
+        self.share = state["share"]
+        if state["trained"] is not None:
+            self.trained = state["trained"]

@@ -1,0 +1,72 @@
+"""OSA's boundary and weights against worked numbers, a plain loop and the order of the cosine."""
+
+import numpy as np
+import pytest
+
+import nclib
+from nclib.audit import SCORES, Pairs
+from nclib.audit.partners import find_neighbours
+from nclib.audit.scores import boundary, exchange, osa_weights
+
+COSINES = np.array([0.31, 0.27, 0.22, 0.18], np.float32)
+
+
+def pairs_of(n, width=16, shift=1.0, seed=0):
+    """Pairs of which the last ten are wrong; pictures and captions lie in two cones, as in CLIP."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=width)
+    images = rng.normal(size=(n, width))
+    captions = images + 0.7 * rng.normal(size=(n, width)) + shift * common
+    image_of = np.r_[np.arange(n - 10), np.roll(np.arange(n - 10, n), 1)]
+    images = (images + shift * common).astype(np.float32)
+    return Pairs(images, captions.astype(np.float32), image_of, [str(i) for i in range(n)])
+
+
+def test_worked_weights():
+    assert osa_weights(COSINES, 0.2) == pytest.approx([0.010769, 0.004557, 0.000392, 0], abs=1e-6)
+    released = osa_weights(COSINES, 0.2, released=True)
+    assert released == pytest.approx([0, 0.240967, 0.031965, 0], abs=1e-5)
+
+
+def test_nothing_above_the_boundary_weighs_nothing():
+    for released in (False, True):
+        assert not osa_weights(COSINES, 0.4, released=released).any()
+        assert len(osa_weights(COSINES[:0], 0.4, released=released)) == 0
+
+
+def test_boundary_is_the_mean_of_exchanged_pairs_with_its_error():
+    pairs = pairs_of(300)
+    near = find_neighbours(pairs, 5)
+    rows = np.arange(300)
+    claimed = exchange(pairs, rows, np.random.default_rng(0))
+    x, y = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (pairs.images, pairs.captions))
+    found = [float(x[claimed[i]] @ y[i]) for i in rows]
+    beta = boundary(pairs, near)
+    assert beta.value == pytest.approx(np.mean(found), abs=1e-6)
+    assert beta.error == pytest.approx(np.std(found, ddof=1) / 300**0.5, rel=1e-4)
+    every = (x @ y.T)[~np.eye(300, dtype=bool)].mean()
+    assert abs(beta.value - every) < 4 * beta.error
+    assert beta.value > 10 * beta.error  # a cone: random pairs are not orthogonal
+
+
+def test_the_score_orders_as_the_cosine_and_the_released_one_loses_the_best_of_each_batch():
+    pairs = pairs_of(600)
+    near = find_neighbours(pairs, 5)
+    cosine, osa, released = (SCORES[name](pairs, near) for name in ("cosine", "osa", "osa_released"))
+    beta = boundary(pairs, near).value
+    part = (cosine > beta) & (cosine < beta + 2 / 3)
+    order = np.argsort(cosine[part])
+    assert part.sum() > 300
+    assert (np.diff(osa[part][order]) >= 0).all()
+    assert not osa[cosine <= beta].any()
+    for start in range(0, 600, 256):
+        batch = slice(start, start + 256)
+        assert released[batch][cosine[batch].argmax()] == 0
+        assert released[batch].max() > 0.2
+
+
+def test_an_audit_with_it_finds_the_wrong_pairs():
+    pairs = pairs_of(400, width=48, shift=0.5)
+    audit = nclib.audit(pairs, score="osa", progress=False)
+    assert audit.score == "osa"
+    assert audit.check(pairs.image_of != np.arange(400))["auroc"] > 0.9

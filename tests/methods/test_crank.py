@@ -1,0 +1,189 @@
+"""CRANK against literal loops and its limits: no wrong pair, many, tiny batches; exact resume."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib.common.tokens import Tokens
+from nclib.methods import Batch
+from nclib.methods.crank import LEAST_COUNT, counted_share, pair_scores, rank_weights
+from nclib.methods.parts.views import partial_view
+from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 2,
+    "epochs": 2,
+    "data_options": {"n_train": 64, "n_val": 20, "n_test": 20},
+    "model_options": {"embed_dim": 16, "word_dim": 8},
+    "progress": False,
+}
+
+
+def batch_of(lengths, n_regions=5):
+    """Regions and tokens whose values tell where they come from."""
+    B, width = len(lengths), max(lengths)
+    images = torch.arange(B * n_regions).float().reshape(B, n_regions, 1)
+    at = torch.arange(width)
+    ids = torch.where(at < torch.tensor(lengths)[:, None], 100 * torch.arange(1, B + 1)[:, None] + at, 0)
+    return Batch(torch.arange(B), images, Tokens(ids, tuple(lengths)))
+
+
+# ---------------------------------------------------------------------------------------------------- views
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.2, 0.5, 0.9])
+def test_a_view_keeps_order_ends_and_the_stated_number(drop):
+    lengths = (12, 2, 7, 1, 3)
+    batch = batch_of(lengths)
+    view = partial_view(batch, drop, torch.Generator().manual_seed(0))
+    assert view.images.shape == (5, 5 - int(drop * 5), 1)
+    for i, n in enumerate(lengths):
+        kept = view.captions.lengths[i]
+        assert kept == n - int(drop * max(n - 2, 0))
+        words = view.captions.ids[i, :kept].tolist()
+        given = batch.captions.ids[i, :n].tolist()
+        assert words == sorted(set(words))
+        assert set(words) <= set(given)
+        assert (words[0], words[-1]) == (given[0], given[-1])
+        assert not view.captions.ids[i, kept:].any()
+        regions = view.images[i, :, 0].tolist()
+        assert regions == sorted(set(regions))
+        assert set(regions) <= set(batch.images[i, :, 0].tolist())
+
+
+def test_every_word_and_region_is_left_out_equally_often():
+    batch, g = batch_of((6,) * 400, n_regions=4), torch.Generator().manual_seed(1)
+    view = partial_view(batch, 0.5, g)
+    words = (
+        (view.captions.ids % 100).flatten().bincount(minlength=6)
+    )  # 0 is the first word, and padding nowhere
+    assert words.tolist()[0] == words.tolist()[5] == 400
+    assert all(150 < n < 250 for n in words.tolist()[1:5])
+    assert all(150 < n < 250 for n in (view.images % 4).long().flatten().bincount(minlength=4).tolist())
+
+
+def test_regions_stay_where_a_model_needs_all():
+    batch = batch_of((4, 4))
+    view = partial_view(batch, 0.5, torch.Generator().manual_seed(0), regions=False)
+    assert view.images is batch.images
+
+
+# --------------------------------------------------------------------------------------------- count, rank
+
+
+@pytest.mark.parametrize("B", [3, 4, 7])
+def test_scores_against_a_loop(B):
+    S, tau = torch.rand(B, B, generator=torch.Generator().manual_seed(B), dtype=torch.float64), 0.07
+    found = pair_scores(S, tau)
+    for i in range(B):
+        wrong = (i + B // 2) % B
+        for column, which in ((i, 0), (wrong, 1)):
+            row = [math.exp(S[i, j] / tau) for j in range(B) if j not in (i, wrong)]
+            asked = (column, (column - B // 2) % B)  # images asked about this caption
+            col = [math.exp(S[k, column] / tau) for k in range(B) if k not in asked]
+            expected = S[i, column] / tau - 0.5 * (math.log(sum(row)) + math.log(sum(col)))
+            assert float(found[i, which]) == pytest.approx(float(expected), abs=1e-9)
+
+
+def test_scores_of_a_batch_with_nothing_to_compare():
+    assert not pair_scores(torch.rand(2, 2), 0.07).any()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 0.9, 1.0])
+def test_the_count_is_unbiased_when_right_pairs_score_high(share):
+    g = torch.Generator().manual_seed(3)
+    n = 20_000
+    wrong = torch.randn(n, generator=g)
+    given = torch.randn(n, generator=g) + 6 * (torch.rand(n, generator=g) >= share)
+    assert counted_share(given, wrong) == pytest.approx(share, abs=0.02)
+
+
+def test_weights_step_at_the_share_and_are_ones_without_wrong_pairs():
+    score = torch.linspace(-1, 1, 1001)
+    w = rank_weights(score, 0.6, 0.05)
+    assert (w < 0.5).float().mean() == pytest.approx(0.6, abs=0.002)
+    assert bool((w.diff() >= 0).all())
+    assert rank_weights(score, LEAST_COUNT / 2, 0.05).eq(1).all()
+    assert not rank_weights(torch.ones(5), 0.5, 0.1).isnan().any()
+
+
+# ----------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"drop": 0.0}, {"select": "none"}, {"loss": "gce"}, {"mrate": 0.0}, {"mrate": 0.9},
+        {"warmup_epochs": 0, "select": "none"}, {"batch_size": 2},
+        {"model": "saf", "model_options": {"embed_dim": 8, "sim_dim": 4}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = nclib.run("crank", **{**TINY, "epochs": 1, **options}, out=str(tmp_path))
+    assert record.metrics["test"]["rsum"] > 0
+    assert 0 <= record.diagnostics["counted_share"] <= 1
+
+
+def test_counting_needs_a_warm_up(tmp_path):
+    with pytest.raises(ValueError, match="counts the wrong pairs by what warm-up has learned"):
+        nclib.run("crank", **{**TINY, "warmup_epochs": 0}, out=str(tmp_path))
+
+
+def test_held_out_pairs_do_not_train_in_warm_up(tmp_path):
+    values = {**TINY, "batch_size": 320, "warmup_epochs": 1, "epochs": 1}
+    record = nclib.run("crank", **values, out=str(tmp_path / "a"))
+    everything = nclib.run("crank", **values, held=0.5, out=str(tmp_path / "b"))
+    first = [r.curves[0]["loss_gce"] for r in (record, everything)]
+    assert first[0] != first[1]
+
+
+@pytest.mark.slow
+def test_it_counts_and_finds_the_wrong_pairs(tmp_path):
+    record = nclib.run("crank", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
+    assert record.diagnostics["auc"] > 0.85
+    assert record.diagnostics["counted_share"] == pytest.approx(0.4, abs=0.15)
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_stopped_after_an_epoch_and_resumed_equals_never_stopped(tmp_path, stop):
+    whole = nclib.run("crank", **TINY, out=str(tmp_path / "whole"))
+    values = {k: v for k, v in TINY.items() if k != "progress"}
+    settings = resolve("crank", **values, out=str(tmp_path / "parts"))
+    experiment = experiment_of(settings.method)
+    trainer = experiment.load(settings, experiment.folder(settings), torch.device("cpu")).trainer
+    save = trainer._save
+    saved = []
+
+    def save_and_stop():
+        save()
+        saved.append(1)
+        if len(saved) == stop:
+            raise KeyboardInterrupt
+
+    trainer._save = save_and_stop
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(progress=False)
+    again = nclib.run("crank", **TINY, out=str(tmp_path / "parts"))
+    assert comparable(again) == comparable(whole)
+    digests = [
+        checkpoint.digest(checkpoint.load(tmp_path / r.folder / "checkpoint.safetensors")["networks"][0])
+        for r in (whole, again)
+    ]
+    assert digests[0] == digests[1]
+    kept, same = epoch_arrays(whole.folder), epoch_arrays(again.folder)
+    assert all(np.array_equal(kept[e][k], same[e][k]) for e in kept for k in kept[e])

@@ -1,0 +1,355 @@
+"""CRCL against worked numbers and a nested loop; its schedules, its bank, and resume."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import methods
+from nclib.methods import Batch
+from nclib.methods.crcl import active_complementary, match_probability, refined
+from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
+from nclib.runs.pair_trainer import PairTrainer
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+ONES = torch.ones(4, dtype=torch.float64)
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "epochs": 5,
+    "lr": 5e-3,
+    "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def run(out, **values):
+    return nclib.run("crcl", **{**TINY, **values}, out=str(out), progress=False)
+
+
+def loss(y):
+    active, complementary = active_complementary(S, y)
+    return float((y * active).mean() + 5 * complementary.mean())
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_probabilities():
+    assert match_probability(S).tolist() == pytest.approx([0.999964, 0.143959, 0.998380, 0.956172], abs=5e-7)
+
+
+def test_worked_terms_of_pairs_taken_as_matched():
+    active, complementary = active_complementary(S, ONES)
+    assert active.tolist() == pytest.approx([0.000071, 4.085271, 0.003244, 0.090375], abs=5e-7)
+    assert complementary.tolist() == pytest.approx([0.000071, 2.201608, 0.003240, 0.087767], abs=5e-7)
+    assert loss(ONES) == pytest.approx(3.910599, abs=5e-7)
+
+
+def test_worked_refinement():
+    y = torch.tensor([1.0, 0.3, 0.9, 0.05], dtype=torch.float64)
+    y = refined(y, match_probability(S))
+    assert y.tolist() == pytest.approx([0.999993, 0.268792, 0.919676, 0.231234], abs=5e-7)
+    assert loss(y) == pytest.approx(2.697962, abs=5e-7)
+
+
+def test_worked_loss_of_pairs_taken_as_mismatched():
+    assert loss(0 * ONES) == pytest.approx(2.273567, abs=5e-7)
+
+
+def test_every_pair_against_nested_loops():
+    g = torch.Generator().manual_seed(0)
+    scores, y = torch.rand(6, 6, generator=g, dtype=torch.float64), torch.rand(6, generator=g).double()
+    active, complementary = active_complementary(scores, y, 0.07)
+    for i in range(6):
+        pull = push = 0.0
+        for row in (scores[i].tolist(), scores[:, i].tolist()):
+            total = sum(math.exp(s / 0.07) for s in row)
+            p = [math.exp(s / 0.07) / total for s in row]
+            pull -= math.log(p[i])
+            over = sum(math.tan(v) for v in p) ** (1 - float(y[i]))
+            push += sum(math.tan(v) for j, v in enumerate(p) if j != i) / over
+        assert active[i].item() == pytest.approx(pull, rel=1e-9)
+        assert complementary[i].item() == pytest.approx(push, rel=1e-9)
+
+
+# --------------------------------------------------------------------------------------- of the two losses
+
+
+def test_the_complementary_loss_is_bounded_by_what_y_says():
+    wrong = 1 - torch.eye(5, dtype=torch.float64)  # the given pair is never the nearest
+    wrong[:, 1] = wrong[1] = 0.9  # every query is sure of one negative or two
+    for y, bound in ((0.0, 2.0), (1.0, 2 * math.tan(1))):
+        value = active_complementary(wrong, torch.full((5,), y).double(), 0.001)[1]
+        assert (value <= bound + 1e-9).all()
+        assert value.max() > 0.9 * bound / 2
+    single = torch.tensor([[0.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    of_first = [active_complementary(single, torch.full((2,), y).double(), 0.001)[1][0] for y in (0.0, 1.0)]
+    assert of_first[0].item() == pytest.approx(1 + 0.5, abs=1e-6)  # sure in one direction, even in the other
+    assert of_first[1].item() == pytest.approx(math.tan(1) + math.tan(0.5), abs=1e-6)
+
+
+def test_gradients_also_where_probabilities_saturate():
+    y = torch.tensor([1.0, 0.3, 0.0, 0.05], dtype=torch.float64)
+    scores = S.clone().requires_grad_()
+
+    def value(s):
+        active, complementary = active_complementary(s, y, 0.2)
+        return (y * active + 5 * complementary).sum()
+
+    assert torch.autograd.gradcheck(value, scores)
+    extreme = torch.tensor([[0.0, 1.0], [0.0, 1.0]], requires_grad=True)
+    sum(part.sum() for part in active_complementary(extreme, torch.tensor([0.0, 1.0]), 0.001)).backward()
+    assert extreme.grad.isfinite().all()
+    alone = torch.ones(1, 1, requires_grad=True)
+    sum(part.sum() for part in active_complementary(alone, torch.zeros(1))).backward()
+    assert alone.grad.isfinite().all()
+
+
+def test_refined_values_never_leave_their_range():
+    for dtype in (torch.float32, torch.float64):
+        ones = torch.ones(3, dtype=dtype)
+        for alpha in (0.0, 0.1, 0.7, 0.8, 1.0):
+            assert torch.equal(refined(ones, ones, alpha), ones)
+            assert torch.equal(refined(0 * ones, 0 * ones, alpha), 0 * ones)
+
+
+def test_one_number_per_pair_is_needed():
+    with pytest.raises(ValueError, match=r"y must be \(4,\), one number per pair, got \(3,\)"):
+        active_complementary(S, ONES[:3])
+
+
+# ------------------------------------------------------------------------------------- the bank in a schedule
+
+
+class Reader:
+    """A loop of one batch per epoch that serves what a method needs."""
+
+    device, n_pairs, n_epochs = torch.device("cpu"), 6, 9
+
+    def batches(self, subset=None, *, purpose, drop_last=False):
+        return [Batch(torch.tensor([5, 0, 2, 3]), None, None)]
+
+    def similarity(self, batch):
+        return S.float().clone().requires_grad_()
+
+
+def test_bank_over_three_schedules():
+    """Schedules of 3, 3 and 3 epochs, freeze 2; the expected bank is updated by hand."""
+    method, loop = methods.build("crcl", schedules=3, schedule_epochs=3), Reader()
+    method.begin_training(loop)
+    p, bank = match_probability(S.float()), torch.ones(4)
+    assert p[1] > 0.1
+    for loop.training_epoch in range(9):
+        (batch,) = method.begin_epoch(loop)
+        if loop.training_epoch == 4:
+            method.bank[0] = bank[1] = 0.05  # below the floor
+        age = loop.training_epoch % 3
+        used = bank if age < 2 else 0.8 * bank + 0.2 * p
+        used = torch.where(used < 0.1, torch.zeros(4), used)
+        terms = method.step(loop, batch)
+        active, complementary = active_complementary(S.float(), used)
+        assert terms["active"].item() == pytest.approx((used * active).mean().item(), rel=1e-5)
+        assert terms["complementary"].item() == pytest.approx(5 * complementary.mean().item(), rel=1e-5)
+        bank = p if loop.training_epoch == 1 else used
+        assert torch.allclose(method.bank[batch.index], bank)
+        assert method.bank[[1, 4]].tolist() == [1.0, 1.0]  # never visited
+    assert method.bank[0] == 0
+
+
+def test_without_freeze_the_bank_is_a_mean_from_the_first_step():
+    method, loop = methods.build("crcl", schedules=1, freeze=0, floor=0.0), Reader()
+    method.begin_training(loop)
+    loop.training_epoch = 0
+    (batch,) = method.begin_epoch(loop)
+    method.step(loop, batch)
+    assert torch.allclose(method.bank[batch.index], 0.8 + 0.2 * match_probability(S.float()))
+
+
+def test_warm_up_takes_every_pair_as_matched():
+    terms = methods.build("crcl").warmup_step(Reader(), Batch(torch.arange(4), None, None))
+    assert sum(terms.values()).item() == pytest.approx(3.910599, rel=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize(
+    ("options", "epochs", "restarts"),
+    [
+        ({}, 53, [7, 14, 21]),
+        ({"schedules": 3, "schedule_epochs": 3}, 12, [3, 6]),
+        ({"schedules": 3, "schedule_epochs": 3}, 7, [3, 6]),
+        ({"schedules": 1}, 1, []),
+    ],
+)
+def test_where_schedules_begin(options, epochs, restarts):
+    assert methods.build("crcl", **options).restarts(epochs) == restarts
+
+
+def test_too_few_epochs_are_refused_before_training(tmp_path):
+    message = "schedules=2 of schedule_epochs=2 each.* need 3 epochs, got epochs=2"
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path, epochs=2)
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A run of schedules of 2 and 3 epochs, with the weights and the optimiser before each epoch's steps."""
+    seen, validate = [], PairTrainer._validate
+    batches = PairTrainer.batches
+
+    def noted(self, subset=None, *, purpose, drop_last=False):
+        if purpose == "pairs":
+            weights = [p.detach().clone() for p in self.networks[0].parameters()]
+            seen.append((weights, len(self.optimizers[0].state), self.lr, self.method.bank.clone()))
+        return batches(self, subset, purpose=purpose, drop_last=drop_last)
+
+    def falling(self):
+        return validate(self) | {"rsum": 500.0 - self.epoch}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PairTrainer, "batches", noted)
+        patch.setattr(PairTrainer, "_validate", falling)
+        record = run(tmp_path_factory.mktemp("watched"))
+    return record, seen
+
+
+def test_a_schedule_begins_with_another_network_and_the_same_bank(watched):
+    record, seen = watched
+    first, second = seen[0], seen[2]
+    assert [steps for _, steps, _, _ in seen] == [0, seen[1][1], 0, seen[1][1], seen[1][1]]  # optimisers anew
+    assert seen[1][1] > 0
+    # Drawn apart, as random as the first ones: of the same size, but other numbers.
+    drawn = [(a, b) for a, b in zip(first[0], second[0], strict=True) if a.std() > 0]
+    assert drawn
+    for a, b in drawn:
+        assert not torch.equal(a, b)
+        assert a.norm().item() == pytest.approx(b.norm().item(), rel=0.5)
+    kept = epoch_arrays(record.folder)
+    assert np.array_equal(seen[2][3].numpy(), kept[2]["p_clean"])
+    assert (seen[1][3] == 1).all()
+    assert (seen[2][3] != 1).any()
+
+
+def test_the_rate_decays_within_a_schedule_and_the_last_one_alone_is_tested(watched):
+    record, _ = watched
+    assert [row["lr"] for row in record.curves] == pytest.approx([5e-3] * 4 + [5e-4])
+    assert record.best_epoch == 3  # validation falls from epoch to epoch
+    assert record.metrics["last"] != record.metrics["test"]
+
+
+def test_new_networks_come_from_the_seed_of_the_run_and_leave_other_draws_alone(tmp_path):
+    settings = resolve("crcl", **TINY, out=str(tmp_path))
+    trainer = experiment_of("crcl").load(settings, tmp_path, torch.device("cpu")).trainer
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    trainer._restart(1)
+    assert torch.equal(torch.rand(3), expected)
+    (again,), (other,) = trainer.renew(1), trainer.renew(2)
+    for mine, same, p in zip(
+        trainer.networks[0].parameters(), again.parameters(), other.parameters(), strict=True
+    ):
+        assert torch.equal(mine, same)
+        assert not p.numel() > 20 or not torch.equal(mine, p) or p.std() == 0
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedules": 1, "epochs": 1}, {"freeze": 0}, {"alpha": 0.0}, {"floor": 1.0}, {"weight": 0.0},
+        {"mrate": 0.0}, {"mrate": 0.9}, {"warmup_epochs": 1}, {"batch_size": 17},  # the last batch has one
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, **{"epochs": 3, **options})
+    assert record.metrics["test"]["rsum"] > 0
+    assert record.diagnostics["called_matched"] >= 0
+    if "warmup_epochs" in options:
+        assert record.best_epoch == 4  # the last schedule has one epoch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["clip", "sgraf", "vse_inf"])
+def test_models_of_other_kinds_train_in_schedules(model, tmp_path):
+    record = run(tmp_path, model=model, epochs=3, freeze=1)
+    assert record.best_epoch == 3
+    assert all(torch.isfinite(p).all() for p in nclib.open_run(record).trainer.networks[0].parameters())
+
+
+@pytest.mark.slow
+def test_the_bank_finds_the_mismatched_pairs(tmp_path):
+    record = nclib.run("crcl", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
+    assert record.diagnostics["auc"] > 0.8
+    arrays = epoch_arrays(record.folder)[5]
+    assert len(arrays["p_clean"]) == record.data["train_pairs"]
+    y = arrays["p_clean"]
+    assert ((y == 0) | (y >= 0.1)).all()
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+@pytest.mark.slow
+def test_resume_at_every_epoch_equals_never_having_stopped(tmp_path):
+    given = {**TINY, "model": "saf"}  # has batch norm and dropout
+    whole = nclib.run("crcl", **given, out=str(tmp_path / "a"), progress=False)
+    settings = resolve("crcl", **given, out=str(tmp_path / "b"))
+    folder = experiment_of("crcl").folder(settings)
+    for stop in range(1, 5):
+        trainer = experiment_of("crcl").load(settings, folder, torch.device("cpu")).trainer
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with cpu_threads(1), pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = nclib.run("crcl", **given, out=str(tmp_path / "b"), progress=False)
+    assert comparable(resumed) == comparable(whole)
+    digests = [
+        checkpoint.digest(checkpoint.load(tmp_path / r.folder / "checkpoint.safetensors")["networks"][0])
+        for r in (whole, resumed)
+    ]
+    assert digests[0] == digests[1]
+    kept, again = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
+    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "epochs", "starts"),
+    [("f30k", 53, [7, 14, 21]), ("coco", 51, [8, 16, 24]), ("cc152k", 51, [8, 16, 24])],
+)
+def test_published_settings(dataset, epochs, starts):
+    s = resolve("crcl", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+    names = ("warmup_epochs", "epochs", "decay_every", "lr", "weight_decay", "batch_size", "grad_clip")
+    assert tuple(s[n] for n in names) == (0, epochs, 15, 5e-4, 1e-2, 128, 2.0)
+    o = s["method_options"]
+    assert (o["freeze"], o["alpha"], o["floor"], o["tau"], o["weight"]) == (2, 0.8, 0.1, 0.05, 5.0)
+    assert methods.build("crcl", **o).restarts(epochs) == starts
+
+
+def test_presets_are_as_long_as_those_of_the_others():
+    for preset in ("quick", "standard"):
+        own, other = (resolve(m, dataset="emoji", model="vse", preset=preset) for m in ("crcl", "plain"))
+        assert own.schedule.epochs == other.schedule.warmup_epochs + other.schedule.epochs
+        last = methods.build("crcl", **own.flat()["method_options"]).restarts(own.schedule.epochs)[-1]
+        assert own.schedule.epochs - last > own.method_options.freeze

@@ -1,0 +1,364 @@
+"""CREAM against worked numbers and plain loops, its phases, and its corner cases."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import losses, methods, models
+from nclib.methods.coteaching import Division
+from nclib.methods.cream import first_epoch, mean_label, mined_targets, mining_loss
+from nclib.methods.gsc import predictions
+from nclib.methods.ncr import rectified_label
+from nclib.noise import GaussianMixture1d
+from nclib.runs import epoch_arrays, experiment_of, resolve
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+Y = torch.tensor([0.95, 0.55, 0.9, 0.4], dtype=torch.float64)
+FORTH = [
+    [0.95, 0.022794, 0.008824, 0.018382],
+    [0.15, 0.55, 0.251785, 0.048214],
+    [0.021429, 0.031429, 0.9, 0.047143],
+    [0.046875, 0.384374, 0.16875, 0.4],
+]
+BACK = [
+    [0.95, 0.148404, 0.015584, 0.22388],
+    [0.029167, 0.55, 0.061039, 0.080597],
+    [0.015625, 0.105319, 0.9, 0.295522],
+    [0.005208, 0.196276, 0.023377, 0.4],
+]
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def near(values, expected, abs=1e-6):
+    return values.flatten().tolist() == pytest.approx(np.ravel(expected).tolist(), abs=abs)
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_predictions_and_losses():
+    assert near(predictions(S, 0.07), [0.999224, 0.194626, 0.990636, 0.898451])
+    ell = losses.info_nce(S, 0.07)
+    assert near(ell, [0.001554, 3.343440, 0.018862, 0.216005])
+    assert ell.mean().item() == pytest.approx(0.894965, abs=1e-6)
+
+
+@pytest.mark.parametrize(("f", "value"), [(0, 2.493785), (0.2, 1.154951), (0.35, 0.678896), (1, 0.485936)])
+def test_worked_loss(f, value):
+    for filtered in (f, torch.tensor(f)):
+        loss = mining_loss(S, *mined_targets(S, Y, filtered))
+        assert loss.mean().item() == pytest.approx(value, abs=1e-6)
+
+
+def test_worked_targets():
+    forth, back = mined_targets(S, Y)
+    assert near(forth, FORTH)
+    assert near(back, BACK)
+    assert near(forth.sum(1), [1.0] * 4, abs=1e-5)
+    assert near(back.sum(0), [1.0] * 4, abs=1e-5)
+
+
+def test_worked_labels_and_filter():
+    w = torch.tensor([0.95, 0.55, 0.9, 0.7], dtype=torch.float64)
+    assert near(rectified_label(w, predictions(S)), [0.999961, 0.637582, 0.999064, 0.969535])
+    labels = [torch.full((n,), y) for n, y in ((3, 0.97), (5, 0.6), (2, 0.2))]
+    assert mean_label(labels, [40, 40, 40]).item() == pytest.approx(0.59)
+    assert mean_label(labels, [90, 30, 60]).item() == pytest.approx((90 * 0.97 + 30 * 0.6 + 60 * 0.2) / 180)
+    assert mean_label([labels[0], None, labels[2]], [90, 30, 60]).item() == pytest.approx(0.662, abs=1e-3)
+
+
+def test_loss_against_nested_loops():
+    g = torch.Generator().manual_seed(0)
+    B, tau, f = 6, 0.1, 0.08
+    scores = 2 * torch.rand(B, B, generator=g, dtype=torch.float64) - 0.7  # cosines below 0 among them
+    y = torch.rand(B, generator=g, dtype=torch.float64)
+    found = mining_loss(scores, *mined_targets(scores, y, f), tau)
+    s, total = scores.tolist(), 0.0
+    for i in range(B):
+        for line, own in ((s[i], y[i]), ([row[i] for row in s], y[i])):  # row i, column i
+            norm = sum(max(x, 0) for j, x in enumerate(line) if j != i) + 1e-6
+            weights = [float(1 - own) * max(x, 0) / norm for x in line]
+            weights = [float(own) if j == i else w * (w >= f) for j, w in enumerate(weights)]
+            logs = [x / tau - math.log(sum(math.exp(z / tau) for z in line)) for x in line]
+            total -= sum(w * x for w, x in zip(weights, logs, strict=True))
+    assert found.sum().item() == pytest.approx(total, rel=1e-9)
+
+
+# ------------------------------------------------------------------------------------------- corner cases
+
+
+@pytest.mark.parametrize("B", [2, 64])
+@pytest.mark.parametrize("value", [-1e4, 0.0, 1e4])
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_extreme_values_stay_finite(B, value, label):
+    scores = torch.full((B, B), value)
+    scores[0, 0] = -value
+    scores.requires_grad_()
+    forth, back = mined_targets(scores, torch.full((B,), label))
+    loss = mining_loss(scores, forth, back)
+    loss.sum().backward()
+    assert loss.isfinite().all()
+    assert scores.grad.isfinite().all()
+    off = forth - torch.diag(forth.diagonal())
+    assert off.sum(1).max().item() == pytest.approx(1.0 if label == 0 and value > 0 else 0.0, abs=1e-5)
+
+
+def test_sure_pairs_are_plain_infonce_and_a_filter_of_one_leaves_the_diagonal():
+    assert torch.allclose(mining_loss(S, *mined_targets(S, torch.ones(4))), losses.info_nce(S, 0.07))
+    forth, back = mined_targets(S, Y, 1.0)
+    assert torch.equal(forth, torch.diag(Y))
+    assert torch.equal(back, torch.diag(Y))
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "first"),
+    [
+        (0.25, 40, 10), (0.375, 40, 15), (0.5, 20, 10), (0.75, 20, 15), (0.25, 10, 3), (0.375, 10, 4),
+        (0.25, 3, 1), (0.375, 3, 2), (0.0, 10, 0), (1.0, 10, 10), (0.7, 10, 7),
+    ],
+)  # fmt: skip
+def test_phases_scale_with_the_number_of_epochs(share, n, first):
+    assert first_epoch(share, n) == first
+
+
+# ------------------------------------------------------------------------------------------------- filters
+
+
+@pytest.mark.parametrize(
+    ("values", "with_hard", "clean", "expected"),
+    [
+        ({}, False, 50, [1.0, 0.5, 0.5]),  # clean pairs alone: nothing is mined
+        ({}, True, 50, [0.5, 0.5, 0.5]),
+        ({}, False, 85, [1.0, 0.5, 0.5]),  # 0.85 is not above 0.85
+        ({}, False, 86, [0.0, 0.0, 0.5]),  # noisy pairs keep their filter
+        ({"filter": "none"}, True, 50, [0.0, 0.0, 0.0]),
+    ],
+)
+def test_filters(values, with_hard, clean, expected):
+    method = methods.build("cream", **values)
+    method.with_hard = with_hard
+    method.sets = [torch.arange(clean), torch.arange(clean, 95), torch.arange(95, 100)]
+    labels = [torch.tensor([0.4, 0.6]), None, torch.tensor([0.5])]
+    assert [float(f) for f in method.filters(labels, 100)] == pytest.approx(expected)
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+def run(out, **values):
+    return nclib.run("cream", **{**TINY, **values}, out=str(out), progress=False)
+
+
+def loaded(folder, **values):
+    settings = resolve("cream", **{**TINY, **values}, out=str(folder))
+    experiment = experiment_of("cream")
+    return experiment.load(settings, experiment.folder(settings), torch.device("cpu")).trainer
+
+
+def test_a_step_refines_by_both_networks_and_trains_the_three_kinds_in_turn(tmp_path):
+    trainer = loaded(tmp_path)
+    trainer.epoch, trainer.active = 2, 1
+    method, n = trainer.method, trainer.n_pairs
+    g = torch.Generator().manual_seed(0)
+    p = torch.rand(2, n, generator=g, dtype=torch.float64)
+    method.divisions = [Division(x, x, x > 0.5, torch.zeros(200, 3)) for x in p]
+    trainer.each_pair = None  # the divisions are there: network 1 measures nothing
+    method.sets = [torch.arange(100), torch.arange(100, 150), torch.arange(150, n)]
+    method.kept, method.possible = torch.zeros(()), 0
+    assert len(method.begin_epoch(trainer)) == 7
+    parts = [trainer.batch(torch.arange(i, i + 16)) for i in (0, 100, 150)]
+    with trainer.evaluating():
+        q = [[predictions(trainer.similarity(part, k)) for k in (0, 1)] for part in parts]
+    w = p.float()
+    expected = [
+        w[0, :16] + (1 - w[0, :16]) * q[0][1],  # network 1 learns from the posterior of network 0
+        w[:, 100:116].mean(0) + (1 - w[:, 100:116].mean(0)) * q[1][1],
+        (q[2][0] + q[2][1]) / 2,
+    ]
+    found = method.labels(trainer, *parts)
+    assert all(torch.allclose(y, z) for y, z in zip(found, expected, strict=True))
+    assert not any(y.requires_grad for y in found)
+
+    f = (100 * expected[0].mean() + 50 * expected[1].mean() + 50 * expected[2].mean()) / 200
+    steps = method.step(trainer, tuple(parts))
+    mined = 0
+    for name, part, y in zip(("clean", "hard", "noisy"), parts, expected, strict=True):
+        terms = next(steps)  # each with the weights of after the one before
+        scores = trainer.similarity(part)
+        targets = mined_targets(scores.detach(), y, f)
+        mined += sum(
+            int((omega.fill_diagonal_(0) > 0).sum()) for omega in mined_targets(scores.detach(), y, f)
+        )
+        value = mining_loss(scores, *targets).mean().item()
+        assert list(terms) == [name]
+        assert terms[name].item() == pytest.approx(value, rel=1e-4)
+        trainer._minimise(terms)
+    assert list(steps) == []
+    assert (int(method.kept), method.possible) == (mined, 3 * 2 * 16 * 15)
+    assert all(network.training for network in trainer.networks)
+    method.with_noisy = False
+    assert [list(terms) for terms in method.step(trainer, tuple(parts))] == [["clean"], ["hard"]]
+    assert [list(terms) for terms in method.step(trainer, (parts[0], None, None))] == [["clean"]]
+
+
+@pytest.mark.parametrize("mined_gradient", [False, True])
+def test_gradient_reaches_the_mined_weights_only_when_asked(mined_gradient, tmp_path):
+    trainer = loaded(tmp_path, mined_gradient=mined_gradient, filter="none")
+    method, batch = trainer.method, trainer.batch(torch.arange(16))
+    method.kept, method.possible, method.log = torch.zeros(()), 0, []
+    y = torch.full((16,), 0.3)
+    trainer.networks[0].eval()
+    given = method._loss(trainer, batch, y, 0.0)
+    scores = trainer.similarity(batch)
+    source = scores if mined_gradient else scores.detach()
+    expected = mining_loss(scores, *mined_targets(source, y)).mean()
+    weights = list(trainer.networks[0].parameters())
+    for a, b in zip(torch.autograd.grad(given, weights), torch.autograd.grad(expected, weights), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    other = mining_loss(scores := trainer.similarity(batch), *mined_targets(scores, y)).mean()
+    moved = torch.autograd.grad(other, weights)
+    same = torch.autograd.grad(method._loss(trainer, batch, y, 0.0), weights)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(moved, same, strict=True)) == mined_gradient
+
+
+def test_phases_of_a_run_and_what_is_reported(tmp_path, monkeypatch):
+    def halves(_, x):
+        p = np.asarray(x < np.median(x), dtype=float)
+        return np.stack([p, 1 - p], 1)
+
+    monkeypatch.setattr(GaussianMixture1d, "predict_proba", halves)
+    small = {"n_train": 20, "n_val": 8, "n_test": 8}
+    record = run(tmp_path, epochs=4, hard_from=0.25, noisy_from=0.75, data_options=small)
+    rows = record.curves[1:]
+    assert ["loss_hard" in row for row in rows] == [False, True, True, True]
+    assert ["loss_noisy" in row for row in rows] == [False, False, False, True]
+    assert rows[0]["mined_share"] == 0
+    for row in rows:
+        assert row["clean_pairs"] + row["hard_pairs"] + row["noisy_pairs"] == 100
+        assert 0 <= row["mined_share"] < 1
+    kept = epoch_arrays(record.folder)[len(record.curves)]
+    assert len(kept["p_clean"]) == len(kept["p_clean_b"]) == 100
+    for end in ("", "_b"):
+        label = kept["label" + end]
+        assert np.isfinite(label).sum() >= rows[-1]["clean_pairs"]
+        assert np.nanmin(label) >= 0
+        assert np.nanmax(label) <= 1
+
+
+def test_without_a_filter_nearly_all_negatives_get_weight(tmp_path):
+    record = run(tmp_path, model="sgr", filter="none", epochs=1, threshold=0.0)
+    assert 0.9 < record.curves[-1]["mined_share"] < 1  # a pair whose label rounds to 1 gives nothing away
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mined_gradient": True}, {"filter": "none"}, {"tau": 0.5}, {"hard_from": 0.0, "noisy_from": 0.0},
+        {"hard_from": 1.0, "noisy_from": 0.0}, {"mrate": 0.0}, {"mrate": 0.9},
+        {"batch_size": 2, "data_options": {"n_train": 8, "n_val": 8, "n_test": 8}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, **{"epochs": 1, **options})
+    assert math.isfinite(record.metrics["test"]["rsum"])
+    assert record.curves[-1]["loss_clean"] > 0
+
+
+def test_division_that_calls_nothing_clean_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
+    with (
+        pytest.warns(UserWarning, match="0 of 200 pairs are called clean by both networks"),
+        pytest.raises(ValueError, match="returned no steps for network 0 in all 1 epochs after warm-up"),
+    ):
+        run(tmp_path, epochs=1)
+
+
+def test_division_that_calls_everything_clean_mines_without_a_filter(tmp_path, monkeypatch):
+    monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([1 - x / 100, x / 100], 1))
+    record = run(tmp_path, epochs=1)
+    row = record.curves[-1]
+    assert 194 <= row["clean_pairs"] < 200  # each network calls three pairs noisy
+    assert row["mined_share"] > 0.1
+
+
+@pytest.mark.parametrize("model", models.available())
+def test_every_model_trains(model, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record = run(
+            tmp_path, model=model, epochs=1, hard_from=0, noisy_from=0, threshold=0.0,
+            data_options={"n_train": 8, "n_val": 8, "n_test": 8},
+        )  # fmt: skip
+    assert record.metrics["test"]["rsum"] > 0
+
+
+@pytest.mark.slow
+def test_resumed_equals_never_stopped(tmp_path):
+    values = {"model": "saf", "data_options": {"n_train": 20, "n_val": 8, "n_test": 8}}
+    whole = run(tmp_path / "whole", **values)
+    for stop in (1, 2):
+        trainer = loaded(tmp_path / "parts", **values)
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = run(tmp_path / "parts", **values)
+
+    def numbers(record):
+        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+        return json.dumps([record.metrics, curves], sort_keys=True)
+
+    assert numbers(resumed) == numbers(whole)
+    kept, same = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
+    assert all(np.array_equal(kept[e][k], same[e][k], equal_nan=True) for e in kept for k in kept[e])
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(("dataset", "epochs"), [("f30k", 40), ("coco", 20), ("cc152k", 40)])
+def test_published_settings(dataset, epochs):
+    s = resolve("cream", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
+    assert tuple(s[n] for n in names) == (5, epochs, 10, 2e-4, 128, 2.0)
+    o = s["method_options"]
+    assert (o["tau"], o["threshold"]) == (0.07, 0.5)
+    assert [first_epoch(o[name], epochs) for name in ("hard_from", "noisy_from")] == [10, 15]
+
+
+@pytest.mark.parametrize("preset", ["quick", "standard"])
+def test_every_phase_has_an_epoch_in_short_runs(preset):
+    s = resolve("cream", preset=preset)
+    o, n = s.method_options, s.schedule.epochs
+    assert 0 < first_epoch(o.hard_from, n) < first_epoch(o.noisy_from, n) < n
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="filter='mean': must be one of 'labels', 'none'"):
+        methods.build("cream", filter="mean")
+    with pytest.raises(ValueError, match="hard_from=10: must be a number, at least 0 and at most 1"):
+        methods.build("cream", hard_from=10)

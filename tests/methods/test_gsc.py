@@ -1,0 +1,371 @@
+"""GSC and GSC+ against worked numbers and plain loops, and their corner cases."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import losses, methods, models
+from nclib.common.tokens import Tokens
+from nclib.methods import Truth, coteaching, gsc
+from nclib.methods.gsc import own_similarities, predictions, structure
+from nclib.methods.parts.anchors import global_vectors
+from nclib.runs import epoch_arrays, experiment_of, resolve
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+OMEGA = torch.tensor([1, 0.6, 0.9, 0.3], dtype=torch.float64)
+G_V = torch.tensor(
+    [[1.2, 0.3, -0.5, 0.1], [0.3, 1, 0.2, -0.4], [-0.5, 0.2, 1.1, 0.6], [0.1, -0.4, 0.6, 0.9]],
+    dtype=torch.float64,
+).sigmoid()
+G_T = torch.tensor(
+    [[1.1, 0.1, -0.2, 0.4], [0.1, 0.8, -0.3, 0.5], [-0.2, -0.3, 1.3, 0.2], [0.4, 0.5, 0.2, 1]],
+    dtype=torch.float64,
+).sigmoid()
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 0,
+    "epochs": 2,
+    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def near(values, expected, abs=1e-6):
+    return values.tolist() == pytest.approx(expected, abs=abs)
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_losses():
+    contrast = OMEGA * losses.info_nce(S, 0.07) / 2
+    assert near(contrast, [0.000777, 1.003032, 0.008488, 0.032401])
+    assert contrast.mean().item() == pytest.approx(0.261174, abs=1e-6)
+    loss, c = structure(G_V, G_T, OMEGA)
+    assert near(loss, [1.299316, 0.865976, 1.194709, 0.409396])
+    assert loss.mean().item() == pytest.approx(0.942349, abs=1e-6)
+    assert (contrast.mean() + 0.01 * loss.mean()).item() == pytest.approx(0.270598, abs=1e-6)
+    assert near(c, [0.996515, 0.991712, 0.992295, 0.980948])
+    assert near(predictions(S), [0.999224, 0.194626, 0.990636, 0.898451])
+
+
+class Loop:
+    """A loop in which four pairs were seen in one batch, in another order."""
+
+    n_pairs, active, device = 4, 0, torch.device("cpu")
+    networks = (None,)
+
+    def keep(self, **arrays):
+        self.kept = arrays
+
+
+def test_worked_update(monkeypatch):
+    g = torch.tensor([0.99, 0.2, 0.95, 0.05], dtype=torch.float64)
+    asked = []
+
+    def divide(values, mixture):
+        asked.append(values)
+        return coteaching.Division(values, g, g > 0.5, torch.zeros(200, 3))
+
+    monkeypatch.setattr(gsc, "divide", divide)
+    method, loop = methods.build("gsc"), Loop()
+    method.begin_training(loop)
+    method.omega = [OMEGA]
+    method.c, method.p = [None], [None]
+    order = torch.tensor([2, 0, 3, 1])
+    _, c = structure(G_V, G_T, OMEGA)
+    method.log = [(order, torch.stack([c, predictions(S)], dim=1)[order])]
+    method.end_epoch(loop)
+    assert torch.equal(asked[0], -c)  # so that the larger c is the consistent side
+    assert near(method.a[0], [0.993, 0.44, 0.965, 0.335])
+    assert near(method.b[0], [0.999456, 0.436238, 0.993445, 0.928916])
+    assert near(loop.kept["p_clean"], [0.993, 0.436238, 0.965, 0.335])
+    assert near(loop.kept["prediction"], predictions(S).tolist())
+    report = method.diagnostics(Truth(np.array([True, False, True, False])))
+    assert report["auc"] == report["auc_consistency"] == 1
+    assert report["auc_prediction"] == 1
+
+
+def test_the_posterior_is_that_of_the_larger_consistency():
+    method, loop = methods.build("gsc", beta=1.0), Loop()
+    loop.n_pairs = 40
+    method.begin_training(loop)
+    method.c, method.p = [None], [None]
+    c = torch.cat([torch.linspace(0.1, 0.3, 20), torch.linspace(0.7, 0.9, 20)])
+    method.log = [(torch.arange(40), torch.stack([c, torch.ones(40)], dim=1))]
+    method.end_epoch(loop)
+    assert (method.a[0][:20] < 0.01).all()
+    assert (method.a[0][20:] > 0.99).all()
+
+
+def test_losses_against_nested_loops():
+    g = torch.Generator().manual_seed(0)
+    B = 5
+    v, t = (torch.rand(B, B, generator=g, dtype=torch.float64) for _ in range(2))
+    omega = torch.rand(B, generator=g, dtype=torch.float64)
+    loss, c = structure(v, t, omega)
+    for i in range(B):
+        T = [
+            sum(float(v[i, k]) * float(omega[k]) * float(t[j, k]) * float(omega[k]) for k in range(B))
+            for j in range(B)
+        ]
+        expected = -float(omega[i]) * (T[i] - math.log(sum(math.exp(x) for x in T)))
+        assert loss[i].item() == pytest.approx(expected, abs=1e-12)
+        lengths = [math.sqrt(sum(float(G[i, k] * omega[k]) ** 2 for k in range(B))) for G in (v, t)]
+        assert c[i].item() == pytest.approx(T[i] / lengths[0] / lengths[1], abs=1e-12)
+
+
+# --------------------------------------------------------------------------- similarities in one modality
+
+
+def encoded(name, lengths=(4, 7, 3)):
+    torch.manual_seed(0)
+    sizes = {"feature_dim": 8, "vocab_size": 20, "n_regions": 6, "embed_dim": 16, "sim_dim": 4, "word_dim": 8}
+    network = models.build(name, **sizes).eval()
+    ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in zip(ids, lengths, strict=True):
+        row[:length] = torch.randint(1, 20, (length,))
+    images = network.encode_images(torch.rand(len(lengths), 6, 8))
+    return network, images, network.encode_captions(Tokens(ids, tuple(lengths)))
+
+
+def sgr_score(network, whole, local):
+    """Score of one pair from its squared differences (D,) and (n, D), step by step."""
+    nodes = torch.stack([network.global_similarity(whole), *(network.local_similarity(x) for x in local)])
+    nodes = nodes / (nodes.norm(dim=1, keepdim=True) + 1e-8)
+    for step in network.graph.steps:
+        edges = torch.softmax(step.query(nodes) @ step.key(nodes).T, dim=1)
+        nodes = step.update(edges @ nodes).relu()
+    return network.score(nodes[0]).sigmoid().item()
+
+
+def test_sgr_compares_regions_by_position_and_words_by_attention():
+    network, images, captions = encoded("sgr")
+    with torch.no_grad():
+        G_v, G_t = own_similarities(network, images, captions)
+        for i in range(3):
+            for j in range(3):
+                whole = (images.vectors[i] - images.vectors[j]) ** 2 + 1e-6
+                local = (images.regions[i] - images.regions[j]) ** 2 + 1e-6
+                assert G_v[i, j].item() == pytest.approx(sgr_score(network, whole, local), abs=1e-5)
+                source = captions.words[i, : captions.lengths[i]]
+                query = captions.words[j, : captions.lengths[j]]
+                raw = torch.nn.functional.leaky_relu(source @ query.T, 0.1)
+                share = torch.softmax(9 * raw / raw.norm(dim=1, keepdim=True), dim=0)
+                context = share.T @ source
+                context = context / context.norm(dim=1, keepdim=True)
+                whole = (captions.vectors[i] + 1e-3 - captions.vectors[j]) ** 2
+                expected = sgr_score(network, whole, (context - query) ** 2)
+                assert G_t[i, j].item() == pytest.approx(expected, abs=1e-5)
+    assert not torch.allclose(G_t, G_t.T)  # the words of one side ask
+
+
+@pytest.mark.parametrize("name", ["vse", "scan", "saf", "sgraf"])
+def test_other_models_compare_global_vectors(name):
+    network, images, captions = encoded(name)
+    G_v, G_t = own_similarities(network, images, captions)
+    for G, x in zip((G_v, G_t), global_vectors(images, captions), strict=True):
+        for i in range(3):
+            for j in range(3):
+                expected = (x[i] @ x[j] / x[i].norm() / x[j].norm()).item()
+                assert G[i, j].item() == pytest.approx(expected, abs=1e-5)
+    assert G_v.requires_grad
+    assert G_t.requires_grad
+
+
+def test_a_sample_and_itself_give_finite_gradients_in_sgr():
+    network, images, captions = encoded("sgr", (3, 3))
+    for bias in (network.local_similarity.bias, network.global_similarity.bias):
+        torch.nn.init.zeros_(bias)
+    sum(G.sum() for G in own_similarities(network, images, captions)).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in network.parameters())
+    assert network.graph.steps[0].update.weight.grad.abs().sum() > 0
+
+
+# ------------------------------------------------------------------------------------------- corner cases
+
+
+@pytest.mark.parametrize("B", [2, 256])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize("omega", [0.0, 1.0])
+def test_extreme_values_stay_finite(B, scale, omega):
+    G = torch.full((B, B), scale, requires_grad=True)
+    weights = torch.full((B,), omega)
+    loss, c = structure(G, G * 1.0, weights)
+    assert near(loss, [omega * math.log(B)] * B, abs=1e-3)
+    assert near(c, [omega] * B, abs=1e-5)
+    (loss.sum() + predictions(scale * torch.eye(B)).sum()).backward()
+    assert G.grad.isfinite().all()
+    assert near(predictions(scale * torch.eye(B)), [1.0] * B, abs=1e-3)
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+def run(out, method="gsc", **values):
+    return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
+
+
+def trainer_of(method, folder, **values):
+    settings = resolve(method, **{**TINY, **values}, out=str(folder))
+    return experiment_of(method).load(settings, folder, torch.device("cpu")).trainer
+
+
+@pytest.mark.parametrize("model", ["vse", "sgr"])
+@pytest.mark.parametrize("method", ["gsc", "gsc_plus"])
+def test_a_step_weights_pairs_by_the_peer(method, model, tmp_path):
+    trainer = trainer_of(method, tmp_path, model=model)
+    trainer.active = k = len(trainer.networks) - 1
+    chosen, n = trainer.method, trainer.n_pairs
+    g = torch.Generator().manual_seed(1)
+    chosen.omega = [torch.rand(n, generator=g) for _ in trainer.networks]
+    chosen.log = []
+    batch = trainer.batch(torch.arange(5, 21))
+    network = trainer.networks[k].eval()  # no dropout: the same encodings twice
+    terms = chosen.step(trainer, batch)
+    omega = chosen.omega[0][5:21]  # GSC: its own; GSC+: network 1 trains with the weights of network 0
+    images, captions = network.encode_images(batch.images), network.encode_captions(batch.captions)
+    scores = network.similarity(images, captions)
+    loss, c = structure(*own_similarities(network, images, captions), omega)
+    contrast = (omega * losses.info_nce(scores, 0.07)).mean() / 2
+    assert terms["contrast"].item() == pytest.approx(contrast.item(), rel=1e-5)
+    assert terms["structure"].item() == pytest.approx(0.01 * loss.mean().item(), rel=1e-5)
+    ((index, values),) = chosen.log
+    assert torch.equal(index, batch.index)
+    assert torch.allclose(values, torch.stack([c, predictions(scores)], dim=1))
+    assert not values.requires_grad
+    ones = chosen.warmup_step(trainer, batch)
+    assert ones["contrast"].item() == pytest.approx(losses.info_nce(scores, 0.07).mean().item() / 2, rel=1e-5)
+
+
+def test_weights_change_after_the_epoch_and_for_both_networks_at_once(tmp_path, monkeypatch):
+    seen = []
+    begin = gsc.GSC.begin_epoch
+
+    def note(self, loop):
+        items = begin(self, loop)
+        seen.append([omega.clone() for omega in self.omega])
+        return items
+
+    monkeypatch.setattr(gsc.GSC, "begin_epoch", note)
+    record = run(tmp_path, "gsc_plus")
+    kept = epoch_arrays(record.folder)
+    first, again, second, same = seen
+    assert all((omega == 1).all() for omega in (*first, *again))
+    for k, end in enumerate(("", "_b")):
+        assert np.allclose(second[k], kept[1]["p_clean" + end])
+        assert torch.equal(second[k], same[k])
+        assert 0 < kept[2]["p_clean" + end].min() < kept[2]["p_clean" + end].max() < 1
+    assert not torch.equal(*second)
+
+
+def test_a_pair_that_no_batch_holds_gets_the_mean(tmp_path):
+    record = run(tmp_path, batch_size=199, epochs=1)
+    kept = epoch_arrays(record.folder)[1]
+    for name in ("consistency", "prediction"):
+        values = np.sort(kept[name])
+        assert np.isfinite(values).all()
+        assert np.isclose(kept[name], kept[name].mean(), atol=1e-6).any()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": 0.0}, {"beta": 1.0}, {"tau": 0.5}, {"warmup_epochs": 1}, {"mrate": 0.0}, {"mrate": 0.9},
+        {"batch_size": 2, "data_options": {"n_train": 8, "n_val": 8, "n_test": 8}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, **{"epochs": 1, **options})
+    assert math.isfinite(record.metrics["test"]["rsum"])
+    assert record.curves[-1]["loss_contrast"] > 0
+    weights = epoch_arrays(record.folder)[len(record.curves)]["p_clean"]
+    assert 0 < weights.min() < weights.max() <= 1
+
+
+@pytest.mark.parametrize("model", models.available())
+def test_every_model_trains(model, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 8, "n_val": 8, "n_test": 8})
+    assert record.metrics["test"]["rsum"] > 0
+    assert record.curves[-1]["loss_structure"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "model"), [("gsc", "saf"), ("gsc_plus", "sgr")])
+def test_resumed_equals_never_stopped(method, model, tmp_path):
+    values = {"model": model, "warmup_epochs": 1, "data_options": {"n_train": 12, "n_val": 8, "n_test": 8}}
+    whole = run(tmp_path / "whole", method, **values)
+    for stop in (1, 2):  # after the warm-up, and between two training epochs
+        settings = resolve(method, **{**TINY, **values}, out=str(tmp_path / "parts"))
+        experiment = experiment_of(method)
+        trainer = experiment.load(settings, experiment.folder(settings), torch.device("cpu")).trainer
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = run(tmp_path / "parts", method, **values)
+
+    def numbers(record):
+        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+        return json.dumps([record.metrics, curves], sort_keys=True)
+
+    assert numbers(resumed) == numbers(whole)
+    kept, same = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
+    assert all(np.array_equal(kept[e][k], same[e][k]) for e in kept for k in kept[e])
+
+
+# ------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "epochs", "gamma"),
+    [
+        ("gsc", "f30k", 60, 0.01), ("gsc", "coco", 60, 0.05), ("gsc", "cc152k", 60, 0.01),
+        ("gsc_plus", "f30k", 60, 0.01), ("gsc_plus", "coco", 30, 0.05), ("gsc_plus", "cc152k", 60, 0.02),
+    ],
+)  # fmt: skip
+def test_published_settings(method, dataset, epochs, gamma):
+    s = resolve(method, dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+    names = ("warmup_epochs", "epochs", "lr", "batch_size", "grad_clip")
+    assert tuple(s[n] for n in names) == (0, epochs, 2e-4, 128, 2.0)
+    assert s["method_options"] == {"gamma": gamma, "tau": 0.07, "beta": 0.7}
+
+
+@pytest.mark.parametrize(("step", "every"), [(15, 21), (20, 29)])
+def test_the_rate_falls_as_steeply_as_published(step, every):
+    assert 0.1 ** (1 / every) == pytest.approx(0.2 ** (1 / step), rel=5e-3)
+
+
+def test_quick_and_standard_runs_are_as_long_as_those_of_the_others():
+    for preset in ("quick", "standard"):
+        own, other = (resolve(name, preset=preset).schedule for name in ("gsc", "plain"))
+        assert own.warmup_epochs == 0
+        assert own.epochs == other.warmup_epochs + other.epochs
+        assert own.decay_every == other.warmup_epochs + other.decay_every
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="beta=0: must be a number, above 0"):
+        methods.build("gsc", beta=0)
+    with pytest.raises(ValueError, match="gamma=-1: must be a number, at least 0"):
+        methods.build("gsc_plus", gamma=-1)

@@ -1,0 +1,445 @@
+"""IN2R against worked numbers and plain loops: its losses, queue, prototypes, centring, and resume."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import nclib
+from nclib import losses, methods, models
+from nclib.common.tokens import Tokens
+from nclib.methods import Truth
+from nclib.methods.base import METHODS
+from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, soft_sce, unit
+from nclib.methods.parts.bank import encode
+from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
+from nclib.methods.parts.vectors import Centred, centred, draws, width_of
+from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
+
+S = torch.tensor(
+    [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
+    dtype=torch.float64,
+)
+IMAGES = torch.tensor([[1, 0, 0.1], [0.9, 0.3, 0], [0.2, 1, 0.1]])
+CAPTIONS = torch.tensor([[0.9, 0.1, 0.2], [0.8, 0.4, 0.1], [0.1, 0.9, 0.3]])
+H = torch.tensor([[1, 0, 0, 0.2], [0.9, 0.3, 0, 0], [0, 1, 0, 0]])
+SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 16, "sim_dim": 8, "word_dim": 8}
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.5,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "lr": 5e-3,
+    "queue": 64,
+    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def run(out, **values):
+    return nclib.run("in2r", **{**TINY, **values}, out=str(out), progress=False)
+
+
+def close(actual, expected, tolerance=2e-6):
+    assert torch.allclose(actual.double(), torch.tensor(expected, dtype=torch.float64), atol=tolerance)
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_losses():
+    assert sce(S).item() == pytest.approx(4.155086, abs=5e-7)
+    assert losses.triplet(S, 0.2, "hardest").sum().item() == pytest.approx(0.65, abs=1e-9)
+
+
+def test_worked_centring():
+    v, t = F.normalize(IMAGES, dim=1), F.normalize(CAPTIONS, dim=1)
+    close(
+        v @ t.T,
+        [[0.987138, 0.895533, 0.135601], [0.954792, 0.983820, 0.397796], [0.315702, 0.618070, 0.971870]],
+    )
+    v, t = centred(v, v.mean(0)), centred(t, t.mean(0))
+    close(
+        v @ t.T,
+        [[0.993124, 0.637019, -0.931323], [0.877064, 0.965075, -0.969707], [-0.995740, -0.783187, 0.986626]],
+    )
+
+
+def test_worked_refiner():
+    refiner, rows = Refiner(4, heads=1, dropout=0.0), F.normalize(H, dim=1)[None]
+    with torch.no_grad():
+        refiner.attention.in_proj_weight.copy_(torch.eye(4).repeat(3, 1))
+        refiner.attention.out_proj.weight.copy_(torch.eye(4))
+    weights = refiner.attention(rows, rows, rows)[1]
+    close(
+        weights[0],
+        [[0.388763, 0.375440, 0.235797], [0.360864, 0.373670, 0.265466], [0.261779, 0.306621, 0.431600]],
+    )
+    close(refiner(rows)[0], [0.671089, 0.287592, -0.540156, -0.418525])
+    plain = methods.build("in2r", refine=False)._prototype(None, "text", rows)
+    close(plain[0], [0.823167, 0.561600, 0.0, 0.083678])
+
+
+def test_worked_elite_threshold():
+    w = torch.tensor([0.99, 0.97, 0.6, 0.8, 0.3, 0.1], dtype=torch.float64)
+    assert elite_threshold(w) == pytest.approx(0.84)
+    assert (w > elite_threshold(w)).nonzero()[:, 0].tolist() == [0, 1]
+    assert elite_threshold(0.4 * w) == 1.0  # nobody is trusted
+
+
+# ---------------------------------------------------------------------------------------------- the losses
+
+
+def test_sce_against_nested_loops():
+    scores, tau = torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64), 0.07
+    total = 0.0
+    for matrix in (scores, scores.T):
+        for i, row in enumerate(matrix.tolist()):
+            p = [math.exp(s / tau) / sum(math.exp(r / tau) for r in row) for s in row]
+            reverse = -sum(p[j] * math.log((i == j) + 1e-7) for j in range(5))
+            total += -math.log(p[i]) + reverse
+    assert sce(scores, tau).item() == pytest.approx(total / 2 / 5, rel=1e-9)
+
+
+def test_soft_targets_that_are_hard_give_the_same_loss():
+    eye = torch.eye(4, dtype=torch.float64)
+    both = (soft_sce(S, eye) + soft_sce(S.T, eye)) / 2
+    assert both.item() == pytest.approx(sce(S).item(), rel=1e-9)
+    soft = torch.softmax(S / 0.2, 1)
+    expected = 0.0
+    for row, q in zip(torch.softmax(S / 0.05, 1).tolist(), soft.tolist(), strict=True):
+        expected -= sum(b * math.log(a) + a * math.log(b + 1e-7) for a, b in zip(row, q, strict=True))
+    assert soft_sce(S, soft).item() == pytest.approx(expected / 4, rel=1e-9)
+
+
+def test_neighbours_are_those_of_a_plain_loop():
+    g = torch.Generator().manual_seed(0)
+    query, keys = torch.randn(6, 4, generator=g), torch.randn(20, 4, generator=g)
+    found = nearest(query, keys, 3)
+    for i in range(6):
+        assert found[i].tolist() == sorted(range(20), key=lambda j: -float(query[i] @ keys[j]))[:3]
+    assert nearest(query, keys[:2], 3).shape == (6, 2)
+
+
+# ----------------------------------------------------------------------------------------------- the queue
+
+
+def test_queue_keeps_the_last_chosen_pairs():
+    queue, kept, g = Queue(7), [], torch.Generator().manual_seed(0)
+    for turn, n in enumerate((4, 3, 6, 1, 5, 12)):
+        v, t = torch.randn(n, 3, generator=g), torch.randn(n, 3, generator=g)
+        index, chosen = 100 * turn + torch.arange(n), torch.rand(n, generator=g) < 0.7
+        queue.push(v.requires_grad_(), t, index, chosen)
+        kept = [*kept, *((int(index[i]), v[i], t[i]) for i in range(n) if chosen[i])][-7:]
+        assert len(queue) == len(kept)
+        found = {int(p): (v, t) for p, v, t in zip(queue.pairs, queue.v, queue.t, strict=True)}
+        assert found.keys() == {pair for pair, _, _ in kept}
+        for pair, image, caption in kept:
+            assert torch.equal(found[pair][0], image)
+            assert torch.equal(found[pair][1], caption)
+    assert not queue.v.requires_grad
+    other = Queue(7)
+    other.load_state(queue.state(), torch.device("cpu"))
+    for each in (queue, other):
+        each.push(v[:3], t[:3], torch.arange(3), torch.tensor([True, False, True]))
+    assert torch.equal(queue.pairs, other.pairs)
+    assert torch.equal(queue.v, other.v)
+
+
+def test_nothing_chosen_leaves_an_empty_queue():
+    queue, other = Queue(4), Queue(4)
+    queue.push(torch.ones(2, 3), torch.ones(2, 3), torch.arange(2), torch.zeros(2, dtype=torch.bool))
+    other.load_state(queue.state(), torch.device("cpu"))
+    assert len(queue) == len(other) == 0
+
+
+def test_more_chosen_than_fit_leave_the_last():
+    queue = Queue(2)
+    queue.push(torch.eye(5), torch.eye(5), torch.arange(5), torch.ones(5, dtype=torch.bool))
+    assert sorted(queue.pairs.tolist()) == [3, 4]
+
+
+def test_log_without_known_content_counts_only():
+    log, truth = NeighbourLog(), Truth(np.array([True, True, False, False]))
+    assert log.report(truth) == {"rectified": 0}
+    assert log.arrays() == {}
+    log.add(torch.tensor([1]), torch.tensor([[0]]))  # the queue held one pair
+    log.add(torch.tensor([0, 2, 3]), torch.tensor([[1, 0], [0, 1], [1, 1]]))
+    assert log.report(truth) == {"rectified": 4, "rectified_precision": pytest.approx(2 / 3)}
+    assert log.arrays()["rectified_by"].tolist() == [[1, 0], [0, 1], [1, 1]]
+    for _ in range(KEPT):
+        log.add(torch.tensor([0, 2]), torch.tensor([[1, 0], [0, 1]]))
+    assert len(log.arrays()["rectified_pair"]) == KEPT
+
+
+# ------------------------------------------------------------------------------------------------ networks
+
+
+def test_both_networks_start_alike_and_carry_two_refiners():
+    method, networks = methods.build("in2r"), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        networks.append(method.prepare(models.build("vse", **SIZES)))
+    assert set(networks[0].refiners) == {"text", "image"}
+    for p, q in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert p is not q
+
+
+@pytest.mark.parametrize("name", models.available())
+def test_width_and_draws_of_every_model(name):
+    network = models.build(name, **SIZES)
+    captions = network.eval().encode_captions(Tokens(torch.tensor([[4, 5, 6]]), (3,)))
+    assert width_of(network) == captions.vectors.shape[1]
+    assert not network.training
+    network.train()
+    batch, tokens = torch.rand(6, 5, 6), Tokens(torch.arange(1, 19).view(6, 3), (3,) * 6)
+
+    def differs(encode, given):
+        return not torch.equal(encode(given).vectors, encode(given).vectors)
+
+    found = [differs(network.encode_images, batch), differs(network.encode_captions, tokens)]
+    assert any(found) <= draws(network)  # global vectors need not depend on what is drawn
+
+
+def test_heads_must_fit(tmp_path):
+    with pytest.raises(ValueError, match="heads=5 must divide the 16 numbers of the model's global vectors"):
+        run(tmp_path, heads=5)
+
+
+def test_only_dual_encoders_are_centred(tmp_path):
+    with pytest.raises(ValueError, match=r"center=.batch. is for models that compare one vector each.*SAF"):
+        run(tmp_path, center="batch", model="saf")
+
+
+def test_centring_subtracts_the_batch_in_training_and_the_kept_mean_at_test():
+    torch.manual_seed(0)
+    model = models.build("bow", **SIZES)
+    network, x = Centred(model), torch.rand(8, 5, 6)
+    plain = model.encode_images(x).vectors
+    for _ in range(60):
+        found = network.train().encode_images(x).vectors
+    assert torch.allclose(found, centred(plain, plain.mean(0)), atol=1e-6)
+    assert torch.allclose(network.image_mean, plain.mean(0), atol=3e-3)
+    network.eval()
+    alone = torch.cat([network.encode_images(row[None]).vectors for row in x])
+    assert torch.allclose(alone, network.encode_images(x).vectors, atol=1e-6)  # whatever the batch
+    assert torch.allclose(alone, centred(plain, network.image_mean), atol=1e-6)
+    assert "caption_mean" in network.state_dict()
+
+
+# ------------------------------------------------------------------------------------------------ one step
+
+
+def started(folder, **values):
+    """Return the trainer and the method at the start of the second training epoch of network A."""
+    given = {**TINY, "refine": False, **values}
+    settings = resolve("in2r", **given, out=str(folder))
+    trainer = experiment_of("in2r").load(settings, folder / "run", torch.device("cpu")).trainer
+    torch.manual_seed(0)
+    trainer.epoch = 1
+    method = trainer.method
+    method.begin_epoch(trainer)
+    return trainer, method
+
+
+def test_the_first_network_has_no_rectification_in_its_first_epoch(tmp_path):
+    trainer, method = started(tmp_path)
+    steps = method.begin_epoch(trainer)
+    assert {noisy is None for _, noisy in steps} == {True}
+    method.is_elite = torch.ones(160, dtype=torch.bool)
+    assert set(method.step(trainer, (trainer.batch(torch.arange(16)), None))) == {"triplet", "intra"}
+    assert (len(method.queues[0]), len(method.queues[1])) == (16, 0)
+    trainer.active = 1
+    assert {noisy is None for _, noisy in method.begin_epoch(trainer)} == {False}
+
+
+@pytest.mark.parametrize("elite", [True, False])
+def test_the_peers_posteriors_say_who_enters_the_queue(elite, tmp_path):
+    trainer, method = started(tmp_path, elite=elite)
+    with torch.no_grad():  # both start alike
+        for p in trainer.networks[1].parameters():
+            p += 0.1 * torch.randn_like(p)
+    method.begin_epoch(trainer)
+    peer, index = method.divisions[1], torch.arange(40, 56)
+    assert not torch.equal(method.divisions[0].p_clean, peer.p_clean)
+    w = peer.p_clean
+    bar = float(w[w > 0.5].mean()) if elite else 0.0
+    method.step(trainer, (trainer.batch(index), None))
+    expected = [i for i in index.tolist() if peer.is_clean[i] and w[i] > bar]
+    assert sorted(method.queues[0].pairs.tolist()) == expected
+    assert 0 < len(expected) < 16
+
+
+@pytest.mark.parametrize("soft_target", [False, True])
+def test_a_step_equals_a_plain_loop(soft_target, tmp_path):
+    trainer, method = started(tmp_path, soft_target=soft_target, intra=0.7, gamma=2.0, K=3, dropout=0.0)
+    net, tau = trainer.networks[0], 0.05
+    v_q, t_q = (F.normalize(torch.randn(30, 16), dim=1) for _ in range(2))
+    method.queues[1].push(v_q, t_q, torch.arange(30), torch.ones(30, dtype=torch.bool))
+    clean, noisy = (trainer.batch(torch.arange(start, start + 16)) for start in (0, 64))
+    terms = method.step(trainer, (clean, noisy))
+
+    def hinge(scores, margin):
+        total = 0.0
+        for i in range(len(scores)):
+            row = [scores[i, j] for j in range(len(scores)) if j != i]
+            column = [scores[j, i] for j in range(len(scores)) if j != i]
+            total += sum(max(0.0, float(margin - scores[i, i] + max(each))) for each in (row, column))
+        return total
+
+    def encoded(batch):
+        with torch.no_grad():
+            return net.encode_images(batch.images).vectors, net.encode_captions(batch.captions).vectors
+
+    v, t = encoded(clean)
+    assert terms["triplet"].item() == pytest.approx(hinge(v @ t.T, 0.2), rel=1e-4)
+    within = hinge(v @ v.T, 0.3) + hinge(t @ t.T, 0.3)
+    assert terms["intra"].item() == pytest.approx(0.7 * within, rel=1e-4)
+
+    v, t = encoded(noisy)
+    t_hat, v_hat = [], []
+    for i in range(16):
+        by_image = sorted(range(30), key=lambda j: -float(v[i] @ v_q[j]))[:3]
+        by_caption = sorted(range(30), key=lambda j: -float(t[i] @ t_q[j]))[:3]
+        t_hat.append(F.normalize(sum(t_q[j] for j in by_image), dim=0))
+        v_hat.append(F.normalize(sum(v_q[j] for j in by_caption), dim=0))
+    t_hat, v_hat = torch.stack(t_hat), torch.stack(v_hat)
+    if soft_target:
+        rows = soft_sce(v @ t.T, torch.softmax(t_hat @ t.T / tau, 1))
+        columns = soft_sce(t @ v.T, torch.softmax(v_hat @ v.T / tau, 1))
+        expected = (rows + columns) / 2
+    else:
+        expected = (sce(v @ t_hat.T) + sce(t @ v_hat.T)) / 2
+    assert terms["rectify"].item() == pytest.approx(2 * expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("soft_target", [False, True])
+def test_gradients_reach_the_own_network_and_both_refiners_only(soft_target, tmp_path):
+    trainer, method = started(tmp_path, refine=True, soft_target=soft_target)
+    batch = trainer.batch(torch.arange(32))
+    method.queues[1].push(torch.randn(32, 16), torch.randn(32, 16), batch.index, torch.ones(32).bool())
+    method.step(trainer, (trainer.batch(torch.arange(16)), batch))["rectify"].backward()
+    own, peer = trainer.networks
+    assert all(p.grad is None for p in peer.parameters())
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in own.parameters())
+
+
+def test_models_without_draws_get_a_second_view_by_dropout(tmp_path):
+    for model, drawn in (("vse", False), ("saf", True)):
+        trainer, method = started(tmp_path / model, model=model, dropout=0.5)
+        batch = trainer.batch(torch.arange(16))
+        assert draws(trainer.networks[0]) == drawn
+        v, t = map(unit, encode(trainer, batch, 0))
+        for x, other in zip((v, t), method._view(trainer, batch, v, t), strict=True):
+            share = float((other == 0).float().mean())
+            assert (0.3 < share < 0.7) != drawn
+            assert not torch.allclose(x, other)
+            assert torch.allclose(other.norm(dim=1), torch.ones(16), atol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"soft_target": True}, {"center": "batch"}, {"refine": False, "K": 1}, {"elite": False, "queue": 2},
+        {"gamma": 0.0}, {"K": 500, "heads": 1}, {"warmup_epochs": 0}, {"epochs": 0}, {"mrate": 0.0},
+        {"precision": "bf16"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, **options)
+    assert record.metrics["test"]["rsum"] > 0
+    rectified = record.diagnostics.get("rectified", 0)
+    assert bool(rectified) == (options.get("gamma") != 0 and options.get("epochs") != 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["scan", "sgraf", "pvse"])
+def test_models_of_other_kinds_train_and_are_saved(model, tmp_path):
+    record = run(tmp_path, model=model)
+    opened = nclib.open_run(record)
+    assert record.diagnostics["rectified"] > 0
+    for network in opened.trainer.networks:
+        assert all(torch.isfinite(p).all() for p in network.parameters())
+    loaded = nclib.load(nclib.load(record).save(tmp_path / "saved"))
+    images = opened.dataset.test.images[:3]
+    assert np.array_equal(loaded.score(images, "a red cat"), nclib.load(record).score(images, "a red cat"))
+
+
+def test_the_record_holds_what_the_neighbours_are(tmp_path):
+    record = run(tmp_path)
+    truth, kept = nclib.open_run(record).trainer.pairs.truth(), epoch_arrays(record.folder)[3]
+    pair, by, found = kept["rectified_pair"], kept["rectified_by"], record.diagnostics
+    assert found["rectified"] >= len(pair) > 0
+    assert found["rectified_precision"] == pytest.approx(1 - truth.matched[pair].mean())
+    relevance = truth.relevance(torch.arange(160), torch.arange(160)).numpy()
+    assert found["given_relevance"] == pytest.approx(relevance[pair, pair].mean(), rel=1e-5)
+    assert found["neighbour_relevance"] == pytest.approx(relevance[pair[:, None], by].mean(), rel=1e-5)
+    assert {"p_clean", "p_clean_b"} <= set(kept)
+
+
+@pytest.mark.slow
+def test_it_learns_and_finds_the_mismatched_pairs(tmp_path):
+    record = nclib.run("in2r", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
+    rsums = [row["val_rsum"] for row in record.curves]
+    assert rsums[-1] > 1.2 * rsums[0]  # its warm-up alone gets far on this data
+    assert record.diagnostics["auc"] > 0.8
+    assert record.diagnostics["neighbour_relevance"] > record.diagnostics["given_relevance"]
+
+
+def comparable(record):
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"model": "saf"}, {"center": "batch"}], ids=str)
+def test_resume_at_every_epoch_equals_never_having_stopped(options, tmp_path):
+    given = {**TINY, "epochs": 3, **options}
+    whole = nclib.run("in2r", **given, out=str(tmp_path / "a"), progress=False)
+    settings = resolve("in2r", **given, out=str(tmp_path / "b"))
+    folder = experiment_of("in2r").folder(settings)
+    for stop in (1, 2, 3):
+        trainer = experiment_of("in2r").load(settings, folder, torch.device("cpu")).trainer
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with cpu_threads(1), pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = nclib.run("in2r", **given, out=str(tmp_path / "b"), progress=False)
+    assert whole.diagnostics["rectified"] > 0
+    assert comparable(resumed) == comparable(whole)
+    digests = [
+        checkpoint.digest(checkpoint.load(tmp_path / r.folder / "checkpoint.safetensors")["networks"][k])
+        for r in (whole, resumed)
+        for k in (0, 1)
+    ]
+    assert digests[:2] == digests[2:]
+    kept, again = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
+    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
+
+
+def test_settings_of_the_paper():
+    for dataset, queue in {"f30k": 65_536, "coco": 448_000, "cc152k": 65_536}.items():
+        s = resolve("in2r", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+        names = ("warmup_epochs", "epochs", "decay_every", "lr", "weight_decay", "batch_size", "grad_clip")
+        assert tuple(s[n] for n in names) == (5, 40, 15, 5e-4, 1e-4, 128, 2.0)
+        o = s["method_options"]
+        assert (o["queue"], o["K"], o["heads"], o["intra"], o["gamma"]) == (queue, 5, 4, 0.5, 1.0)
+        assert (o["margin"], o["intra_margin"], o["tau"], o["threshold"]) == (0.2, 0.3, 0.05, 0.5)
+        assert METHODS["in2r"].factory.tested_epochs == "training"
+        assert (o["center"], o["soft_target"], o["elite"], o["refine"]) == ("none", False, True, True)

@@ -1,0 +1,454 @@
+"""PCSR against worked numbers and plain loops; pseudo-classes, replaced captions, stages and runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nclib
+from nclib import losses, methods, models
+from nclib.common.tokens import Tokens
+from nclib.methods.coteaching import Division
+from nclib.methods.parts.classes import (
+    PseudoClasses,
+    consistency,
+    entropy,
+    robust_cross_entropy,
+    steps_of,
+)
+from nclib.methods.parts.replacing import ReplaceLog
+from nclib.methods.pcsr import clean_labels, next_threshold
+from nclib.models import CaptionEncoding, ImageEncoding
+from nclib.noise import GaussianMixture1d
+from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs.pair_trainer import PairTrainer
+
+TINY = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "classes": 12,
+    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+
+
+def run(out, **values):
+    return nclib.run("pcsr", **{**TINY, **values}, out=str(out), progress=False)
+
+
+def started(tmp_path, **values):
+    """A trainer before its first training epoch."""
+    settings = resolve("pcsr", **{**TINY, **values})
+    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer.epoch = 1
+    return trainer, trainer.method
+
+
+# ------------------------------------------------------------------------------------------ worked numbers
+
+
+def test_worked_consistency_and_threshold():
+    votes = torch.zeros(4, 10, dtype=torch.int16)
+    votes[0, 3], votes[0, 9], votes[1, 1], votes[3, 5], votes[3, 6] = 7, 2, 4, 3, 3
+    g = consistency(votes)
+    assert g.tolist() == [5, 4, 0, 0]
+    theta = float(g.double().mean())
+    assert theta == 2.25
+    assert next_threshold(theta, g, 5, 55) == pytest.approx(2.253273, abs=1e-6)
+    target = (next_threshold(theta, g, 5, 55) - 0.7 * theta) / 0.3
+    assert target == pytest.approx(2.260909, abs=1e-6)
+
+
+def test_worked_robust_loss():
+    p = torch.tensor([0.9, 0.5, 0.1], dtype=torch.float64)
+    log_pi = torch.stack([p, 1 - p], 1).log()
+    found = robust_cross_entropy(log_pi, torch.zeros(3, dtype=torch.int64))
+    assert found.tolist() == pytest.approx([0.101569, 0.549183, 1.143534], abs=1e-6)
+    assert found.mean().item() == pytest.approx(0.598095, abs=1e-6)
+    almost = robust_cross_entropy(log_pi, torch.zeros(3, dtype=torch.int64), 1e-6)
+    assert almost.tolist() == pytest.approx((-p.log()).tolist(), rel=1e-5)  # cross entropy
+
+
+def test_worked_labels():
+    w, w_c = torch.tensor([0.95, 0.55]), torch.tensor([0.9, 0.3])
+    assert (w + (1 - w) * w_c).tolist() == pytest.approx([0.995, 0.685])
+    assert clean_labels(w, w_c).tolist() == pytest.approx([0.995, 0.55])
+
+
+def test_worked_entropies():
+    log_pi = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]], dtype=torch.float64).log()
+    assert entropy(log_pi, "sample").item() == pytest.approx(0.720425, abs=1e-6)
+    assert entropy(log_pi).item() == pytest.approx(0.943348, abs=1e-6)
+
+
+def test_classes_all_in_use_have_the_largest_entropy():
+    apart = torch.eye(4, dtype=torch.float64).mul(1 - 4e-9).add(1e-9).log()
+    assert entropy(apart).item() == pytest.approx(math.log(4), abs=1e-6)
+    assert entropy(apart, "sample").item() == pytest.approx(0, abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------- pseudo-classes
+
+
+def test_fragments_at_the_steps_of_the_head():
+    g = torch.Generator().manual_seed(0)
+    words = torch.randn(3, 7, 2, generator=g)
+    lengths = (7, 5, 2)
+    for row, length in enumerate(lengths):
+        words[row, length:] = 0
+    captions = CaptionEncoding(torch.zeros(3, 2), lengths, words)
+    wide = steps_of(captions, 9)
+    assert torch.equal(wide[:, :7], words)
+    assert not wide[:, 7:].any()
+    narrow = steps_of(captions, 4)
+    for row, length in enumerate(lengths):
+        if length <= 4:  # its words as they are
+            assert torch.equal(narrow[row], words[row, :4])
+            continue
+        for step in range(4):
+            at = (step + 0.5) * length / 4 - 0.5
+            low = int(at)
+            expected = words[row, low].lerp(words[row, min(low + 1, length - 1)], at - low)
+            assert torch.allclose(narrow[row, step], expected, atol=1e-6)
+    alone = steps_of(captions.select([1]), 4)
+    assert torch.allclose(alone[0], narrow[1])  # whatever else is in the batch
+    regions = torch.randn(2, 4, 3, generator=g)
+    assert torch.equal(steps_of(ImageEncoding(torch.zeros(2, 3), regions), 4), regions)
+    vectors = torch.randn(2, 3, generator=g)
+    assert torch.equal(steps_of(ImageEncoding(vectors), 1), vectors[:, None])
+
+
+@pytest.mark.parametrize("name", models.available())
+def test_every_model_has_pseudo_classes(name):
+    torch.manual_seed(0)
+    net = models.build(name, feature_dim=6, vocab_size=30, n_regions=4, embed_dim=16, sim_dim=8, word_dim=8)
+    head = PseudoClasses(net, 5)
+    assert net.training
+    images = torch.randn(3, 4, 6)
+    ids = torch.randint(1, 30, (3, 9))
+    tokens = Tokens(ids * (torch.arange(9) < torch.tensor([[9], [4], [1]])), (9, 4, 1))
+    for encoding in (net.encode_images(images), net.encode_captions(tokens)):
+        logits = head(encoding)
+        assert logits.shape == (3, 5)
+        assert torch.isfinite(logits).all()
+
+
+# ------------------------------------------------------------------------------------------ votes and kinds
+
+
+def values_of(ell, log_pi):
+    return torch.cat([ell[:, None].float(), log_pi], dim=1)
+
+
+def test_votes_kinds_and_change_over_epochs(tmp_path):
+    trainer, method = started(tmp_path)
+    n = trainer.n_pairs
+    method.found = [{}, {}]
+    ell = torch.linspace(0, 0.1, n)
+    ell[: n // 2] += 0.8
+    g = torch.Generator().manual_seed(0)
+    first = torch.randn(n, 12, generator=g).log_softmax(1)
+    second = first.clone()
+    moved = torch.arange(0, n, 4)
+    second[moved] = first[moved].roll(3, 1)
+    method.posterior(trainer, 0, values_of(ell, first))
+    assert not method.found[0]["stable"].any()  # nothing to compare with
+    assert (method.found[0]["consistency"] == 1).all()
+    theta = next_threshold(1.0, torch.ones(n), 1, 3)
+    assert method.theta == [theta, 0.0]
+    trainer.epoch = 2
+    method.posterior(trainer, 0, values_of(ell, second))
+    found = method.found[0]
+    assert found["consistency"].tolist() == [0 if i % 4 == 0 else 2 for i in range(n)]
+    is_clean = ell < 0.5
+    assert method.theta[0] == next_threshold(theta, found["consistency"], 2, 3)
+    expected = torch.where(is_clean, 2, (found["consistency"] > method.theta[0]).int())
+    assert found["kind"].tolist() == expected.tolist()
+    assert (found["stable"][moved] < 0.5).float().mean() > 0.9
+    assert (found["stable"][1::4] > 0.5).all()
+    kl = (second.exp() * (second - first)).sum(1)
+    scaled = (kl - kl.min()) / (kl.max() - kl.min())
+    p = GaussianMixture1d.published().fit(scaled.double()).predict_proba(scaled.double())[:, 0]
+    assert found["stable"].tolist() == pytest.approx(p.tolist(), abs=1e-5)
+    assert torch.equal(method.log_pi[0], second)
+    assert not method.n_votes[1].any()
+
+
+@pytest.mark.parametrize(("votes", "counts"), [("training", [2]), ("warm-up", [3])])
+def test_votes_begin_with_training_or_with_warm_up(votes, counts, tmp_path):
+    values = resolve("pcsr", **TINY, votes=votes, out=str(tmp_path))
+    trainer = experiment_of("pcsr").load(values, tmp_path, torch.device("cpu")).trainer
+    trainer.fit(progress=False)
+    for cast in trainer.method.n_votes:
+        assert cast.sum(1).unique().tolist() == counts
+    stable = epoch_arrays(tmp_path)[2]["stable"]
+    assert stable.any() == (votes == "warm-up")
+
+
+def test_the_head_learns_after_warm_up_only(tmp_path):
+    values = resolve("pcsr", **TINY, out=str(tmp_path))
+    trainer = experiment_of("pcsr").load(values, tmp_path, torch.device("cpu")).trainer
+    before = [p.clone() for p in trainer.networks[0].pseudo_classes.parameters()]
+    trainer.epoch = 0
+    trainer._train_epoch(False)
+    head = list(trainer.networks[0].pseudo_classes.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(before, head, strict=True))
+    trainer.epoch = 1
+    trainer._train_epoch(False)
+    assert not any(torch.equal(a, b) for a, b in zip(before, head, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ the steps
+
+
+@pytest.mark.parametrize(
+    ("epochs", "refinable", "ambiguous"), [(50, 25, 40), (10, 5, 8), (3, 1, 2), (1, 0, 0)]
+)
+def test_stages_begin_with_the_share_of_the_epochs(epochs, refinable, ambiguous, tmp_path):
+    trainer, method = started(tmp_path, epochs=epochs)
+    n = trainer.n_pairs
+    kind = torch.tensor([2] * 100 + [1] * 30 + [0] * (n - 130), dtype=torch.uint8)
+    p = (kind == 2).double()
+    division = Division(p, p, kind == 2, torch.zeros(200, 3))
+
+    def divide_pairs(loop):
+        method.divisions, method.found = [division] * 2, [{"kind": kind}] * 2
+        return division
+
+    method.divide_pairs = divide_pairs
+    for epoch in sorted({0, refinable, refinable - 1, ambiguous - 1, ambiguous, epochs - 1} - {-1}):
+        trainer.epoch = 1 + epoch
+        items = list(method.begin_epoch(trainer))
+        assert len(items) == 7
+        assert {r is not None for (_, r), _ in items} == {epoch >= refinable}
+        assert {a is not None for _, a in items} == {epoch >= ambiguous}
+        if epoch >= refinable:
+            assert {int(kind[i]) for (_, r), _ in items for i in r.index} == {1}
+        assert trainer._may_be_tested() == (epoch >= ambiguous)
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        ({}, 10),
+        ({"ambiguous_from": 1.0}, 7),
+        ({"ambiguous_from": 1.0, "refinable_from": 1.0}, 2),
+        ({"epochs": 1}, 2),
+    ],
+    ids=str,
+)
+def test_the_last_stage_is_tested(given, first, tmp_path):
+    trainer, _ = started(tmp_path, **{"epochs": 10, **given})
+    may = []
+    for epoch in range(trainer.n_planned):
+        trainer.epoch = epoch
+        may.append(trainer._may_be_tested())
+    assert may.index(True) + 1 == first
+    assert all(may[first - 1 :])
+
+
+def ready(tmp_path, **values):
+    """A method in the middle of an epoch of network 1, whose pairs are labelled at random."""
+    trainer, method = started(tmp_path, **values)
+    trainer.active = 1
+    g = torch.Generator().manual_seed(0)
+    p, stable = torch.rand(2, trainer.n_pairs, generator=g, dtype=torch.float64)
+    method.divisions = [Division(p, p, p > 0.5, torch.zeros(200, 3)), None]
+    method.found = [{"stable": stable}, {}]
+    method.log = ReplaceLog()
+    with torch.no_grad():  # apart, so that cosines differ
+        for parameter in trainer.networks[1].pseudo_classes.parameters():
+            parameter.normal_(0, 1, generator=g)
+    return trainer, method, trainer.networks[1]
+
+
+def test_clean_loss_equals_a_plain_loop(tmp_path):
+    trainer, method, net = ready(tmp_path)
+    clean = trainer.batch(torch.arange(0, 117, 13))
+    terms = method._clean(trainer, clean)
+    S = trainer.similarity(clean).detach()
+    w, w_c = method.divisions[0].p_clean[clean.index], method.found[0]["stable"][clean.index]
+    pi, rho = (
+        net.pseudo_classes(e).softmax(1).detach()
+        for e in (net.encode_images(clean.images), net.encode_captions(clean.captions))
+    )
+    hinge = classes = 0.0
+    for i in range(9):
+        y = float(w[i] + (1 - w[i]) * (w_c[i] if w_c[i] > 0.5 else 0))
+        margin = 0.2 * (10**y - 1) / 9
+        hinge += max(0.0, *(float(margin + S[i, j] - S[i, i]) for j in range(9) if j != i))
+        hinge += max(0.0, *(float(margin + S[j, i] - S[i, i]) for j in range(9) if j != i))
+        classes -= float(pi[i, int(rho[i].argmax())].log()) / 9
+    mean = pi.mean(0)
+    assert terms["clean"].item() == pytest.approx(hinge, rel=1e-4)
+    assert terms["classes"].item() == pytest.approx(classes, rel=1e-4)
+    assert terms["entropy"].item() == pytest.approx(
+        10 * float((mean * mean.clamp_min(1e-30).log()).sum()), rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("duplicates", ["ignored", "released"])
+@pytest.mark.parametrize("kind", ["refinable", "ambiguous"])
+def test_replaced_captions_equal_a_plain_loop(kind, duplicates, tmp_path):
+    trainer, method, net = ready(tmp_path, duplicates=duplicates, label_threshold=0.9, entropy="sample")
+    clean, noisy = trainer.batch(torch.arange(0, 65, 13)), trainer.batch(torch.arange(3, 159, 13))
+    terms = method._replaced(trainer, clean, noisy, kind)
+    net.eval()
+    with torch.no_grad():
+        pi, known = (net.pseudo_classes(net.encode_images(b.images)).softmax(1) for b in (noisy, clean))
+        T = net.similarity(net.encode_images(noisy.images), net.encode_captions(clean.captions))
+        rho = net.pseudo_classes(net.encode_captions(noisy.captions)).softmax(1)
+    chosen, labels = [], []
+    for i in range(12):
+        cosines = [float(pi[i] @ known[j] / (pi[i].norm() * known[j].norm())) for j in range(5)]
+        chosen.append(int(np.argmax(cosines)))
+        labels.append(max(cosines) if max(cosines) >= 0.9 else 0.0)
+    assert len(set(chosen)) > 1
+    assert 0 < sum(y == 0 for y in labels) < 12
+    expected = 0.0
+    for i in range(12):
+        margin = 0.2 * (10 ** labels[i] - 1) / 9
+        others = [j for j in range(12) if j != i and (duplicates == "released" or chosen[j] != chosen[i])]
+        own = float(T[i, chosen[i]])
+        expected += max(0.0, *(margin + float(T[i, chosen[j]]) - own for j in others))
+        expected += max(0.0, *(margin + float(T[j, chosen[i]]) - own for j in others))
+    assert terms[kind].item() == pytest.approx(expected, rel=1e-4)
+    assert terms[kind].requires_grad
+    if kind == "ambiguous":
+        p = pi[torch.arange(12), rho.argmax(1)]
+        assert terms["robust"].item() == pytest.approx(float(((1 - p**0.7) / 0.7).mean()), rel=1e-4)
+        alone = -(pi * pi.log()).sum(1).mean()
+        assert terms["entropy_ambiguous"].item() == pytest.approx(-10 * float(alone), rel=1e-4)
+    else:
+        assert set(terms) == {"refinable"}
+    kept = method.log.arrays()
+    assert kept["replaced_by"].tolist() == clean.index[chosen].tolist()
+    assert kept["replaced_label"].tolist() == pytest.approx(labels, rel=1e-4)
+
+
+def test_one_step_for_each_kind(tmp_path):
+    trainer, method, _ = ready(tmp_path)
+    a, b, c = (trainer.batch(torch.arange(12 * k, 12 * k + 12)) for k in range(3))
+    names = [list(terms) for terms in method.step(trainer, ((a, b), c))]
+    assert names == [
+        ["clean", "classes", "entropy"],
+        ["ambiguous", "robust", "entropy_ambiguous"],
+        ["refinable"],
+    ]
+    assert [list(terms) for terms in method.step(trainer, ((a, None), None))] == names[:1]
+
+
+def test_warm_up_is_half_of_infonce(tmp_path):
+    trainer, method = started(tmp_path)
+    batch = trainer.batch(torch.arange(16))
+    found = method.warmup_step(trainer, batch)["warmup"].item()
+    assert found == pytest.approx(losses.info_nce(trainer.similarity(batch), 0.05).mean().item() / 2)
+    assert not method.n_votes
+
+
+# ------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize("dataset", ["f30k", "coco", "cc152k"])
+def test_published_settings(dataset):
+    s = resolve("pcsr", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
+    assert tuple(s[n] for n in names) == (5, 50, 30, 2e-4, 128, 2.0)
+    options = s["method_options"]
+    assert (options["margin"], options["classes"], options["entropy_weight"]) == (0.2, 256, 10)
+    assert (options["refinable_from"], options["ambiguous_from"]) == (0.5, 0.8)
+
+
+def test_wrong_options_are_named():
+    with pytest.raises(ValueError, match="entropy='none': must be one of 'batch', 'sample'"):
+        methods.build("pcsr", entropy="none")
+    with pytest.raises(ValueError, match="classes=1: must be a whole number, at least 2"):
+        methods.build("pcsr", classes=1)
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+def test_the_best_of_the_last_stage_is_tested_and_the_kinds_are_recorded(tmp_path, monkeypatch):
+    validate = PairTrainer._validate
+    monkeypatch.setattr(PairTrainer, "_validate", lambda self: validate(self) | {"rsum": 500.0 - self.epoch})
+    record = run(tmp_path, epochs=3)
+    assert record.best_epoch == 4
+    last = record.curves[-1]
+    assert last["n_clean"] + last["n_refinable"] + last["n_ambiguous"] == 160
+    assert last["replaced"] > 0
+    assert 1 <= last["classes_used"] <= 12
+    assert 0 <= last["auc"] <= 1
+    kept = epoch_arrays(record.folder)[4]
+    used = [len(np.unique(kept[name])) for name in ("voted", "voted_b")]
+    assert last["classes_used"] == np.mean(used)
+    assert np.array_equal(kept["kind"] == 2, kept["p_clean"] > 0.5)
+    assert np.array_equal(
+        kept["kind"] == 1, (kept["p_clean"] <= 0.5) & (kept["consistency"] > kept["theta"][0])
+    )
+    assert ((kept["kind"] < 2) | (kept["kind_b"] < 2))[kept["replaced_pair"]].all()
+    assert ((kept["kind"] == 2) | (kept["kind_b"] == 2))[kept["replaced_by"]].all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"entropy": "sample", "duplicates": "released"}, {"entropy_weight": 0.0}, {"votes": "warm-up"},
+        {"mrate": 0.0}, {"mrate": 0.9}, {"warmup_epochs": 0}, {"batch_size": 53}, {"classes": 2},
+        {"refinable_from": 1.0, "ambiguous_from": 1.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_option_trains(options, tmp_path):
+    record = run(tmp_path, **{"epochs": 1, **options})
+    assert record.metrics["test"]["rsum"] > 0
+    assert math.isfinite(record.curves[-1]["loss_clean"])
+
+
+def test_a_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(GaussianMixture1d, "predict_proba", lambda _, x: np.stack([0 * x, 0 * x + 1], 1))
+    with (
+        pytest.warns(UserWarning, match="0 of 160 pairs are called clean"),
+        pytest.raises(ValueError, match="returned no steps for network 0"),
+    ):
+        run(tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize("model", ["bow", "sgraf", "pvse", "omit"])  # a test of all methods has them all
+def test_models_train(model, tmp_path):
+    record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 8, "n_val": 8, "n_test": 8})
+    assert record.metrics["test"]["rsum"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("votes", ["training", "warm-up"])
+def test_resumed_equals_never_stopped(votes, tmp_path):
+    given = {**TINY, "model": "saf", "votes": votes}
+    whole = run(tmp_path / "whole", **given)
+    values = resolve("pcsr", **given, out=str(tmp_path / "parts"))
+    experiment = experiment_of(values.method)
+    for stop in (1, 2):
+        trainer = experiment.load(values, experiment.folder(values), torch.device("cpu")).trainer
+        save = trainer._save
+
+        def save_and_stop(stop=stop, trainer=trainer, save=save):
+            save()
+            if len(trainer.history) == stop:
+                raise KeyboardInterrupt
+
+        trainer._save = save_and_stop
+        with pytest.raises(KeyboardInterrupt):
+            trainer.fit(progress=False)
+    resumed = run(tmp_path / "parts", **given)
+
+    def numbers(record):
+        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+        return json.dumps([record.metrics, curves], sort_keys=True)
+
+    assert numbers(resumed) == numbers(whole)
