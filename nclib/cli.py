@@ -1,4 +1,4 @@
-"""Command line: ``nclib run|combine|audit|data|records|list|doctor``.
+"""Command line: ``nclib run|combine|show|compare|pairs|search|audit|data|records|list|doctor``.
 
 ``nclib COMMAND --help`` lists the options of a command. The exit status is 0 for success, 1 for a negative
 answer (an incomplete folder, for example), 2 for a wrong call.
@@ -7,25 +7,25 @@ answer (an incomplete folder, for example), 2 for a wrong call.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from nclib.common.options import did_you_mean
-from nclib.runs.words import options_of, words_of
+from nclib import __version__
+from nclib.common.arguments import Words, import_files, importing, one_of, parser_of
+from nclib.finished import as_json, compare, pairs, record_of, search, show
+from nclib.names import catalogues
 
 if TYPE_CHECKING:
     from nclib.runs import Experiment
 
-Words = Sequence[str]
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
@@ -38,26 +38,6 @@ class Command:
     do: Callable[[Words], int]
 
 
-def _parser(name: str, does: Callable[..., Any], **more: Any) -> argparse.ArgumentParser:
-    about = (does.__doc__ or "").replace("``", "")
-    return argparse.ArgumentParser(prog=f"nclib {name}", description=about, allow_abbrev=False, **more)
-
-
-def _one_of(known: Collection[str], otherwise: str = "") -> Callable[[str], str]:
-    """Return the check of an argument that is one of some names; it suggests the nearest one.
-
-    ``otherwise`` is what to do where none is near.
-    """
-
-    def check(word: str) -> str:
-        if word not in known:
-            said = f"{word!r}: must be one of {', '.join(known)}{did_you_mean(word, known) or otherwise}"
-            raise argparse.ArgumentTypeError(said)
-        return word
-
-    return check
-
-
 # ------------------------------------------------------------------------------------------------- one run
 
 
@@ -66,39 +46,44 @@ def run(words: Words) -> int:
 
     ``nclib run METHOD --help`` lists its parameters. Options of the data and the model are written
     ``--data_options.root /data``. ``--import FILE`` loads a method, model or data set of your own first.
-    The same command continues an interrupted run.
+    The same command continues an interrupted run, and prints the results of a finished one.
     """
     import nclib
     from nclib import label_noise, methods
     from nclib.runs import IMPORT_FIRST, experiment_of
+    from nclib.runs.plan import plan
+    from nclib.runs.words import options_of
 
-    files = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    files.add_argument(
-        "--import",
-        dest="files",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file that registers a method, model or data set of your own",
-    )
+    files = importing()
     own, words = files.parse_known_args(words)
-    for path in own.files:
-        _import_file(path)
+    import_files(own.files)
     known = [*methods.available(), *label_noise.available()]
-    parser = _parser("run", run, parents=[files])
+    parser = parser_of("run", run, parents=[files])
     parser.add_argument(
-        "method", type=_one_of(known, IMPORT_FIRST), metavar="METHOD", help=f"one of {', '.join(known)}"
+        "method", type=one_of(known, IMPORT_FIRST), metavar="METHOD", help=f"one of {', '.join(known)}"
     )
     parser.add_argument("--quiet", action="store_true", help="print the record's path only")
+    parser.add_argument(
+        "--json", action="store_true", help="print the record, or the plan, as a JSON object only"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what the run would do, and how long it takes"
+    )
     if words and words[0] in known and {"-h", "--help"} & set(words):
         print(_parameters(experiment_of(words[0])))
         return 0
     options, others = parser.parse_known_args(words)
-    values = options_of(others, experiment_of(options.method).parameters())
-    record = nclib.run(options.method, progress=not options.quiet, **values)
+    experiment = experiment_of(options.method)
+    values = options_of(others, experiment.parameters())
+    if options.dry_run:
+        values.pop("tracker", None)
+        planned = plan(experiment.resolve(**values))
+        print(json.dumps(asdict(planned)) if options.json else planned)
+        return 0
+    record = nclib.run(options.method, progress=not (options.quiet or options.json), **values)
     if os.environ.get("RANK", "0") == "0":  # the first of the processes that torchrun started
-        print(Path(record.folder) / "record.json")
+        path = Path(record.folder) / "record.json"
+        print(as_json(record_of(path)) if options.json else path)
     return 0
 
 
@@ -109,7 +94,7 @@ def combine(words: Words) -> int:
     """
     import nclib
 
-    parser = _parser("combine", combine)
+    parser = parser_of("combine", combine)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the record")
     parser.add_argument("--device", default="cpu", help="where the networks run")
@@ -120,18 +105,10 @@ def combine(words: Words) -> int:
     return 0
 
 
-def _import_file(path: Path) -> None:
-    """Import a file outside the package under its own name, as ``import`` would beside it."""
-    if not path.is_file() or path.suffix != ".py":
-        raise ValueError(f"--import {path}: must be a Python file")
-    if path.stem in sys.modules:
-        raise ValueError(f"--import {path}: {path.stem!r} is the name of another module; rename the file")
-    sys.path.insert(0, str(path.resolve().parent))
-    importlib.import_module(path.stem)
-
-
 def _parameters(experiment: Experiment) -> str:
     """Return the parameters of a run as a table: name, value in the quick preset, meaning."""
+    from nclib.runs.words import words_of
+
     settings = experiment.resolve().flat()
     usual = {**settings, **settings["method_options"]}
     lines = [f"nclib run {experiment.method} [--name value ...], values in the preset quick:", ""]
@@ -139,6 +116,7 @@ def _parameters(experiment: Experiment) -> str:
         lines.append(f"  --{name} {json.dumps(usual[name])}".ljust(34) + f"  {rule.about()}")
     for name in experiment.mappings:
         lines.append("  " + (" ".join(words_of({name: settings[name]})) or f"--{name}.NAME VALUE"))
+    lines += ["", "nclib run --help says what --dry-run, --json, --quiet and --import do."]
     return "\n".join(lines)
 
 
@@ -160,7 +138,7 @@ def audit(words: Words) -> int:
     from nclib.data.readers import list_pairs
 
     scores = ("auto", *SCORES)
-    parser = _parser("audit", audit)
+    parser = parser_of("audit", audit)
     parser.add_argument("pairs", metavar="PAIRS", help="the pairs: a file, a folder, or a name")
     parser.add_argument("--out", type=Path, required=True, help="folder for the page and the files")
     parser.add_argument(
@@ -171,7 +149,7 @@ def audit(words: Words) -> int:
     parser.add_argument("--text-emb", type=Path, metavar="NPY", help="a row per pair")
     parser.add_argument("--split", help="split of a data set of the library datasets")
     parser.add_argument(
-        "--score", type=_one_of(scores), default="auto", metavar="SCORE", help=f"one of {', '.join(scores)}"
+        "--score", type=one_of(scores), default="auto", metavar="SCORE", help=f"one of {', '.join(scores)}"
     )
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
     parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")
@@ -245,18 +223,12 @@ def records(words: Words) -> int:
 
 def catalogue(words: Words) -> int:
     """List the methods, models and data sets by name."""
-    from nclib import data as pairs
-    from nclib import label_noise, methods, models
-
-    _parser("list", catalogue).parse_args(words)
-    parts = {
-        "Methods on mismatched pairs": methods.available(),
-        "Methods on wrong categories": label_noise.available(),
-        "Models": models.available(),
-        "Data": pairs.available("pairs"),
-        "Data with categories": pairs.available("categories"),
-    }
-    print("\n\n".join(f"{title}\n{entries}" for title, entries in parts.items()))
+    parser = parser_of("list", catalogue)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked, found = parser.parse_args(words), catalogues()
+    titles = ("Methods on mismatched pairs", "Methods on wrong categories", "Models", "Data")
+    parts = zip((*titles, "Data with categories"), found.values(), strict=True)
+    print(json.dumps(found) if asked.json else "\n\n".join(f"{title}\n{names}" for title, names in parts))
     return 0
 
 
@@ -264,7 +236,7 @@ def doctor(words: Words) -> int:
     """Check this machine: versions, device, disk, data."""
     from nclib.doctor import examine
 
-    parser = _parser("doctor", doctor)
+    parser = parser_of("doctor", doctor)
     parser.add_argument("root", nargs="?", type=Path, help="folder of the papers' data to check as well")
     return examine(parser.parse_args(words).root)
 
@@ -272,6 +244,10 @@ def doctor(words: Words) -> int:
 COMMANDS = {
     "run": Command("train one method, test it, leave a record", run),
     "combine": Command("test finished runs as one model", combine),
+    "show": Command("show a finished run: results, noise, time, settings", show),
+    "compare": Command("show the settings and results in which finished runs differ", compare),
+    "pairs": Command("list the training pairs of a run, the least likely matched first", pairs),
+    "search": Command("search the test pictures of a run for a sentence", search),
     "audit": Command("find the wrong pairs among pictures with captions", audit),
     "data": Command("check or convert the papers' data, prepare photographs", data),
     "records": Command("make recorded runs again and compare", records),
@@ -290,8 +266,9 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    known = _one_of(commands)
-    parser.add_argument("command", type=known, metavar="COMMAND", help="one of the commands below")
+    if not name:
+        parser.add_argument("--version", action="version", version=f"nclib {__version__}")
+    parser.add_argument("command", type=one_of(commands), metavar="COMMAND", help="one of the commands below")
     if not words:
         parser.print_help(sys.stderr)
         return 2

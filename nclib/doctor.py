@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from packaging.markers import Marker
 
-Found = tuple[bool, str, str]  # good or not, name, finding
+Found = tuple[bool | None, str, str]  # good or not (None: something optional lacks), name, finding
+MARKS = {True: "ok", False: "NO", None: "-"}
 
 
 def examine(root: Path | None = None) -> int:
@@ -31,8 +32,8 @@ def examine(root: Path | None = None) -> int:
     """
     found = [*_environment(), *_packages(), *_places(), *_bundled(), *_papers_data(root)]
     for good, name, text in found:
-        print(f"{'ok' if good else 'NO':<4}{name:<22}{text}")
-    return 0 if all(good for good, *_ in found) else 1
+        print(f"{MARKS[good]:<4}{name:<22}{text}")
+    return int(any(good is False for good, *_ in found))
 
 
 def _environment() -> Iterator[Found]:
@@ -61,7 +62,8 @@ def _packages() -> Iterator[Found]:
         has = {n.name: _version(n.name) for n in own}
         lacking = [f"{n.name}{n.specifier}" for n in own if not n.specifier.contains(has[n.name], True)]
         said = f"lacks {', '.join(lacking)}" if lacking else ", ".join(f"{n} {v}" for n, v in has.items())
-        yield not lacking or bool(extra), f"extra {extra}" if extra else "packages", said
+        good = not lacking or (None if extra else False)
+        yield good, f"extra {extra}" if extra else "packages", said
 
 
 def _belongs(marker: Marker | None, extra: str) -> bool:

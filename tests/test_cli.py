@@ -65,7 +65,10 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
     assert record.settings["mrate"] == 0.4
     assert record.settings["data_options"] == {"n_train": 64}
     assert cli.main(words) == 0
-    assert "already done" in capsys.readouterr().out
+    done, result, path = capsys.readouterr().out.splitlines()
+    assert done.startswith("already done on ")
+    assert result == str(record)
+    assert Path(path) == Path(record.folder) / "record.json"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,11 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
             ["run", "plain", "--model_options.dropou", "0"],
             "'saf' has no option 'dropou'; did you mean 'dropout'?",
         ),
-        (["run", "uot_rcl", "--mrate", "0.4"], "unknown parameter 'mrate'"),
+        (["run", "uot_rcl", "--mrate", "0.4"], "unknown parameter 'mrate'; did you mean 'noise_rate'?"),
+        (["run", "plain", "--noise_rat", "0.4"], "'noise_rat'; did you mean 'noise_rate'?"),
+        (["run", "uot_rcl", "--model", "vse"], "unknown parameter 'model'; only runs on pairs have it"),
+        (["run", "plain", "--hidden", "9"], "unknown parameter 'hidden'; only runs on labels have it"),
+        (["run", "plain", "--rho", "0.1"], "unknown parameter 'rho'; it belongs to l2rm"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(
@@ -108,7 +115,7 @@ def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.Captu
         (["run", "l2rn"], "argument METHOD: 'l2rn': must be one of bicro, "),
         (["run", "zzzz"], "; import the file that registers it first (nclib run --import FILE)"),
         (["run", "l2rn"], "; did you mean 'l2rm'?"),
-        (["rum"], "must be one of run, combine, audit, data, records, list, doctor; did you mean 'run'?"),
+        (["rum"], f"must be one of {', '.join(cli.COMMANDS)}; did you mean 'run'?"),
         (["run", "plain", "--model", "sgrr"], "; did you mean 'sgr'?"),
         (["run", "plain", "--dataset", "emojy"], "; did you mean 'emoji'?"),
         (["run", "plain", "--dataset", "nothing-like-it"], "; import the file that registers another one"),
@@ -155,13 +162,24 @@ def test_the_catalogues_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for names in (nclib.methods.available(), nclib.models.available(), nclib.label_noise.available()):
         assert all(f"\n{name} " in shown for name in names)
+    assert cli.main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["methods", "label_noise", "models", "data", "categories"]
+    assert found["models"]["vse"] == nclib.models.available()["vse"]
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"nclib {nclib.__version__}\n"
 
 
 def test_doctor_finds_what_runs_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     shown = capsys.readouterr().out
     assert "bundled data          as shipped" in shown
-    assert all(line.startswith("ok  ") for line in shown.splitlines())
+    assert all(line.startswith(("ok  ", "-   extra ")) for line in shown.splitlines())
     assert cli.main(["doctor", str(tmp_path)]) == 1
     assert "NO  papers' data" in capsys.readouterr().out
 
@@ -171,7 +189,7 @@ def test_doctor_names_a_package_that_is_too_old(monkeypatch, capsys: pytest.Capt
     assert cli.main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "NO  packages              lacks torch>=99" in shown
-    assert "ok  extra book            lacks nosuchthing>=1" in shown
+    assert "-   extra book            lacks nosuchthing>=1" in shown
 
 
 @pytest.mark.slow
@@ -301,3 +319,165 @@ def test_a_file_of_ones_own_is_imported_first(tmp_path, capsys, monkeypatch):
         sys.modules.pop(name, None)
     assert cli.main(["run", "--import", "nowhere.py", "plain"]) == 2
     assert "--import nowhere.py: must be a Python file" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------- finished runs
+
+
+def tiny(out: Path, method: str, **values) -> Record:
+    size = {"dataset": "planted", "model": "bow", "epochs": 1, "warmup_epochs": 1, "mrate": 0.4}
+    size |= {"data_options": {"n_train": 40}, "out": out, "progress": False}
+    return nclib.run(method, **{**size, **values})
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> tuple[Record, Record]:
+    out = tmp_path_factory.mktemp("runs")
+    return tiny(out, "ncr"), tiny(out, "plain")
+
+
+def test_a_run_is_shown(runs, capsys) -> None:
+    record = runs[0]
+    assert cli.main(["show", record.folder]) == 0
+    shown = capsys.readouterr().out
+    first, *others = shown.splitlines()
+    assert first == str(record)
+    for line in (
+        f"noise     {record.noise['description']}",
+        f"epochs    2, tested: {record.best_epoch}, selected on validation",
+        f"folder    {record.folder}",
+        "warnings  none",
+    ):
+        assert line in others
+    assert f"seconds   {record.cost['seconds']:g} of training" in shown
+    settings = dict(line.split() for line in shown.partition("settings\n")[2].splitlines())
+    assert settings["mrate"] == "0.4"
+    assert settings["method_options.threshold"] == "0.5"
+    assert cli.main(["show", f"{record.folder}/record.json", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("folder") == record.folder
+    assert found == json.loads(Path(record.folder, "record.json").read_text())
+
+
+def test_warnings_of_a_run_are_shown(runs, tmp_path, capsys) -> None:
+    content = json.loads(Path(runs[0].folder, "record.json").read_text())
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps({**content, "warnings": ["first", "second"]}))
+    assert cli.main(["show", str(path)]) == 0
+    assert "warnings  first\n          second\n" in capsys.readouterr().out
+
+
+def test_runs_are_compared(runs, capsys) -> None:
+    one, two = runs
+    words = ["compare", one.folder, two.folder]
+    assert cli.main(words) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[:2] == [["A", one.name], ["B", two.name]]
+    assert ["method", "ncr", "plain"] in rows
+    assert not {"mrate", "seed", "data", "code"} & {row[0] for row in rows if row}
+    a, b = (record.metrics["test"]["rsum"] for record in runs)
+    assert rows[-1] == ["rsum", f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}"]
+    assert cli.main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["method"] == ["ncr", "plain"]
+    assert found["test"]["t2i_r1"]["values"] == [record.metrics["test"]["t2i_r1"] for record in runs]
+    assert found["test"]["rsum"]["differences"] == [b - a]
+
+
+def test_other_data_are_not_compared_in_silence(runs, tmp_path, capsys) -> None:
+    other = tiny(tmp_path, "ncr", data_options={"n_train": 48})
+    assert cli.main(["compare", runs[0].folder, other.folder]) == 0
+    shown = capsys.readouterr().out
+    assert ["data_options.n_train", "40", "48"] in [line.split() for line in shown.splitlines()]
+    assert shown.endswith("The runs have different data; their results cannot be compared.\n")
+
+
+def test_pairs_are_listed_and_written(runs, tmp_path, capsys) -> None:
+    record, file = runs[0], tmp_path / "pairs.csv"
+    pairs = nclib.load(record).pairs()
+    assert cli.main(["pairs", record.folder, "--worst", "3"]) == 0
+    head, _, names, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"200 training pairs, {(pairs['p_clean'] < 0.5).sum()} of them")
+    assert names.split() == ["caption", "image", "p_clean", "text"]
+    order = pairs["p_clean"].argsort(kind="stable")[:3]
+    assert [int(row.split()[0]) for row in rows] == order.tolist()
+    assert rows[0].endswith(pairs["text"][order[0]])
+    assert cli.main(["pairs", record.folder, "--csv", str(file)]) == 0
+    assert file.read_text() == pairs.to_csv(index=False)
+    assert cli.main(["pairs", record.folder, "--csv", str(file), "--worst", "3"]) == 0
+    assert file.read_text() == pairs.loc[order].to_csv(index=False)
+    assert cli.main(["pairs", runs[1].folder]) == 2
+    assert "'plain' keeps no probability" in capsys.readouterr().err
+
+
+def test_pictures_are_searched(runs, capsys) -> None:
+    model = nclib.load(runs[0])
+    text = model.told[7]
+    assert cli.main(["search", runs[0].folder, text, "--top", "2"]) == 0
+    names, *rows = capsys.readouterr().out.splitlines()
+    assert names.split() == ["image", "score", "caption"]
+    best = model.score(model.images, text)[:, 0].argsort()[::-1][:2]
+    assert [int(row.split()[0]) for row in rows] == best.tolist()
+    assert [row.endswith(model.told[i]) for i, row in zip(best, rows, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("command", ["show", "pairs"])
+def test_what_is_no_run_is_said(command: str, runs, tmp_path, capsys) -> None:
+    folder = Path(runs[0].folder)
+    assert cli.main([command, f"{folder}x"]) == 2
+    assert f"there is no such run; did you mean '{folder.name}'?" in capsys.readouterr().err
+    assert cli.main([command, str(tmp_path)]) == 2
+    assert "record.json" in capsys.readouterr().err
+    (tmp_path / "checkpoint.safetensors").touch()
+    assert cli.main([command, str(tmp_path)]) == 2
+    assert "the run has not finished" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("n", [1, 27])
+def test_a_comparison_needs_some_runs(n: int, runs, capsys) -> None:
+    assert cli.main(["compare", *[runs[0].folder] * n]) == 2
+    assert f"{n} runs: give 2 to 26 of them" in capsys.readouterr().err
+
+
+def test_runs_of_two_tasks_are_not_compared(runs, tmp_path, capsys) -> None:
+    small = {"n_train": 120, "n_val": 40, "n_test": 40}
+    how = {"dataset": "planted_category", "data_options": small, "out": tmp_path, "progress": False}
+    labels = nclib.run("mcca", **how)
+    assert cli.main(["show", labels.folder]) == 0
+    assert str(labels) in capsys.readouterr().out
+    assert cli.main(["compare", runs[0].folder, labels.folder]) == 2
+    assert "not all runs on pairs, or all on labels" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_the_run_would_do(runs, tmp_path, capsys) -> None:
+    words = ["run", "ncr", "--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--epochs", "3"]
+    words += ["--warmup_epochs", "1", "--data_options.n_train", "80", "--dry-run"]
+    assert cli.main([*words, "--out", str(tmp_path / "none")]) == 0
+    shown = capsys.readouterr().out
+    assert "no estimate: " in shown
+    assert "steps   at most 104, in 4 epochs of 400 pairs" in shown  # 13 of each network in an epoch
+    assert not (tmp_path / "none").exists()
+    out = str(Path(runs[0].folder).parent)
+    assert cli.main([*words, "--out", out, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["pairs"], found["runs"]) == ("new", 400, 1)
+    assert found["seconds"] == pytest.approx(4 * runs[0].cost["seconds"], abs=0.1)  # twice pairs and epochs
+    assert found["settings"]["method_options"]["threshold"] == 0.5
+    assert not Path(found["folder"]).exists()
+
+
+def test_a_dry_run_knows_a_finished_one(runs, capsys) -> None:
+    words = ["run", "plain", "--dataset", "planted", "--model", "bow", "--mrate", "0.4", "--epochs", "1"]
+    words += [
+        "--warmup_epochs",
+        "1",
+        "--data_options.n_train",
+        "40",
+        "--out",
+        str(Path(runs[1].folder).parent),
+    ]
+    assert cli.main([*words, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["folder"]) == ("done", runs[1].folder)
+    assert cli.main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"] == runs[1].metrics

@@ -17,6 +17,7 @@
 ``combination``     finished runs tested as one model
 ``tracking``        reports of epochs to a function or a tool
 ``trained``         a finished run as an object, saved as one folder
+``plan``            what a run would do, without training
 ``words``           parameters as words of a command line
 ==================  ==================================================================================
 """

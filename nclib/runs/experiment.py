@@ -32,7 +32,7 @@ from nclib.runs.distributed import processes
 from nclib.runs.identity import DATA, code_names, fingerprint, places
 from nclib.runs.loop import SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
-from nclib.runs.options import RunOptions, Settings, as_plain
+from nclib.runs.options import PARAMETERS, RunOptions, Settings, as_plain
 from nclib.runs.record import PLACES, Record
 from nclib.runs.tracking import check_tracker, follow
 
@@ -145,7 +145,12 @@ class Experiment(ABC, Generic[T, D, N]):
                 found.append(f"{name} and {other} are two names of one parameter; give one")
             given[name] = given.pop(other)
         plain = {k: v for k, v in given.items() if k not in self.mappings}
-        found += problems(plain, {**self.parameters(), **(extra or {})})
+        known = {**self.parameters(), **(extra or {})}
+        for name, value in plain.items():
+            if name in known:
+                found += problems({name: value}, known)
+            else:
+                found.append(f"unknown parameter {name!r}{self._hint(name, known)}")
         for name in self.mappings:
             if name in given and not isinstance(given[name], Mapping):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
@@ -159,6 +164,17 @@ class Experiment(ABC, Generic[T, D, N]):
         if found:
             raise ValueError("bad parameters: " + "; ".join(found))
         return given
+
+    def _hint(self, name: str, known: Collection[str]) -> str:
+        """Return what to give in place of an unknown parameter, or what has a parameter of this name."""
+        if name == "mrate":  # of the other task
+            return "; did you mean 'noise_rate'?"
+        if having := [method for method in self.methods if name in rules(self.methods.options(method))]:
+            return f"; it belongs to {', '.join(having)}"
+        for task, parts in PARAMETERS.items():
+            if any(name in rules(part) for part in parts):
+                return f"; only runs on {task} have it"
+        return did_you_mean(name, [*known, *self.mappings, *self.synonyms])
 
     def resolve(self, **values: Any) -> Settings:
         """Return the complete settings of a run, as :func:`nclib.resolve`."""
@@ -301,7 +317,7 @@ class Experiment(ABC, Generic[T, D, N]):
                     damage = str(error)
                 else:
                     if shown:
-                        print(f"already done on {done.environment['device']}: {path}")
+                        print(f"already done on {done.environment['device']}\n{done}")
                     return done
             device = choose_device(group.device or settings.run.device)
             lock = sole_writer(folder) if group.rank == 0 else nullcontext()

@@ -89,6 +89,8 @@ class LabelSchedule:
     dim: int = option(512, low=1, help="width L of the common space")
 
 
+PARAMETERS = {"pairs": (PairOptions, PairSchedule), "labels": (LabelOptions, LabelSchedule)}  # of each task
+
 O = TypeVar("O", bound=RunOptions)  # noqa: E741
 S = TypeVar("S", PairSchedule, LabelSchedule)
 

@@ -46,12 +46,15 @@ class PairTrainer(SavedLoop):
         As in :class:`~nclib.runs.loop.SavedLoop`.
     fingerprint, data_checksum : str
         Identify settings and code, and the data; a checkpoint with others is refused.
+    renew : callable, optional
+        ``renew(k)`` builds the networks of the method's k-th restart, k from 1; needed where it restarts.
 
     Raises
     ------
     ValueError
-        When a batch needs more pairs than there are, or has fewer than the processes that share the run, or
-        when the validation split is too small for the pairs that the method sets aside.
+        When a batch needs more pairs than there are, or has fewer than the processes that share the run,
+        when the validation split is too small for the pairs that the method sets aside, or when the epochs
+        do not suffice for the method's restarts.
     """
 
     criterion: ClassVar[str] = "rsum"
@@ -70,6 +73,7 @@ class PairTrainer(SavedLoop):
         folder: Path,
         fingerprint: str,
         data_checksum: str,
+        renew: Callable[[int], list[Matcher]] | None = None,
     ) -> None:
         identity = {"fingerprint": fingerprint, "noise": pairs.noise.checksum, "data": data_checksum}
         super().__init__(seed=seed, device=device, folder=folder, identity=identity)
@@ -77,6 +81,7 @@ class PairTrainer(SavedLoop):
         self.networks = [network.to(device) for network in networks]
         self.reset_optimizers()
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
+        self.image_of = pairs.image_of
         self.n_epochs, self.lr = schedule.epochs, schedule.lr
         self.n_planned = schedule.warmup_epochs + schedule.epochs
         self.val, self._held_out = _set_aside(val, method.clean_share, len(pairs))
@@ -89,6 +94,10 @@ class PairTrainer(SavedLoop):
                 "batch; take fewer"
             )
         self.active, self.lr_scale = 0, 1.0
+        self.renew = renew
+        self.restarts = tuple(method.restarts(schedule.epochs)) if schedule.epochs else ()
+        if self.restarts and renew is None:
+            raise ValueError("the method restarts with new networks: renew, which builds them, is missing")
 
     # -- what a method may ask for ----------------------------------------------------------------------
 
@@ -219,7 +228,10 @@ class PairTrainer(SavedLoop):
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
         if self.epoch == s.warmup_epochs:
             self.method.begin_training(self)
-        self.lr_scale = 1.0 if warm else 0.1 ** (self.training_epoch // s.decay_every)
+        if self.training_epoch in self.restarts:
+            self._restart(self.restarts.index(self.training_epoch) + 1)
+        first = max((epoch for epoch in self.restarts if epoch <= self.training_epoch), default=0)
+        self.lr_scale = 1.0 if warm else 0.1 ** ((self.training_epoch - first) // s.decay_every)
         self.lr = s.lr * self.lr_scale
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -257,6 +269,13 @@ class PairTrainer(SavedLoop):
             report = self.method.diagnostics
             row |= check_report(report(self.pairs.truth()), report)
         return row
+
+    def _restart(self, number: int) -> None:
+        """Put new networks with new optimisers in place; the draws of the epoch stay as they are."""
+        assert self.renew is not None
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            self.networks = [network.to(self.device) for network in self.renew(number)]
+        self.reset_optimizers()
 
     def _refuse_untrained(self, epochs: list[dict[str, Any]]) -> None:
         """Raise a ValueError when a network took no step in any epoch after warm-up."""
@@ -313,8 +332,11 @@ class PairTrainer(SavedLoop):
     def _may_be_tested(self) -> bool:
         s = self.schedule
         first = {"all": 0, "last warm-up": s.warmup_epochs - 1, "training": s.warmup_epochs}
+        if self.restarts and self.training_epoch < self.restarts[-1]:
+            return False
         # Without training epochs, warm-up is the whole run.
-        return not s.epochs or self.epoch >= first[self.method.tested_epochs]
+        among = self.epoch >= first[self.method.tested_epochs]
+        return not s.epochs or (among and self.method.may_be_tested(self))
 
     # -- checkpoints ------------------------------------------------------------------------------------
 

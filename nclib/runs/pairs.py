@@ -71,10 +71,14 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         for split in (dataset.val, dataset.test):  # those of training are checked as they are read
             split.check_finite()
         method = self.methods[self.method].factory(settings.method_options)
-        networks = build_networks(settings, dataset, method.n_networks)
+
+        def networks(restart: int = 0) -> list[Matcher]:
+            built = build_networks(settings, dataset, method.n_networks, restart)
+            return [method.prepare(network) for network in built]
+
         trainer = PairTrainer(
             method,
-            [method.prepare(network) for network in networks],
+            networks(),
             NoisyPairs(dataset.train, noise, truth_is_known=not dataset.details.get("pairs_as_found", False)),
             dataset.val,
             settings.schedule,
@@ -83,6 +87,7 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
             folder=folder,
             fingerprint=self.fingerprint(settings, content_of(dataset)),
             data_checksum=dataset.checksum,
+            renew=networks,
         )
         return LoadedRun(trainer, dataset, noise)
 
@@ -153,10 +158,13 @@ def probability(trainer: PairTrainer, given: Tensor, score: Tensor) -> np.ndarra
     return curve.predict(score.numpy())
 
 
-def build_networks(settings: PairSettings, dataset: Dataset, n: int) -> list[Matcher]:
-    """Build ``n`` models with the sizes of the data and weights drawn from the run's seed."""
+def build_networks(settings: PairSettings, dataset: Dataset, n: int, restart: int = 0) -> list[Matcher]:
+    """Build ``n`` models with the sizes of the data and weights drawn from the run's seed.
+
+    Those of a later ``restart``, a number from 1, are drawn apart.
+    """
     networks = []
-    for i in range(n):
+    for i in range(restart * n, (restart + 1) * n):
         torch.manual_seed(settings.run.seed * 1000 + i)
         networks.append(
             models.build(

@@ -52,6 +52,8 @@ class TrainedModel:
         ``method``, ``method_options``, ``model``, ``model_options``, ``sizes``, and the facts of the card.
     images : ndarray, (N, R, F), optional
         Pictures that :meth:`search` looks through: the test split of the run.
+    told : list of str, optional
+        The first caption of each of these pictures.
     matched : DataFrame, optional
         Behind :meth:`pairs`.
     """
@@ -60,6 +62,7 @@ class TrainedModel:
     vocabulary: Vocabulary
     settings: dict[str, Any]
     images: Any = None
+    told: list[str] | None = None
     matched: pd.DataFrame | None = None
 
     @torch.inference_mode()
@@ -82,22 +85,25 @@ class TrainedModel:
     def search(self, text: str, images: Any = None, k: int = 10) -> pd.DataFrame:
         """Return the ``k`` pictures that fit a sentence best: columns ``image``, a row number, and ``score``.
 
-        Without ``images`` those of the run's test split are searched; a ValueError where there are none.
+        Without ``images`` those of the run's test split are searched, and a column ``caption`` has the first
+        caption of each; a ValueError where there are none.
         """
         import pandas as pd
 
+        told = self.told if images is None else None
         images = self.images if images is None else images
         if images is None:
             raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
         score = self.score(images, text)[:, 0]
         best = np.argsort(-score, kind="stable")[:k]
-        return pd.DataFrame({"image": best, "score": score[best]})
+        captions = {} if told is None else {"caption": [told[row] for row in best]}
+        return pd.DataFrame({"image": best, "score": score[best], **captions})
 
     def pairs(self) -> pd.DataFrame:
         """Return the probability of being matched of every training pair, as the run's last epoch had it.
 
-        Columns ``caption`` and ``image``, row numbers of the training split, and ``p_clean``. A ValueError
-        where the method keeps no such probability.
+        Columns ``caption`` and ``image``, row numbers of the training split, ``p_clean``, and ``text``, the
+        caption. A ValueError where the method keeps no such probability.
         """
         if self.matched is None:
             raise ValueError(f"the method {self.settings['method']!r} keeps no probability of its pairs")
@@ -184,9 +190,12 @@ def _from_run(record: Record, device: str) -> TrainedModel:
     matched = None
     if last is not None:
         p = np.mean([last[name] for name in ("p_clean", "p_clean_b") if name in last], axis=0)
-        of = loaded.noise.image_of
-        matched = pd.DataFrame({"caption": np.arange(len(of)), "image": of, "p_clean": p})
-    return TrainedModel(loaded.trainer.networks, data.vocabulary, settings, data.test.images[:], matched)
+        of, captions = loaded.noise.image_of, data.train.captions
+        texts = [captions.text(i) for i in range(len(of))]
+        matched = pd.DataFrame({"caption": np.arange(len(of)), "image": of, "p_clean": p, "text": texts})
+    test = data.test
+    told = [test.captions.text(row * test.captions_per_image) for row in range(test.n_images)]
+    return TrainedModel(loaded.trainer.networks, data.vocabulary, settings, test.images[:], told, matched)
 
 
 def _from_folder(folder: Path, device: str) -> TrainedModel:
@@ -208,4 +217,4 @@ def _from_folder(folder: Path, device: str) -> TrainedModel:
     except (KeyError, RuntimeError, json.JSONDecodeError) as error:
         raise ValueError(f"{folder} is not a folder of a saved model, or damaged ({error})") from error
     matched = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
-    return TrainedModel(networks, words, settings, None, matched)
+    return TrainedModel(networks, words, settings, matched=matched)

@@ -211,6 +211,25 @@ def test_new_optimisers_have_no_moments(trainer):
     assert not trainer.optimizers[0].state
 
 
+def test_restarts_need_what_builds_the_networks(trainer, tmp_path):
+    class Renewed(Two):
+        def restarts(self, epochs):
+            return range(1, epochs)
+
+    given = {
+        "seed": 0,
+        "device": trainer.device,
+        "folder": tmp_path,
+        "fingerprint": "f",
+        "data_checksum": "d",
+    }
+    parts = trainer.networks, trainer.pairs, trainer.val, trainer.schedule
+    with pytest.raises(ValueError, match="restarts with new networks: renew, which builds them, is missing"):
+        PairTrainer(Renewed(PlainOptions()), *parts, **given)
+    built = PairTrainer(Renewed(PlainOptions()), *parts, **given, renew=lambda k: trainer.networks)
+    assert built.restarts == (1,)
+
+
 def test_a_method_brings_its_own_settings():
     METHODS.register("two", summary="for this test")(Two)
     try:

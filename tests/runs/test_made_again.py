@@ -43,7 +43,8 @@ METHODS = {**dict.fromkeys(methods.available(), PAIRS), **dict.fromkeys(label_no
 
 
 def values_of(method: str) -> dict:
-    return {**METHODS[method], **({"warmup_epochs": 1} if method == "uot_rcl" else {})}
+    own = {"uot_rcl": {"warmup_epochs": 1}, "crcl": {"epochs": 3}}
+    return {**METHODS[method], **own.get(method, {})}
 
 
 def losses_of(record: Record) -> dict[str, float]:

@@ -63,6 +63,7 @@ CASES = [
     ["ncr", {}],
     ["mscn", {"epochs": 1, "threshold": 0.0}],
     ["repair", {"epochs": 1}],
+    ["crcl", {"warmup_epochs": 0, "epochs": 3}],  # the third one begins with a new network
     ["plain", {"model": "saf", "epochs": 0}],
 ]
 

@@ -21,8 +21,12 @@ def worse_every_epoch(monkeypatch):
 
 @pytest.mark.parametrize(
     ("method", "first"),
-    [("l2rm", 1), ("plain", 1), ("mscn", 2), ("ncr", 3), ("bicro", 3), ("repair", 3), ("decl", 3)],
-)
+    [
+        ("l2rm", 1), ("plain", 1), ("mscn", 2), ("ncr", 3), ("bicro", 3), ("repair", 3), ("decl", 3),
+        ("gsc", 3), ("gsc_plus", 3), ("cream", 3),
+        ("sps", 3), ("pcsr", 4),
+    ],
+)  # fmt: skip
 def test_first_epoch_that_may_be_tested(worse_every_epoch, tmp_path, method, first):
     record = nclib.run(method, epochs=2, out=tmp_path, progress=False, **SHORT)
     assert record.best_epoch == first

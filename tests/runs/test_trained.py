@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import nclib
@@ -39,6 +40,8 @@ def test_pairs_have_the_probabilities_of_the_last_epoch(record):
     assert pairs["p_clean"].between(0, 1).all()
     noise = nclib.open_run(record).noise
     assert pairs["image"].tolist() == noise.image_of.tolist()
+    captions = nclib.open_run(record).dataset.train.captions
+    assert pairs["text"].tolist() == [captions.text(i) for i in range(len(captions))]
 
 
 def test_a_saved_folder_stands_alone(record, tmp_path):
@@ -46,7 +49,7 @@ def test_a_saved_folder_stands_alone(record, tmp_path):
     texts = ["concept1a concept2b", "concept3a"]
     again = nclib.load(model.save(tmp_path / "model"))
     assert np.array_equal(again.score(model.images, texts), model.score(model.images, texts))
-    assert np.allclose(again.pairs(), model.pairs())
+    pd.testing.assert_frame_equal(again.pairs(), model.pairs())
     card = (tmp_path / "model" / "README.md").read_text()
     assert "bow trained by ncr" in card
     assert f"{record.metrics['test']['i2t_r1']:.1f}" in card
