@@ -18,7 +18,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test test-all mutate lint record paper versions bench clean distclean
+.PHONY: help env data book live notebooks notebooks-check html test test-all mutate lint record paper versions bench gpu clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -98,8 +98,13 @@ versions: env ## try the wheel alone with the newest allowed versions: make vers
 
 bench: env ## measure the speed of the central computations
 	@mkdir -p runs/bench
-	@for file in $(filter-out %_common.py,$(wildcard book/bench/*.py)); do echo "$$file"; \
+	@for file in $(filter-out %_common.py %/gpu.py,$(wildcard book/bench/*.py)); do echo "$$file"; \
 	"$(PY)" "$$file" --out "runs/bench/$$(basename "$$file" .py).json" || exit 1; done
+
+GPU_OPTIONS = DEVICE OUT ROOT BUDGET MATCH COMMIT
+gpu: env ## measure on a GPU, eight minutes a call, call again to continue; DEVICE=cpu SMALL=1 tries it
+	@"$(PY)" book/bench/gpu.py $(if $(SMALL),--small) $(if $(RETRY),--retry) $(if $(LIST),--list) \
+	$(foreach o,$(GPU_OPTIONS),$(call option,$o))
 
 lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" -m ruff check .

@@ -1,0 +1,355 @@
+"""Results of ``make gpu``: tables for the page on GPUs, and the hours of declared runs.
+
+``{gpu-results}`` shows the stored file, or says that nothing was measured. :func:`seconds_of` multiplies
+measured steps by the steps of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+STORED = pathlib.Path("book", "results", "bench", "gpu.json")
+VARIANTS = ("float32", "tf32", "bf16", "loop", "compiled", "graph")
+NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
+
+Found = Mapping[str, Any]
+
+
+def stored(root: pathlib.Path) -> dict[str, Any] | None:
+    """Return the stored results under the root of the book; None where there are none.
+
+    Raises
+    ------
+    ValueError
+        When the file holds results of small sizes, or none of this command.
+    """
+    path = root / STORED
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text("utf8"))
+    if found.get("benchmark") != "gpu" or found.get("small"):
+        raise ValueError(f"{path.name} must hold the results of make gpu in the papers' sizes")
+    return found
+
+
+def results(found: Found, start: str = "") -> dict[str, Any]:
+    """Return the results of the measured parts whose name starts so, by the rest of their names."""
+    return {
+        name.removeprefix(start): part["result"]
+        for name, part in found["parts"].items()
+        if part["state"] == "done" and name.startswith(start)
+    }
+
+
+# --------------------------------------------------------------------------------------------- hours of a run
+
+
+def seconds_of(settings: Mapping[str, Any], found: Found) -> float | None:
+    """Return the seconds of a run on the measured device, or None where its steps were not measured.
+
+    Steps of a warm-up epoch and the mean of those of the first and the last training epoch, times the steps
+    of the run; what surrounds them, times the pairs; validation after every epoch, and the test. A method
+    that divides the pairs is taken to find the matched ones. Options of methods and models are those of the
+    measurement: the usual ones.
+
+    Parameters
+    ----------
+    settings : mapping
+        Of one run, as records hold them.
+    found : mapping
+        What :func:`stored` returns.
+    """
+    if "noise_rate" in settings:
+        return _of_labels(settings, found)
+    from nclib.data.region_features import LAYOUTS, VALIDATION_IMAGES
+
+    layout = LAYOUTS.get(settings["dataset"])
+    part = results(found, "method/").get(f"{settings['method']} {settings['model']}")
+    if part is None or layout is None:
+        return None
+    images, each = layout.images, layout.captions_per_image
+    n, batch, networks = images["train"] * each, settings["batch_size"], part["networks"]
+    scale = batch / part["batch"]  # a step costs what its pairs cost
+    first = part["warm-up"]
+    seconds = settings["warmup_epochs"] * networks * math.ceil(n / batch) * first["step_ms"] * scale / 1e3
+    trained = n * (1 - settings["mrate"] if part["divides"] else 1.0)
+    for phase in ("first", "last"):
+        ms = part[phase]["step_ms"] * part[phase]["steps"] / part["trained_pairs"] * trained
+        ms += part[phase]["around_ms"] * n / part["pairs"]
+        seconds += settings["epochs"] / 2 * ms / 1e3
+    test = images["testall" if "testall" in images else "test"]
+    epochs = settings["warmup_epochs"] + settings["epochs"]
+    scored = epochs * min(images["dev"], VALIDATION_IMAGES) ** 2 + test**2
+    rate = scoring_rate(settings["model"], found)
+    return None if rate is None else seconds + networks * each * scored * rate
+
+
+def scoring_rate(model: str, found: Found) -> float | None:
+    """Return the seconds that a model takes to score one image with one caption, in float32."""
+    rows = results(found, "score/").get(model, {}).get("rows", ())
+    for row in rows:
+        if row["precision"] == "float32":
+            return float(row["seconds"] / row["share"] / (row["images"] * row["captions"]))
+    return None
+
+
+def _of_labels(settings: Mapping[str, Any], found: Found) -> float | None:
+    from nclib.data.category_features import SETS
+
+    part = results(found, "labels/").get(settings["method"])
+    known = SETS.get(settings["dataset"])
+    if part is None or known is None:
+        return None
+    epochs = 1 if part["closed_form"] else settings["epochs"]
+    steps = 1.0 if part["closed_form"] else part["batch"] / settings["batch_size"]
+    return float(epochs * part["epoch_s"] * known.sizes[0] / part["pairs"] * steps)
+
+
+# ------------------------------------------------------------------------------------------------- the tables
+
+
+def lines_of(found: Found | None) -> list[str]:
+    """Return the section as lines of Markdown."""
+    if found is None:
+        return [NOTHING]
+    lines = [provenance(found), ""]
+    for title, rows in (
+        ("CPU and GPU agree: the largest relative differences", agreement(found)),
+        ("Training steps, milliseconds", steps(found)),
+        ("Steps of the methods", method_steps(found)),
+        ("Partial masked transport from a cost on the device to a plan on it", transport(found)),
+        ("Many small transport problems", small_problems(found)),
+        ("Attention of every caption on every image of a batch, forward (SCAN)", attention(found)),
+        ("Scoring of a test set, seconds", scoring(found)),
+        ("Runs of L2RM in the papers' sizes, with a short schedule", runs(found)),
+    ):
+        if rows[1:]:
+            lines += [f"**{title}**", "", *table(rows), ""]
+    return [*lines, *failures(found)]
+
+
+def provenance(found: Found) -> str:
+    """Return where and when the results were made, and what the device gives at most."""
+    device, parts = found["device"], found["parts"].values()
+    days = sorted({part["when"][:10] for part in parts})
+    commits = sorted({part["commit"] for part in parts})
+    text = f"Measured on {device['name']}"
+    if "driver" in device:
+        text += f", driver {device['driver']}, CUDA {device['cuda']}"
+    text += f", torch {device['torch']}, {' to '.join(dict.fromkeys((days[0], days[-1])))}, commit "
+    text += ", ".join(f"`{commit}`" for commit in commits) + "."
+    if (bounds := results(found).get("device/bounds")) is not None:
+        rates = ", ".join(f"{name} {rate / 1e12:.1f}" for name, rate in bounds["flops_per_s"].items())
+        text += f" Bounds on the spot: {bounds['bytes_per_s'] / 1e12:.2f} TB/s of a large copy, products of "
+        text += f"large matrices in {rates} TFLOP/s, {bounds['launch_us']:.1f} µs a launch."
+    return text
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table; its first column is text, the others are numbers."""
+    yield f"| {' | '.join(rows[0])} |"
+    yield "|---" + "|---:" * (len(rows[0]) - 1) + "|"
+    for row in rows[1:]:
+        yield f"| {' | '.join(row)} |"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with ``digits`` digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}g}" if value < 100 else f"{value:,.0f}"
+
+
+def agreement(found: Found) -> list[list[str]]:
+    """Return the parts that compare both devices, with the case that is nearest to what is allowed."""
+    rows = [["what", "cases", "agree", "worst case", "difference", "allowed"]]
+    for name, part in results(found, "agree/").items():
+        cases = part["cases"]
+
+        def share(case: str, cases: Found = cases) -> float:
+            value = cases[case].get("difference")
+            return math.inf if value is None else value / cases[case]["allowed"]
+
+        worst = max(cases, key=share)
+        good = sum(case["agrees"] for case in cases.values())
+        difference = cases[worst].get("difference")
+        shown = "failed" if difference is None else f"{difference:.1e}"
+        rows.append([name, str(len(cases)), str(good), worst, shown, f"{cases[worst]['allowed']:.0e}"])
+    return rows
+
+
+def steps(found: Found) -> list[list[str]]:
+    """Return milliseconds of a step by arithmetic and form, memory, and how near the bounds are."""
+    rows = [["model", *VARIANTS, "loop / float32", "peak MB", "bound", "bandwidth", "products"]]
+    parts = results(found, "step/")
+    bounds = results(found).get("device/bounds")
+    for model in dict.fromkeys(name.split()[0] for name in parts):
+        own = {v: parts[f"{model} {v}"] for v in VARIANTS if f"{model} {v}" in parts}
+        ms = {v: part["ms"] for v, part in own.items()}
+        cells = [_step_cell(own.get(v)) for v in VARIANTS]
+        plain = own.get("float32")
+        gain = ms["loop"] / ms["float32"] if {"loop", "float32"} <= ms.keys() else None
+        near = ["–"] * 3
+        if plain is not None and bounds is not None and "work" in plain:
+            near = [number(bound_ms(plain, bounds)), *map(percent, shares(plain, bounds))]
+        peak = None if plain is None else plain["peak_mb"]
+        rows.append([model, *cells, number(gain), number(peak), *near])
+    return rows
+
+
+def _step_cell(part: Found | None) -> str:
+    if part is None:
+        return "–"
+    smaller = f" (batch {part['batch']})" if part["too_large"] else ""
+    return number(part["ms"]) + smaller
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def bound_ms(part: Found, bounds: Found) -> float:
+    """Return the least milliseconds of a step: of its products, or of its fewest bytes."""
+    return least_ms({"flops": part["work"]["flops"], "bytes": part["least_bytes"]}, bounds)
+
+
+def shares(part: Found, bounds: Found) -> tuple[float, float]:
+    """Return the shares of the device's bandwidth, as the operations use it, and of its float32 products."""
+    seconds = part["ms"] / 1e3
+    moved = part["work"]["bytes"] / seconds / bounds["bytes_per_s"]
+    return moved, part["work"]["flops"] / seconds / bounds["flops_per_s"]["float32"]
+
+
+def method_steps(found: Found) -> list[list[str]]:
+    """Return milliseconds of a warm-up step and of a training step, and of what surrounds 1,000 pairs."""
+    rows = [["method, model", "networks", "warm-up step", "first epoch", "last epoch", "around 1,000 pairs"]]
+    for name, part in results(found, "method/").items():
+        around = (part["first"]["around_ms"] + part["last"]["around_ms"]) / 2
+        ms = [number(part[phase]["step_ms"]) for phase in ("warm-up", "first", "last")]
+        rows.append([name, str(part["networks"]), *ms, number(1e3 * around / part["pairs"])])
+    return rows
+
+
+def transport(found: Found) -> list[list[str]]:
+    """Return medians over the problems of a size, and ratios to the loop of the official code."""
+    rows = [["solver", "size", "ms", "official loop / this", "largest plan error"]]
+    for size, part in sorted(results(found, "transport/partial ").items(), key=lambda item: int(item[0])):
+        good = [row for row in part["rows"] if "ms" in row]
+        base = {(r["cost"], r["reg"]): r["ms"] for r in good if r["solver"] == "published loop"}
+        for solver in dict.fromkeys(row["solver"] for row in good):
+            own = [row for row in good if row["solver"] == solver]
+            ratios = [base[r["cost"], r["reg"]] / r["ms"] for r in own if (r["cost"], r["reg"]) in base]
+            gain = number(median(ratios)) if ratios else "–"
+            error = max(row["plan_error"] for row in own)
+            rows.append([solver, size, number(median(row["ms"] for row in own)), gain, f"{error:.0e}"])
+        other = results(found, "transport/ott ").get(size, {}).get("rows", ())
+        if other:
+            ratios = [base[r["cost"], r["reg"]] / r["ms"] for r in other if (r["cost"], r["reg"]) in base]
+            gain = number(median(ratios)) if ratios else "–"
+            rows.append(["OTT float32", size, number(median(r["ms"] for r in other)), gain, "–"])
+    return rows
+
+
+def small_problems(found: Found) -> list[list[str]]:
+    """Return times of the small problems, ratios to the official loop, and the share of the bandwidth."""
+    rows = [["problems, passes, what", "solver", "ms", "official loop / this", "bound ms"]]
+    bounds = results(found).get("device/bounds")
+    for count, part in sorted(results(found, "transport/small ").items(), key=lambda item: int(item[0])):
+        good = [row for row in part["rows"] if "ms" in row]
+        base = {(r["passes"], r["what"]): r["ms"] for r in good if r["solver"] == "released loop"}
+        for row in good:
+            key = row["passes"], row["what"]
+            gain = base[key] / row["ms"] if key in base else None
+            least = None if bounds is None else least_ms(row["bound"], bounds)
+            what = f"{int(count):,}, {row['passes']}, {row['what']}"
+            rows.append([what, row["solver"], number(row["ms"]), number(gain), number(least)])
+    return rows
+
+
+def attention(found: Found) -> list[list[str]]:
+    """Return the time of the comparison of SCAN beside its bound."""
+    rows = [["arithmetic", "ms", "bound ms"]]
+    parts = results(found)
+    if {"kernel/attention", "device/bounds"} <= parts.keys():
+        part = parts["kernel/attention"]
+        rows.append(["float32", number(part["ms"]), number(least_ms(part["bound"], parts["device/bounds"]))])
+    return rows
+
+
+def least_ms(bound: Found, bounds: Found) -> float:
+    """Return the least milliseconds of a kernel: of its bytes, or of its float32 operations."""
+    operations = bound["flops"] / bounds["flops_per_s"]["float32"]
+    return 1e3 * max(bound["bytes"] / bounds["bytes_per_s"], operations)
+
+
+def scoring(found: Found) -> list[list[str]]:
+    """Return seconds of a test set; a share that was scored is extended to the whole, and marked."""
+    sizes: dict[tuple[int, int, str], None] = {}
+    models = results(found, "score/")
+    for part in models.values():
+        sizes |= dict.fromkeys((r["images"], r["captions"], r["precision"]) for r in part["rows"])
+    rows = [["model", *(f"{i:,} x {c:,}, {precision}" for i, c, precision in sizes)]]
+    for name, part in models.items():
+        own = {(r["images"], r["captions"], r["precision"]): r for r in part["rows"]}
+        cells = []
+        for size in sizes:
+            row = own.get(size)
+            share = 1.0 if row is None else row["share"]
+            text = "–" if row is None else number(row["seconds"] / share)
+            cells.append(text + (f" (from {share:.0%})".replace("%", " %") if share < 1 else ""))
+        rows.append([name, *cells])
+    return rows
+
+
+def runs(found: Found) -> list[list[str]]:
+    """Return the results of the real runs."""
+    rows = [["data", "precision", "epochs", "seconds", "test rSum", "peak MB"]]
+    for part in results(found, "run/").values():
+        record = part["record"]
+        cost, s = record["cost"], record["settings"]
+        cells = [s["dataset"], s["precision"], str(len(record["curves"])), number(cost["seconds"])]
+        rows.append([*cells, f"{record['metrics']['test']['rsum']:.1f}", number(cost["peak_memory_mb"])])
+    return rows
+
+
+def failures(found: Found) -> list[str]:
+    """Return what failed, with its message."""
+    failed = {k: part["error"] for k, part in found["parts"].items() if part["state"] == "failed"}
+    if not failed:
+        return []
+    shown = [f"- {name}: {_plain(error)}" for name, error in failed.items()]
+    return ["**Parts that failed**", "", *shown]
+
+
+def _plain(text: str) -> str:
+    """Return a message as code, on one line."""
+    return "`" + " ".join(text.replace("`", "'").split()) + "`"
+
+
+# ---------------------------------------------------------------------------------------------- the extension
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    from docutils import nodes
+    from docutils.statemachine import StringList
+    from sphinx.util.docutils import SphinxDirective
+
+    class GpuResults(SphinxDirective):
+        """The section of the page on GPUs that shows what was measured."""
+
+        def run(self) -> list[nodes.Node]:
+            root = pathlib.Path(self.env.srcdir)
+            self.env.note_dependency(str(root / STORED))
+            box = nodes.container(classes=["execution-status"])
+            lines = lines_of(stored(root))
+            self.state.nested_parse(StringList(lines, source=self.env.doc2path(self.env.docname)), 0, box)
+            return [box]
+
+    app.add_directive("gpu-results", GpuResults)
+    return {"parallel_read_safe": True}

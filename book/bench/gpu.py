@@ -1,0 +1,891 @@
+"""Everything that needs a GPU, in one command: agreement with the CPU, steps, transport, scoring, and runs.
+
+    make gpu                                  # at most eight minutes; call it again until nothing is left
+    make gpu DEVICE=cpu SMALL=1               # try the command without a GPU, in under a minute
+    make gpu MATCH='^step/sgr' BUDGET=120     # some parts, two minutes
+
+Each measurement is a named part, the most valuable first. Parts that the JSON file holds are skipped, so that
+a call continues where the last one ended; it is written after every part. Nothing is downloaded.
+
+Times are medians between events on the device, after warm-up. A step is encoding, similarities, hardest
+triplet loss, backward pass, clipping and Adam, on data that are on the device. ``float32`` computes as runs
+do: products of matrices in float32, cuDNN's recurrent layers in TF32, as torch has it. ``loop`` is the loop
+over captions of ``similarity.py``. Where memory does not suffice the batch is halved; the result names both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the device
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import ot_partial
+import ot_small
+from gpu_common import (
+    VARIANTS,
+    Bench,
+    Call,
+    DeviceError,
+    Part,
+    Result,
+    attention_bound,
+    counted,
+    gru_flops,
+    halving,
+    least_bytes,
+    message,
+    partial_bound,
+    peak_mb,
+    products,
+    relative,
+    small_bound,
+    timed,
+)
+from similarity import LOOPS, OPTIONS
+
+import nclib
+from nclib import label_noise, losses, methods, models, ot
+from nclib.common.method import loss_terms
+from nclib.common.tokens import Tokens
+from nclib.methods.coteaching import CoTeaching, Division
+from nclib.models import similarity_matrix
+from nclib.noise import rank_correspondence
+from nclib.runs import experiment_of, resolve
+from nclib.runs.pair_trainer import PairTrainer
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes of the measurements; ``words`` are the shortest and longest caption, with start and end."""
+
+    batch: int
+    regions: int
+    features: int
+    embed: int
+    sim: int
+    word: int
+    words: tuple[int, int]
+    vocabulary: int
+    pictures: int  # of the training set on which methods are measured, with five captions each
+    labelled: tuple[int, int, int]  # pairs, image and text features of category retrieval
+    tests: tuple[tuple[int, int], ...]  # images and captions that are scored
+    transport: tuple[int, ...]
+    problems: tuple[int, ...]
+    product: int  # side of the matrices that give the bound
+    copied: int  # bytes of the copy that gives the bound
+
+    @property
+    def model(self) -> dict[str, int]:
+        """Sizes of a model's own layers."""
+        return {"embed_dim": self.embed, "sim_dim": self.sim, "word_dim": self.word}
+
+
+PAPER = Size(
+    128, 36, 2048, 1024, 256, 300, (8, 16), 10_000, 416, (2173, 4096, 300),
+    ((1000, 5000), (5000, 25000)), (64, 128, 256, 512), (1, 256, 4096, 16384), 8192, 1 << 31,
+)  # fmt: skip
+SMALL = Size(
+    8, 6, 16, 16, 8, 8, (4, 7), 50, 16, (60, 12, 12),
+    ((10, 50), (20, 100)), (8, 16), (1, 32), 128, 1 << 20,
+)  # fmt: skip
+
+RUNS = (  # method and model of the printed runs, those with the most runs first
+    ("l2rm", "sgr"), ("ncr", "sgr"), ("bicro", "sgr"), ("repair", "sgr"), ("decl", "sgr"), ("rcl", "sgr"),
+    ("rcl", "saf"), ("l2rm", "saf"), ("plain", "sgr"), ("decl", "saf"), ("plain", "omit"), ("plain", "saf"),
+    ("plain", "imram"), ("plain", "scan"), ("plain", "vse_inf"), ("mscn", "sgr"), ("ncr", "vse_inf"),
+    ("repair", "vse_inf"),
+)  # fmt: skip
+LABELS = (  # methods of the printed runs on wrong labels
+    "uot_rcl", "mrl", "elrcmr", "deep_sm", "dscmr", "sdml", "acmr", "dcca", "dccae", "gma", "mcca", "mvda",
+    "pls",
+)  # fmt: skip
+FIRST = ("sgr", "saf", "scan", "imram", "omit", "vse_inf")  # models of the printed runs
+CLEAN = 0.5  # share of matched pairs when methods are measured
+ALL_PAIRS = ("plain", "decl", "rcl")  # methods whose epoch is all pairs, whatever they think of them
+
+
+def size_of(bench: Bench) -> Size:
+    return SMALL if bench.small else PAPER
+
+
+def build(name: str, size: Size) -> Any:
+    """Return a model of these sizes without dropout, on the CPU, its weights from one seed."""
+    torch.manual_seed(0)
+    sizes = {"feature_dim": size.features, "vocab_size": size.vocabulary, "n_regions": size.regions}
+    return models.build(name, **sizes, **size.model, **OPTIONS.get(name, {}))
+
+
+def captions(n: int, size: Size) -> Tokens:
+    """Return random captions on the CPU."""
+    rng = np.random.default_rng(0)
+    lengths = tuple(int(x) for x in rng.integers(size.words[0], size.words[1] + 1, n))
+    ids = torch.from_numpy(rng.integers(4, size.vocabulary, (n, max(lengths))))
+    return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
+
+
+def pictures(n: int, size: Size, seed: int = 0) -> Tensor:
+    """Return random region features on the CPU."""
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, size.regions, size.features, generator=g)
+
+
+# --------------------------------------------------------------------------------------- bounds of the device
+
+
+def bounds(bench: Bench) -> Result:
+    """Memory bandwidth, rate of products of matrices, cost of a launch, and of a copy from the host."""
+    size, device = size_of(bench), bench.device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 8 << 30
+    n = min(size.copied, free // 8) // 4
+    source = torch.rand(n, device=device)
+    target = torch.empty_like(source)
+    copied = timed(partial(target.copy_, source), device)
+    found: Result = {"bytes_per_s": 8e3 * n / copied["ms"], "copied_bytes": 4 * n}
+    del source, target
+    one = torch.ones((), device=device)
+    launches = 200
+
+    def launch() -> None:
+        for _ in range(launches):
+            one.add_(1)
+
+    found["launch_us"] = 1e3 * timed(launch, device, seconds=0.5)["ms"] / launches
+    side = size.product
+    a, b = (torch.randn(side, side, device=device) for _ in range(2))
+    found["flops_per_s"] = {}
+    for name in VARIANTS:
+        x, y = (m.bfloat16() if name == "bf16" else m for m in (a, b))
+        with products(name):
+            found["flops_per_s"][name] = 2e3 * side**3 / timed(partial(torch.matmul, x, y), device)["ms"]
+    batch = pictures(size.batch, size)
+    found["batch_bytes"] = batch.nbytes
+    found["to_device_ms"] = timed(lambda: batch.to(device, copy=True), device)["ms"]
+    if device.type == "cuda":
+        pinned = batch.pin_memory()
+        found["to_device_pinned_ms"] = timed(lambda: pinned.to(device, non_blocking=True), device)["ms"]
+    return found
+
+
+# -------------------------------------------------------------------------------------- (a) CPU and GPU agree
+
+
+Compute = Callable[[torch.device], dict[str, Tensor]]
+
+
+def agreement(bench: Bench, cases: Iterator[tuple[str, float, Compute]]) -> Result:
+    """Compare what a case gives on both devices, by the relative difference in norm."""
+    found: Result = {}
+    tf32 = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False  # float32 is meant
+    try:
+        for name, allowed, compute in cases:
+            case: Result = {"allowed": allowed}
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    case["difference"] = relative(compute(bench.device), compute(torch.device("cpu")))
+                case["agrees"] = case["difference"] <= allowed
+            except Exception as error:
+                case |= {"agrees": False, "error": message(error)}
+            if case.get("difference") == float("inf"):  # JSON has no infinity
+                case["difference"] = None
+            found[name] = case
+    finally:
+        torch.backends.cudnn.allow_tf32 = tf32
+    return {"cases": found, "agree": all(case["agrees"] for case in found.values())}
+
+
+def agree_transport(bench: Bench) -> Result:
+    """Every solver of ``nclib.ot``, plans and gradients."""
+
+    def cases() -> Iterator[tuple[str, float, Compute]]:
+        for dtype, allowed in ((torch.float64, 1e-6), (torch.float32, 1e-2)):
+            for name, solve in SOLVERS.items():
+                loose = 1e-2 if name == "published" else allowed  # it may stop one pass earlier
+                yield f"{name} {str(dtype)[6:]}", loose, partial(_solve, solve, dtype)
+
+    return agreement(bench, cases())
+
+
+def _solve(solve: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    cost = torch.rand(3, 24, 24, generator=g, dtype=torch.float64).to(dtype).to(device)
+    return {"plan": solve(cost)}
+
+
+def _off(cost: Tensor) -> Tensor:
+    return ~torch.eye(cost.shape[-1], dtype=torch.bool, device=cost.device)
+
+
+def _gradient(solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives the gradient of a plan's cost-weighted square."""
+
+    def gradient(cost: Tensor) -> Tensor:
+        x = cost.clone().requires_grad_()
+        (solve(x).square() * cost).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    return gradient
+
+
+def _through(gradient: str) -> Callable[[Tensor], Tensor]:
+    return _gradient(lambda c: ot.partial_sinkhorn(c, 0.3, reg=0.1, mask=_off(c), gradient=gradient).plan)
+
+
+SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "extended": lambda c: ot.partial_sinkhorn(c, 0.1, reg=0.05, mask=_off(c)).plan,
+    "extended, one": lambda c: ot.partial_sinkhorn(c[0], 0.1, reg=0.05, mask=_off(c)).plan,
+    "extended, log": lambda c: ot.partial_sinkhorn(c, 0.1, reg=0.05, mask=_off(c), method="log").plan,
+    "capped": lambda c: ot.partial_sinkhorn(c, 0.1, reg=0.05, mask=_off(c), formulation="capped").plan,
+    "published": lambda c: ot.partial_sinkhorn(c[0], 0.1, reg=0.05, mask=_off(c), stop="published").plan,
+    "balanced": lambda c: ot.sinkhorn(c, reg=0.1).plan,
+    "labels": lambda c: ot.label_transport(c[..., :5].contiguous(), 0.5, reg=0.1).plan,
+    "exact": lambda c: ot.partial_exact(c[0], 0.1, mask=_off(c)).plan,
+    "implicit gradient": _through("implicit"),
+    "unrolled gradient": _through("unrolled"),
+    "passes": lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3),
+    "passes, released": lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3, loop="released"),
+    "passes, gradient": _gradient(lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3)),
+    "passes, released, gradient": _gradient(
+        lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3, loop="released")
+    ),
+}
+
+
+def agree_losses(bench: Bench) -> Result:
+    """Every loss, its value and its gradient; and the labels by rank correlation."""
+    g = torch.Generator().manual_seed(0)
+    S = torch.rand(32, 32, generator=g)
+    plan, margins = torch.rand(32, 32, generator=g), torch.rand(32, generator=g)
+    features = [torch.rand(n, 8, generator=g) for n in (16, 16, 64, 64)]
+
+    def value_and_gradient(
+        loss: Callable[..., Tensor], *given: Tensor, device: torch.device
+    ) -> dict[str, Any]:
+        x = S.to(device).requires_grad_()
+        value = loss(x, *(other.to(device) for other in given))
+        value.sum().backward()
+        return {"value": value, "gradient": x.grad}
+
+    def cases() -> Iterator[tuple[str, float, Compute]]:
+        def case(name: str, loss: Callable[..., Tensor], *given: Tensor) -> tuple[str, float, Compute]:
+            return name, 1e-4, lambda device: value_and_gradient(loss, *given, device=device)
+
+        for name in losses.WARMUP:
+            yield case(name, losses.WARMUP[name])
+        for name in losses.REMATCH:
+            yield case(f"rematch {name}", lambda x, p, n=name: losses.REMATCH[n](x, p, 0.05), plan)
+        for name in losses.SOFT_TRIPLET:
+            yield case(f"soft triplet {name}", losses.SOFT_TRIPLET[name], margins)
+        for name in losses.COMPLEMENTARY:
+            yield case(f"complementary {name}", lambda x, n=name: losses.complementary(x, n))
+        yield (
+            "rank correspondence",
+            1e-4,
+            lambda device: {"labels": rank_correspondence(*(x.to(device) for x in features)).correlation},
+        )
+
+    return agreement(bench, cases())
+
+
+def agree_models(bench: Bench) -> Result:
+    """Every model in small, in training and evaluation mode: scores, and the gradient of all weights."""
+    size = SMALL
+
+    def cases() -> Iterator[tuple[str, float, Compute]]:
+        for name in models.available():
+            for dtype, allowed in ((torch.float64, 1e-6), (torch.float32, 2e-3)):
+                yield f"{name} {str(dtype)[6:]}", allowed, partial(scores_of, name, dtype)
+
+    def scores_of(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        model = build(name, size).to(device, dtype)
+        images, tokens = pictures(size.batch, size).to(device, dtype), captions(size.batch, size).to(device)
+        torch.manual_seed(1)  # models that draw do so on the CPU
+        model.train()
+        scores = model(images, tokens)
+        losses.info_nce(scores, 0.5).sum().backward()
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        model.eval()
+        with torch.no_grad():
+            return {"training": scores, "gradient": torch.cat(gradients), "evaluation": model(images, tokens)}
+
+    return agreement(bench, cases())
+
+
+def agree_methods(bench: Bench) -> Result:
+    """The first step of every method for wrong pairs: loss terms, and the gradient of the first of them."""
+
+    def cases() -> Iterator[tuple[str, float, Compute]]:
+        for name in methods.available():
+            yield name, 1e-2, partial(first_steps, name)
+
+    def first_steps(name: str, device: torch.device) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for phase in ("warm-up", "training"):  # each from the first weights: steps of Adam differ in sign
+            trainer = prepared(name, "vse", SMALL, device, bench.folder)
+            method, step = trainer.method, trainer.method.warmup_step
+            items: Any = trainer.batches(purpose="warm-up")
+            if phase == "training":
+                trainer.epoch, step = trainer.schedule.warmup_epochs, method.step
+                method.begin_training(trainer)
+                items = method.begin_epoch(trainer)
+            torch.manual_seed(2)
+            terms = next(loss_terms(step(trainer, next(iter(items))), step))
+            found |= {f"{phase} {key}": value.detach() for key, value in terms.items()}
+            trainer._minimise(terms)
+            gradients = [p.grad.flatten() for p in trainer.networks[0].parameters() if p.grad is not None]
+            found[f"{phase} gradient"] = torch.cat(gradients)
+        return found
+
+    return agreement(bench, cases())
+
+
+def agree_labels(bench: Bench) -> Result:
+    """One epoch of every method for wrong labels: the means of its loss terms, or what validation gave."""
+
+    def cases() -> Iterator[tuple[str, float, Compute]]:
+        for name in label_noise.available():
+            yield name, 5e-2, partial(one_epoch, name)
+
+    def one_epoch(name: str, device: torch.device) -> dict[str, Tensor]:
+        trainer = labelled(name, SMALL, 1, device, bench.folder)
+        row = trainer.fit(progress=False)[0]
+        numbers = {k: float(v) for k, v in row.items() if k.startswith("loss_")}
+        numbers = numbers or {k: float(v) for k, v in row.items() if k.startswith("val_")}
+        return {k: torch.tensor(v) for k, v in numbers.items()}
+
+    return agreement(bench, cases())
+
+
+# ----------------------------------------------------------------------------------------- (b) training steps
+
+
+def step(name: str, variant: str, bench: Bench) -> Result:
+    """A training step of a model in one arithmetic or form."""
+    return halving(partial(one_step, name, variant, bench), size_of(bench).batch, bench)
+
+
+def one_step(name: str, variant: str, bench: Bench, batch: int) -> Result:
+    size, device = size_of(bench), bench.device
+    model = build(name, size).to(device)
+    images, tokens = pictures(batch, size).to(device), captions(batch, size).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-4, capturable=variant == "graph")
+    scores: Callable[[], Tensor] = lambda: model(images, tokens)  # noqa: E731
+    if variant == "loop":
+        scores = lambda: LOOPS[name](model, images, tokens)  # noqa: E731
+    elif variant == "compiled":
+        compiled = torch.compile(model)
+        scores = lambda: compiled(images, tokens)  # noqa: E731
+
+    def train() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=variant == "bf16"):
+            S = scores()
+        losses.triplet(S.float(), 0.2).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+        optimizer.step()
+
+    def compare() -> None:
+        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=variant == "bf16"):
+            scores()
+
+    found: Result = {}
+    with products(variant):
+        if variant == "graph":
+            return timed(captured(train, device), device)
+        found |= timed(train, device)
+        found["peak_mb"] = peak_mb(train, device)
+        found["forward_ms"] = timed(compare, device, seconds=0.5)["ms"]
+        if variant == "float32":
+            words = sum(tokens.lengths)
+            found["work"] = counted(train, gru_flops(words, size.word, size.embed))
+            weights = sum(p.numel() for p in model.parameters())
+            found |= {"parameters": weights, "words": words}
+            found["least_bytes"] = least_bytes(weights, images.nbytes)
+    return found
+
+
+def captured(train: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """Return the replay of a step that was captured as a CUDA graph."""
+    if device.type != "cuda":
+        raise RuntimeError("a CUDA graph needs a GPU")
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        train()
+    return graph.replay
+
+
+def prepared(method: str, model: str, size: Size, device: torch.device, folder: Path) -> PairTrainer:
+    """Return a loop on planted pairs that has not begun, and whose divisions of the pairs are the true one.
+
+    What a method finds in its pass over all pairs is computed, and then replaced by what the truth gives, so
+    that networks without training divide the pairs as trained ones would.
+    """
+    settings = resolve(
+        method,
+        preset="paper",
+        dataset="planted",
+        model=model,
+        mrate=1 - CLEAN,
+        batch_size=size.batch,
+        warmup_epochs=1,
+        epochs=4,
+        model_options=size.model,
+        data_options={
+            "n_train": size.pictures,
+            "n_val": max(16, size.pictures // 4),
+            "n_test": 16,
+            "regions": size.regions,
+            "feature_dim": size.features,
+            "concepts_per_image": min(20, size.regions),
+            "n_concepts": 200,
+        },
+    )
+    trainer: Any = experiment_of(method).load(settings, folder / "unused", device).trainer
+    matched = torch.from_numpy(trainer.pairs.noise.matched)
+    level = torch.where(matched, 0.2, 0.7).double()
+    level += 0.1 * torch.rand(len(matched), generator=torch.Generator().manual_seed(0))
+    if isinstance(trainer.method, CoTeaching):
+        posterior, true = trainer.method.posterior, Division(level, 1 - level, matched, torch.zeros(0, 3))
+
+        def divided(*given: Any) -> Division:
+            posterior(*given)
+            return true
+
+        trainer.method.posterior = divided
+    elif method == "l2rm":
+        each_pair = trainer.each_pair
+
+        def replaced(values: Callable[..., Tensor]) -> Tensor:
+            found = each_pair(values)
+            return level.to(found.dtype)[:, None].expand_as(found).clone()
+
+        trainer.each_pair = replaced
+    return trainer
+
+
+def method_step(method: str, model: str, bench: Bench) -> Result:
+    """Steps of a method, and what surrounds the steps of an epoch, with batches that come from the host."""
+    return halving(partial(epochs_of, method, model, bench), size_of(bench).batch, bench)
+
+
+def epochs_of(method: str, model: str, bench: Bench, batch: int) -> Result:
+    size = size_of(bench)
+    trainer = prepared(method, model, Size(**{**vars(size), "batch": batch}), bench.device, bench.folder)
+    divided = method not in ALL_PAIRS
+    found: Result = {
+        "networks": trainer.method.n_networks,
+        "pairs": trainer.n_pairs,
+        "trained_pairs": int(trainer.pairs.noise.matched.sum()) if divided else trainer.n_pairs,
+        "divides": divided,
+    }
+    for net in trainer.networks:
+        net.train()
+    first, last = trainer.schedule.warmup_epochs, trainer.n_planned - 1
+    phases = {"warm-up": 0, "once before": first, "first": first, "last": last}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for phase, epoch in phases.items():
+            trainer.epoch = epoch
+            if phase == "once before":
+                trainer.method.begin_training(trainer)
+            found[phase] = one_epoch_of(trainer, epoch < first, bench)
+    del found["once before"]  # it loads what later epochs have
+    found["peak_mb"] = None
+    if bench.device.type == "cuda":
+        found["peak_mb"] = torch.cuda.max_memory_allocated(bench.device) / 2**20
+    return found
+
+
+def one_epoch_of(trainer: PairTrainer, warm: bool, bench: Bench) -> Result:
+    """Return the number of steps, milliseconds of one, and of what comes before and after them."""
+    method, around, spent, steps, timed_steps = trainer.method, 0.0, 0.0, 0, 0
+
+    def now() -> float:
+        bench.wait()
+        return time.perf_counter()
+
+    for network in range(method.n_networks):
+        trainer.active = network
+        began = now()
+        items: Any = trainer.batches(purpose="warm-up") if warm else method.begin_epoch(trainer)
+        around += now() - began
+        take, steps = (method.warmup_step if warm else method.step), steps + len(items)
+        began = now()
+        for number, item in enumerate(items):
+            if number == 1:  # the first one builds what later ones reuse
+                began = now()
+            for terms in loss_terms(take(trainer, item), take):
+                trainer._minimise(terms)
+            timed_steps += number > 0
+        spent += now() - began if len(items) > 1 else 0.0
+        began = now()
+        if not warm:
+            method.end_epoch(trainer)
+        around += now() - began
+    if not timed_steps:
+        raise RuntimeError(f"{type(method).__name__} took {steps} steps in an epoch, too few to be timed")
+    return {"steps": steps, "step_ms": 1e3 * spent / timed_steps, "around_ms": 1e3 * around}
+
+
+def labelled(method: str, size: Size, epochs: int, device: torch.device, folder: Path) -> Any:
+    """Return a trainer of category retrieval on planted pairs: its warm-up and ``epochs`` more."""
+    n, images, texts = size.labelled
+    data = {"n_train": n, "n_val": max(20, n // 10), "n_test": 20, "image_dim": images, "text_dim": texts}
+    given: dict[str, Any] = {"dataset": "planted_category", "noise_rate": 0.4, "data_options": data}
+    given["preset"] = "quick" if size is SMALL else "paper"
+    warm = int(getattr(resolve(method, **given).method_options, "warmup_epochs", 0))
+    settings = resolve(method, **given, epochs=warm + epochs)
+    place = folder / f"{method}-{device.type}-{time.time_ns()}"
+    return experiment_of(method).load(settings, place, device).trainer
+
+
+def label_epochs(method: str, bench: Bench) -> Result:
+    """Seconds of an epoch of category retrieval, validation and checkpoint included, or of a closed form."""
+    trainer = labelled(method, size_of(bench), 2, bench.device, bench.folder)
+    rows = trainer.fit(progress=False)
+    found: Result = {"epoch_s": rows[-1]["seconds"], "pairs": trainer.n_pairs, "epochs": len(rows)}
+    return found | {"closed_form": not trainer.networks, "batch": trainer.batch_size}
+
+
+# ---------------------------------------------------------------------------------------------- (c) transport
+
+
+PROBLEMS = (("head", 0.01), ("head", 0.07), ("narrow", 0.01), ("narrow", 0.07))
+MASS, AT_ONCE = 0.1, 16
+
+
+def partial_transport(size: int, bench: Bench) -> Result:
+    """Partial masked transport of one batch, from a cost on the device to a plan on it."""
+    rows = []
+    for kind, reg in PROBLEMS:
+        cost = ot_partial.costs(size)[kind]
+        off = ~torch.eye(size, dtype=torch.bool)
+        best = ot.partial_sinkhorn(torch.from_numpy(cost).double(), MASS, reg=reg, mask=off, tol=1e-12).plan
+        for name, (solve, problems) in on_device(size, cost, reg, bench).items():
+            row: Result = {"cost": kind, "reg": reg, "solver": name, "problems": problems}
+            try:
+                spent = timed(solve, bench.device, seconds=0.6)
+                row |= {k: v / problems if k.endswith("ms") else v for k, v in spent.items()}
+                gap = solve()[..., :size, :size].double().cpu() - best
+                row["plan_error"] = float(gap.abs().sum() / (MASS * problems))
+            except Exception as error:
+                row["error"] = message(error)
+            rows.append(row)
+    return {"size": size, "bound": partial_bound(size, 20), "rows": rows}
+
+
+def on_device(
+    size: int, cost: np.ndarray, reg: float, bench: Bench
+) -> dict[str, tuple[Callable[[], Tensor], int]]:
+    """Return solvers that start from a cost on the device, and how many problems each solves at once."""
+    device = bench.device
+    single, off = torch.from_numpy(cost).to(device), ~torch.eye(size, dtype=torch.bool, device=device)
+    big, p = (torch.from_numpy(x).to(device) for x in ot_partial.extended(cost, MASS))
+    many, host_off = single.expand(AT_ONCE, size, size).contiguous(), off.cpu()
+
+    def ours(c: Tensor, mask: Tensor = off) -> Tensor:
+        return ot.partial_sinkhorn(c, MASS, reg=reg, mask=mask).plan
+
+    def published() -> Tensor:
+        return torch.from_numpy(ot_partial.published_loop(single.cpu().numpy(), MASS, reg)).to(device)
+
+    def pot() -> Tensor:
+        import ot as library
+
+        return library.sinkhorn(p, p, big, reg, numItermax=5000, stopThr=1e-7 * MASS)
+
+    def pot_batch() -> Tensor:
+        from ot.batch import solve_batch
+
+        given = {"max_iter": 5000, "tol": 1e-7 * MASS, "method": "log_sinkhorn"}
+        return solve_batch(big[None], reg, p[None], p[None], **given).plan[0]
+
+    found: dict[str, tuple[Callable[[], Tensor], int]] = {
+        "published loop": (published, 1),
+        "nclib": (lambda: ours(single), 1),
+        "nclib on the host": (lambda: ours(single.cpu(), host_off).to(device), 1),
+        f"nclib, {AT_ONCE} at once": (lambda: ours(many), AT_ONCE),
+    }
+    if importlib.util.find_spec("ot"):
+        found |= {"POT sinkhorn": (pot, 1), "POT batch log": (pot_batch, 1)}
+    return found
+
+
+def ott_transport(size: int, bench: Bench) -> Result:
+    """The same problems by OTT on the device that JAX finds, where OTT is installed."""
+    if not (importlib.util.find_spec("ott") and importlib.util.find_spec("jax")):
+        return {"left_out": "OTT and JAX are not installed"}
+    import jax
+
+    rows = []
+    for kind, reg in PROBLEMS:
+        solve = ot_partial._ott(size, ot_partial.costs(size)[kind], MASS, reg)
+        rows.append({"cost": kind, "reg": reg, **timed(solve, torch.device("cpu"), seconds=0.6)})
+    return {"size": size, "jax_device": str(jax.devices()[0]), "rows": rows}
+
+
+def small_problems(count: int, bench: Bench) -> Result:
+    """Many small problems of a few passes, forward, and with the backward pass."""
+    rows = []
+    s, p, q = (x.to(bench.device) for x in ot_small.batch(count))
+    for passes in ot_small.PASSES:
+        for what, mode in (("forward", ot_small.forward), ("forward+backward", ot_small.backward)):
+            if what != "forward" and count * passes > 4096 * 50:
+                continue  # the graph of ``released loop`` would take many gigabytes
+            for name, plan in ot_small.candidates(s, p, q, 0.05, passes).items():
+                row: Result = {"passes": passes, "what": what, "solver": name}
+                try:
+                    row |= timed(mode(plan, s), bench.device, seconds=0.4)
+                    row["peak_mb"] = peak_mb(mode(plan, s), bench.device)
+                except Exception as error:
+                    row["error"] = message(error)
+                words, backward = ot_small.WORDS, what != "forward"
+                row["bound"] = small_bound(count, ot_small.REGIONS, words, passes, backward=backward)
+                rows.append(row)
+                bench.free()
+    return {"problems": count, "rows": rows}
+
+
+# ------------------------------------------------------------------------------------------------ (d) scoring
+
+
+class Features:
+    """Region features on the device and random captions, as similarity_matrix asks a split for them."""
+
+    def __init__(self, n_images: int, n_captions: int, size: Size, device: torch.device) -> None:
+        self.images = torch.empty(n_images, size.regions, size.features, device=device).normal_()
+        self.captions = _Captions(captions(n_captions, size))
+
+    def features(self, rows: np.ndarray) -> Tensor:
+        return self.images[int(rows[0]) : int(rows[-1]) + 1]
+
+
+class _Captions:
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens, self.lengths = tokens, tokens.lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, rows: np.ndarray) -> Tokens:
+        lengths = tuple(self.lengths[int(row)] for row in rows)
+        return Tokens(self.tokens.ids[torch.from_numpy(rows), : max(lengths)], lengths)
+
+
+PATIENCE = 15.0  # seconds that the scoring of a test set may take; else a share of its captions is scored
+
+
+def scoring(name: str, bench: Bench) -> Result:
+    """All similarities of test sets, encoding included, the matrix on the host at the end."""
+    size, per_pair = size_of(bench), 0.0
+    rows: list[Result] = []
+    model = build(name, size).to(bench.device).eval()
+    for n_images, n_captions in size.tests:
+        split = Features(n_images, n_captions, size, bench.device)
+        for precision in ("float32", "bfloat16"):
+            expected = per_pair * n_images * n_captions
+            every = max(1, min(n_captions // 256, round(expected / PATIENCE))) if expected else 1
+            few = Features(8, 16, size, bench.device)
+            similarity_matrix(model, few, device=bench.device, precision=precision)  # libraries warm up
+            bench.wait()
+            began = time.perf_counter()
+            similarity_matrix(model, split, device=bench.device, precision=precision, share=(0, every))
+            bench.wait()
+            seconds = time.perf_counter() - began
+            rows.append({"images": n_images, "captions": n_captions, "precision": precision})
+            rows[-1] |= {"seconds": seconds, "share": 1 / every}
+            if precision == "float32":
+                per_pair = seconds * every / (n_images * n_captions)
+        del split
+        bench.free()
+    return {"rows": rows}
+
+
+def attention(bench: Bench) -> Result:
+    """The comparison of SCAN alone, on encodings that are there, beside its bound."""
+    size = size_of(bench)
+    model = build("scan", size).to(bench.device).eval()
+    with torch.no_grad():
+        images = model.encode_images(pictures(size.batch, size).to(bench.device))
+        texts = model.encode_captions(captions(size.batch, size).to(bench.device))
+        found = timed(lambda: model.similarity(images, texts), bench.device)
+    longest = max(texts.lengths)
+    return found | {"bound": attention_bound(size.batch, size.batch, size.regions, longest, size.embed)}
+
+
+# ---------------------------------------------------------------------------------------------- (e) real runs
+
+
+def real_run(dataset: str, precision: str, bench: Bench) -> Result:
+    """A run of L2RM in the papers' sizes with a short schedule; the record, as any run leaves it."""
+    given: dict[str, Any] = {"preset": "paper", "model": "sgr", "warmup_epochs": 1, "epochs": 2}
+    if dataset == "f8k":
+        given["data_options"] = {"root": bench.root}
+    if bench.small:
+        given = {"preset": "quick", "model": "vse", "warmup_epochs": 1, "epochs": 1, "batch_size": 8}
+        given |= {"dataset": "planted", "data_options": {"n_train": 24, "n_val": 8, "n_test": 8}}
+    given = {"dataset": dataset, "precision": precision, "mrate": 0.4, **given}
+    out, device = str(bench.folder / f"{dataset}-{precision}"), str(bench.device)
+    record = nclib.run("l2rm", **given, device=device, out=out, progress=False)
+    return {"record": json.loads((Path(record.folder) / "record.json").read_text("utf8"))}
+
+
+# -------------------------------------------------------------------------------------------------- the parts
+
+
+def parts(small: bool, root: str) -> list[Part]:
+    """Return all parts, the most valuable first; in small two of every kind, without what needs a GPU."""
+    size = SMALL if small else PAPER
+    rest = [name for name in models.available() if name not in FIRST]
+
+    def of(start: str, run: Callable[..., Result], names: Sequence[Any], limit: float) -> list[Part]:
+        each = [name if isinstance(name, tuple) else (name,) for name in (names[:2] if small else names)]
+        return [Part(start + " ".join(map(str, name)), partial(run, *name), limit) for name in each]
+
+    def steps(names: Sequence[str], *variants: str, limit: float = 60.0) -> list[Part]:
+        return of("step/", step, [(name, variant) for name in names for variant in variants], limit)
+
+    def transport(sizes: Sequence[int]) -> list[Part]:
+        return of("transport/partial ", partial_transport, sizes, 120.0)
+
+    def problems(counts: Sequence[int]) -> list[Part]:
+        return of("transport/small ", small_problems, counts, 120.0)
+
+    middle = size.transport[1:2]  # the batch size of most papers
+    found = [
+        Part("device/bounds", bounds),
+        Part("agree/transport", agree_transport, 90.0),
+        Part("agree/losses", agree_losses),
+        Part("agree/models", agree_models, 90.0),
+        Part("agree/methods", agree_methods, 90.0),
+        *steps(FIRST[:2], *VARIANTS),
+        *of("method/", method_step, RUNS[:4], 90.0),
+        *transport(middle),
+        *problems(size.problems[-1:]),
+        *steps(FIRST[:2], "loop", limit=90.0),
+        *of("score/", scoring, FIRST[:1], 150.0),
+        Part("run/scenes", partial(real_run, "emoji", "fp32"), 240.0),
+        *of("method/", method_step, RUNS[4:], 90.0),
+        *steps(FIRST[2:], *VARIANTS),
+        *of("score/", scoring, FIRST[1:], 150.0),
+        *steps(rest, *VARIANTS),
+        Part("kernel/attention", attention),
+        Part("agree/labels", agree_labels, 120.0),
+        *of("labels/", label_epochs, LABELS, 60.0),
+        *transport([n for n in size.transport if n not in middle]),
+        *problems(size.problems[:-1]),
+        *steps([*(n for n in FIRST[2:] if n in LOOPS), "sgraf"], "loop", limit=90.0),
+        *of("score/", scoring, rest, 150.0),
+        *of("transport/ott ", ott_transport, size.transport, 90.0),
+    ]
+    if not small:
+        found += steps(("sgr", "vse_inf", "scan"), "compiled", limit=200.0)
+        found += steps(("vse", "clip", "sgr", "scan"), "graph")
+        found.append(Part("run/scenes bf16", partial(real_run, "emoji", "bf16"), 240.0))
+    if root:
+        found.append(Part("run/f8k", partial(real_run, "f8k", "fp32"), 400.0))
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def seconds(text: str) -> float:
+    """Parse the seconds of a call."""
+    if not text.isdecimal() or int(text) < 30:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of seconds, at least 30")
+    return float(text)
+
+
+def expression(text: str) -> re.Pattern[str]:
+    """Parse a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def existing(text: str) -> str:
+    """Parse the path of a folder."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no such folder; give that of the papers' data")
+    return str(Path(text).absolute())
+
+
+def main(words: list[str] | None = None) -> int:
+    """Measure what is missing; return 0 when every part is measured."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    folder = ROOT / "runs" / "bench"
+    parser.add_argument(
+        "--out", type=Path, help="JSON file; default: gpu.json or gpu_small.json in runs/bench"
+    )
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...; cpu with --small")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to try the command")
+    parser.add_argument("--root", type=existing, help="folder of the papers' data, for a run of f8k")
+    parser.add_argument("--budget", type=seconds, default=480.0, help="seconds of this call")
+    parser.add_argument("--match", type=expression, default=re.compile(""), help="only parts that fit this")
+    parser.add_argument("--commit", default="", help="commit of the code, where there is no git to tell")
+    parser.add_argument("--retry", action="store_true", help="measure failed parts again")
+    parser.add_argument(
+        "--list", action="store_true", help="show the parts and their limits; measure nothing"
+    )
+    asked = parser.parse_args(words)
+    root = asked.root or ""
+    known = [part for part in parts(asked.small, root) if asked.match.search(part.name)]
+    if not known:
+        parser.error(f"--match {asked.match.pattern!r} fits no part; --list shows them")
+    if asked.list:
+        print("\n".join(f"{part.limit:5.0f} s at most  {part.name}" for part in known))
+        return 0
+    if asked.device == "cpu" and not asked.small:
+        parser.error(
+            "device cpu: the papers' sizes are for a GPU; SMALL=1 (--small) tries the command on a CPU"
+        )
+    out = asked.out or folder / ("gpu_small.json" if asked.small else "gpu.json")
+    if out.is_dir():
+        parser.error(f"--out {out} is a folder; give a file")
+    call = Call(
+        parts, out, asked.device, asked.small, root, asked.budget, asked.commit,
+        asked.match.search, asked.retry,
+    )  # fmt: skip
+    try:
+        return call.make()
+    except DeviceError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,578 @@
+"""What ``gpu.py`` measures with: supervised parts, device times, counted work, and bounds of kernels.
+
+The parts run in a second process. One that fails, hangs or breaks the device ends with that process; the next
+one gets a fresh process. Results are written after every part, atomically.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from nclib.runs.loop import OUT_OF_MEMORY
+from nclib.runs.machine import choose_device, device_name, environment, numbers_fixed
+
+Result = dict[str, Any]
+START = 120.0  # seconds in which a process must have loaded torch and reached the device
+SPARE = 20.0  # seconds of a call kept for starting and ending the second process
+VARIANTS = ("float32", "tf32", "bf16")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pot",
+    "jax",
+    "ott-jax",
+    "triton",
+    "scikit-learn",
+    "pandas",
+    "matplotlib",
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a part is given.
+
+    Parameters
+    ----------
+    device : torch.device
+    small : bool
+        Tiny sizes, to try the command; the numbers say nothing.
+    root : str
+        Folder of the papers' data; empty without one.
+    folder : Path
+        For files of a part, removed at the end of a call.
+    """
+
+    device: torch.device
+    small: bool
+    root: str
+    folder: Path
+
+    def wait(self) -> None:
+        """Wait until the device has done all that it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def free(self) -> None:
+        """Give back memory of a GPU that nothing uses."""
+        if self.device.type == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement: its name, the function that returns what it found, and the seconds it may take."""
+
+    name: str
+    run: Callable[[Bench], Result]
+    limit: float = 60.0
+
+
+# ----------------------------------------------------------------------------------------- the second process
+
+
+def serve(
+    connection: Any, listed: Callable[[bool, str], Sequence[Part]], device: str, options: Result
+) -> None:
+    """Run the parts whose names come through a pipe, until it closes; send back what each gave."""
+    try:
+        where = choose_device(device)
+        if where.type == "cuda":
+            if where.index is None:
+                where = torch.device("cuda", torch.cuda.current_device())
+            torch.cuda.set_device(where)
+        bench = Bench(where, options["small"], options["root"], Path(options["folder"]))
+        parts = {part.name: part for part in listed(bench.small, bench.root)}
+        connection.send({"device": describe(where)})
+        while True:
+            connection.send(measured(parts[connection.recv()], bench))
+    except EOFError:
+        return
+    except Exception as error:
+        connection.send({"error": message(error)})
+
+
+def measured(part: Part, bench: Bench) -> Result:
+    """Return the outcome of a part: ``done`` with its result, or ``failed`` with the message."""
+    began = time.perf_counter()
+    found: Result = {}
+    try:
+        bench.free()
+        with numbers_fixed(threads=0):
+            result = part.run(bench)
+            bench.wait()
+        found |= {"state": "done", "result": result}
+    except Exception as error:
+        found |= {"state": "failed", "error": message(error), "where": last_frame(error)}
+    found["seconds"] = round(time.perf_counter() - began, 2)
+    return found
+
+
+def message(error: BaseException) -> str:
+    """Return type and text of an error, without the rest of a long one and without folders."""
+    text = " ".join(str(error).split())
+    for place in (str(Path(__file__).resolve().parents[2]), str(Path.home())):
+        text = text.replace(place + os.sep, "")
+    return f"{type(error).__name__}: {text:.400}"
+
+
+def last_frame(error: BaseException) -> str:
+    """Return file, line and function in which an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].name}" if frames else ""
+
+
+class Worker:
+    """The process that touches the device."""
+
+    def __init__(self, listed: Callable[..., Sequence[Part]], device: str, options: Result) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        given = (theirs, listed, device, options)
+        self.process = context.Process(target=serve, args=given)  # not a daemon: compilers start processes
+        self.process.start()
+        theirs.close()
+        said = self.answer(START)
+        if "device" not in said:
+            self.end()
+            raise DeviceError(said["error"])
+        self.device: Result = said["device"]
+
+    def run(self, part: Part) -> Result:
+        """Return the outcome of a part; the process ended when it failed in a way that it cannot survive."""
+        self.connection.send(part.name)
+        return self.answer(part.limit)
+
+    def answer(self, seconds: float) -> Result:
+        try:
+            if self.connection.poll(seconds):
+                found: Result = self.connection.recv()
+                return found
+            why = f"took longer than {seconds:.0f} s and was stopped"
+        except (EOFError, ConnectionError):
+            self.process.join(10)
+            why = f"its process ended with status {self.process.exitcode}"
+        return {"state": "failed", "error": why, "seconds": seconds}
+
+    def end(self) -> None:
+        """End the process, gently if it listens."""
+        self.connection.close()
+        self.process.join(3)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+class DeviceError(Exception):
+    """The device cannot be used, or the stored results are of another one."""
+
+
+@dataclass
+class Call:
+    """One call of the command: what to measure, where the results are kept, and for how long.
+
+    Parameters
+    ----------
+    listed : callable
+        ``listed(small, root)`` returns the parts, the most valuable first.
+    out : Path
+        JSON file; parts that it holds are not measured again.
+    device, small, root : str, bool, str
+        As in :class:`Bench`.
+    budget : float
+        Seconds of the call. A part starts only when its limit fits into what is left.
+    commit : str
+        Of the code, where git cannot tell.
+    match : callable
+        Which parts, by name.
+    retry : bool
+        Measure parts again that failed.
+    """
+
+    listed: Callable[[bool, str], Sequence[Part]]
+    out: Path
+    device: str
+    small: bool
+    root: str
+    budget: float
+    commit: str
+    match: Callable[[str], Any]
+    retry: bool
+    found: Result = field(default_factory=dict)
+
+    def make(self) -> int:
+        """Measure what is missing; return 0 when nothing is left to measure and nothing failed."""
+        began = time.monotonic()
+        known = self.listed(self.small, self.root)
+        parts = [part for part in known if self.match(part.name)]
+        self.found = self.read()
+        options = {"small": self.small, "root": self.root, "folder": ""}
+        commit = self.commit or code_commit()
+        worker: Worker | None = None
+        waiting = []
+        with folder() as options["folder"]:
+            try:
+                for part in parts:
+                    state = self.found["parts"].get(part.name, {}).get("state")
+                    if state == "done" or (state == "failed" and not self.retry):
+                        continue
+                    if part.limit + SPARE > self.budget - (time.monotonic() - began):
+                        waiting.append(part.name)
+                        continue
+                    if worker is None:
+                        worker = Worker(self.listed, self.device, options)
+                        self.check(worker.device)
+                    outcome = worker.run(part)
+                    now = datetime.now(UTC).isoformat(timespec="seconds")
+                    self.keep(part.name, {"commit": commit, "when": now, **outcome})
+                    print(line(part.name, outcome), flush=True)
+                    if failures(outcome):  # what they left on the device is not trusted
+                        worker.end()
+                        worker = None
+            finally:
+                if worker is not None:
+                    worker.end()
+        return self.report(parts, waiting)
+
+    def read(self) -> Result:
+        """Return the stored results, or none yet."""
+        if not self.out.exists():
+            return {"benchmark": "gpu", "small": self.small, "parts": {}}
+        try:
+            stored: Result = json.loads(self.out.read_text("utf8"))
+        except ValueError as error:
+            raise DeviceError(f"{self.out} is not JSON ({error}); delete it or give another file") from error
+        if stored.get("benchmark") != "gpu":
+            raise DeviceError(f"{self.out} holds no results of this command; give another file")
+        if stored["small"] != self.small:
+            kind = "small sizes" if stored["small"] else "the papers' sizes"
+            raise DeviceError(f"{self.out} holds results of {kind}; give another file")
+        return stored
+
+    def check(self, device: Result) -> None:
+        """Refuse another device than that of the stored results."""
+        before = self.found.setdefault("device", device)
+        for name in ("name", "torch"):
+            if before[name] != device[name]:
+                raise DeviceError(
+                    f"{self.out} was measured with {name} {before[name]}, here it is {device[name]}; give "
+                    "another file"
+                )
+
+    def keep(self, name: str, outcome: Result) -> None:
+        """File an outcome and write all of them at once."""
+        self.found["parts"][name] = outcome
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        part = self.out.with_name(self.out.name + ".part")
+        part.write_text(json.dumps(self.found, indent=1) + "\n", "utf8")
+        os.replace(part, self.out)
+
+    def report(self, parts: Sequence[Part], waiting: Sequence[str]) -> int:
+        """Print what is done, failed and left; return the exit status."""
+        states = [self.found["parts"].get(part.name, {}).get("state") for part in parts]
+        done, failed = states.count("done"), states.count("failed")
+        print(f"{done} of {len(parts)} parts measured, {failed} failed, {len(waiting)} left: {self.out}")
+        if waiting:
+            print(f"Call the same command again; it continues with {waiting[0]}.")
+        if never := [
+            part.name for part in parts if part.name in waiting and part.limit + SPARE > self.budget
+        ]:
+            print(f"A call of {self.budget:.0f} s is too short for: {', '.join(never)}")
+        return int(done < len(parts))
+
+
+def failures(outcome: Result) -> bool:
+    """Return whether a part failed, or one of the cases within it."""
+    cases = outcome.get("result", {}).get("cases", {})
+    return outcome["state"] == "failed" or any("error" in case for case in cases.values())
+
+
+def line(name: str, outcome: Result) -> str:
+    """Return one line on the outcome of a part."""
+    cases = outcome.get("result", {}).get("cases", {})
+    wrong = [case for case, found in cases.items() if not found["agrees"]]
+    text = outcome.get("error", "") or (f"{len(wrong)} of {len(cases)} differ: {wrong[0]}" if wrong else "")
+    return f"{outcome['state']:<7}{outcome['seconds']:7.1f} s  {name}{': ' if text else ''}{text:.160}"
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[str]:
+    """Yield a temporary folder that is removed even if a killed process left files in it."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        yield name
+
+
+# ------------------------------------------------------------------------------------------------- provenance
+
+
+def code_commit() -> str:
+    """Return the commit of the checkout, ``unknown`` outside of one."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # it names all packages of a run
+        commit: str = environment(torch.device("cpu"))["commit"]
+        return commit
+    return "unknown"
+
+
+def describe(device: torch.device) -> Result:
+    """Return name, driver, memory and versions of a device, so that a number can be read years later."""
+    found: Result = {
+        "name": device_name(device),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    found |= {"platform": platform.platform(terse=True), "cores": os.cpu_count()}
+    found |= {"threads": torch.get_num_threads(), "cpu": device_name(torch.device("cpu"))}
+    found["versions"] = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found["versions"][name] = importlib.metadata.version(name)
+    if device.type != "cuda":
+        return found
+    about = torch.cuda.get_device_properties(device)
+    found |= {
+        "driver": driver(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "memory_mb": about.total_memory // 2**20,
+        "multiprocessors": about.multi_processor_count,
+        "capability": f"{about.major}.{about.minor}",
+    }
+    return found
+
+
+def driver() -> str:
+    """Return the version of the GPU's driver; empty where it does not say."""
+    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
+
+
+# ------------------------------------------------------------------------------------------- times and memory
+
+
+def timed(run: Callable[[], Any], device: torch.device, *, seconds: float = 1.5, most: int = 30) -> Result:
+    """Time a function on a device: by events on a GPU, which also see the host's part.
+
+    The first call is a warm-up, the second decides how many fit into ``seconds``: 3 to ``most``, and no more
+    than 5 on a CPU, where only the command is tried.
+
+    Returns
+    -------
+    dict
+        ``ms`` the median, ``low_ms`` and ``high_ms`` the quartiles, ``calls`` the number of timed calls.
+    """
+    cuda = device.type == "cuda"
+    once = []
+    for _ in range(2):
+        began = time.perf_counter()
+        run()
+        if cuda:
+            torch.cuda.synchronize(device)
+        once.append(time.perf_counter() - began)
+    calls = max(3, min(most if cuda else 5, int(seconds / max(once[-1], 1e-9))))
+    if cuda:
+        marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
+        for start, end in marks:
+            start.record()
+            run()
+            end.record()
+        torch.cuda.synchronize(device)
+        ms = [start.elapsed_time(end) for start, end in marks]
+    else:
+        ms = []
+        for _ in range(calls):
+            began = time.perf_counter()
+            run()
+            ms.append(1e3 * (time.perf_counter() - began))
+    low, middle, high = statistics.quantiles(ms, n=4)
+    return {"ms": middle, "low_ms": low, "high_ms": high, "calls": calls}
+
+
+def peak_mb(run: Callable[[], Any], device: torch.device) -> float | None:
+    """Return the largest memory on a GPU during a call in MB (2**20 bytes); None on a CPU."""
+    if device.type != "cuda":
+        run()
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) / 2**20
+
+
+def halving(run: Callable[[int], Result], batch: int, bench: Bench, least: int = 2) -> Result:
+    """Return ``run(batch)``; with half the batch, again and again, where memory does not suffice.
+
+    Returns
+    -------
+    dict
+        Of the run, with the ``batch`` that it had and those that were ``too_large``.
+
+    Raises
+    ------
+    RuntimeError
+        When even ``least`` pairs are too many, or for any other error.
+    """
+    too_large: list[int] = []
+    while True:
+        try:
+            return {**run(batch), "batch": batch, "too_large": too_large}
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
+                raise
+        too_large.append(batch)
+        if batch // 2 < least:
+            raise RuntimeError(f"out of memory even with a batch of {batch}")
+        bench.free()  # here, since the error held the tensors of its frames
+        batch //= 2
+
+
+@contextlib.contextmanager
+def products(name: str) -> Iterator[None]:
+    """Compute products of float32 matrices in ``tf32``, or for any other name in float32, as runs do."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# -------------------------------------------------------------------------------------------- work and bounds
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up what operations read and write, and the products of recurrent layers within one operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes, self.calls, self.recurrent = 0, 0, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.recurrent |= "rnn" in func._schema.name
+        if not getattr(func, "is_view", False) and "empty" not in func._schema.name:
+            used = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
+            self.bytes += sum(x.numel() * x.element_size() for x in used.values())
+            self.calls += 1
+        return out
+
+
+def counted(run: Callable[[], Any], recurrent_flops: float = 0.0) -> Result:
+    """Count the work of a function while it runs.
+
+    Parameters
+    ----------
+    run : callable
+    recurrent_flops : float
+        Added where the device has its recurrent layers in one operation, which cannot be looked into.
+
+    Returns
+    -------
+    dict
+        ``flops`` of products of matrices, forward and backward; ``bytes`` that the operations read and write
+        when each goes through memory; ``operations``, their number, about that of kernel launches.
+    """
+    traffic = _Traffic()
+    with FlopCounterMode(display=False) as flops, traffic:
+        run()
+    total = flops.get_total_flops() + recurrent_flops * traffic.recurrent
+    return {"flops": float(total), "bytes": float(traffic.bytes), "operations": traffic.calls}
+
+
+def least_bytes(parameters: int, inputs: int) -> float:
+    """Return the fewest bytes of a float32 training step with Adam.
+
+    Weights are read forward and backward, gradients written and read, weights and both moments read and
+    written: ten numbers of four bytes for each weight; inputs are read once.
+    """
+    return 40.0 * parameters + inputs
+
+
+def gru_flops(words: int, word_dim: int, embed_dim: int) -> float:
+    """Return the operations of a bidirectional GRU, forward and backward.
+
+    Three gates in two directions, each a product with the word and one with the state; the backward pass
+    costs twice the forward one.
+    """
+    return 3.0 * 2 * words * 2 * 3 * embed_dim * (word_dim + embed_dim)
+
+
+def partial_bound(size: int, passes: int, problems: int = 1, item: int = 4) -> dict[str, float]:
+    """Return bytes and operations that partial transport of ``size`` x ``size`` costs needs at least.
+
+    The cost is read and the plan written once; a pass is two products of the kernel with a vector, and the
+    kernel is one exponential an entry, here counted as one operation, made once and once more for the plan.
+    """
+    entries = problems * size * size
+    return {"bytes": 2.0 * item * entries, "flops": entries * (4.0 * passes + 2)}
+
+
+def small_bound(
+    problems: int, regions: int, words: int, passes: int, *, backward: bool, item: int = 4
+) -> dict[str, float]:
+    """Return bytes and operations of many small problems of a fixed number of passes, up to their scores.
+
+    Forward reads similarities and both weights and writes a score a problem; the backward pass reads the
+    similarities again and writes their gradient. A pass is two products with a vector, and its derivative
+    two more and the two outer products that the kernel's gradient collects.
+    """
+    entries = problems * regions * words
+    moved = entries + problems * (regions + words + 1)
+    flops = entries * (4.0 * passes + 4)
+    if backward:
+        moved += 2 * entries + problems
+        flops += entries * (8.0 * passes + 4)
+    return {"bytes": float(item * moved), "flops": flops}
+
+
+def attention_bound(
+    images: int, captions: int, regions: int, words: int, dim: int, item: int = 4
+) -> dict[str, float]:
+    """Return bytes and operations of the attention of every caption on every image, forward, up to scores.
+
+    Regions and words are read and one score a pair is written; the products are that of words with regions
+    and that of weights with regions. Nothing of the size of images x captions x regions x words is stored.
+    """
+    pairs = images * captions
+    moved = images * regions * dim + captions * words * dim + pairs
+    return {"bytes": float(item * moved), "flops": 4.0 * pairs * regions * words * dim}
+
+
+def relative(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+    """Return the largest relative difference in norm of tensors of the same names; infinite for NaN."""
+    worst = 0.0
+    for name, right in wanted.items():
+        a, b = found[name].detach().double().cpu(), right.detach().double().cpu()
+        gap = float((a - b).norm() / b.norm().clamp_min(1e-12))
+        worst = max(worst, gap if gap == gap else float("inf"))
+    return worst
