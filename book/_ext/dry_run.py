@@ -17,7 +17,8 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,27 @@ def check(folder: Path, declared: dict[str, dict[int, Planned]]) -> Found:
         idle = [run.label for n, run in grid.items() if n not in used]
         wrong += [f"{name}: {label} fills no cell" for label in idle if name != SWEEPS]
     return Found(filled, wrong)
+
+
+def cells_of(grid: str) -> Counter[str]:
+    """Return how many printed cells each run of a paper's grid fills, by :func:`told`; empty for others."""
+    found: Counter[str] = Counter()
+    for (paper, table), layout in LAYOUTS.items():
+        if GRIDS_OF[paper] != grid:
+            continue
+        calls = {(r.row, r.data, r.rate): r.arguments for r in reruns(paper, table)[0]}
+        rows = [
+            v.source for v in values_of(paper, table) if not isinstance(printed_run(layout, v.source), str)
+        ]
+        found.update(told(calls[_place(row)]) for row in rows)
+    return found
+
+
+def told(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments that runs of one row with different seeds share, as text."""
+    return json.dumps(
+        {k: v for k, v in arguments.items() if k not in ("seed", "data_options")}, sort_keys=True
+    )
 
 
 def _place(row: dict[str, str]) -> tuple[str, str, str]:

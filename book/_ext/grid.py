@@ -16,10 +16,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from gpu_results import seconds_of, stored
 from grid_plan import METHOD, ROOT, GridError, Planned, check_place, chosen, file_of, lacking_data, plan
 from tqdm import tqdm
 
@@ -180,14 +181,51 @@ def make(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> None:
             print("  " + " ".join(["nclib", "run", arguments.pop("method"), *words_of(arguments)]))
 
 
-def show(runs: dict[pathlib.Path, Planned]) -> None:
-    """Print the plan, block by block."""
+@dataclass(frozen=True)
+class Cost:
+    """What a run costs on the device that ``make gpu`` measured, and the printed cells that it fills."""
+
+    hours: float | None  # None: its steps were not measured
+    cells: int
+
+    def __str__(self) -> str:
+        hours = "      ?" if self.hours is None else f"{self.hours:7.1f}"
+        return f"{hours} h {self.cells:4d} cells  "
+
+
+def costs(path: pathlib.Path, labels: Collection[str], root: str, found: dict[str, Any]) -> dict[str, Cost]:
+    """Return the costs of runs by label, from measured steps."""
+    from dry_run import cells_of, told
+
+    import nclib
+
+    cells, result = cells_of(path.stem), {}
+    for run in plan(path, root or "unknown"):
+        if run.label in labels:
+            settings = [nclib.resolve(**{"method": METHOD, **part}).flat() for part in run.parts]
+            seconds = [seconds_of(each, found) for each in settings]
+            known = [s for s in seconds if s is not None]
+            hours = sum(known) / 3600 if len(known) == len(seconds) else None
+            result[run.label] = Cost(hours, cells[told(run.arguments)])
+    return result
+
+
+def show(runs: dict[pathlib.Path, Planned], found: dict[str, Cost], device: str) -> None:
+    """Print the plan, block by block; with hours, cells and their sum where steps were measured."""
     about = ""
     for target, run in runs.items():
         if run.about and run.about != about:
             print(f"# {run.about}")
         about = run.about
-        print("recorded" if target.exists() else "missing ", run.label)
+        print("recorded" if target.exists() else "missing ", f"{found.get(run.label, '')}{run.label}")
+    if not found:
+        return
+    for state, there in (("recorded", True), ("missing", False)):
+        of = [found[run.label].hours for target, run in runs.items() if target.exists() == there]
+        known = [hours for hours in of if hours is not None]
+        if of:
+            unknown = f"; {len(of) - len(known)} more without measured steps" if len(known) < len(of) else ""
+            print(f"{state}: {sum(known):,.1f} h for {len(known)} runs, one at a time on {device}{unknown}")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -200,7 +238,10 @@ def main(words: list[str] | None = None) -> int:
     missing = {target: run for target, run in runs.items() if not target.exists()}
     needs_root = any(not run.settings for run in missing.values())
     if asked.list:
-        show(runs)
+        measured = stored(ROOT)
+        labels = {run.label for run in runs.values()}
+        found = costs(path, labels, asked.root, measured) if measured else {}
+        show(runs, found, measured["device"]["name"] if measured else "")
     elif needs_root:
         raise GridError(f"{path.name} has runs on the papers' data; give their folder: ROOT=/data")
     else:

@@ -1,4 +1,5 @@
-/* Tables of class nc-table: a filter above, headings that sort. Without this script they are plain tables. */
+/* Tables of class nc-table: headings that sort, and above them a search field and choices of values.
+   Without this script they are plain tables. */
 "use strict";
 
 (() => {
@@ -6,8 +7,7 @@
 
   const shown = (cell) => (cell?.querySelector(".nc-v") ?? cell)?.textContent.trim() ?? "";
 
-  const key = (cell) => {
-    const text = shown(cell);
+  const key = (text) => {
     const number = parseFloat(text.replace("−", "-"));
     return { text, number: /^[+\-−]?\d/.test(text) ? number : NaN };
   };
@@ -26,7 +26,7 @@
     if (next) {
       heading.setAttribute("aria-sort", next);
       const sign = next === "ascending" ? 1 : -1;
-      const keys = new Map(rows.map((r) => [r, key(r.cells[column])]));
+      const keys = new Map(rows.map((r) => [r, key(shown(r.cells[column]))]));
       const empty = (k) => isNaN(k.number) && /^(|–|no record)$/.test(k.text);
       order.sort((a, b) => {
         const [x, y] = [keys.get(a), keys.get(b)];
@@ -36,11 +36,14 @@
     table.tBodies[0].append(...order);
   };
 
-  const sortable = (table, rows) => {
+  const headingsOf = (table) => {
     const first = table.tHead.rows[0].querySelectorAll("th[rowspan]");
     const last = [...table.tHead.rows[table.tHead.rows.length - 1].querySelectorAll("th[data-sort]")];
-    const headings = table.tHead.rows.length > 1 ? [...first, ...last] : last;
-    headings.forEach((heading, column) => {
+    return table.tHead.rows.length > 1 ? [...first, ...last] : last;
+  };
+
+  const sortable = (table, rows) => {
+    headingsOf(table).forEach((heading, column) => {
       const button = document.createElement("button");
       button.type = "button";
       button.className = "nc-sort";
@@ -52,37 +55,65 @@
     });
   };
 
+  const labelled = (box, words, control) => {
+    const label = document.createElement("label");
+    label.append(`${words} `, control);
+    box.append(label);
+    return control;
+  };
+
+  /* A choice of the values in a column; data-apart: one at a time, else all of them too. */
+  const choice = (box, heading, column, rows) => {
+    const select = labelled(box, heading.textContent.trim(), document.createElement("select"));
+    const values = [...new Set(rows.map((row) => shown(row.cells[column])))];
+    values.sort((a, b) => compare(key(a), key(b)));
+    if (!("apart" in heading.dataset)) select.add(new Option("all", ""));
+    values.forEach((value) => select.add(new Option(value, value)));
+    const wanted = heading.dataset.filter;
+    select.value = values.includes(wanted) ? wanted : select.options[0].value;
+    return { select, column, heading, values: rows.map((row) => shown(row.cells[column])) };
+  };
+
   const filterable = (figure, table, rows) => {
     const box = document.createElement("div");
     box.className = "nc-tools";
-    const label = document.createElement("label");
-    label.textContent = "Show rows with ";
-    const input = document.createElement("input");
+    const choices = headingsOf(table)
+      .map((heading, column) => [heading, column])
+      .filter(([heading]) => "filter" in heading.dataset)
+      .map(([heading, column]) => choice(box, heading, column, rows));
+    const input = labelled(box, "Show rows with", document.createElement("input"));
     input.type = "search";
     input.autocomplete = "off";
-    label.append(input);
     const count = document.createElement("span");
     count.setAttribute("role", "status");
-    box.append(label, count);
+    box.append(count);
     figure.querySelector(".nc-scroll").before(box);
-    input.addEventListener("input", () => {
+    const places = new Map(rows.map((row, index) => [row, index]));
+    const show = () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       let left = 0;
       for (const row of rows) {
         const text = row.textContent.toLowerCase();
-        row.hidden = !words.every((word) => text.includes(word));
+        const chosen = choices.every((c) => !c.select.value || c.values[places.get(row)] === c.select.value);
+        row.hidden = !(chosen && words.every((word) => text.includes(word)));
         left += !row.hidden;
       }
-      count.textContent = words.length ? `${left} of ${rows.length} rows` : "";
-    });
+      for (const { select, column, heading } of choices) { // a column of one value says nothing
+        heading.hidden = select.value !== "";
+        rows.forEach((row) => { row.cells[column].hidden = heading.hidden; });
+      }
+      count.textContent = words.length || choices.length ? `${left} of ${rows.length} rows` : "";
+    };
+    [input, ...choices.map((c) => c.select)].forEach((control) => control.addEventListener("input", show));
+    if (choices.length) show();
   };
 
   const start = () => {
     for (const figure of document.querySelectorAll("figure.nc-sheet")) {
       const table = figure.querySelector("table.nc-table");
       const rows = [...table.tBodies[0].rows];
+      if (rows.length >= LONG || table.querySelector("th[data-filter]")) filterable(figure, table, rows);
       sortable(table, rows);
-      if (rows.length >= LONG) filterable(figure, table, rows);
     }
     const open = () => document.querySelector(`.nc-notes li[id="${CSS.escape(location.hash.slice(1))}"]`)
       ?.closest("details").setAttribute("open", "");

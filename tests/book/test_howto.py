@@ -143,13 +143,18 @@ def test_lines_on_records_and_tables_run(
     pages = [page for name, page in PAGES.items() if name != "full_size"]  # that one has a test of its own
     lines = [shlex.split(c)[1:] for page in pages for c in commands(page) if c.startswith("nclib ")]
     assert "data" in {words[0] for words in lines} <= set(cli.COMMANDS)
+    made = {
+        f"runs/{letter}": str(next(Path("runs").glob(f"{m}-*")))
+        for letter, m in (("A", "plain"), ("B", "rcl"))
+    }
     seen = []
     for words in lines:
         if "mine" in words:  # a folder that another page makes
             continue
         if words[0] == "run" and "--help" not in words:  # only whether it would start
             rules = experiment_of(words[1]).parameters()
-            assert nclib.resolve(words[1], **options_of(words[2:], rules)).method == words[1]
+            options = options_of([word for word in words[2:] if word != "--dry-run"], rules)
+            assert nclib.resolve(words[1], **options).method == words[1]
             continue
         if words[:2] == ["data", "prepare"]:  # only whether its words are understood: there are no pictures
             assert cli.main(words) == 1
@@ -159,7 +164,7 @@ def test_lines_on_records_and_tables_run(
             assert cli.main(words) == 2
             assert re.search("is not a folder|there is no such file", capsys.readouterr().err)
             continue
-        code = cli.main([str(tmp_path) if word == "/data" else word for word in words])
+        code = cli.main([{"/data": str(tmp_path), **made}.get(word, word) for word in words])
         seen.append((" ".join(words), code, capsys.readouterr().out))
     said = {line: out for line, _, out in seen}
     assert [code for _, code, _ in seen].count(1) == 3  # an empty folder is not complete

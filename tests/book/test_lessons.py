@@ -1,0 +1,64 @@
+"""Lessons: method chapters share one shape, their drawings are valid, and their solutions run at once."""
+
+import importlib
+import re
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSONS = ("l2rm", "rcl", "ncr", "decl", "omit", "repair", "bicro", "mscn", "uot_rcl")
+SECTIONS = (
+    "The problem",
+    "The idea in four pictures",
+    "In plain words",
+    "Step by step",
+    "Where it fails",
+    "Exercises",
+)
+COLOUR = re.compile(r"(?:fill|stroke):(?!none|var\(--nc-)[^;\"']+")
+
+
+def cells(name: str) -> list:
+    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4).cells
+
+
+def chapter(name: str):
+    return importlib.import_module(f"ncbook.chapters.{name}")
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_sections_come_in_the_order_of_a_lesson(name: str) -> None:
+    text = "\n".join(c.source for c in cells(name) if c.cell_type == "markdown")
+    places = [text.find(f"## {section}") for section in SECTIONS]
+    assert -1 not in places
+    assert places == sorted(places)
+    assert text.count("```{literalinclude} /nclib/") >= 3
+    assert "## Read next" in text
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_idea_is_four_drawings_that_follow_the_theme(name: str) -> None:
+    idea = chapter(name).idea()
+    page = ET.fromstring(idea._repr_html_())
+    drawings = page.findall(".//{http://www.w3.org/2000/svg}svg")
+    assert len(drawings) == 4
+    assert all(drawing.get("aria-label") for drawing in drawings)
+    assert COLOUR.findall(idea._repr_html_()) == []
+    assert idea._repr_html_() == chapter(name).idea()._repr_html_()  # two executions give the same bytes
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_three_solutions_run_in_less_than_two_seconds_each(name: str, capsys: pytest.CaptureFixture) -> None:
+    solutions = [c for c in cells(name) if c.id.startswith("solution-")]
+    assert len(solutions) == 3
+    known = {"figures": chapter(name)}
+    for cell in solutions:
+        assert "hide-cell" in cell.metadata["tags"]
+        begun = time.process_time()
+        exec(compile(cell.source, cell.id, "exec"), known)  # the cells of this book
+        assert time.process_time() - begun < 2
+        assert capsys.readouterr().out.strip()
