@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ def table(options: argparse.Namespace) -> int:
         print(f"{options.paper}, Table {options.number} has no counterpart on the bundled data")
         return 1
     print(sheet.text())
+    if not options.bundled:
+        print(
+            "\nWith --bundled: these rows measured on the bundled data, where they have a counterpart there."
+        )
     _write(options.csv, sheet.file)
     return 0
 
@@ -33,11 +38,13 @@ def claims(options: argparse.Namespace) -> int:
     runs = _runs(options.folder)
     ledger = ncbook.ledger(runs)
     shown = ledger[ledger["paper"] == options.paper] if options.paper else ledger
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000  # files keep their lines
     for row in shown.to_dict("records"):
         print(f"{row['id']}  {row['verdict']}: {row['claim']}")
         if row["test"]:
             print(f"     claimed: {row['test']}")
-        print(textwrap.indent(row["evidence"], "     "))
+        for line in row["evidence"].splitlines():
+            print(textwrap.fill(line, width, initial_indent="     ", subsequent_indent="     "))
     print(f"\n{len(shown)} claims, {len(runs)} recorded runs\n{ncbook.counts(ledger).to_string()}")
     _write(options.csv, ncbook.claims_table(ledger, options.paper or "").file)
     return 0

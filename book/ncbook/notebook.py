@@ -69,6 +69,8 @@ def show(
     style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
     if format is not None or digits is not None or missing is not None:
         style = style.format(format, precision=digits, na_rep=missing)
+    if table.index.is_unique and table.columns.is_unique:  # a mean stays on one line with its spread
+        style = style.map(lambda value: "white-space: nowrap" if "±" in str(value) else "")
     if best:
         style = style.highlight_max(props="font-weight: bold")
     if not index:

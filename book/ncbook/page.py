@@ -20,6 +20,7 @@ class Cell:
     own: str = ""  # second line, for measured values
     kind: str = "nc-value"  # CSS class
     link: str = ""  # page that the text links to
+    links: Sequence[tuple[str, str]] = ()  # words and their targets, in place of the text
     folded: Sequence[str] = ()  # lines that open on a click
 
 
@@ -36,6 +37,10 @@ class Table:
     rows: Sequence[tuple[Sequence[Cell], Sequence[Cell]]]  # row headings, cells
     notes: dict[str, str] = field(default_factory=dict)  # footnotes by mark
     file: str = ""  # CSV to download
+    filters: dict[str, str] = field(
+        default_factory=dict
+    )  # headings with a choice of values: the first choice
+    apart: Sequence[str] = ()  # those of them whose values are never shown together
 
     def _repr_html_(self) -> str:
         marks = {name: str(i + 1) for i, name in enumerate(self.notes)}
@@ -79,7 +84,10 @@ class Table:
     def _head(self) -> str:
         """Headings of several levels; equal neighbours under equal parents become one."""
         depth, lines = len(self.columns[0]), []
-        names = "".join(f'<th scope="col" rowspan="{depth}" data-sort>{_e(name)}</th>' for name in self.names)
+        names = "".join(
+            f'<th scope="col" rowspan="{depth}" data-sort{self._choice(name)}>{_e(name)}</th>'
+            for name in self.names
+        )
         for level in range(depth - 1):
             cells = []
             for key, group in groupby(self.columns, key=lambda c, level=level: c[: level + 1]):  # type: ignore[misc]
@@ -87,8 +95,20 @@ class Table:
                 span = f' colspan="{width}"' if width > 1 else ""
                 cells.append(f'<th scope="colgroup"{span}>{_e(key[-1])}</th>')
             lines.append("".join(cells))
-        lines.append("".join(f'<th scope="col" data-sort>{_e(column[-1])}</th>' for column in self.columns))
+        lines.append(
+            "".join(
+                f'<th scope="col" data-sort{self._choice(column[-1])}>{_e(column[-1])}</th>'
+                for column in self.columns
+            )
+        )
         return "".join(f"<tr>{line}</tr>" for line in [names + lines[0], *lines[1:]])
+
+    def _choice(self, heading: str) -> str:
+        """Attributes of a heading that gets a choice of values: the first choice, empty for all."""
+        if heading not in self.filters:
+            return ""
+        apart = " data-apart" if heading in self.apart else ""
+        return f' data-filter="{_e(self.filters[heading])}"{apart}'
 
     def _row(self, heads: Sequence[Cell], cells: Sequence[Cell], marks: dict[str, str]) -> str:
         first = "".join(f'<th scope="row">{self._view(h, marks)}</th>' for h in heads)
@@ -103,6 +123,7 @@ class Table:
         )
         own = f'<span class="nc-own">{_e(view.own)}</span>' if view.own else ""
         text = f'<a href="{_e(view.link)}">{_e(view.text)}</a>' if view.link else _e(view.text)
+        text = " ".join(f'<a href="{_e(at)}">{_e(words)}</a>' for words, at in view.links) or text
         items = "".join(f"<li>{_e(line)}</li>" for line in view.folded)
         folded = f"<details><summary>numbers</summary><ul>{items}</ul></details>" if items else ""
         return f'<span class="nc-v">{text}</span>{f"<sup> {links}</sup>" if links else ""}{own}{folded}'
@@ -127,7 +148,9 @@ def _e(text: str) -> str:
 
 
 def _id(mark: str) -> str:
-    return "".join(c if c.isalnum() else "-" for c in mark)
+    """Return a mark as part of an identifier; marks without letters and digits stay apart by their codes."""
+    words = any(c.isalnum() for c in mark)
+    return "".join(c if c.isalnum() else "-" if words else f"{ord(c):x}" for c in mark)
 
 
 def csv_text(names: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

@@ -12,7 +12,16 @@ import pandas as pd
 
 from ncbook.layouts import DATA, DIRECTION, LAYOUTS, RECALL, Layout, layout_of
 
-PRINTED = ("retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies")
+PRINTED = (
+    "retrieval",
+    "category_map",
+    "claims",
+    "figures",
+    "hyperparameters",
+    "resources",
+    "anomalies",
+    "field",
+)
 MISSING = "–"  # the paper prints no value here
 MARKED = (  # kinds of anomalies that belong to single cells or rows
     *("recall_order", "suspicious_value", "rises_with_noise", "unsupervised_not_constant", "identical_rows"),
@@ -27,7 +36,9 @@ def printed(name: str = "retrieval", **where: Any) -> pd.DataFrame:
 
     Parameters
     ----------
-    name : {"retrieval", "category_map", "claims", "figures", "hyperparameters", "resources", "anomalies"}
+    name : str
+        One of retrieval, category_map, claims, figures, hyperparameters, resources, anomalies (of the four
+        papers), and field: newer papers, repositories and re-runs, one line per printed row.
     **where
         Column = value pairs that rows must satisfy, for example ``paper="L2RM", table="3"``.
 

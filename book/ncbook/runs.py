@@ -192,6 +192,7 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         **{f"{w}_sum": sum(test[k] for k in keys) for w, keys in ways.items() if set(keys) <= set(test)},
         "seconds": record.cost.get("seconds"),
         "test_seconds": record.cost.get("test_seconds"),
+        "peak_memory_mb": record.cost.get("peak_memory_mb"),
         "true_rate": record.noise.get("true_rate"),
         "noise_checksum": record.noise.get("checksum"),
         "data_checksum": record.data.get("checksum"),

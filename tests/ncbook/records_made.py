@@ -9,16 +9,17 @@ def recalls(total):
     return {**dict.fromkeys(records.RECALLS, total / 6), "rsum": total}
 
 
-def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, curves=(), **settings):
+def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, single=None, curves=(), **settings):
     """Store a record of image-text retrieval with the given rSum."""
     chosen = nclib.resolve(method, **settings).flat()
     name = f"{len(list(folder.glob('*.json'))):04d}-{method}"
+    alone = {} if single is None else {"single": recalls(single)}
     records.Record(
         name=name,
         settings=chosen,
         data={"name": chosen["dataset"], "checksum": "d", "val_images": 200, "test_images": images},
         noise={"true_rate": chosen["mrate"], "checksum": f"{chosen['mrate']} {chosen['seed']}"},
-        metrics={"val": {"rsum": total}, "test": recalls(total), "test_dsl": recalls(total + dsl)},
+        metrics={"val": {"rsum": total}, "test": recalls(total), "test_dsl": recalls(total + dsl), **alone},
         curves=list(curves),
         diagnostics=diagnostics or {},
         best_epoch=len(curves) or 1,

@@ -1,6 +1,7 @@
 """Tables of a notebook."""
 
 import json
+import re
 
 import pandas as pd
 from ncbook.notebook import means, show
@@ -54,3 +55,11 @@ def test_two_versions_of_a_run_are_not_two_seeds(tmp_path):
         content["environment"]["code"] = code
         path.write_text(json.dumps(content))
     assert sorted(load_runs(tmp_path).retrieval["variant"]) == ["code=11111111", "code=22222222"]
+
+
+def test_a_mean_stays_on_one_line_with_its_spread():
+    text = show(pd.DataFrame({"a": ["1.0 ± 0.1 (5)"], "b": ["a long text"]}), "t").to_html()
+    (rule,) = re.findall(r"(#T_t\S*) \{\s*white-space: nowrap", text)
+    assert rule == "#T_t_row0_col0"
+    twice = show(pd.DataFrame({"a": ["1 ± 1", "2 ± 1"]}, index=["x", "x"]), "u")  # pandas styles no such cell
+    assert "2 ± 1" in twice.to_html()

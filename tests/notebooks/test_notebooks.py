@@ -31,10 +31,15 @@ TINY = {
         "epochs": 1,
         "data_options": {"n_train": 200, "n_val": 50, "n_test": 60, "image_dim": 30, "text_dim": 20},
     },
+    "advice": {"rate": 0.2},
     "audit": {"scenes": 120, "epochs": 1, "labels": 20},
     "claims": {},
+    "costs": {"batch": 64, "epochs": 5},
+    "crank": {},
     "diagnosis": {"dataset": "planted"},
     "errata": {},
+    "field": {"rate": "0.6"},
+    "leaderboard": {},
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},
     "one_run": {"dataset": "planted", "options": {"epochs": 2}},
@@ -55,7 +60,18 @@ TINY = {
     "wikipedia": {},
 }
 RESULTS = {name for name in TINY if name.startswith("results_")}
-OF_TABLES = {"claims", "errata", "photographs", "wikipedia", *RESULTS}
+OF_TABLES = {
+    "advice",
+    "claims",
+    "costs",
+    "crank",
+    "errata",
+    "field",
+    "leaderboard",
+    "photographs",
+    "wikipedia",
+    *RESULTS,
+}
 pytestmark = pytest.mark.filterwarnings("ignore")  # the kernel's own warnings are not ours
 
 

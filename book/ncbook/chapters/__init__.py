@@ -10,22 +10,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 import nclib
-from ncbook import RECORDED, means, printed, recorded, recorded_run, show
+from ncbook import RECORDED, Difference, mean_text, means, recorded, recorded_run, show
+from ncbook.compare import paired
 from ncbook.notebook import in_warmup
 from nclib import plots
 from nclib.data import Dataset
 from nclib.data.registry import datasets
 from nclib.models.registry import MODELS, parameters_of
+from nclib.noise import Mismatch
 from nclib.runs import epoch_arrays, experiment_of
+from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
 
 ONE = " (one network)"  # ends the label of what one network of an ensemble reaches alone
 ONLY_PRINTED = "nothing here was measured."
+VERDICTS = {"above": "ahead", "below": "behind", "open": "undecided"}  # what an interval says
 
 
 @dataclass(frozen=True)
@@ -71,26 +76,6 @@ def wide(rows: pd.DataFrame, index: Any, columns: Any, value: str = "value") -> 
     return rows.pivot_table(index=index, columns=columns, values="number", sort=False)
 
 
-def printed_rates(methods: Sequence[str] = (), *, paper: str = "L2RM", table: str = "6") -> Styler:
-    """Show the printed rSum on Flickr30K over the mismatch rate; the largest of a rate is bold.
-
-    Parameters
-    ----------
-    methods : sequence of str
-        Methods as the paper names them; all by default.
-    paper, table : str
-        Where they are printed; an empty ``table`` takes the first table of the paper that has the cell.
-    """
-    where = {"table": table} if table else {}
-    rows = printed("retrieval", paper=paper, dataset="Flickr30K", metric="rsum", **where)
-    if methods:
-        rows = rows[rows["method"].isin(methods)]
-    rows = rows.drop_duplicates(["method", "noise_rate"])
-    cells = wide(rows, "method", "noise_rate").rename_axis(columns="mismatch rate")
-    caption = f"Printed in the paper of {paper}; {ONLY_PRINTED}"
-    return show(cells, "printed", caption, digits=1, missing="", best=True)
-
-
 def beside(
     record: Record, given: Mapping[str, Any], mode: str, others: Sequence[str] = ("plain", "l2rm"), **own: Any
 ) -> dict[str, Record]:
@@ -130,6 +115,101 @@ def beside(
     return compared
 
 
+def training_pairs(method: str, given: Mapping[str, Any]) -> NoisyPairs:
+    """Return the training pairs of a run with their noise, before anything is trained."""
+    settings = nclib.resolve(method, **given)
+    run = settings.run
+    train = nclib.data.load(run.dataset, **settings.data_options).train
+    if run.noise_file:
+        each = train.captions_per_image
+        noise = Mismatch.from_file(run.noise_file, train.image_of, captions_per_image=each)
+    else:
+        noise = Mismatch.draw(train.image_of, run.mrate or 0.0, seed=run.seed, protocol=run.protocol)
+    return NoisyPairs(train, noise)
+
+
+def some_pairs(pairs: NoisyPairs, matched: bool, n: int, seed: int = 0) -> np.ndarray:
+    """Return the rows of up to ``n`` random pairs that are really matched, or are not."""
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(pairs.noise.matched == matched))
+    first = np.unique(pairs.image_of.numpy()[rows], return_index=True)[1]  # a picture once
+    return rows[np.sort(first)[:n]]
+
+
+def drawn_pairs(pairs: NoisyPairs, rows: Sequence[int], notes: Sequence[str] = ()) -> Figure | None:
+    """Draw pairs as they are given, with a tick or a cross by the truth and a note under each."""
+    split = pairs.split
+    if not (split.has_pictures and len(rows)):
+        return None
+    lines = []
+    for k, row in enumerate(rows):
+        true = bool(pairs.noise.matched[row])
+        mark, colour = ("✓ ", plots.MATCHED) if true else ("✗ ", plots.MISMATCHED)
+        note = [(notes[k], "#444444")] if notes else []
+        lines.append([(mark + split.captions.text(row), colour), *note])
+    return plots.captioned_pictures(split, [int(pairs.image_of[row]) for row in rows], lines, columns=2)
+
+
+def say(*sentences: str) -> Markdown:
+    """Return sentences computed from records as a paragraph of the page; empty ones are left out."""
+    return Markdown(" ".join(s for s in sentences if s))
+
+
+def you_ran(record: Record) -> Markdown:
+    """Say what was run, what came out, and what the book has recorded at the same place."""
+    s, own = record.settings, record.metrics["test"]["rsum"]
+    where = {k: s[k] for k in ("method", "model", "dataset", "preset", "protocol", "mrate")}
+    stored = recorded(**where)
+    stored = as_preset(stored) if len(stored) else stored
+    place = f"{s['dataset']}, model `{s['model']}`, mismatch rate {s['mrate']:g}"
+    ran = (
+        f"You ran `{s['method']}` on {place}, seed {s['seed']}: rSum **{own:.1f}** of 600 on the "
+        "test pictures."
+    )
+    if stored.empty:
+        return say(ran, "The book has no recorded runs at this place.")
+    values = list(stored["rsum"])
+    usual = "The book's runs there, with the preset's own settings and different seeds, have"
+    return say(ran, f"{usual} {mean_text(values)}.")
+
+
+def over_rates(
+    runs: pd.DataFrame, ours: str, theirs: str, by: str = "mrate", value: str = "rsum", digits: int = 1
+) -> dict[float, Difference]:
+    """Return a metric of one label minus that of another by noise rate, where both have runs of one seed."""
+    a, b = (runs[runs["label"] == label] for label in (ours, theirs))
+    shared = sorted(set(a[by]) & set(b[by]))
+    each = {r: paired(a[a[by] == r], b[b[by] == r], value, digits=digits) for r in shared}
+    return {rate: difference for rate, difference in each.items() if difference.n}
+
+
+def verdicts(differences: Mapping[float, Difference]) -> str:
+    """Return at which noise rates a difference is ahead, behind or undecided; of one seed only its sign."""
+    found: dict[str, list[str]] = {}
+    for rate, difference in differences.items():
+        word = VERDICTS[difference.sign]
+        if difference.n == 1:
+            gain = round(difference.mean, difference.digits)
+            word = f"{'above' if gain > 0 else 'below' if gain < 0 else 'level'}, one seed"
+        found.setdefault(word, []).append(f"{rate:g}")
+    return "; ".join(f"{word} at {', '.join(rates)}" for word, rates in found.items())
+
+
+def against(runs: pd.DataFrame, method: str) -> Markdown:
+    """Say at which mismatch rates ``method`` is ahead of each other row of :func:`recorded_rates`."""
+    lines = []
+    for model, part in runs.groupby("model"):
+        for other in sorted(set(part["label"]) - {method}):
+            if said := verdicts(over_rates(part, method, other)):
+                lines.append(f"- against {other}, model `{model}`: {said}")
+    if not lines:
+        return say("There are no recorded runs to compare.")
+    head = (
+        f"**{method}, seed by seed.** *Ahead* and *behind*: the 95 % interval of the mean "
+        "difference excludes zero."
+    )
+    return Markdown("\n".join([head, "", *lines]))
+
+
 def recorded_or_run(method: str, **values: Any) -> Record:
     """Return the recorded run with exactly these parameters of :func:`nclib.run`, or make it now."""
     return recorded_run(method, **values) or nclib.run(method, **values, progress=False)
@@ -154,7 +234,10 @@ def by_epoch(record: Record, names: Mapping[str, str] | Sequence[str], name: str
     curve = training(record)
     curve = curve[[c for c in names if c in curve]].astype(float)
     curve = curve.rename(columns=dict(names) if isinstance(names, Mapping) else {})
-    return show(curve.T, name, caption, digits=3, missing="–")
+    shown = show(curve.T, name, caption, digits=3, missing="–")
+    # counts, or means of two
+    whole = [c for c in curve if (curve[c].dropna() % 0.5 == 0).all() and curve[c].max() > 1]
+    return shown.format("{:,.0f}", na_rep="–", subset=pd.IndexSlice[whole, :])
 
 
 def recall_bars(compared: Mapping[str, Record]) -> Figure:
@@ -336,17 +419,6 @@ def gains(
     found = gain.groupby([*by, among]).agg(["mean", "std", "min", "max", "count"])
     found.columns = ["mean gain", "standard deviation", "smallest gain", "largest gain", "seeds"]
     return found
-
-
-def paired(runs: pd.DataFrame, method: str) -> Styler | None:
-    """Show what ``method`` gains over the others with the same model, rate and seed."""
-    table = gains(runs, method, ["model", "mrate"]).drop(columns="largest gain") if len(runs) else runs
-    if table.empty:
-        return None
-    table.index.names = ["model", "mismatch rate", "against"]
-    caption = f"Measured: rSum of {method} minus that of the other method with the same seed"
-    shown = show(table, "paired", caption, digits=1, missing="one seed")
-    return shown.format_index("{:g}", level="mismatch rate")
 
 
 def tested_in_warmup(runs: pd.DataFrame, method: str) -> None:

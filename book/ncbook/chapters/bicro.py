@@ -6,15 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from ncbook import show
-from ncbook.chapters import Finished, kind_of_pair, training
-from nclib import plots
+from ncbook import chapters, show
+from ncbook.chapters import Finished, kind_of_pair, say, training
+from ncbook.schematic import Panel, Schematic, Sketch
+from nclib import losses, plots
 from nclib.methods.bicro import by_reliability, closeness_ratios, global_vectors, n_anchors, noisy_labels
+from nclib.runs.noisy_pairs import NoisyPairs
 
 QUERIES = 1500  # noisy pairs that the figures look at
 LABELS = {
@@ -30,6 +33,98 @@ LABELS = {
     "label_matched": "mean, really matched",
     "label_mismatched": "mean, really mismatched",
 }
+
+# Angles, in degrees, of an anchor and of two noisy pairs in the space of pictures and in that of captions.
+ANCHOR, PAIRS = (60.0, 60.0), {"consistent": (30.0, 33.0), "inconsistent": (30.0, -20.0)}
+
+
+def _at(degrees: float) -> Tensor:
+    angle = torch.deg2rad(torch.tensor(degrees))
+    return torch.stack([angle.cos(), angle.sin()])[None]
+
+
+def drawn_ratios(name: str) -> tuple[float, float, float]:
+    """Return the cosine with the anchor by picture and by caption, and the soft label, of a drawn pair."""
+    u, t, anchor_u, anchor_t = (_at(degrees) for degrees in (*PAIRS[name], *ANCHOR))
+    ratios = closeness_ratios(u, t, anchor_u, anchor_t)
+    cosines = [float((x * y).sum()) for x, y in ((u, anchor_u), (t, anchor_t))]
+    return cosines[0], cosines[1], float(noisy_labels(*ratios)[0])
+
+
+def _two_spaces(name: str) -> Sketch:
+    """Draw an anchor and a pair as vectors in the space of pictures and in that of captions."""
+    by_picture, by_caption, _ = drawn_ratios(name)
+    sketch = Sketch(
+        f"Anchor and pair in two spaces, cosines {by_picture:.2f} and {by_caption:.2f}.", 290, 200
+    )
+    colour = "match" if name == "consistent" else "mismatch"
+    for k, (space, cosine) in enumerate((("pictures", by_picture), ("captions", by_caption))):
+        left, base = 25 + 140 * k, 130
+        sketch.text(left + 50, 24, space)
+        for degrees, look in ((ANCHOR[k], "ink"), (PAIRS[name][k], colour)):
+            x, y = (90 * float(v) for v in _at(degrees)[0])
+            sketch.line(
+                [(left, base), (left + x, base - y)], colour=look, dashed=look == "mismatch", weight=2
+            )
+        sketch.text(left + 62, 44, "anchor", size=11.5, anchor="start")
+        sketch.text(left + 60, 188, f"cosine {cosine:.2f}", size=12, colour="soft")
+    return sketch
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; cosines, labels and margins come from the package's functions."""
+    chosen = Sketch("Ten bars of reliability; the two highest are the anchors.", 290, 200)
+    values = [0.9, 0.55, 0.7, 0.4, 0.95, 0.6, 0.35, 0.5, 0.65, 0.45]
+    best = np.argsort(values)[-n_anchors(len(values)) :]
+    colours = ["match" if k in best else "soft" for k in range(10)]
+    chosen.bars(20, 150, values, colours=colours, height=110, width=18, gap=8, top=1)
+    for k in best:
+        chosen.text(29 + 26 * int(k), 146 - 110 * values[k], "★", colour="match")
+    chosen.text(148, 178, "pairs of a clean batch, by reliability", colour="soft", size=12)
+    label = Sketch("Labels of the two pairs, and the margins that they give.", 290, 200)
+    labels = [drawn_ratios(name)[2] for name in PAIRS]
+    label.bars(
+        70, 140, labels, colours=("match", "mismatch"), height=95, width=55, gap=40, top=1, names=tuple(PAIRS)
+    )
+    for k, y in enumerate(labels):
+        margin = float(losses.soft_margins(torch.tensor([y]))[0])
+        label.text(97 + 95 * k, 132 - 95 * y, f"{y:.2f}")
+        label.text(97 + 95 * k, 178, f"margin {margin:.2f}", colour="soft", size=12)
+    titles = (
+        "Choose anchors",
+        "A pair that is consistent",
+        "A pair that is not",
+        "The agreement is the label",
+    )
+    words = (
+        "The pairs that stand highest above their rivals in a clean batch are trusted: about one in ten.",
+        "As close to the anchor by picture as by caption: the two cosines nearly agree.",
+        "Close by picture, far by caption: the caption is probably about something else.",
+        "The ratio of the two closenesses is the soft label, and a label up to one half becomes 0. It "
+        "sets the margin.",
+    )
+    sketches = (chosen, _two_spaces("consistent"), _two_spaces("inconsistent"), label)
+    return Schematic([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+
+
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw right and wrong pairs that a division by losses could both call noisy."""
+    rows = np.concatenate([chapters.some_pairs(pairs, flag, 2, seed) for flag in (True, False)])
+    return chapters.drawn_pairs(pairs, rows.tolist(), ["called noisy: drop it?"] * len(rows))
+
+
+def labels_said(run: Finished) -> Markdown:
+    """Say what the labels of noisy pairs know, and what wrong pairs are still asked for."""
+    last = training(run.record).iloc[-1]
+    if "label_auc" not in last or not np.isfinite(float(last["label_auc"] or np.nan)):
+        return say("No noisy pair got a label in the last epoch, or the truth of these pairs is not known.")
+    return say(
+        f"In the last epoch {last['anchor_precision']:.0%} of the anchors are really matched.",
+        "Among pairs called noisy, a really matched one has the higher label with probability "
+        f"{last['label_auc']:.2f}",
+        f"(mean label {last['label_matched']:.2f} against {last['label_mismatched']:.2f}); one half "
+        "would be chance.",
+    )
 
 
 @dataclass(frozen=True)

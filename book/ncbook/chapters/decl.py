@@ -7,21 +7,109 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-import nclib
-from ncbook import recorded, show
-from ncbook.chapters import Finished, rate_table
+from ncbook import chapters, show
+from ncbook.chapters import Finished, say, training
+from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, plots
-from nclib.methods.decl import evidence, evidential_loss, hardness, published_warmup
+from nclib.methods.decl import correspondence, evidence, evidential_loss, hardness, published_warmup
+from nclib.runs.noisy_pairs import NoisyPairs
 
 OFFICIAL = {  # steps per epoch, epochs of warm-up and after it, line
     "Flickr30K": (1133, 5, 40, "-"),
     "MS-COCO": (4426, 2, 20, "--"),
     "CC152K": (1172, 5, 40, ":"),
 }
+# Logits of four pairs; the second one is wrong: its picture fits no caption of the batch well.
+BATCH = torch.tensor(
+    [[1.1, -0.4, 0.1, -0.7], [-0.6, -0.2, -0.1, -0.3], [0.0, -0.5, 0.9, -0.4], [-0.8, 0.1, -0.5, 1.3]]
+)
+TEMPERATURE = 0.4  # milder than the published one, so that the drawing shows more than one bar
+
+
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw a batch of four wrong pairs, for which a softmax has to choose a caption all the same."""
+    rows = chapters.some_pairs(pairs, False, 4, seed)
+    return chapters.drawn_pairs(pairs, rows.tolist(), ["a softmax must choose one of the four"] * len(rows))
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; evidence, prediction and hardness come from the package's functions."""
+    E = evidence(BATCH, TEMPERATURE)
+    unsure = len(E) / (E.sum(1) + len(E))
+    p_clean, _, _ = correspondence(BATCH, TEMPERATURE)
+    wrong = np.diag((p_clean <= 0.5).numpy())
+    bars = Sketch("Evidence of pictures 1 and 2 for four captions: high for one, low for all.", 290, 200)
+    for left, row in ((20, 0), (165, 1)):
+        colours = ["soft"] * 4
+        colours[row] = "match" if row == 0 else "mismatch"
+        look: dict[str, Any] = {"height": 105, "width": 20, "gap": 6, "top": float(E.max())}
+        bars.bars(left, 140, E[row].tolist(), colours=colours, names=("c1", "c2", "c3", "c4"), **look)
+        bars.text(left + 49, 25, f"picture {row + 1}")
+        bars.text(left + 49, 178, f"uncertainty {unsure[row]:.2f}", colour="soft", size=12)
+    names: dict[str, Any] = {
+        "rows": [f"picture {i}" for i in range(1, 5)],
+        "columns": [f"c{j}" for j in range(1, 5)],
+    }
+    judged = Sketch(
+        "Evidence in both directions; picture 2 has its largest value away from the diagonal.", 290, 200
+    )
+    judged.matrix(90, 24, E + E.T, cell=42, digits=1, framed=wrong, **names)
+    targets = Sketch("Targets: ones on the diagonal, but row 2 is all zeros.", 290, 200)
+    one_hot = np.diag((p_clean > 0.5).numpy()).astype(float)
+    targets.matrix(90, 24, one_hot, cell=42, digits=0, framed=wrong, **names)
+    hinge = Sketch("The number of negatives that count falls from the batch size to five.", 290, 200)
+    steps = np.linspace(1, 6000, 120)
+    n = [hardness(int(step), 128) for step in steps]
+    curve = [(25 + 240 * s / 6000, 160 - 125 * k / 128) for s, k in zip(steps, n, strict=True)]
+    hinge.line(curve, colour="match", arrow=False, weight=2.2)
+    hinge.line([(25, 160), (275, 160)])
+    hinge.line([(25, 160), (25, 20)])
+    hinge.text(32, 24, f"{n[0]} negatives", anchor="start", size=12)
+    hinge.text(265, 146, f"{n[-1]} hardest", anchor="end", size=12)
+    hinge.text(150, 182, "steps of training", colour="soft")
+    titles = (
+        "Read similarities as evidence",
+        "Predict who matches",
+        "Two kinds of target",
+        "A hinge that hardens",
+    )
+    words = (
+        'Much evidence for one caption, or little for any: the second picture can say "none of these".',
+        "A pair is predicted to match when its own cell is the largest of its row. Pair 2 (framed) is not.",
+        "A matched pair should gather evidence for itself; a predicted mismatch should gather none.",
+        "The ranking loss begins with all negatives and ends with the hardest few; predicted "
+        "mismatches are left out.",
+    )
+    panels = zip(titles, (bars, judged, targets, hinge), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def evidence_said(run: Finished) -> Markdown:
+    """Say what prediction and uncertainty know of the truth at the last prediction."""
+    last = training(run.record).iloc[-1]
+    if "auc" not in last or not np.isfinite(float(last["auc"])):
+        return say("The truth of this run's pairs is not known, so the prediction cannot be judged.")
+    unsure = run.last["uncertainty"]
+    means = [
+        float(unsure[run.matched == flag].mean()) for flag in (True, False) if (run.matched == flag).any()
+    ]
+    parted = (
+        f"Mean uncertainty is {means[0]:.2f} for matched and {means[1]:.2f} for mismatched pairs."
+        if len(means) == 2
+        else ""
+    )
+    return say(
+        f"At the last prediction {last['called_matched']:,.0f} pairs are called matched, "
+        f"and {last['division_precision']:.0%} of these really are.",
+        parted,
+        f"Ranking by low uncertainty finds matched pairs with an AUC of {last['auc_uncertainty']:.2f}, "
+        f"ranking by the pair's advantage over its strongest rival with {last['auc']:.2f}.",
+    )
 
 
 def beliefs(options: Any) -> Figure:
@@ -122,16 +210,3 @@ def evidence_histograms(run: Finished) -> Figure:
         row[0].set_ylabel("pairs in %, log scale")
     axes[0, 0].legend(loc="upper center")
     return figure
-
-
-def eta_table() -> Styler | None:
-    """Show recorded runs with other steps of hardness, where one was recorded."""
-    runs = recorded(preset="quick", dataset="emoji", protocol="images", method="decl")
-    if runs.empty or runs["method_eta"].nunique() < 2:
-        return None
-    usual = nclib.resolve("decl").method_options.eta
-    cases = runs[["model", "mrate"]].apply(tuple, axis=1)
-    runs = runs[cases.isin(cases[runs["method_eta"] != usual])]
-    runs = runs.assign(eta=[f"{value:g}" for value in runs["method_eta"]])
-    caption = "Measured, preset quick: rSum by eta, mean ± standard deviation (seeds)"
-    return rate_table(runs, "eta", ("model", "eta"), caption)

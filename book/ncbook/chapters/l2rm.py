@@ -2,19 +2,164 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
+import torch
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import Finished, labelled
+from ncbook.chapters import Finished, drawn_pairs, labelled, over_rates, say, training
+from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, plots
+from nclib.methods.l2rm import L2RM, L2RMOptions
+from nclib.runs.noisy_pairs import NoisyPairs
 
 SPLIT = (
     *("auc", "division_precision", "division_recall", "rematch_precision"),
     *("rematch_relevance", "best_relevance", "given_relevance", "chance_relevance"),
 )
+
+# Similarities of five mismatched pairs: pictures 1, 2, 3 find their captions at 2, 3, 1; 4 and 5 find none.
+BATCH = torch.tensor(
+    [
+        [0.10, 0.80, 0.25, 0.15, 0.30],
+        [0.20, 0.15, 0.75, 0.25, 0.10],
+        [0.70, 0.30, 0.10, 0.20, 0.25],
+        [0.25, 0.20, 0.15, 0.20, 0.30],
+        [0.15, 0.25, 0.20, 0.30, 0.10],
+    ]
+)
+MOVED = 0.6  # mass that the drawn plan moves
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; plan and targets are computed from :data:`BATCH`."""
+    given = np.eye(len(BATCH), dtype=bool)
+    plan = L2RM(L2RMOptions(rho=MOVED, lam=0.05)).refine(1 - BATCH)
+    target = plan / plan.sum(1, keepdim=True)
+    names: dict[str, Any] = {
+        "rows": [f"picture {i}" for i in range(1, 6)],
+        "columns": [f"c{j}" for j in range(1, 6)],
+    }
+    split = Sketch("Two overlapping humps of losses with a threshold between them.", 290, 200)
+    x = np.linspace(0, 1, 60)
+    for centre, width, colour, dashed in ((0.25, 0.11, "match", False), (0.68, 0.14, "mismatch", True)):
+        y = np.exp(-(((x - centre) / width) ** 2) / 2)
+        hump = [(20 + 250 * a, 160 - 120 * b) for a, b in zip(x, y, strict=True)]
+        split.line(hump, colour=colour, arrow=False, dashed=dashed, weight=2.2)
+    split.line([(135, 165), (135, 20)], arrow=False, dashed=True)
+    split.line([(20, 160), (275, 160)])
+    split.text(82, 30, "matched", colour="match")
+    split.text(195, 30, "mismatched", colour="mismatch")
+    split.text(148, 182, "loss of the pair", colour="soft")
+    sketches = [split]
+    for alt, values, top in (
+        ("Similarity of five mismatched pairs, the given pairs framed on the diagonal.", BATCH, 1.0),
+        ("The plan: mass moves to three cells; the diagonal is struck out.", plan, 0.2),
+        ("The plan with every row divided by its sum.", target, 1.0),
+    ):
+        sketch = Sketch(alt, 290, 200)
+        look: dict[str, Any] = {"framed": given} if values is BATCH else {"crossed": given}
+        sketch.matrix(90, 24, values, cell=34, top=top, **names, **look)
+        sketches.append(sketch)
+    words = (
+        "Two bumps in the distribution of losses: small ones belong to matched pairs, large ones to "
+        "mismatched pairs.",
+        "Only the mismatched pairs of a batch. The framed diagonal holds the given pairs, known to be wrong.",
+        f"Partial transport moves {MOVED:.0%} of the mass where similarity is high, never along the "
+        "diagonal. "
+        "Pictures 4 and 5 have no partner here and give away little.",
+        "Each row, divided by its sum, is the soft target of its picture: also of pictures 4 and 5, "
+        "although they moved almost nothing.",
+    )
+    titles = (
+        "Divide the pairs",
+        "Compare the mismatched ones",
+        "Transport a part of the mass",
+        "Learn from the plan",
+    )
+    return Schematic([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+
+
+def chain(pairs: NoisyPairs, seed: int, n: int = 4) -> list[int]:
+    """Return mismatched pairs of which each caption was written for the picture of the next pair."""
+    shown, own, wrong = pairs.image_of.numpy(), pairs.split.image_of, ~pairs.noise.matched
+    if not wrong.any():
+        return []
+    rows = [int(np.random.default_rng(seed).choice(np.flatnonzero(wrong)))]
+    while len(rows) < n:
+        following = np.flatnonzero(wrong & (shown == own[rows[-1]]))
+        if not len(following):
+            break
+        rows.append(int(following[0]))
+    return rows
+
+
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw a chain of wrong pairs: each caption describes the next picture."""
+    rows = chain(pairs, seed)
+    return drawn_pairs(
+        pairs, rows, ["describes the next picture"] * (len(rows) - 1) + ["describes a fifth one"]
+    )
+
+
+def division_said(record: Record) -> Markdown:
+    """Say how well the last division of a run tells matched from mismatched pairs."""
+    curve = training(record)
+    if "auc" not in curve or not np.isfinite(curve["auc"].astype(float)).any():
+        return say("The truth of this run's pairs is not known, so the division cannot be judged.")
+    first, last = curve.iloc[0].astype(float, errors="ignore"), curve.iloc[-1]
+    return say(
+        f"By the last epoch a matched pair has the higher P(clean) with probability {last['auc']:.2f} "
+        f"(first division {first['auc']:.2f}).",
+        f"Of the pairs called matched {last['division_precision']:.0%} really are, "
+        f"and {last['division_recall']:.0%} of the really matched pairs are found.",
+    )
+
+
+def rematching_said(record: Record) -> Markdown:
+    """Say how true the captions found in the last epoch are, here and over the recorded runs."""
+    last = training(record).iloc[-1]
+    names = ("rematch_relevance", "given_relevance", "best_relevance", "chance_relevance")
+    if not set(names) <= set(last.index) or last[list(names)].isna().any():
+        return say(
+            "Nothing was rematched in the last epoch, or these data cannot tell how true a caption is."
+        )
+    found, given, best, chance = (float(last[name]) for name in names)
+    own = (
+        f"A caption found by the transport is true to {found:.3f} of its facts, the wrong one it "
+        f"replaces to {given:.3f}, "
+        f"any other caption of the batch to {chance:.3f}, and the truest caption there to {best:.3f}."
+    )
+    share = (found - chance) / (best - chance) if best > chance else 0.0
+    s = record.settings
+    runs = recorded(method="l2rm", **{k: s[k] for k in ("dataset", "model", "preset", "protocol", "mrate")})
+    said = ""
+    if len(runs) > 1 and "rematch_relevance" in runs:
+        gain = runs["rematch_relevance"] - runs["given_relevance"]
+        said = (
+            f"Over the {len(gain)} recorded runs at this place the gain over the given caption is "
+            f"{gain.mean():+.3f} on average."
+        )
+    return say(
+        own,
+        f"Of what could be gained over chance, this run gains {share:.0%}: the new partners are "
+        f"{'seldom' if share < 0.5 else 'mostly'} true ones.",
+        said,
+    )
+
+
+def longer_said(runs: pd.DataFrame) -> Markdown:
+    """Say who is ahead after five epochs and after twelve, on SAF at rate 0.6."""
+    long = over_rates(runs, "l2rm", "plain (infonce)") if len(runs) else {}
+    if not long:
+        return say("No longer runs are recorded here.")
+    ((rate, gain),) = long.items()
+    return say(f"After twelve epochs at rate {rate:g} L2RM minus InfoNCE is {gain.short}.")
 
 
 def rematched_examples(run: Finished, seed: int) -> Figure | None:

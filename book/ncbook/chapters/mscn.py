@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from torch import Tensor
 
-from ncbook import show
-from ncbook.chapters import Finished
+from ncbook import chapters, show
+from ncbook.chapters import Finished, say, training
+from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import methods, plots
 from nclib.methods.mscn import score_margins
 from nclib.methods.parts.meta import MetaPairs
+from nclib.runs.noisy_pairs import NoisyPairs
 
 SCORES = {
     "auc": "division: AUC",
@@ -32,25 +35,108 @@ SCORES = {
 BATCHES = 6  # timed; the first one warms up
 
 
-def margins(alpha: float = 0.2) -> Figure:
-    """Draw the margin, at most ``alpha``, over the score beside the exponential margin of NCR and BiCro."""
-    s = torch.linspace(0, 1, 201)
-    figure, ((axis,),) = plots.panels(1, 1, 5.2, 2.8)
-    axis.plot(s, score_margins(s, alpha), color=plots.MATCHED, label="MSCN")
-    other = "exponential (NCR, BiCro), label s"
-    axis.plot(s, alpha * (10**s - 1) / 9, "--", color=plots.NEUTRAL, label=other)
-    axis.set(xlabel="score s of the pair", ylabel="margin", title="Margin by score")
-    axis.set(ylim=(0, None), xlim=(0, 1))
-    axis.legend(fontsize=8)
-    return figure
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw two pairs known to be right, and the same captions with random pictures: the meta set."""
+    rows = chapters.some_pairs(pairs, True, 2, seed)
+    if not (pairs.split.has_pictures and len(rows)):
+        return None
+    drawn = np.random.default_rng(seed).integers(pairs.split.n_images, size=len(rows))
+    captions = [pairs.split.captions.text(int(row)) for row in rows]
+    known = [[("known match", plots.MATCHED), (text, "#222222")] for text in captions]
+    random = [[("random mismatch", plots.MISMATCHED), (text, "#222222")] for text in captions]
+    pictures = [*(int(pairs.image_of[row]) for row in rows), *map(int, drawn)]
+    return plots.captioned_pictures(pairs.split, pictures, [*known, *random], columns=2)
 
 
-def known_matches(run: Finished) -> None:
-    """Print how many known matches the run had, and what was left of the validation split."""
+def idea() -> Schematic:
+    """Draw the method in four panels; the margins are computed by the package's function."""
+    net = Sketch(
+        "Picture and caption enter the model; its vector z enters a small network that gives the score.",
+        290,
+        190,
+    )
+    for y, name in ((30, "picture"), (100, "caption")):
+        net.box(8, y, 62, 34, words=name)
+        net.line([(70, y + 17), (98, 82 if y < 60 else 92)])
+    net.box(100, 65, 62, 44, words="model φ")
+    net.line([(162, 87), (182, 87)])
+    net.box(184, 70, 56, 34, words="V(z; Θ)", colour="match", opacity=0.3)
+    net.line([(240, 87), (258, 87)])
+    net.text(272, 92, "s")
+    net.text(172, 60, "z", colour="soft")
+    net.text(212, 128, "meta-network", colour="match", size=12)
+
+    known = Sketch("Known matches get target 1, random mismatches target 0.", 290, 190)
+    for k, (name, target, colour) in enumerate(
+        (("known match", 1, "match"), ("random mismatch", 0, "mismatch"))
+    ):
+        y = 30 + 75 * k
+        known.box(20, y, 150, 42, words=name, colour=colour, opacity=0.15, hatched=bool(k))
+        known.line([(170, y + 21), (215, y + 21)])
+        known.text(240, y + 26, f"s = {target}")
+
+    ahead = Sketch(
+        "A step of the model that depends on the meta-network, and the gradient that flows back.", 290, 190
+    )
+    ahead.box(10, 30, 60, 40, words="φ")
+    ahead.box(130, 30, 66, 40, words="φ'(Θ)", dashed=True)
+    ahead.box(70, 125, 60, 40, words="Θ", colour="match", opacity=0.3)
+    ahead.box(225, 30, 56, 40, words="meta\nloss", size=12)
+    ahead.line([(70, 50), (128, 50)])
+    ahead.text(100, 42, "step", size=11, colour="soft")
+    ahead.line([(196, 50), (223, 50)])
+    ahead.line([(100, 123), (100, 60)], colour="match")
+    ahead.line([(253, 72), (250, 150), (132, 146)], colour="mismatch", dashed=True)
+    ahead.text(215, 170, "gradient through the step", size=11.5, colour="mismatch")
+
+    margin = Sketch("The margin rises in an S-shape from 0 to its full value with the score.", 290, 190)
+    s = torch.linspace(0, 1, 61)
+    curve = [(30 + 240 * float(a), 150 - 600 * float(b)) for a, b in zip(s, score_margins(s), strict=True)]
+    margin.line(curve, colour="match", arrow=False, weight=2.2)
+    margin.line([(30, 150), (282, 150)])
+    margin.line([(30, 150), (30, 15)])
+    margin.text(36, 22, "margin", anchor="start", colour="soft")
+    margin.text(155, 175, "score s of the pair", colour="soft")
+    titles = (
+        "A score that can be taught",
+        "A few pairs are known",
+        "Look one step ahead",
+        "Score becomes margin",
+    )
+    words = (
+        "The last layer of the similarity model becomes a small meta-network with weights Θ of its own.",
+        "About two pairs in a hundred are known to match. With random pictures they give sure mismatches.",
+        "How good is the model after its next step, which used these scores? The answer flows back to "
+        "Θ (dashed).",
+        "Pairs with low scores are thrown away; the others get a margin by their score.",
+    )
+    panels = zip(titles, (net, known, ahead, margin), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def known_matches(run: Finished) -> Markdown:
+    """Say how many known matches the run had, and what was left of the validation split."""
     trainer, val = run.trainer, run.dataset.val
-    print(
-        f"known matches: {trainer.n_held_out} pairs of {val.n_images - trainer.val.n_images} validation "
-        f"pictures; {trainer.val.n_images} pictures are left to select the epoch"
+    return say(
+        f"Known matches: {trainer.n_held_out} pairs of {val.n_images - trainer.val.n_images} "
+        "validation pictures; "
+        f"{trainer.val.n_images} pictures are left to select the epoch."
+    )
+
+
+def scores_said(run: Finished) -> Markdown:
+    """Say what the scores know of the meta set and of the training pairs, first and last."""
+    curve = training(run.record)
+    if "meta_auc" not in curve or not np.isfinite(float(curve["auc"].iloc[-1])):
+        return say("The truth of this run's pairs is not known, so the scores cannot be judged.")
+    first, last = curve.iloc[0], curve.iloc[-1]
+    return say(
+        f"On the meta set the scores reach an AUC of {last['meta_auc']:.2f}, on the training pairs "
+        f"{last['auc']:.2f} "
+        f"(first division {first['auc']:.2f}).",
+        f"Kept are {last['called_matched']:,.0f} pairs; {last['division_precision']:.0%} of them "
+        "are really "
+        f"matched, and {1 - last['division_recall']:.0%} of the really matched pairs are thrown away.",
     )
 
 

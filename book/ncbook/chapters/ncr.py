@@ -6,13 +6,126 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ncbook import printed, recorded, show
-from ncbook.chapters import ONLY_PRINTED, Finished, training, wide
+from ncbook import chapters, printed, recorded, show
+from ncbook.chapters import ONLY_PRINTED, Finished, say, training, wide
+from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, losses, noise, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label
+from nclib.runs.noisy_pairs import NoisyPairs
+
+MARGIN = 0.2  # alpha of the paper
+SWITCH = ["model", "protocol", "mismatch rate"]
+
+
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw two right and two wrong pairs with the margin that plain training asks of each."""
+    rows = np.concatenate([chapters.some_pairs(pairs, flag, 2, seed) for flag in (True, False)])
+    return chapters.drawn_pairs(pairs, rows.tolist(), [f"margin asked: {MARGIN:g}"] * len(rows))
+
+
+def exchange() -> Sketch:
+    """Draw two networks, each of which trains on the division that the other one made."""
+    sketch = Sketch(
+        "Networks A and B; the division made by A trains B, and the division by B trains A.", 290, 200
+    )
+    for x, name, other in ((30, "A", "B"), (190, "B", "A")):
+        sketch.box(x, 20, 70, 40, words=f"network {name}", colour="match", opacity=0.12)
+        sketch.box(x - 15, 130, 50, 34, words="clean", colour="match", opacity=0.3)
+        sketch.box(x + 38, 130, 50, 34, words="noisy", colour="mismatch", opacity=0.2, hatched=True, size=12)
+        sketch.text(x + 36, 182, f"divided by {name}, trains {other}", size=11.5, colour="soft")
+    sketch.line([(52, 60), (52, 126)])
+    sketch.line([(238, 60), (238, 126)])
+    sketch.line([(80, 126), (195, 64)], colour="match")
+    sketch.line([(210, 126), (95, 64)], colour="match", dashed=True)
+    return sketch
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; labels and margins are computed by the package's functions."""
+    split = Sketch(
+        "Losses of all pairs as two Gaussian humps; the posterior w falls with the loss.", 290, 200
+    )
+    x = np.linspace(0, 1, 60)
+    humps = [np.exp(-(((x - centre) / width) ** 2) / 2) for centre, width in ((0.25, 0.11), (0.65, 0.15))]
+    for hump, colour, dashed in zip(humps, ("match", "mismatch"), (False, True), strict=True):
+        points = [(20 + 250 * a, 160 - 100 * b) for a, b in zip(x, hump, strict=True)]
+        split.line(points, colour=colour, arrow=False, dashed=dashed, weight=2)
+    posterior = [
+        (20 + 250 * a, 160 - 130 * b) for a, b in zip(x, humps[0] / (humps[0] + humps[1]), strict=True)
+    ]
+    split.line(posterior, colour="ink", arrow=False)
+    split.line([(20, 160), (275, 160)])
+    split.text(60, 24, "posterior w", anchor="start")
+    split.text(148, 182, "loss of the pair", colour="soft")
+
+    label = Sketch("Bars: posterior, prediction, and the label made of both.", 290, 200)
+    w, prediction = torch.tensor([0.55]), torch.tensor([0.8])
+    y = float(rectified_label(w, prediction))
+    values = (float(w), float(prediction), y)
+    label.bars(60, 150, values, colours=("match", "soft", "ink"), height=115, width=42, gap=24, top=1,
+               names=("w", "P", "label"))  # fmt: skip
+    for k, value in enumerate(values):
+        label.text(81 + 66 * k, 144 - 115 * value, f"{value:.2f}")
+    label.text(148, 185, "w + (1 − w) P", colour="soft")
+
+    margin = Sketch(
+        "Similarity of a pair above its strongest rival: wide margin for a sure pair, narrow else.", 290, 200
+    )
+    for top, sure in ((30, 1.0), (115, 0.5)):
+        wide = 600 * float(losses.soft_margins(torch.tensor([sure]))[0])
+        margin.line([(20, top + 40), (275, top + 40)])
+        margin.dot(110, top + 40, colour="mismatch", hollow=True)
+        margin.dot(110 + wide, top + 40, colour="match")
+        margin.box(110, top + 18, wide, 14, colour="match", opacity=0.3)
+        margin.text(20, top + 10, f"label {sure:g}: margin {wide / 600:.3f}", anchor="start")
+        margin.text(110, top + 62, "rival", colour="mismatch", size=12)
+        margin.text(max(110 + wide, 150), top + 62, "pair", colour="match", size=12)
+    titles = ("Divide by the losses", "Exchange the divisions", "Correct the label", "Ask for a soft margin")
+    words = (
+        "A mixture of two Gaussians on the losses gives every pair a probability w of being clean.",
+        "Each network trains on the division that the other one made, so its own mistakes are not confirmed.",
+        "The network's own prediction P raises the label of a clean pair; a noisy pair is judged by P "
+        "of both.",
+        "A sure pair must beat its strongest rival by the full margin, a doubtful one by much less.",
+    )
+    panels = zip(titles, (split, exchange(), label, margin), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def labels_said(run: Finished) -> Markdown:
+    """Say what the rectified labels of the last division give to wrong pairs."""
+    found = labels(run)
+    if "called clean" not in found or not found["called clean"][0].any():
+        return say("The last epoch kept no division.")
+    chosen, label = found["called clean"]
+    wrong = chosen & ~run.matched
+    share = wrong.sum() / chosen.sum()
+    base, margin = run.options["m"], run.options["margin"]
+    given = losses.soft_margins(torch.from_numpy(label), margin, base).numpy()
+    return say(
+        f"Of the pairs that both networks call clean {share:.0%} are wrong.",
+        f"Their labels still ask for {given[wrong].mean() / margin:.0%} of the full margin on average, "
+        f"against {given[chosen & run.matched].mean() / margin:.0%} for right pairs."
+        if wrong.any()
+        else "",
+    )
+
+
+def switch_said() -> Markdown:
+    """Say how validation changes in the recorded runs when the noisy pairs enter."""
+    rows = _around_the_switch()
+    if rows.empty:
+        return say("There are no recorded runs of NCR here.")
+    fall = rows[rows["first with"] < rows["last without"]]
+    early = rows["tested epoch"] <= rows["switch"]
+    return say(
+        f"Validation falls in the first epoch with noisy pairs in {len(fall)} of {len(rows)} recorded runs, "
+        f"and {int(early.sum())} of them are tested at an epoch before it."
+    )
 
 
 def printed_by_protocol() -> Styler:
@@ -45,19 +158,6 @@ def label_and_margin() -> Figure:
     right.set(xlabel="rectified label", ylabel="margin", title="Soft margin")
     right.legend()
     return figure
-
-
-def entering(record: Record) -> None:
-    """Print validation rSum before and after the noisy pairs enter training."""
-    rows = [row for row in record.curves if row["phase"] == "training"]
-    start = next((i for i, row in enumerate(rows) if "loss_noisy" in row), 0)
-    before, after = ([row["val_rsum"] for row in part] for part in (rows[:start], rows[start:]))
-    if before and after:
-        first = rows[start]["epoch"]
-        print(f"validation rSum before the noisy pairs entered (epoch {first}): {before[-1]:.1f}")
-        print(f"after the first epoch with them: {after[0]:.1f}; best with them: {max(after):.1f}")
-    else:
-        print("this run has no epoch on either side of the switch")
 
 
 def labels(run: Finished) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -114,23 +214,26 @@ def label_table(run: Finished) -> Styler | None:
     return show(pd.DataFrame(columns), "labels", caption)
 
 
-def switch_table() -> Styler | None:
-    """Show validation rSum of the recorded runs around the epoch in which noisy pairs enter."""
-    runs, keys = (
-        recorded(dataset="emoji", method="ncr", preset="quick"),
-        ["model", "protocol", "mismatch rate"],
-    )
-    rows = []
+def _around_the_switch() -> pd.DataFrame:
+    """Return validation rSum of the recorded runs around the epoch in which noisy pairs enter."""
+    runs, rows = recorded(dataset="emoji", method="ncr", preset="quick"), []
+    runs = chapters.as_preset(runs) if len(runs) else runs
     for _, run in runs.rename(columns={"mrate": "mismatch rate"}).iterrows():
         values = training(Record.load(run["path"]))["val_rsum"].tolist()
         start = int(run["epochs"]) // 2
         if 0 < start < len(values):
             around = {"last without": values[start - 1], "first with": values[start]}
             end = {"last epoch": values[-1], "tested epoch": run["best_epoch"], "AUC at the end": run["auc"]}
-            rows.append({**run[keys], **around, **end})
-    if not rows:
+            rows.append({**run[SWITCH], **around, **end, "switch": int(run["warmup_epochs"]) + start})
+    return pd.DataFrame(rows)
+
+
+def switch_table() -> Styler | None:
+    """Show validation rSum of the recorded runs around the epoch in which noisy pairs enter."""
+    rows = _around_the_switch()
+    if rows.empty:
         return None
-    by = pd.DataFrame(rows).groupby(keys)
+    by = rows.drop(columns="switch").groupby(SWITCH)
     caption = "Measured, preset quick: validation rSum around the switch, mean over the seeds"
     shown = show(by.mean().assign(seeds=by.size()), "switch", caption, digits=1, missing="–")
     shown = shown.format(precision=3, na_rep="–", subset=["AUC at the end"])

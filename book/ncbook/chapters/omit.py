@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -18,9 +19,11 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 import nclib
-from ncbook import RECORDED, mean_text, printed, show
-from ncbook.chapters import ONLY_PRINTED, stored_benchmark, wide
-from nclib import Record, plots
+from ncbook import RECORDED, mean_text, show
+from ncbook.chapters import VERDICTS, say
+from ncbook.compare import by_seed
+from ncbook.schematic import Panel, Schematic, Sketch
+from nclib import Record, ot, plots
 from nclib.data import Dataset, Split
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
@@ -38,6 +41,111 @@ NAMES = {  # names of the paper
 }
 TRANSPORTS = ("ot", "full", "prompt", "partial_ot")
 PAIRS = 100  # matched test pairs over which alignments are measured
+
+# Cosines of four regions with three words: "two" names no region, and region 4 has no word.
+REGIONS, WORDS = ("cat", "lemon", "cat's ear", "background"), ("two", "cat", "lemon")
+COSINES = torch.tensor([[0.15, 0.80, 0.10], [0.10, 0.05, 0.75], [0.05, 0.60, 0.10], [0.10, 0.15, 0.10]])
+# The same regions with a caption about something else.
+OTHER = torch.tensor([[0.15, 0.20, 0.10], [0.10, 0.05, 0.25], [0.05, 0.10, 0.10], [0.10, 0.15, 0.10]])
+BIN = 0.3  # cosine of a dustbin with a fragment in the drawing
+
+
+def with_dustbins(cosines: Tensor) -> Tensor:
+    """Return cosines (K + 1, L + 1) with a dustbin for each side first, all its cosines :data:`BIN`."""
+    padded = torch.full((cosines.shape[0] + 1, cosines.shape[1] + 1), BIN)
+    padded[1:, 1:] = cosines
+    return padded
+
+
+def local_score(cosines: Tensor, lam: float = 0.05) -> tuple[Tensor, float]:
+    """Return the plan with dustbins, (K + 1, L + 1), and the similarity that its local block collects."""
+    padded = with_dustbins(cosines)
+    plan = ot.scaling_plan(padded, reg=lam, passes=200)
+    return plan, float((plan * padded)[1:, 1:].sum())
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; plans and scores are computed by the package's solver."""
+    bins = np.zeros((5, 4), bool)
+    bins[0], bins[:, 0] = True, True
+    plan, right = local_score(COSINES)
+    _, wrong = local_score(OTHER)
+    fragments = Sketch("Cosines of four regions with the words two, cat, lemon.", 290, 200)
+    fragments.matrix(115, 30, COSINES, cell=38, rows=REGIONS, columns=WORDS, top=1)
+    padded = Sketch("The same matrix with a row and a column for the dustbins.", 290, 215)
+    names: dict[str, Any] = {"rows": ("dustbin", *REGIONS), "columns": ("bin", *WORDS)}
+    padded.matrix(100, 24, with_dustbins(COSINES), cell=36, framed=bins, top=1, **names)
+    moved = Sketch(
+        "The plan: cat and lemon take the mass of their regions, two takes that of the dustbin.", 290, 215
+    )
+    moved.matrix(100, 24, plan, cell=36, framed=bins, **names)
+    score = Sketch("Two bars: the right caption collects more local similarity than the wrong one.", 290, 215)
+    score.bars(70, 165, (right, wrong), colours=("match", "mismatch"), height=125, width=55, gap=40,
+               names=("right caption", "wrong caption"))  # fmt: skip
+    for k, value in enumerate((right, wrong)):
+        score.text(97 + 95 * k, 158 - 125 * value / max(right, wrong), f"{value:.2f}")
+    titles = ("Compare fragments", "Add two dustbins", "Transport", "Count what stays local")
+    words = (
+        "Cosines of regions and words. The word “two” names no region; the background has no word.",
+        "The means of both sides join as dustbins (framed), for fragments without a partner.",
+        "Every row and column has its share of mass. What fits moves together, the rest goes to the "
+        "dustbins.",
+        "The similarity sums mass times cosine between regions and words only.",
+    )
+    panels = zip(titles, (fragments, padded, moved, score), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def problem(dataset: Dataset, n: int = 4) -> Figure | None:
+    """Draw test pictures with a caption whose words without an object stand in brackets."""
+    split = dataset.test
+    if not split.has_pictures or "scenes" not in split.details:
+        return None
+    scenes, concepts, lines = split.details["scenes"], dataset.details["concepts"], []
+    for image in range(n):
+        called = {w for c in scenes["concept"][image][: scenes["count"][image]] for w in concepts[c].split()}
+        words = words_of(split, split.captions_per_image * image)[1:-1]
+        marked = [word if word in called else f"({word})" for word in words]
+        found = sum(word in called for word in words)
+        lines.append(
+            [(" ".join(marked), "#222222"), (f"{found} of {len(words)} words name an object", "#444444")]
+        )
+    return plots.captioned_pictures(split, list(range(n)), lines, columns=2)
+
+
+def types_said(given: Mapping[str, Any]) -> Markdown:
+    """Say how partial transport compares with the other types of matching over the recorded runs."""
+    sums = recorded_sums({name: {"matching": key} for key, name in NAMES.items()}, given)
+    best = sums.pop(NAMES["partial_ot"])
+    found: dict[str, list[str]] = {"ahead": [], "behind": [], "undecided": []}
+    for name, other in sums.items():
+        d = by_seed(
+            pd.Series({s: best[s] - other[s] for s in sorted(best.keys() & other.keys())}, dtype=float)
+        )
+        if d.n > 1:
+            found[VERDICTS[d.sign]].append(name)
+    parts = [f"{word}: {', '.join(names)}" for word, names in found.items() if names]
+    if not parts:
+        return say("There are no recorded runs with these settings.")
+    return say(f"Partial OT against the other types, seed by seed: {'; '.join(parts)}.")
+
+
+def focus_said(seen: Look) -> Markdown:
+    """Say whether the plan or cross attention is more focused, and which lies on the objects."""
+    name, own = NAMES[seen.mover.matching], _focus(seen, seen.mover, seen.lead)
+    rival = _focus(seen, view(seen.mover, matching="cam"), 0)
+    said = (
+        f"On the same fragments a word spreads over {own['regions in use']:.1f} regions in the plan of "
+        f"{name} "
+        f"and over {rival['regions in use']:.1f} in cross attention."
+    )
+    if "on the object" not in own:
+        return say(said)
+    return say(
+        said,
+        f"On the named object lie {own['on the object']:.0%} of a word's share against "
+        f"{rival['on the object']:.0%} ({own['any region']:.0%} if all regions shared alike).",
+    )
 
 
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,14 +172,6 @@ def recalls(compared: Mapping[str, Record]) -> Styler:
         f"{r.environment['device']}"
     )
     return show(pd.DataFrame(rows).T, "recalls", caption, digits=1)
-
-
-def printed_rsum(*tables: str) -> Styler:
-    """Show the rSum that the paper prints for Flickr30K in some tables, by row and features."""
-    parts = [printed("retrieval", paper="OMIT", table=t, metric="rsum").assign(table=t) for t in tables]
-    table = wide(pd.concat(parts), ["table", "method"] if len(tables) > 1 else "method", "features")
-    caption = f"Printed: Table {' and '.join(tables)}, Flickr30K, rSum; {ONLY_PRINTED.rstrip('.')}"
-    return show(table, f"printed-{tables[0].replace('/', '-')}", caption, digits=1, missing="")
 
 
 def recorded_sums(
@@ -137,38 +237,6 @@ def comparison_time(network: Any, test: Split) -> Styler:
         times[f"ratio to {name}"] = times["seconds"] / times.loc[name, "seconds"]
     caption = f"Measured now: {len(v)} pictures, {len(t)} captions, one CPU thread"
     return show(times, "times", caption, digits=3)
-
-
-def printed_time() -> Styler:
-    """Show the seconds that the paper prints for a comparison of the test set."""
-    table = wide(printed("resources", paper="OMIT", table="3"), "method", "backbone")
-    caption = "Printed: Table 3, seconds; CAM is the Partial CAM of Table 4"
-    return show(table, "printed-time", caption, digits=2, missing="")
-
-
-def benchmark() -> Styler | None:
-    """Show the recorded benchmark of training steps and scoring, relative to cross attention and VSE."""
-    bench = stored_benchmark("omit/bench.json")
-    if bench is None:
-        return None
-    table = pd.DataFrame(bench["rows"]).set_index(["size", "candidate"])
-    columns = ["step_s", "step_to_cam", "step_to_vse", "scoring_s", "scoring_to_cam", "scoring_to_vse"]
-    machine = bench["machine"]
-    caption = (
-        f"Measured: book/bench/omit.py, one thread, {machine['cpu']}, torch {machine['versions']['torch']}, "
-        f"commit {bench.get('commit', 'unknown')}"
-    )
-    return show(table[columns].astype(float), "bench", caption, digits=3, missing="")
-
-
-def small_problems() -> Styler | None:
-    """Show the recorded speed of the transport on many small problems, relative to the official loop."""
-    bench = stored_benchmark("bench/ot_small.json")
-    if bench is None:
-        return None
-    table = wide(pd.DataFrame(bench["rows"]), ["what", "problems", "passes"], "solver", "ratio")
-    what = "times as fast as the official loop; 36 regions, 32 words, padded, one thread"
-    return show(table, "small", f"Measured: {what}, {bench['machine']['cpu']}", digits=2, missing="")
 
 
 def view(network: Any, **changes: Any) -> Any:
@@ -349,17 +417,6 @@ def plan_figure(seen: Look) -> Figure:
     axes[2].set(title="rows (share of the region)", ylim=(0, None))
     for axis in axes[1:]:
         axis.legend()
-    return figure
-
-
-def every_word(seen: Look) -> Figure:
-    """Draw the regions of the first ten words of the caption (Figs. B1 and B2)."""
-    plan, inner = seen.plan(), list(range(1, len(seen.words) - 1))[:10]
-    figure, axes = plots.panels(2, -(-len(inner) // 2), 8.6, 3.9)
-    for axis in axes.flat[len(inner) :]:
-        axis.axis("off")
-    for axis, j in zip(axes.flat, inner, strict=False):
-        seen.boxes(axis, seen.shares(plan, j), plots.MATCHED, seen.words[j])
     return figure
 
 

@@ -15,8 +15,9 @@ from nclib import plots
 
 LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "plain (gce)"]
 METHODS = ["ncr", "decl", "bicro", "mscn", "repair", "l2rm, dropped", "l2rm"]
-ORDER = [*LOSSES, *METHODS]
-SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm"]
+NEWER = ["gsc", "gsc_plus", "cream", "crcl", "in2r", "sps", "pcsr"]
+ORDER = [*LOSSES, *METHODS, *NEWER, "crank"]
+SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
 
 
 def photograph_runs(model: str = "bow") -> pd.DataFrame:
@@ -138,6 +139,9 @@ COMPARED = (
     ("plain (gce)", "plain (infonce)", "a bounded loss against InfoNCE"),
     ("plain (gce)", "l2rm", "a bounded loss against L2RM"),
     ("plain (gce)", "bicro", "a bounded loss, one network, against BiCro, two"),
+    ("crank", "plain (gce)", "CRANK against generalised cross entropy"),
+    ("crank", "plain (infonce_rce)", "CRANK against InfoNCE with reverse cross entropy"),
+    ("crank", "ncr", "CRANK, one network, against NCR, two"),
 )
 LEVEL = 0.95  # of the intervals
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
+from IPython.display import Markdown
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from pandas.io.formats.style import Styler
 from torch import Tensor
 
-from ncbook import recorded
-from ncbook.chapters import Finished, rate_table
-from nclib import losses, plots
+from ncbook import chapters
+from ncbook.chapters import Finished, say, training
+from ncbook.schematic import Panel, Schematic, Sketch
+from nclib import Record, losses, plots
 from nclib.methods.rcl import COMPLEMENTARY, complementary
+from nclib.runs.noisy_pairs import NoisyPairs
 
 # A batch of four; pair 2 is wrong: its image belongs to caption 3.
 BATCH = torch.tensor(
@@ -24,8 +25,8 @@ BATCH = torch.tensor(
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 
-def pushes() -> Figure:
-    """Draw the similarities of a batch and where one gradient step of three losses would push them."""
+def idea() -> Schematic:
+    """Draw what RCL trusts, and where InfoNCE and RCL push the similarities of :data:`BATCH`."""
 
     def push(loss: Callable[[Tensor], Tensor]) -> Tensor:
         scores = BATCH.clone().requires_grad_()
@@ -33,22 +34,66 @@ def pushes() -> Figure:
         assert scores.grad is not None
         return -scores.grad
 
-    moved = {
-        "InfoNCE": push(lambda s: losses.info_nce(s, 0.1)),
-        "RCL, log": push(lambda s: complementary(s, "log", 0.1)),
-        "RCL, abs": push(lambda s: complementary(s, "abs", 0.1)),
+    infonce, rcl = push(lambda s: losses.info_nce(s, 0.1)), push(lambda s: complementary(s, "log", 0.1))
+    wrong = np.zeros((4, 4), bool)
+    wrong[1, 1] = True
+    names: dict[str, Any] = {
+        "rows": [f"picture {i}" for i in range(1, 5)],
+        "columns": [f"c{j}" for j in range(1, 5)],
     }
-    largest = max(float(g.abs().max()) for g in moved.values())
-    looks = {name: {"cmap": "PuOr", "vmin": -largest, "vmax": largest, "fmt": "+.2f"} for name in moved}
-    looks["similarity S"] = {"cmap": "Blues", "vmin": 0, "vmax": 1.2, "fmt": ".2f"}
-    figure, (axes,) = plots.panels(1, 4, height=2.6)
-    for axis, (name, values) in zip(axes, {"similarity S": BATCH, **moved}.items(), strict=True):
-        plots.heatmap(values, axis, name, annot=True, annot_kws={"fontsize": 8}, **looks[name])
-        axis.add_patch(Rectangle((1, 1), 1, 1, fill=False, ec=plots.MISMATCHED, lw=2))
-        ticks = {"xticks": np.arange(4) + 0.5, "yticks": np.arange(4) + 0.5}
-        axis.set(**ticks, xticklabels=range(1, 5), yticklabels=range(1, 5), ylabel="")
-    axes[0].set_ylabel("image")
-    return figure
+    known = Sketch("A matrix with question marks on the diagonal and crosses everywhere else.", 290, 200)
+    known.matrix(90, 24, np.zeros((4, 4)), cell=42, digits=-1, **names)
+    for i in range(4):
+        for j in range(4):
+            mark, colour = ("?", "mismatch") if i == j else ("✗", "match")
+            known.text(90 + 42 * j + 21, 24 + 42 * i + 27, mark, colour=colour, size=17)
+    sketches = [known]
+    top = float(max(infonce.abs().max(), rcl.abs().max()))
+    panels: tuple[tuple[str, Tensor, dict[str, Any]], ...] = (
+        ("Similarities of four pairs; the second one, framed, is wrong.", BATCH, {"top": 1.2}),
+        ("InfoNCE pulls hardest at the wrong pair.", infonce, {"signed": True, "top": top}),
+        ("RCL pulls less at the wrong pair.", rcl, {"signed": True, "top": top}),
+    )
+    for alt, values, look in panels:
+        sketch = Sketch(alt, 290, 200)
+        sketch.matrix(90, 24, values, cell=42, framed=wrong, **names, **look)
+        sketches.append(sketch)
+    titles = (
+        "What can be trusted",
+        "A batch with a wrong pair",
+        "InfoNCE believes it",
+        "RCL does not ask it",
+    )
+    strongest = "hardest of all entries" if infonce[1, 1] == infonce.max() else "hard"
+    words = (
+        "A given pair (?) may be wrong. Any other pairing of the batch (✗) is almost surely wrong: a "
+        "safe label.",
+        "Similarities. Pair 2 is wrong (framed): picture 2 belongs to caption 3.",
+        f"One step of gradient descent. InfoNCE raises the wrong pair {strongest}: {infonce[1, 1]:+.2f}.",
+        "RCL lowers negatives only. What they lose, the rest of the row shares; the wrong pair gets "
+        f"{rcl[1, 1]:+.2f}.",
+    )
+    return Schematic([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+
+
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw two right and two wrong pairs, each with a caption of another pair below."""
+    rows = np.concatenate([chapters.some_pairs(pairs, flag, 2, seed) for flag in (True, False)])
+    others = np.random.default_rng(seed + 1).integers(len(pairs), size=len(rows))
+    notes = ["another caption: " + pairs.split.captions.text(int(k)) for k in others]
+    return chapters.drawn_pairs(pairs, rows.tolist(), notes)
+
+
+def problem_said(pairs: NoisyPairs, seed: int) -> Markdown:
+    """Say how often a given pair is wrong, and how often a random pairing is right by accident."""
+    given = f"Of the given pairs {1 - pairs.noise.matched.mean():.0%} are wrong: as positives they mislead."
+    if not pairs.split.has_relevance:
+        return say(given)
+    rng = np.random.default_rng(seed)
+    images, captions = rng.integers(pairs.split.n_images, size=200), rng.integers(len(pairs), size=200)
+    right = (pairs.split.relevance(images, captions) == 1).mean()
+    safe = "as negatives they are safe" if right < 0.05 else "as negatives they are not safe here"
+    return say(given, f"Of 40,000 random pairings {right:.2%} are right by accident: {safe}.")
 
 
 def family(q: float, batch_size: int) -> Figure:
@@ -93,22 +138,15 @@ def belief(run: Finished) -> Figure | None:
     return figure
 
 
-def judging_time(run: Finished) -> None:
-    """Print the seconds of the extra pass over all pairs beside those of an epoch."""
-    started = time.perf_counter()
-    with torch.random.fork_rng(devices=[]):
-        run.trainer.per_pair(lambda scores: scores.diagonal())
-    seconds = time.perf_counter() - started
-    epoch = min(row["seconds"] for row in run.record.curves)
-    print(f"one pass over {run.trainer.n_pairs:,} pairs now: {seconds:.1f} s")
-    print(f"fastest epoch of the run, this pass and validation included: {epoch:.1f} s")
-
-
-def loss_table() -> Styler | None:
-    """Show recorded runs of every member of the family and of both baselines under RCL's schedule."""
-    runs = recorded(preset="quick", dataset="emoji", protocol="images", method="rcl")
-    if runs.empty or runs["method_loss"].nunique() < 2:
-        return None
-    others = runs.loc[runs["method_loss"] != "log", "mrate"].unique()  # where there is something to compare
-    caption = "Measured, preset quick: rSum, mean ± standard deviation (seeds)"
-    return rate_table(runs[runs["mrate"].isin(others)], "losses", ("model", "method_loss"), caption)
+def belief_said(record: Record) -> Markdown:
+    """Say what the last epoch's network believes of right and wrong pairs."""
+    last = training(record).iloc[-1]
+    if "auc" not in last or not np.isfinite(float(last["auc"])):
+        return say("The truth of this run's pairs is not known, or the network was not asked.")
+    return say(
+        "After the last epoch a matched pair is believed more than a mismatched one with probability "
+        f"{last['auc']:.2f}, although no step of training used that belief.",
+        f"Above one half lie {last['called_matched']:,.0f} pairs; of these "
+        f"{last['division_precision']:.0%} are "
+        "really matched.",
+    )

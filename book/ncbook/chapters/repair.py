@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from torch import Tensor
 
 import nclib
-from ncbook import printed, recorded, show
-from ncbook.chapters import Finished, gains, kind_of_pair, stored_benchmark, training
+from ncbook import chapters, printed, recorded, show
+from ncbook.chapters import Finished, gains, kind_of_pair, say, stored_benchmark, training
+from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, plots
-from nclib.methods.parts.bank import FeatureBank, pooled
+from nclib.methods.parts.bank import FeatureBank
 from nclib.models import CaptionEncoding, ImageEncoding
-from nclib.noise import bank_distances, max_ranks, rank_correlation
+from nclib.noise import bank_distances, max_ranks, rank_correlation, rank_labels
+from nclib.runs.noisy_pairs import NoisyPairs
 
 SEEN = {
     "auc": "AUC of the division (losses)",
@@ -38,23 +42,161 @@ CASE = ["model", "protocol", "mrate", "epochs"]
 CASE_NAMES = ["model", "noise", "mismatch rate", "epochs"]
 DRAWN = 4000  # half-replaced pairs whose relevance is drawn
 
+# Eight entries of a bank on a circle, and the angles of picture and caption of two pairs.
+BANK = torch.stack(
+    [torch.arange(8.0).mul(torch.pi / 4).cos(), torch.arange(8.0).mul(torch.pi / 4).sin()], dim=1
+)
+QUERIES = {"matched": (0.1, 0.3), "mismatched": (0.1, 1.8)}
+LOW, HIGH = 0.1, 0.9  # anchors mu and gamma of the drawing
 
-def entering(compared: Mapping[str, Record]) -> Styler:
-    """Show validation rSum of REPAIR and NCR around the epoch in which noisy pairs enter."""
-    rows = {}
-    for name in compared.keys() & {"repair", "ncr"}:
-        values = training(compared[name])["val_rsum"].tolist()
-        start = compared[name].settings["epochs"] // 2
-        before, after = values[:start], values[start:]
-        rows[name] = {
-            "last epoch before": before[-1] if before else None,
-            "first epoch with": after[0] if after else None,
-            "best with": max(after, default=None),
-        }
-    table = pd.DataFrame(rows).T.sort_index(ascending=False).astype(float)
-    lacking = "" if "ncr" in rows else "; no recorded run of NCR with these settings"
-    caption = f"Validation rSum around the epoch in which noisy pairs enter{lacking}"
-    return show(table, "entering", caption, digits=1, missing="–")
+
+def drawn_ranks(name: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return the ranks of the bank's entries by image and by caption for a pair of :data:`QUERIES`."""
+    places = [torch.tensor([[math.cos(angle), math.sin(angle)]]) for angle in QUERIES[name]]
+    distances = [bank_distances(place, BANK) for place in places]
+    by_image, by_text = (max_ranks(d)[0].numpy() for d in distances)
+    return by_image, by_text, float(rank_correlation(*distances)[0])
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; ranks, correlations and labels come from the package's functions."""
+    bank = Sketch(
+        "A row of pairs; new clean pairs come in at the left, the oldest leave at the right.", 290, 200
+    )
+    for k in range(5):
+        bank.box(50 + 40 * k, 55, 34, 34, words="image", colour="match", opacity=0.15, size=10)
+        bank.box(50 + 40 * k, 95, 34, 34, words="text", colour="match", opacity=0.15, size=10)
+    bank.line([(5, 92), (46, 92)], colour="match")
+    bank.line([(250, 92), (287, 92)])
+    bank.text(150, 40, "memory bank of M clean pairs")
+    bank.text(4, 160, "newest", colour="soft", anchor="start")
+    bank.text(286, 160, "oldest leaves", colour="soft", anchor="end")
+    ranked = Sketch(
+        "Ranks by picture against ranks by caption: on a line if matched, scattered if not.", 290, 200
+    )
+    for left, name in ((25, "matched"), (165, "mismatched")):
+        x, y, corre = drawn_ranks(name)
+        colour = "match" if name == "matched" else "mismatch"
+        ranked.box(left, 40, 105, 105, colour="line")
+        for a, b in zip(x, y, strict=True):
+            ranked.dot(left + 12 * a, 145 - 12 * b, colour=colour, radius=4, hollow=name != "matched")
+        ranked.text(left + 52, 28, f"{name}: {corre:+.2f}".replace("-", "−"), colour=colour)
+        ranked.text(left + 52, 162, "rank by picture", colour="soft", size=11)
+    ranked.text(
+        14, 186, "one dot per entry of the bank; up: rank by caption", colour="soft", size=11, anchor="start"
+    )
+    label = Sketch("The label rises from 0 at the lower anchor to 1 at the upper one.", 290, 200)
+    grid = torch.linspace(-0.5, 1, 61)
+    labels = rank_labels(grid, LOW, HIGH)
+    curve = [(110 + 160 * float(a), 150 - 110 * float(b)) for a, b in zip(grid, labels, strict=True)]
+    label.line(curve, colour="match", arrow=False, weight=2.2)
+    label.line([(25, 150), (280, 150)])
+    for at, name in ((LOW, "μ"), (HIGH, "γ")):
+        label.line([(110 + 160 * at, 150), (110 + 160 * at, 30)], arrow=False, dashed=True)
+        label.text(110 + 160 * at, 168, name)
+    label.text(60, 34, "soft label", colour="soft")
+    label.text(150, 188, "rank correlation", colour="soft")
+    swap = Sketch(
+        "A wrong pair keeps its caption; the picture comes from a bank entry with a similar caption.",
+        290,
+        200,
+    )
+    swap.box(15, 30, 75, 36, words="picture ✗", colour="mismatch", opacity=0.15, hatched=True)
+    swap.box(15, 120, 75, 36, words="caption", colour="ink")
+    for k, up in enumerate((30, 75, 120)):
+        chosen = k == 2
+        swap.box(
+            165,
+            up,
+            50,
+            34,
+            words="image",
+            colour="match" if chosen else "soft",
+            opacity=0.3 * chosen,
+            size=12,
+        )
+        swap.box(
+            225, up, 50, 34, words="text", colour="match" if chosen else "soft", opacity=0.3 * chosen, size=12
+        )
+    swap.line([(90, 145), (170, 195), (240, 157)], colour="ink", dashed=True)
+    swap.line([(165, 132), (125, 110), (92, 62)], colour="match")
+    swap.text(148, 20, "nearest captions give the candidates", colour="soft", size=12)
+    titles = ("Keep a memory", "Rank it twice", "Correlation becomes a label", "Replace the wrong half")
+    words = (
+        "Each network stores the encodings of the last clean pairs that it trained on.",
+        "Sort the memory by distance to the pair's picture, and again by distance to its caption. A "
+        "matched pair gets "
+        "the same order twice.",
+        "Two anchors, the lowest hundredth and the highest tenth of all correlations, stretch it to "
+        "labels from 0 to 1.",
+        "A pair that both networks call wrong keeps one half; the other comes from the memory.",
+    )
+    panels = zip(titles, (bank, ranked, label, swap), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def problem(pairs: NoisyPairs, seed: int) -> Figure | None:
+    """Draw wrong pairs, each of which has a usable picture and a usable caption."""
+    rows = chapters.some_pairs(pairs, False, 4, seed)
+    return chapters.drawn_pairs(pairs, rows.tolist(), ["both halves are real, only not together"] * len(rows))
+
+
+def seen_said(run: Finished) -> Markdown:
+    """Say whether losses or ranks know more of the truth, and how the two change over the epochs."""
+    curve = training(run.record)
+    if "rc_auc" not in curve or not np.isfinite(float(curve["rc_auc"].iloc[-1])):
+        return say("This variant makes no rank correlations, or the truth of these pairs is not known.")
+    first, last = curve.iloc[0], curve.iloc[-1]
+    both = {"rank correlation": "rc_auc", "losses": "auc"}
+    changes = [f"that of the {name} from {first[key]:.2f} to {last[key]:.2f}" for name, key in both.items()]
+    better = max(both, key=lambda name: last[both[name]])
+    corre = run.last["correlation"]
+    means = [corre[run.matched == flag].mean() for flag in (True, False)]
+    return say(
+        f"From the first to the last division the AUC changes: {' and '.join(changes)}.",
+        f"At the end the {better} know{'s' if better == 'rank correlation' else ''} more.",
+        f"Mean correlation is {means[0]:.2f} for matched pairs and {means[1]:.2f} for mismatched ones.",
+        "Most entries of the bank have nothing to do with a pair, so even a true pair correlates weakly."
+        if means[0] < 0.5
+        else "",
+    )
+
+
+def replaced_said(run: Finished) -> Markdown:
+    """Say how true the pairs are before and after half-replacing."""
+    last = training(run.record).iloc[-1]
+    if "new_relevance" not in last or not np.isfinite(float(last["new_relevance"] or np.nan)):
+        return say("Nothing was replaced in the last epoch, or these data cannot tell how true a caption is.")
+    return say(
+        f"In the last epoch {last['replaced']:.0f} pairs were replaced by half; "
+        f"{last['replaced_precision']:.0%} of them were "
+        f"really wrong. Their captions were true to {last['old_relevance']:.2f} of their facts before "
+        "and are true to "
+        f"{last['new_relevance']:.2f} after."
+    )
+
+
+def ablation_said() -> Markdown:
+    """Say which rows of the ablation do better or worse than the full method."""
+    rows = _ablation_rows()
+    if rows.empty:
+        return say("No rows of the ablation with several seeds are recorded here.")
+    gain = gains(rows, "rc+npr", CASE, "method_variant")
+    better = [
+        f"`{k[-1]}` at rate {k[2]:g} ({k[0]}, {k[1]})"
+        for k, row in gain.iterrows()
+        if row["largest gain"] < 0
+    ]
+    worse = [
+        f"`{k[-1]}` at rate {k[2]:g} ({k[0]}, {k[1]})"
+        for k, row in gain.iterrows()
+        if row["smallest gain"] > 0
+    ]
+    return say(
+        f"Better than the full method with every seed: {', '.join(better)}." if better else "",
+        f"Worse with every seed: {', '.join(worse)}." if worse else "",
+        "The paper's rows rise from `hard` to `rc+npr`.",
+    )
 
 
 def _pairs_of_runs() -> Iterator[tuple[dict[str, Any], dict[str, Record]]]:
@@ -90,42 +232,11 @@ def longer_runs() -> Figure | None:
     return figure
 
 
-def _encoded(run: Finished, rows: np.ndarray) -> tuple[ImageEncoding, CaptionEncoding]:
-    """Return the encodings of some pairs by the selected network A."""
-    batch, network = run.trainer.batch(torch.as_tensor(rows)), run.trainer.networks[0]
-    with run.trainer.evaluating():
-        return network.encode_images(batch.images), network.encode_captions(batch.captions)
-
-
-def ranks(run: Finished, seed: int) -> Figure:
-    """Draw the ranks of one matched and one mismatched pair in the bank, each of median correlation."""
-    rng, matched, size = np.random.default_rng(seed), run.matched, run.options["bank_size"]
-    p_peer = run.last.get("p_clean_b", np.ones(len(matched)))
-    believed = np.flatnonzero(p_peer > run.options["threshold"])
-    believed = rng.permutation(believed if len(believed) > 1 else np.arange(len(matched)))[:size]
-    bank = FeatureBank(size)
-    for part in np.array_split(believed, max(1, len(believed) // 256)):
-        bank.push(*_encoded(run, part), torch.as_tensor(part))
-    bank_images, bank_texts = bank.features()
-
-    def distances(rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        images, captions = _encoded(run, rows)
-        return bank_distances(pooled(images), bank_images), bank_distances(pooled(captions), bank_texts)
-
-    examples = []
-    for flag in (True, False):
-        some = rng.permutation(np.flatnonzero(matched == flag))[:401]
-        if len(some):
-            order = rank_correlation(*distances(some)).argsort().numpy()
-            examples.append(some[order[[len(order) // 2]]])
-    figure, (axes,) = plots.panels(1, len(examples), height=3.8)
-    for axis, rows in zip(axes, examples, strict=True):
-        d_image, d_text = distances(rows)
-        corre, (kind, colour) = float(rank_correlation(d_image, d_text)[0]), kind_of_pair(matched[rows[0]])
-        axis.scatter(max_ranks(d_image)[0], max_ranks(d_text)[0], s=5, color=colour, alpha=0.5)
-        axis.set(xlabel="rank of the entry's image", ylabel="rank of the entry's caption")
-        axis.set_title(f"really {kind}: corre {corre:.2f}")
-    return figure
+def correlations(run: Finished) -> Figure | None:
+    """Draw the rank correlations by truth, in the first and the last epoch that has them."""
+    return plots.pairs_by_epoch(
+        run.kept, "correlation", run.matched, xlabel="rank correlation", bins=40, unit="% of kind"
+    )
 
 
 def soft_labels(run: Finished) -> Figure | None:
@@ -190,21 +301,18 @@ def sweep_table() -> Styler | None:
     return shown.format_index("{:g}", level="mismatch rate")
 
 
-def printed_ablation() -> Styler:
-    """Show the ablation that the paper prints."""
-    table = printed("retrieval", paper="REPAIR", table="III", metric="rsum")
-    table = table[["method", "value"]].set_index("method").rename(columns={"value": "rSum"})
-    caption = "Printed in the paper's Table III (Flickr30K, rate 0.4), for comparison with the rows above"
-    return show(table, "ablation", caption)
+def _ablation_rows() -> pd.DataFrame:
+    """Return the recorded runs of the ablation; no rows where there is nothing to compare."""
+    every = recorded(dataset="emoji", method="repair", preset="quick")
+    rows = _with_usual(every, "method_variant") if len(every) else every
+    several = len(rows) and "rc+npr" in set(rows["method_variant"]) and rows["method_variant"].nunique() > 1
+    return rows if several else rows.iloc[:0]
 
 
 def ablation_table() -> Styler | None:
     """Show rSum of each row of the ablation minus that of the full method, same seeds."""
-    every = recorded(dataset="emoji", method="repair", preset="quick")
-    if every.empty:
-        return None
-    rows = _with_usual(every, "method_variant")
-    if "rc+npr" not in set(rows["method_variant"]) or rows["method_variant"].nunique() < 2:
+    rows = _ablation_rows()
+    if rows.empty:
         return None
     own = gains(rows, "rc+npr", CASE, "method_variant")  # of the full method: of the row it is the negative
     cells = own.mul([-1, 1, -1, -1, 1])[own["seeds"] > 1]
@@ -326,15 +434,3 @@ def step_time() -> Styler | None:
     steps.columns = ["ms per step", "relative to NCR", "labels, ms per 1,000 pairs", "banks, MB"]
     caption = f"Measured {measured['when']}, CPU time, one thread; with noisy batches in use"
     return show(steps, "time", caption, digits=2)
-
-
-def correlation_time() -> Styler | None:
-    """Show the recorded time of the rank correlation, beside a loop over the pairs."""
-    measured = stored_benchmark("bench/bank.json")
-    if measured is None:
-        return None
-    table = pd.DataFrame(measured["rank_correlation"]).set_index(["ties", "candidate"])
-    table = table.rename(columns={"ratio": "times faster than the loop", "error": "largest error"})
-    form = {"ms": "{:.0f}", "times faster than the loop": "{:.1f}", "largest error": "{:.1e}"}
-    caption = "Rank correlation of 128 pairs with a bank of 4,096 in 1,024 dimensions, one thread"
-    return show(table, "correlation", caption, format=form)

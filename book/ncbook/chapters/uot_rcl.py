@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
+import torch
+from IPython.display import Markdown
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -19,18 +21,14 @@ from sklearn.metrics import confusion_matrix
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
-from ncbook import means, printed, show
-from ncbook.chapters import (
-    ONLY_PRINTED,
-    cost_of,
-    devices,
-    gains,
-    recorded_or_run,
-    stored_benchmark,
-    wide,
-)
+from ncbook import means, show
+from ncbook.chapters import cost_of, devices, over_rates, recorded_or_run, say, verdicts
 from ncbook.runs import select
-from nclib import Record, data, plots
+from ncbook.schematic import Panel, Schematic, Sketch
+from nclib import Record, data, plots, resolve
+from nclib.label_noise.parts import correction
+from nclib.noise import LabelNoise
+from nclib.ot import label_transport
 from nclib.plots import labels
 from nclib.runs import LoadedRun, experiment_of
 
@@ -61,26 +59,120 @@ PARTS = {
     "consistency=off": "consistency off",
     "relation=instance": "contrast with the pair itself",
 }
-COSTS = {  # columns of the benchmark on a large set
-    "size": "networks",
-    "pairs": "pairs",
-    "steps_taken": "steps taken",
-    "correction": "correction, s",
-    "steps": "steps, s",
-    "rest": "validation and saving, s",
-    "seconds": "together, s",
-    "growth": "growth",
-    "start_mb": "before, MB",
-    "peak_mb": "peak, MB",
-}
+# Votes of neighbours for five pairs and three topics: clear for the first three, unclear for the last two.
+TOPICS = ("food", "pets", "sky")
+VOTES = torch.tensor(
+    [[0.75, 0.10, 0.05], [0.05, 0.80, 0.05], [0.10, 0.05, 0.70], [0.30, 0.25, 0.20], [0.20, 0.25, 0.30]]
+)
+GIVEN = (0, 0, 2, 1, 2)  # label that each of the five pairs came with; that of the second one is wrong
+MOVED = 0.7  # mass that the drawn plan moves
 
 
-def printed_map() -> Styler:
-    """Show the printed mAP on Wikipedia, mean of both directions, over the noise rate."""
-    rows = printed("category_map", paper="UOT-RCL", dataset="Wikipedia", table="II")
-    rows = rows[rows["method"].isin(["DSCMR", "SDML", "MRL", "ELRCMR", "UOT-RCL"])]
-    cells = wide(rows, "method", "noise_rate", "map").rename_axis(index=None, columns="label noise")
-    return show(cells, "printed", f"Printed in the paper; {ONLY_PRINTED}", digits=3, best=True)
+def drawn_plan(mass: float = MOVED) -> torch.Tensor:
+    """Return the corrected labels of :data:`VOTES`, (5, 3); rows sum to the share of a pair that moved."""
+    cost = correction.semantic_cost(VOTES)
+    return len(VOTES) * label_transport(cost, mass, reg=0.05).plan
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; costs and corrected labels are computed by the package's functions."""
+    vote = Sketch("A pair among its nearest neighbours; most of them are about pets.", 290, 200)
+    around = (
+        (95, 60, 1),
+        (180, 50, 1),
+        (200, 115, 1),
+        (110, 145, 1),
+        (165, 150, 0),
+        (70, 105, 1),
+        (240, 60, 2),
+    )
+    for x, y, topic in around:
+        vote.line([(145, 95), (x, y)], colour="line", arrow=False)
+        vote.dot(x, y, colour="match" if topic == 1 else "soft", radius=9, hollow=topic != 1)
+        vote.text(x, y + 4, TOPICS[topic][0], size=11, colour="paper" if topic == 1 else "ink")
+    vote.dot(145, 95, colour="mismatch", radius=11, hollow=True)
+    vote.text(145, 100, "?", colour="mismatch")
+    vote.text(145, 188, "f food, p pets, s sky", colour="soft", size=12)
+    wrong = np.zeros((5, 3), bool)
+    wrong[range(5), GIVEN] = True
+    names: dict[str, Any] = {"rows": [f"pair {i}" for i in range(1, 6)], "columns": TOPICS}
+    cost, plan = correction.semantic_cost(VOTES), drawn_plan()
+    costs = Sketch("Costs of giving each pair each topic; the given label is framed.", 290, 200)
+    costs.matrix(100, 24, cost, cell=34, digits=1, framed=wrong, colour="soft", **names)
+    moved = Sketch("Corrected labels: three rows are nearly full, two nearly empty.", 290, 200)
+    moved.matrix(100, 24, plan, cell=34, framed=wrong, top=1, **names)
+    relation = Sketch(
+        "An image and a text, both described by their similarity to three confident pairs.", 290, 200
+    )
+    for k, (name, values) in enumerate((("image", (0.9, 0.3, 0.2)), ("text", (0.8, 0.35, 0.15)))):
+        left = 25 + 140 * k
+        relation.bars(
+            left, 130, values, colours=("match",), height=85, width=24, gap=8, top=1, names=("G1", "G2", "G3")
+        )
+        relation.text(left + 44, 28, name)
+    relation.line([(118, 95), (160, 95)], colour="match")
+    relation.text(145, 182, "alike: they attract each other", colour="soft", size=12)
+    titles = ("Neighbours vote", "Votes become costs", "Transport a part of the labels", "Align by relations")
+    words = (
+        "The nearest pairs in both modalities vote on the topic. Random wrong labels are outvoted.",
+        "Many votes, low cost. The frame marks the given label; pair 2 came with a wrong one.",
+        f"Partial transport hands out {MOVED:.0%} of the label mass, cheapest first. Pairs with "
+        "unclear votes get little and count "
+        "little.",
+        "Images and texts with the same profile over confident pairs attract each other, by a second "
+        "transport.",
+    )
+    panels = zip(titles, (vote, costs, moved, relation), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def problem(given: Mapping[str, Any], n: int = 4) -> Figure | None:
+    """Draw training pairs with their true topic and the one that the noise gave to the text."""
+    settings = resolve("uot_rcl", **given)
+    run, dataset = settings.run, data.load(settings.run.dataset, **settings.data_options)
+    train, names = dataset.train, dataset.label_names
+    if not train.has_pictures or run.noise_file:
+        return None
+    how = {"protocol": run.protocol, "scope": run.scope}
+    noise = LabelNoise.draw(train.labels, run.noise_rate or 0.0, n_classes=len(names), seed=run.seed, **how)
+    lines = []
+    for row in range(n):
+        true, told = names[train.labels[row]], names[noise.text_labels[row]]
+        mark, colour = ("✓", plots.MATCHED) if true == told else ("✗", plots.MISMATCHED)
+        lines.append(
+            [(train.text(row), "#222222"), (f"{mark} label: {told}", colour), (f"topic: {true}", "#444444")]
+        )
+    return plots.captioned_pictures(train, list(range(n)), lines, columns=2)
+
+
+def correction_said(record: Record) -> Markdown:
+    """Say how many labels are right before and after the correction in a run."""
+    last = next((row for row in reversed(record.curves) if "corrected_accuracy" in row), None)
+    if last is None:
+        return say("This run corrected no labels.")
+    facts = {**record.metrics.get("noise", {}), **record.noise, **last}
+    given = facts.get("given_accuracy", 1 - facts.get("true_rate", float("nan")))
+    return say(
+        f"{given:.0%} of the given labels are right and {last['corrected_accuracy']:.0%} of the "
+        "corrected ones "
+        f"({last['corrected_accuracy_by_mass']:.0%} by mass), last epoch."
+    )
+
+
+def place_said(runs: pd.DataFrame) -> Markdown:
+    """Say at which rates of noise UOT-RCL is ahead of each other method, seed by seed."""
+    compared = _compared(runs)
+    lines = []
+    for other in METHODS[1:]:
+        marked = compared.assign(label=compared["method"])
+        said = verdicts(over_rates(marked, "uot_rcl", other, "noise_rate", "map_avg", digits=3))
+        if said:
+            lines.append(f"- against {other}: {said}")
+    head = (
+        "**UOT-RCL, seed by seed.** *Ahead* and *behind*: the 95 % interval of the mean difference "
+        "excludes zero."
+    )
+    return Markdown("\n".join([head, "", *lines])) if lines else say("There are no recorded runs to compare.")
 
 
 def beside(record: Record, given: Mapping[str, Any], other: str) -> dict[str, Record]:
@@ -166,23 +258,6 @@ def rate_table(runs: pd.DataFrame, name: str) -> Styler | None:
 def ablation(runs: pd.DataFrame) -> Styler | None:
     """Show the test mAP without each part of the method, over the noise rate (Table IV)."""
     return _over_rates(select(runs, method="uot_rcl"), "variant", PARTS, "ablation")
-
-
-def paired(runs: pd.DataFrame) -> Styler | None:
-    """Show what UOT-RCL gains over the other methods with the same seed."""
-    here = _compared(runs)
-    if here.empty:
-        return None
-    table = gains(here, "uot_rcl", ["noise_rate"], "method", "map_avg")
-    clear = table["mean gain"].abs() > table["standard deviation"]
-    verdict = np.where(
-        clear, np.where(table["mean gain"] > 0, "ahead", "behind"), "within one standard deviation"
-    )
-    table["UOT-RCL is"] = np.where(table["seeds"] > 1, verdict, "one seed")
-    table.index.names = ["label noise", "against"]
-    caption = "Measured: mAP of UOT-RCL minus mAP of the other method with the same seed"
-    shown = show(table, "paired", caption, digits=3, missing="one seed")
-    return shown.format_index("{:g}", level="label noise")
 
 
 def class_maps(record: Record, run: LoadedRun) -> Figure | None:
@@ -285,19 +360,6 @@ def control(record: Record, given: Mapping[str, Any]) -> Styler | None:
     return show(pd.DataFrame(rows, dtype=float).T, "control", caption, digits=3, missing="not recorded")
 
 
-def momentum(runs: pd.DataFrame) -> Figure | None:
-    """Draw the validation mAP for several momenta of the targets, at a low and a high noise rate (Fig. 4)."""
-    drawn = {}
-    for rate in (0.2, 0.8) if len(runs) else ():
-        here = select(runs, method="uot_rcl", noise_rate=rate, seed=0)
-        here = here[here["variant"].str.fullmatch(r"default|gamma=\S+")]
-        here = here.sort_values("method_gamma").drop_duplicates("method_gamma")
-        if len(here) > 1:
-            values = zip(here["method_gamma"], here["path"], strict=True)
-            drawn[f"noise {rate:g}"] = {f"γ = {g:g}": Record.load(path).curves for g, path in values}
-    return labels.validation_curves(drawn) if drawn else None
-
-
 def weight(runs: pd.DataFrame) -> Figure | None:
     """Draw the test mAP over the weight of the relation loss, with the seeds of the sweep (Fig. 6)."""
     here = select(runs, method="uot_rcl", noise_rate=0.4)
@@ -379,14 +441,3 @@ def mixing(found: Features) -> Styler:
         }
     caption = "Measured on the pairs shown: the ten nearest neighbours among images and texts together"
     return show(pd.DataFrame(rows).T, "mixing", caption, digits=3)
-
-
-def scale() -> Styler | None:
-    """Show the recorded cost of an epoch on sets as large as NUS-WIDE and larger."""
-    bench = stored_benchmark("bench/category_scale.json")
-    if bench is None:
-        return None
-    table = pd.DataFrame(bench["epochs"])[list(COSTS)].rename(columns=COSTS)
-    caption = f"Measured {bench['when']}: CPU seconds of one epoch, largest resident set of the process"
-    shown = show(table, "scale", caption, index=False).format(precision=1, thousands=",")
-    return shown.format("{:.2f}", na_rep="", subset=["growth"])

@@ -9,8 +9,8 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ncbook import means, paired, recorded, show
-from ncbook.chapters import devices
+from ncbook import means, recorded, show
+from ncbook.chapters import devices, over_rates, verdicts
 from ncbook.chapters.category_baselines import FAMILIES, UNLABELLED, printed_map
 from ncbook.compare import Difference
 from nclib.plots import labels
@@ -34,7 +34,6 @@ CORRECTED = {
     "bounded loss + pair contrast": ("elrcmr", "mrl"),
 }
 PARTS = ["uot_rcl", *VARIANTS.values(), "deep_sm", "mrl", "elrcmr"]
-WORDS = {"above": "ahead", "below": "behind", "open": "undecided"}
 
 
 def wikipedia_runs(preset: str = "standard") -> pd.DataFrame:
@@ -95,10 +94,7 @@ def rate_curves(runs: pd.DataFrame) -> Figure | None:
 
 def _differences(runs: pd.DataFrame, ours: str, theirs: str) -> dict[float, Difference]:
     """Return mAP of one row minus that of another by label noise, where both have runs of one seed."""
-    a, b = (runs[runs["label"] == label] for label in (ours, theirs))
-    shared = sorted(set(a["noise_rate"]) & set(b["noise_rate"]))
-    each = {r: paired(a[a["noise_rate"] == r], b[b["noise_rate"] == r], "map_avg", digits=3) for r in shared}
-    return {rate: difference for rate, difference in each.items() if difference.n}
+    return over_rates(runs, ours, theirs, "noise_rate", "map_avg", digits=3)
 
 
 def _row(differences: Mapping[float, Difference]) -> dict[str, str]:
@@ -124,18 +120,6 @@ def _difference_table(rows: Mapping[str, dict[str, str]], name: str, what: str) 
     table = table.sort_index(axis=1).rename_axis(columns="label noise").fillna("no record")
     caption = f"Measured on Wikipedia: mAP, {what}; mean [95 % interval of the paired t-test] (seeds)"
     return show(table, name, caption)
-
-
-def _verdicts(differences: Mapping[float, Difference]) -> str:
-    """Return at which label noise a difference is ahead, behind or undecided; of one seed only its sign."""
-    found: dict[str, list[str]] = {}
-    for rate, difference in differences.items():
-        word = WORDS[difference.sign]
-        if difference.n == 1:
-            gain = round(difference.mean, difference.digits)
-            word = f"{'above' if gain > 0 else 'below' if gain < 0 else 'level'}, one seed"
-        found.setdefault(word, []).append(f"{rate:g}")
-    return "; ".join(f"{word} at {', '.join(rates)}" for word, rates in found.items())
 
 
 def _places(runs: pd.DataFrame) -> dict[str, str]:
@@ -171,8 +155,8 @@ def _correction_accuracy(runs: pd.DataFrame) -> str:
 
 def sentences(runs: pd.DataFrame) -> Markdown:
     """Say what the records say, each sentence computed from them."""
-    lead = {other: _verdicts(_differences(runs, "uot_rcl", other)) for other in ("mrl", "elrcmr", "deep_sm")}
-    gains = {loss: _verdicts(_differences(runs, *pair)) for loss, pair in CORRECTED.items()}
+    lead = {other: verdicts(_differences(runs, "uot_rcl", other)) for other in ("mrl", "elrcmr", "deep_sm")}
+    gains = {loss: verdicts(_differences(runs, *pair)) for loss, pair in CORRECTED.items()}
     places = _places(runs)
     lines = {
         "Place of UOT-RCL** by mean mAP": places["lead"],

@@ -1,0 +1,401 @@
+"""The leaderboard: every method of the recorded runs by data, noise, rate and number of networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ncbook.compare import Difference, mean_text, paired, spread
+from ncbook.notebook import MARKS, WARMUP, in_warmup, marks_of
+from ncbook.page import Cell, Table, csv_text
+from ncbook.runs import RECORDED, Runs, checksums
+from nclib import plots
+
+ONE, ALONE, TWO = "one", "one of two", "two"  # networks that were trained and tested
+NETWORKS = (ONE, ALONE, TWO)
+PLACE = ["task", "dataset", "preset", "model"]  # what runs must share to be ranked, beside the noise
+NOISE = ["protocol", "rate"]
+DATA_NAMES = {
+    "f8k": "Flickr8K",
+    "emoji": "drawn scenes",
+    "emoji_category": "drawn objects",
+    "wikipedia": "Wikipedia",
+}
+METRICS = {"pairs": ("rSum", 1), "labels": ("mAP", 3)}  # name and decimals
+SPREADS = 2  # a mean difference of at most this many of its standard deviations counts as level
+DASH = "–"
+
+
+def scored(runs: Runs) -> pd.DataFrame:
+    """Return the runs with their preset's own settings, one row per run and number of networks.
+
+    Parameters
+    ----------
+    runs : Runs
+        From :func:`ncbook.load_runs`.
+
+    Returns
+    -------
+    DataFrame
+        Columns of :data:`PLACE` and :data:`NOISE`, ``method``, ``label`` (of plain training with its loss),
+        ``networks`` (one of :data:`NETWORKS`), ``seed``, ``value`` (rSum, or mean average precision),
+        ``r1_i2t``, ``r1_t2i``, ``seconds``, ``test_seconds``, ``train_pairs``, ``path``, and what marks of
+        a cell need. A run of two networks has two rows: their mean similarity, and what one of them reaches
+        alone on average.
+        Ablations and other schedules are left out; the loss of plain training is free.
+    """
+    return pd.concat([_pairs(runs.retrieval), _labels(runs.category)], ignore_index=True)
+
+
+_COLUMNS = [
+    *(*PLACE, *NOISE, "method", "label", "networks", "seed", "value", "r1_i2t", "r1_t2i", "seconds"),
+    *("test_seconds", "train_pairs", "path", "code", "remarks", "early", "noise_checksum"),
+]
+
+
+def _pairs(table: pd.DataFrame) -> pd.DataFrame:
+    if table.empty:
+        return pd.DataFrame(columns=_COLUMNS)
+    plain = table["method"] == "plain"
+    loss = table.get("option.loss", pd.Series("", index=table.index)).astype(str)
+    usual = (table["variant"] == "") | (plain & (table["variant"] == "loss=" + loss))
+    table = table.assign(
+        task="pairs",
+        label=table["method"].where(~plain, "plain (" + loss + ")"),
+        rate=table["mrate"],
+        early=in_warmup(table),
+    )[usual]
+    single = table.get("single.rsum", pd.Series(np.nan, index=table.index))
+    ways = {"value": "rsum", "r1_i2t": "i2t_r1", "r1_t2i": "t2i_r1"}
+    whole = table.assign(
+        networks=np.where(single.notna(), TWO, ONE), **{new: table[old] for new, old in ways.items()}
+    )
+    parts = [whole]
+    if single.notna().any():
+        two = table[single.notna()]
+        parts.append(two.assign(networks=ALONE, **{new: two[f"single.{old}"] for new, old in ways.items()}))
+    return pd.concat(parts).reindex(columns=_COLUMNS)
+
+
+def _labels(table: pd.DataFrame) -> pd.DataFrame:
+    if table.empty:
+        return pd.DataFrame(columns=_COLUMNS)
+    table = table[table["variant"] == ""]
+    table = table.assign(
+        task="labels",
+        model="",
+        label=table["method"],
+        rate=table["noise_rate"],
+        networks=ONE,
+        value=table["map_avg"],
+        early=False,
+    )
+    return table.reindex(columns=_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Methods under one condition, best in mean first.
+
+    Parameters
+    ----------
+    best : str
+        Label of the method with the highest mean.
+    behind : dict
+        Label to the best minus this method over shared seeds, in the order of the means; without ``best``.
+    means : dict
+        Label to its values, one per seed, best first.
+    single : tuple of str
+        Labels with one seed only, which are not ranked.
+    """
+
+    best: str
+    behind: dict[str, Difference]
+    means: dict[str, tuple[float, ...]]
+    single: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> list[str]:
+        """Labels that these seeds cannot tell from the best, see :func:`is_level`."""
+        return [label for label, d in self.behind.items() if is_level(d)]
+
+
+def is_level(d: Difference) -> bool:
+    """Return whether a mean difference lies within two of its standard deviations over the seeds.
+
+    False without two shared seeds.
+    """
+    return d.n > 1 and abs(d.mean) <= SPREADS * spread(d.values)
+
+
+def standing(part: pd.DataFrame) -> Standing | None:
+    """Rank the methods in rows of :func:`scored` that share place, noise and number of networks.
+
+    Methods with one seed are ranked only where no method has more. None without rows.
+    """
+    values = {str(k): tuple(g.sort_values("seed")["value"]) for k, g in part.groupby("label")}
+    single = tuple(sorted(k for k, v in values.items() if len(v) == 1))
+    ranked = {k: v for k, v in values.items() if len(v) > 1} or values
+    if not ranked:
+        return None
+    order = sorted(ranked, key=lambda k: -float(np.mean(ranked[k])))
+    best, digits = part[part["label"] == order[0]], METRICS[str(part["task"].iloc[0])][1]
+    behind = {k: paired(best, part[part["label"] == k], "value", name=k, digits=digits) for k in order[1:]}
+    return Standing(
+        order[0], behind, {k: ranked[k] for k in order}, single if len(single) < len(values) else ()
+    )
+
+
+def standings(table: pd.DataFrame, networks: str = ONE) -> Iterator[tuple[dict[str, str], float, Standing]]:
+    """Yield place with protocol, rate and :class:`Standing` of every recorded condition, in their order."""
+    part = table[table["networks"] == networks]
+    for key, rows in part.groupby([*PLACE, *NOISE]):
+        found = standing(rows)
+        if found:
+            *where, rate = key
+            yield dict(zip([*PLACE, "protocol"], map(str, where), strict=True)), float(rate), found
+
+
+def data_name(dataset: str) -> str:
+    """Return the words for a data set on the pages of answers."""
+    return DATA_NAMES.get(dataset, dataset)
+
+
+def noise_name(protocol: str) -> str:
+    """Return what is exchanged or wrong under a protocol."""
+    return {"images": "images exchanged", "captions": "captions exchanged"}.get(
+        protocol, f"labels, {protocol}"
+    )
+
+
+def rate_text(rates: Sequence[float]) -> str:
+    """Write rates: three or more in a row of the recorded fifths as a range.
+
+    Examples
+    --------
+    >>> rate_text([0.0, 0.4, 0.6, 0.8])
+    '0, 0.4 to 0.8'
+    """
+    runs: list[list[float]] = []
+    for rate in sorted(rates):
+        if runs and abs(rate - runs[-1][-1] - 0.2) < 1e-9:
+            runs[-1].append(rate)
+        else:
+            runs.append([rate])
+    parts = [
+        f"{run[0]:g} to {run[-1]:g}" if len(run) > 2 else ", ".join(f"{rate:g}" for rate in run)
+        for run in runs
+    ]
+    return ", ".join(parts)
+
+
+# -- table -----------------------------------------------------------------------------------------------
+
+
+def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") -> Table | None:
+    """Return the leaderboard of one task: a row per method, data, model, noise, rate and networks.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`scored`.
+    task : {"pairs", "labels"}
+    rate : str
+        Rate that the page shows first, if it was recorded.
+
+    Returns
+    -------
+    Table or None
+        None without a run of the task. Data and noise are never shown together, so that sorting never crosses
+        them; model, rate and number of networks can be chosen. The last column leads to the records.
+    """
+    part = table[table["task"] == task]
+    if part.empty:
+        return None
+    metric, digits = METRICS[task]
+    pairs = task == "pairs"
+    rows, lines = [], []
+    marks: dict[str, None] = {}
+    for key, cells in part.groupby([*PLACE, *NOISE], sort=False):
+        where = dict(zip([*PLACE, *NOISE], key, strict=True))
+        top = standing(cells[cells["networks"] == ONE])
+        best_label = top.best if top else ""
+        best = cells[(cells["networks"] == ONE) & (cells["label"] == best_label)]
+        groups = cells.groupby(["label", "networks"])
+        for (label, networks), group in sorted(groups, key=lambda item: -item[1]["value"].mean()):
+            group = group.sort_values("seed")
+            first = (label, networks) == (best_label, ONE)
+            gap = paired(group, best, "value", digits=digits)
+            found = [*([WARMUP] if group["early"].any() else []), *marks_of(group)]
+            marks |= dict.fromkeys(found)
+            data = f"{data_name(where['dataset'])} ({where['preset']})"
+            seconds = f"{group['seconds'].mean():.0f}" if group["seconds"].notna().any() else DASH
+            middle = [
+                f"{where['rate']:g}",
+                mean_text(list(group["value"]), digits, count=False),
+                "best of one network" if first else _gap(gap),
+                *(
+                    [networks, f"{group['r1_i2t'].mean():.1f}", f"{group['r1_t2i'].mean():.1f}"]
+                    if pairs
+                    else []
+                ),
+                seconds,
+            ]
+            end = [*([where["model"]] if pairs else []), data, noise_name(where["protocol"])]
+            records = [
+                (f"{seed:g}", _record(path)) for seed, path in zip(group["seed"], group["path"], strict=True)
+            ]
+            linked = tuple((seed, link) for seed, link in records if link)
+            seeds = " ".join(seed for seed, _ in records)
+            views = [Cell(text) for text in (*middle, *end)]
+            views[1] = Cell(middle[1], tuple(found))
+            rows.append(([Cell(str(label))], [*views, Cell(seeds, links=linked)]))
+            sizes = [f"{group['value'].mean():.4f}", f"{spread(list(group['value'])):.4f}", str(len(group))]
+            names = [Path(path).stem for path in group["path"]]
+            lines.append(
+                [
+                    str(label),
+                    *middle,
+                    *end,
+                    *sizes,
+                    " ".join(checksums(group, "noise_checksum")),
+                    " ".join(names),
+                ]
+            )
+    ways = ["networks", "R@1 i→t", "R@1 t→i"] if pairs else []
+    columns = [
+        "rate",
+        metric,
+        "against the best",
+        *ways,
+        "seconds",
+        *(["model"] if pairs else []),
+        "data",
+        "noise",
+    ]
+    rates = {f"{value:g}" for value in part["rate"]}
+    start = {"rate": rate if rate in rates else "", "data": rows[0][1][-3].text, "noise": rows[0][1][-2].text}
+    return Table(
+        slug=f"leaderboard-{task}",
+        title=f"{'Image-text' if pairs else 'Category'} retrieval: {part['path'].nunique():,} runs",
+        kind="measured",
+        lines=[
+            f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
+            "Against the best: mean difference to the best method with one network under the same "
+            "conditions, runs with the same seed; = within two standard deviations of the difference.",
+        ],
+        names=("method",),
+        columns=[(name,) for name in (*columns, "records by seed")],
+        rows=rows,
+        notes={mark: MARKS[mark] for mark in marks},
+        file=csv_text(["method", *columns, "mean", "std", "n", "noise checksums", "records"], lines),
+        filters={
+            **({"model": "", "networks": ""} if pairs else {}),
+            **start,
+        },
+        apart=("data", "noise"),
+    )
+
+
+def _gap(d: Difference) -> str:
+    if not d.n:
+        return DASH
+    single = "" if d.n > 1 else ", one seed"
+    return f"{d.mean:+.{d.digits}f}{' =' if is_level(d) else single}"
+
+
+def _record(path: str) -> str:
+    """Return the link from a page of ``notebooks`` to a record of the book; empty for records elsewhere."""
+    at = Path(path)
+    if not at.is_relative_to(RECORDED):
+        return ""
+    return f"../book/results/{quote(at.relative_to(RECORDED).as_posix())}"
+
+
+# -- figure ----------------------------------------------------------------------------------------------
+
+
+def overview_figure(table: pd.DataFrame, *, least: int = 4) -> Figure | None:
+    """Draw rSum of all methods over rates and protocols: single networks above, ensembles below.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`scored`.
+    least : int
+        Places with fewer methods are left out.
+
+    Returns
+    -------
+    Figure or None
+        One panel per data set and model, one column per protocol and rate; each cell holds the mean over the
+        seeds, its shade the share of the best mean in its column; bold: the best of its block among means of
+        two seeds or more. None without a place to draw.
+    """
+    pairs = table[table["task"] == "pairs"]
+    places = [
+        (key, part)
+        for key, part in pairs.groupby(["dataset", "model", "preset"])
+        if part["label"].nunique() >= least
+    ]
+    if not places:
+        return None
+    places.sort(key=lambda item: (item[0][0] == "emoji", -len(item[1])))
+    shown = pd.concat([part for _, part in places])
+    names = [_rows(shown, kind) for kind in NETWORKS]
+    lines = [(kind, label) for kind, labels in zip(NETWORKS, names, strict=True) for label in labels]
+    columns = [[(str(p), float(r)) for p, r in _noise_columns(part)] for _, part in places]
+    width = 1.9 + 0.44 * sum(map(len, columns))
+    figure, (axes,) = plots.panels(
+        1, len(places), width=width, height=1.5 + 0.235 * len(lines), sharey=True,
+        width_ratios=[len(c) for c in columns],
+    )  # fmt: skip
+    for axis, ((dataset, model, _), part), at in zip(axes, places, columns, strict=True):
+        cells = part.groupby(["networks", "label", *NOISE])["value"]
+        means, seeds = cells.mean(), cells.count()
+        grid = np.array([[means.get((*line, *column), np.nan) for column in at] for line in lines])
+        ranked = np.array([[seeds.get((*line, *column), 0) > 1 for column in at] for line in lines])
+        shade = grid / np.nanmax(grid, axis=0)
+        kind = np.array([line[0] for line in lines])
+        tops = {k: np.where((kind == k)[:, None] & ranked, grid, -1).max(axis=0) for k in NETWORKS}
+        axis.imshow(shade, cmap="cividis", vmin=0.2, vmax=1, aspect="auto")
+        for (i, j), value in np.ndenumerate(grid):
+            if not np.isnan(value):
+                ink = "black" if shade[i, j] > 0.62 else "white"
+                weight = "bold" if value == tops[lines[i][0]][j] else "normal"
+                axis.text(
+                    j, i, f"{value:.0f}", ha="center", va="center", fontsize=8, color=ink, weight=weight
+                )
+        kinds = [protocol for protocol, _ in at]
+        axis.set_xticks(range(len(at)), [f"{rate:g}" for _, rate in at])
+        for edge in (k for k in range(1, len(at)) if kinds[k] != kinds[k - 1]):
+            axis.axvline(edge - 0.5, color="white", lw=3)
+        words = " | ".join(dict.fromkeys(kinds))
+        axis.set(title=f"{data_name(dataset)}, {model}", xlabel=f"rate, {words}")
+        for end in np.cumsum([len(labels) for labels in names])[:-1]:
+            axis.axhline(end - 0.5, color="white", lw=4)
+        axis.grid(False)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    ending = {ONE: "", ALONE: " (one of two)", TWO: " (two)"}
+    axes[0].set_yticks(range(len(lines)), [f"{label}{ending[kind]}" for kind, label in lines])
+    return figure
+
+
+def _rows(table: pd.DataFrame, networks: str) -> list[str]:
+    """Return the labels with this number of networks, best mean share of the best first."""
+    part = table[table["networks"] == networks]
+    cells = part.groupby([*PLACE, *NOISE, "label"])["value"].mean()
+    share = cells / cells.groupby(level=[*PLACE, *NOISE]).transform("max")
+    return [str(label) for label in share.groupby("label").mean().sort_values(ascending=False).index]
+
+
+def _noise_columns(part: pd.DataFrame) -> list[tuple[str, float]]:
+    found = {(p, r) for p, r in zip(part["protocol"], part["rate"], strict=True)}
+    return sorted(found, key=lambda item: (item[0] != "images", item[0], item[1]))

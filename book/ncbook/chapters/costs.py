@@ -1,0 +1,172 @@
+"""Tables and sentences of the page "Sizes and costs": measured time of a step, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+from pandas.io.formats.style import Styler
+
+from ncbook import board, show
+from ncbook.chapters.advice import code
+from ncbook.runs import Runs
+
+SIZES = (10_000, 100_000, 1_000_000)
+HOUR = 3600
+GIGABYTE = 1e9
+# Numbers per picture of common features, and their bytes as float32; captions are a few hundred bytes each.
+SHAPES = {
+    "one vector of 512 (CLIP embedding)": (1, 512),
+    "16 cells of 1,280": (16, 1280),
+    "36 regions of 2,048 (the papers)": (36, 2048),
+}
+BYTES = 4
+PLACE = ["dataset", "preset", "model"]
+
+
+def steps_of(pairs: int, batch: int, epochs: int) -> int:
+    """Return the number of batches in a training: those of an epoch, the last one in part, times the epochs.
+
+    Examples
+    --------
+    >>> steps_of(30_000, 128, 12)
+    2820
+    """
+    return math.ceil(pairs / batch) * epochs
+
+
+def step_times(runs: Runs) -> pd.DataFrame:
+    """Return the measured time of a step, one row per run with the settings of its preset.
+
+    Parameters
+    ----------
+    runs : Runs
+        From :func:`ncbook.load_runs`.
+
+    Returns
+    -------
+    DataFrame
+        ``dataset``, ``preset``, ``model``, ``label``, ``batch_size``, ``all_epochs``, ``train_pairs``,
+        ``device``, ``milliseconds`` and ``peak_memory_mb``. A step is one batch of the training pairs: the
+        seconds of the run over :func:`steps_of`, so that warm-up, the passes that divide the pairs, and
+        validation are spread over the steps.
+    """
+    table = runs.retrieval
+    if table.empty:
+        return pd.DataFrame(columns=[*PLACE, "label", "milliseconds"])
+    names = board.scored(runs)
+    label = names[names["networks"] != board.ALONE].set_index("path")["label"]
+    known = table["path"].isin(label.index) & table["train_pairs"].notna() & (table["seconds"] > 0)
+    part = table[known].copy()
+    part["label"] = part["path"].map(label)
+    part["all_epochs"] = part["warmup_epochs"] + part["epochs"]
+    part["train_pairs"] = part["train_pairs"].astype(int)
+    steps = [
+        steps_of(*row) for row in part[["train_pairs", "batch_size", "all_epochs"]].itertuples(index=False)
+    ]
+    part["milliseconds"] = 1000 * part["seconds"] / steps
+    kept = [*PLACE, "label", "batch_size", "all_epochs", "train_pairs", "device", "milliseconds"]
+    return part[[*kept, "peak_memory_mb"]].reset_index(drop=True)
+
+
+def hours(milliseconds: float, pairs: int, batch: int, epochs: int) -> float:
+    """Return the hours of a training whose steps take a known time.
+
+    Examples
+    --------
+    >>> round(hours(12.0, 1_000_000, 128, 12), 2)
+    0.31
+    """
+    return milliseconds / 1000 * steps_of(pairs, batch, epochs) / HOUR
+
+
+def hours_text(value: float) -> str:
+    """Write hours with two digits that mean something, minutes below one hour."""
+    if value < 1:
+        return f"{60 * value:.0f} min" if value >= 1 / 60 else "< 1 min"
+    return f"{value:.1f} h" if value < 10 else f"{value:.0f} h"
+
+
+def hours_table(times: pd.DataFrame, dataset: str, model: str) -> Styler | None:
+    """Show the measured step of every method of one place, and the hours for larger sets that follow.
+
+    Parameters
+    ----------
+    times : DataFrame
+        From :func:`step_times`.
+    dataset, model : str
+    """
+    part = times[(times["dataset"] == dataset) & (times["model"] == model)]
+    if part.empty:
+        return None
+    rows = {}
+    for label, own in part.groupby("label"):
+        step, one = own["milliseconds"].median(), own.iloc[0]
+        ends = f"{own['milliseconds'].min():.0f} to {own['milliseconds'].max():.0f}"
+        batch, epochs = int(one["batch_size"]), int(own["all_epochs"].median())
+        rows[label] = {
+            ("measured", "ms per step"): f"{step:.0f}",
+            ("measured", "range"): ends,
+            ("measured", "runs"): str(len(own)),
+            ("measured", "peak memory"): f"{own['peak_memory_mb'].max() / 1000:.1f} GB",
+            **{("extrapolated", f"{n:,} pairs"): hours_text(hours(step, n, batch, epochs)) for n in SIZES},
+        }
+    order = part.groupby("label")["milliseconds"].median().sort_values().index
+    shown = pd.DataFrame(rows).T.loc[order]
+    shown.columns = pd.MultiIndex.from_tuples(shown.columns)
+    batches, lengths = (sorted({int(v) for v in part[c]}) for c in ("batch_size", "all_epochs"))
+    caption = (
+        f"Measured on {board.data_name(dataset)}, model {model}, batches of {_some(batches)}, "
+        f"{_some(lengths)} epochs, {', '.join(sorted(set(part['device'])))}, one thread: median time of a "
+        "step over runs, smallest and largest, and the largest memory of the process, libraries included. "
+        "Extrapolated: this time, times the steps of as many epochs; one thread, same model and features"
+    )
+    return show(shown, f"hours-{dataset}-{model}", caption)
+
+
+def _some(values: list[int]) -> str:
+    return " or ".join(f"{v:,}" for v in values)
+
+
+def said(times: pd.DataFrame) -> str:
+    """Return the cheapest and the dearest method of each place in Markdown, with hours for a million."""
+    lines = []
+    for (dataset, _, model), part in times.groupby(PLACE):
+        if part["label"].nunique() < 4:
+            continue
+        step = part.groupby("label")["milliseconds"].median().sort_values()
+        ends = []
+        for label in (step.index[0], step.index[-1]):
+            one = part[part["label"] == label].iloc[0]
+            batch, epochs = int(one["batch_size"]), int(one["all_epochs"])
+            whole = hours_text(hours(step[label], SIZES[-1], batch, epochs))
+            ends.append(
+                f"{code(str(label))} {step[label]:.0f} ms a step of {batch} pairs, "
+                f"so {whole} for {epochs} epochs"
+            )
+        lines.append(
+            f"- **{board.data_name(dataset)}, model {model}**, a million pairs on one thread: from "
+            f"{ends[0]} to {ends[1]}."
+        )
+    return "\n".join(lines) or "No records here."
+
+
+def memory_table() -> Styler:
+    """Show the size of the features file for the sizes of this page; arithmetic, not a measurement."""
+    rows = {
+        name: {f"{n:,} pictures": _gigabytes(n * places * width * BYTES) for n in SIZES}
+        for name, (places, width) in SHAPES.items()
+    }
+    caption = "Calculated: pictures x places x numbers x 4 bytes (float32); a float16 copy takes half"
+    return show(pd.DataFrame(rows).T, "memory", caption)
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / GIGABYTE:.0f} GB" if size >= 10 * GIGABYTE else f"{size / GIGABYTE:.2g} GB"
+
+
+def steps_table(batch: int = 128, epochs: int = 12) -> Styler:
+    """Show how many steps a training has at a batch size and number of epochs."""
+    row = {f"{n:,} pairs": f"{steps_of(n, batch, epochs):,}" for n in SIZES}
+    caption = f"Calculated: steps of {epochs} epochs in batches of {batch}"
+    return show(pd.DataFrame({"steps": row}).T, "steps", caption)

@@ -1,0 +1,104 @@
+"""The leaderboard: who is ranked, what counts as level, and the page against records known beforehand."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ncbook import board, load_runs
+from ncbook.page import Cell, Table
+from records_made import save, save_category
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    same = {"dataset": "emoji", "preset": "quick", "model": "vse"}
+    for seed, noise in enumerate((-2.0, 0.0, 2.0)):
+        for rate in (0.0, 0.4):
+            at = {**same, "mrate": rate, "seed": seed}
+            save(folder, "plain", 200 + noise, loss="gce", **at)
+            save(folder, "l2rm", 199 - noise, **at)
+            save(folder, "rcl", 150 + noise, **at)
+            save(folder, "ncr", 260 + noise, single=190 + noise, **at)
+            save(folder, "l2rm", 400, lam=0.5, **at)  # an ablation
+        save(folder, "decl", 100 + noise, protocol="captions", **{**same, "mrate": 0.4, "seed": seed})
+        save_category(folder, "mrl", 0.5, noise_rate=0.4, seed=seed)
+    save(folder, "plain", 500, loss="infonce", **same, mrate=0.4, seed=0)
+    return board.scored(load_runs(folder))
+
+
+def test_runs_of_two_networks_have_two_rows_and_ablations_none(table):
+    ncr = table[table["label"] == "ncr"].groupby("networks")["value"].mean()
+    assert ncr.to_dict() == {board.TWO: 260, board.ALONE: 190}
+    assert table["value"].max() == 500
+    assert (table["value"] == 400).sum() == 0
+    assert set(table["label"]) >= {"plain (gce)", "plain (infonce)", "decl", "mrl"}
+
+
+def test_the_best_has_more_than_one_seed_and_the_level_ones_are_near(table):
+    found = {(w["task"], w["protocol"], rate): s for w, rate, s in board.standings(table)}
+    at = found["pairs", "images", 0.4]
+    assert (at.best, at.level, at.single) == ("plain (gce)", ["l2rm"], ("plain (infonce)",))
+    assert list(at.means) == ["plain (gce)", "l2rm", "rcl"]
+    assert at.behind["rcl"].mean == pytest.approx(50)
+    assert found["pairs", "captions", 0.4].best == "decl"
+    assert found["labels", "symmetric", 0.4].best == "mrl"
+    ensembles = {s.best: s.level for _, _, s in board.standings(table, board.TWO)}
+    assert ensembles == {"ncr": []}
+    assert board.standing(table.iloc[:0]) is None
+
+
+def test_one_seed_is_ranked_only_where_nobody_has_more(table):
+    alone = board.standing(table[table["label"] == "plain (infonce)"])
+    assert (alone.best, alone.behind, alone.single) == ("plain (infonce)", {}, ())
+
+
+def test_the_table_keeps_data_and_noise_apart_and_starts_at_a_rate(table):
+    shown = board.board_table(table)
+    assert (shown.filters["rate"], shown.filters["model"]) == ("0.4", "")
+    page = shown._repr_html_()
+    assert '<th scope="col" data-sort data-filter="0.4">rate</th>' in page
+    assert page.count("data-apart") == 2
+    rows = {(heads[0].text, cells[0].text, cells[3].text): cells for heads, cells in shown.rows}
+    assert rows["plain (gce)", "0.4", "one"][2].text == "best of one network"
+    assert rows["l2rm", "0.4", "one"][2].text == "-1.0 ="
+    assert rows["ncr", "0.4", "two"][2].text == "+60.0"
+    assert rows["plain (infonce)", "0.4", "one"][2].text == "+302.0, one seed"
+    assert rows["ncr", "0.4", "one of two"][1].text == "190.0 ± 2.0"
+    assert not any(cell.links for cells in rows.values() for cell in cells)  # records of another folder
+    labels = board.board_table(table, "labels")
+    assert labels.rows[0][1][1].text == "0.500 ± 0.000"
+    assert board.board_table(table.iloc[:0]) is None
+
+
+def test_rates_are_written_as_ranges():
+    assert board.rate_text([0.8, 0.4, 0.6]) == "0.4 to 0.8"
+    assert board.rate_text([0.0, 0.2, 0.6]) == "0, 0.2, 0.6"
+
+
+def test_the_figure_holds_every_mean(table):
+    (axis,) = board.overview_figure(table, least=3).axes
+    assert {t.get_text() for t in axis.texts} == {"200", "199", "150", "500", "100", "190", "260"}
+    bold = {t.get_text() for t in axis.texts if t.get_weight() == "bold"}
+    assert bold == {"200", "100", "190", "260"}
+    assert board.overview_figure(table, least=99) is None
+    assert np.array(axis.images[0].get_array()).shape == (7, 3)
+
+
+def test_the_books_table_leads_to_its_records():
+    page = board.board_table(board.scored(load_runs()))._repr_html_()
+    links = re.findall(r'href="\.\./(book/results/[^"]+)"', page)
+    assert len(links) > 300
+    assert all((ROOT / link.replace("%3D", "=")).is_file() for link in links)
+
+
+def test_notes_of_marks_without_letters_have_identifiers_of_their_own():
+    cells = [Cell("1", ("†",)), Cell("2", ("‡",)), Cell("3", ("A 1",))]
+    notes = {"†": "one", "‡": "two", "A 1": "three"}
+    page = Table("t", "T", "printed", [], ("m",), [("a",), ("b",), ("c",)], [([Cell("x")], cells)], notes)
+    ids = re.findall(r'<li id="([^"]+)"', page._repr_html_())
+    assert ids == ["t-2020", "t-2021", "t-A-1"]
+    assert all(f'href="#{one}"' in page._repr_html_() for one in ids)

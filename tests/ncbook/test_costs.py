@@ -1,0 +1,67 @@
+"""Sizes and costs: the rule on made runs of known time, and the sizes that arithmetic gives."""
+
+import json
+
+import pytest
+from ncbook import load_runs
+from ncbook.chapters import costs
+from records_made import save
+
+SAME = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4}
+
+
+@pytest.fixture(scope="module")
+def times(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    for seed in (0, 1):
+        for method in ("plain", "l2rm", "rcl"):
+            save(folder, method, 200, seed=seed, **SAME)
+        save(folder, "ncr", 200, single=150, seed=seed, **SAME)
+        save(folder, "l2rm", 200, seed=seed, lam=0.5, **SAME)  # an ablation
+    for path in folder.glob("*.json"):
+        record = json.loads(path.read_text())
+        s = record["settings"]
+        steps = costs.steps_of(1000, s["batch_size"], s["warmup_epochs"] + s["epochs"])
+        each = {"plain": 0.01, "rcl": 0.02, "l2rm": 0.03, "ncr": 0.05}[s["method"]]
+        record["data"]["train_pairs"] = 1000
+        record["cost"] |= {"seconds": steps * each * (1 + s["seed"]), "peak_memory_mb": 500.0 + s["seed"]}
+        path.write_text(json.dumps(record))
+    return costs.step_times(load_runs(folder))
+
+
+def test_a_step_is_a_batch_of_the_training_pairs(times):
+    assert len(times) == 8  # without the ablation, a run of two networks once
+    assert times.groupby("label")["milliseconds"].max().to_dict() == pytest.approx(
+        {"plain (triplet)": 20, "rcl": 40, "l2rm": 60, "ncr": 100}
+    )
+
+
+def test_hours_follow_from_the_median_step(times):
+    shown = costs.hours_table(times, "emoji", "vse").data
+    assert list(shown.index) == ["plain (triplet)", "rcl", "l2rm", "ncr"]
+    batch, epochs = int(times["batch_size"].iloc[0]), int(times["all_epochs"].iloc[0])
+    expected = costs.hours_text(0.015 * costs.steps_of(1_000_000, batch, epochs) / 3600)
+    row = shown.loc["plain (triplet)"]
+    assert row["extrapolated", "1,000,000 pairs"] == expected
+    assert row["measured", "range"] == "10 to 20"
+    assert row["measured", "peak memory"] == "0.5 GB"
+    assert costs.hours_table(times, "f8k", "bow") is None
+    said = costs.said(times)
+    assert f"from `plain (triplet)` 15 ms a step of {batch} pairs" in said
+    assert "to `ncr` 75 ms" in said
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.001, "< 1 min"), (0.5, "30 min"), (2.345, "2.3 h"), (123.4, "123 h")]
+)
+def test_hours_as_text(value, text):
+    assert costs.hours_text(value) == text
+
+
+def test_sizes_are_arithmetic(nothing):
+    memory = costs.memory_table().data
+    assert memory.loc["36 regions of 2,048 (the papers)", "1,000,000 pictures"] == "295 GB"
+    assert memory.loc["one vector of 512 (CLIP embedding)", "10,000 pictures"] == "0.02 GB"
+    assert costs.steps_table(128, 12).data.loc["steps", "1,000,000 pairs"] == "93,756"
+    assert costs.said(costs.step_times(nothing)) == "No records here."
+    assert costs.steps_of(145_000, 128, 40) == 45_320  # said on the page
