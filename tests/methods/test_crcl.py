@@ -1,6 +1,5 @@
 """CRCL against worked numbers and a nested loop; its schedules, its bank, and resume."""
 
-import json
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ import nclib
 from nclib import methods
 from nclib.methods import Batch
 from nclib.methods.crcl import active_complementary, match_probability, refined
-from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, experiment_of, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
 S = torch.tensor(
@@ -298,40 +297,6 @@ def test_the_bank_finds_the_mismatched_pairs(tmp_path):
     assert len(arrays["p_clean"]) == record.data["train_pairs"]
     y = arrays["p_clean"]
     assert ((y == 0) | (y >= 0.1)).all()
-
-
-def comparable(record):
-    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
-
-
-@pytest.mark.slow
-def test_resume_at_every_epoch_equals_never_having_stopped(tmp_path):
-    given = {**TINY, "model": "saf"}  # has batch norm and dropout
-    whole = nclib.run("crcl", **given, out=str(tmp_path / "a"), progress=False)
-    settings = resolve("crcl", **given, out=str(tmp_path / "b"))
-    folder = experiment_of("crcl").folder(settings)
-    for stop in range(1, 5):
-        trainer = experiment_of("crcl").load(settings, folder, torch.device("cpu")).trainer
-        save = trainer._save
-
-        def save_and_stop(stop=stop, trainer=trainer, save=save):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with cpu_threads(1), pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    resumed = nclib.run("crcl", **given, out=str(tmp_path / "b"), progress=False)
-    assert comparable(resumed) == comparable(whole)
-    digests = [
-        checkpoint.digest(checkpoint.load(tmp_path / r.folder / "checkpoint.safetensors")["networks"][0])
-        for r in (whole, resumed)
-    ]
-    assert digests[0] == digests[1]
-    kept, again = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
-    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """CREAM against worked numbers and plain loops, its phases, and its corner cases."""
 
-import json
 import math
 import warnings
 
@@ -308,33 +307,6 @@ def test_every_model_trains(model, tmp_path):
             data_options={"n_train": 8, "n_val": 8, "n_test": 8},
         )  # fmt: skip
     assert record.metrics["test"]["rsum"] > 0
-
-
-@pytest.mark.slow
-def test_resumed_equals_never_stopped(tmp_path):
-    values = {"model": "saf", "data_options": {"n_train": 20, "n_val": 8, "n_test": 8}}
-    whole = run(tmp_path / "whole", **values)
-    for stop in (1, 2):
-        trainer = loaded(tmp_path / "parts", **values)
-        save = trainer._save
-
-        def save_and_stop(stop=stop, trainer=trainer, save=save):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    resumed = run(tmp_path / "parts", **values)
-
-    def numbers(record):
-        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-        return json.dumps([record.metrics, curves], sort_keys=True)
-
-    assert numbers(resumed) == numbers(whole)
-    kept, same = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
-    assert all(np.array_equal(kept[e][k], same[e][k], equal_nan=True) for e in kept for k in kept[e])
 
 
 # ------------------------------------------------------------------------------------------------ settings

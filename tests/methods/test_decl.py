@@ -20,7 +20,7 @@ from nclib.methods.decl import (
     hardness,
     published_warmup,
 )
-from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
+from nclib.runs import resolve
 
 R = torch.tensor([[0.9, 0.1, -0.3], [0.2, 0.4, -0.1], [-0.5, 0.3, 0.7]], dtype=torch.float64)
 TINY = {
@@ -322,44 +322,6 @@ def test_a_run_in_which_every_pair_is_called_mismatched(tmp_path, monkeypatch):
     assert record.diagnostics["called_matched"] == 0
     assert record.diagnostics["division_precision"] is None
     assert json.loads((tmp_path / record.name / "record.json").read_text())
-
-
-def comparable(record):
-    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
-
-
-@pytest.mark.slow
-def test_stopped_after_every_epoch_and_resumed_equals_never_stopped(tmp_path):
-    whole = nclib.run("decl", **TINY, out=str(tmp_path / "whole"))
-    settings = resolve(
-        "decl", **{k: v for k, v in TINY.items() if k != "progress"}, out=str(tmp_path / "parts")
-    )
-    folder = experiment_of(settings.method).folder(settings)
-    for stop in (1, 2):
-        trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
-        save = trainer._save
-
-        def save_and_stop(trainer=trainer, save=save, stop=stop):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    again = nclib.run("decl", **TINY, out=str(tmp_path / "parts"))
-    assert comparable(again) == comparable(whole)
-    digests = []
-    for record in (whole, again):
-        saved = checkpoint.load(tmp_path / record.folder / "checkpoint.safetensors")
-        assert saved["method"]["steps"] == 60  # 20 batches in each of three epochs, warm-up included
-        digests.append(checkpoint.digest(saved["networks"][0]))
-    assert digests[0] == digests[1]
-    kept, same = epoch_arrays(whole.folder), epoch_arrays(again.folder)
-    assert list(kept) == [2, 3]
-    assert all(np.array_equal(kept[e][k], same[e][k]) for e in kept for k in kept[e])
-    assert kept[3]["steps"] == 60
 
 
 def test_report_calls_matched_what_the_method_predicts():

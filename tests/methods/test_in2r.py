@@ -1,6 +1,5 @@
 """IN2R against worked numbers and plain loops: its losses, queue, prototypes, centring, and resume."""
 
-import json
 import math
 
 import numpy as np
@@ -17,7 +16,7 @@ from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, soft_sce,
 from nclib.methods.parts.bank import encode
 from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
 from nclib.methods.parts.vectors import Centred, centred, draws, width_of
-from nclib.runs import checkpoint, cpu_threads, epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, experiment_of, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -394,43 +393,6 @@ def test_it_learns_and_finds_the_mismatched_pairs(tmp_path):
     assert rsums[-1] > 1.2 * rsums[0]  # its warm-up alone gets far on this data
     assert record.diagnostics["auc"] > 0.8
     assert record.diagnostics["neighbour_relevance"] > record.diagnostics["given_relevance"]
-
-
-def comparable(record):
-    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-    return json.dumps([record.metrics, record.diagnostics, record.best_epoch, curves], sort_keys=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"model": "saf"}, {"center": "batch"}], ids=str)
-def test_resume_at_every_epoch_equals_never_having_stopped(options, tmp_path):
-    given = {**TINY, "epochs": 3, **options}
-    whole = nclib.run("in2r", **given, out=str(tmp_path / "a"), progress=False)
-    settings = resolve("in2r", **given, out=str(tmp_path / "b"))
-    folder = experiment_of("in2r").folder(settings)
-    for stop in (1, 2, 3):
-        trainer = experiment_of("in2r").load(settings, folder, torch.device("cpu")).trainer
-        save = trainer._save
-
-        def save_and_stop(stop=stop, trainer=trainer, save=save):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with cpu_threads(1), pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    resumed = nclib.run("in2r", **given, out=str(tmp_path / "b"), progress=False)
-    assert whole.diagnostics["rectified"] > 0
-    assert comparable(resumed) == comparable(whole)
-    digests = [
-        checkpoint.digest(checkpoint.load(tmp_path / r.folder / "checkpoint.safetensors")["networks"][k])
-        for r in (whole, resumed)
-        for k in (0, 1)
-    ]
-    assert digests[:2] == digests[2:]
-    kept, again = epoch_arrays(whole.folder), epoch_arrays(resumed.folder)
-    assert all(np.array_equal(kept[e][k], again[e][k]) for e in kept for k in kept[e])
 
 
 def test_settings_of_the_paper():

@@ -1,6 +1,5 @@
 """PCSR against worked numbers and plain loops; pseudo-classes, replaced captions, stages and runs."""
 
-import json
 import math
 
 import numpy as np
@@ -424,31 +423,3 @@ def test_a_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
 def test_models_train(model, tmp_path):
     record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 8, "n_val": 8, "n_test": 8})
     assert record.metrics["test"]["rsum"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("votes", ["training", "warm-up"])
-def test_resumed_equals_never_stopped(votes, tmp_path):
-    given = {**TINY, "model": "saf", "votes": votes}
-    whole = run(tmp_path / "whole", **given)
-    values = resolve("pcsr", **given, out=str(tmp_path / "parts"))
-    experiment = experiment_of(values.method)
-    for stop in (1, 2):
-        trainer = experiment.load(values, experiment.folder(values), torch.device("cpu")).trainer
-        save = trainer._save
-
-        def save_and_stop(stop=stop, trainer=trainer, save=save):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    resumed = run(tmp_path / "parts", **given)
-
-    def numbers(record):
-        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-        return json.dumps([record.metrics, curves], sort_keys=True)
-
-    assert numbers(resumed) == numbers(whole)

@@ -1,6 +1,5 @@
 """SPS against worked numbers and plain loops; kinds of pairs, proxies, runs and corner cases."""
 
-import json
 import math
 
 import numpy as np
@@ -277,29 +276,3 @@ def test_models_train(model, tmp_path):
         tmp_path, model=model, epochs=1, sure=0.5, data_options={"n_train": 8, "n_val": 8, "n_test": 8}
     )
     assert record.metrics["test"]["rsum"] > 0
-
-
-@pytest.mark.slow
-def test_resumed_equals_never_stopped(tmp_path):
-    whole = run(tmp_path / "whole", model="saf")
-    values = resolve("sps", **{**TINY, "model": "saf"}, out=str(tmp_path / "parts"))
-    experiment = experiment_of(values.method)
-    for stop in (1, 2):
-        trainer = experiment.load(values, experiment.folder(values), torch.device("cpu")).trainer
-        save = trainer._save
-
-        def save_and_stop(stop=stop, trainer=trainer, save=save):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    resumed = run(tmp_path / "parts", model="saf")
-
-    def numbers(record):
-        curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
-        return json.dumps([record.metrics, curves], sort_keys=True)
-
-    assert numbers(resumed) == numbers(whole)

@@ -86,27 +86,6 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed_equals_never_stopped(finis
 
 
 @pytest.mark.slow
-def test_resume_at_every_epoch(finished, tmp_path):
-    settings = resolve("l2rm", **TINY, out=str(tmp_path))
-    folder = experiment_of(settings.method).folder(settings)
-    for stop in (1, 2, 3):
-        trainer = experiment_of(settings.method).load(settings, folder, torch.device("cpu")).trainer
-        save = trainer._save
-
-        def save_and_stop(stop=stop, trainer=trainer, save=save):
-            save()
-            if len(trainer.history) == stop:
-                raise KeyboardInterrupt
-
-        trainer._save = save_and_stop
-        with pytest.raises(KeyboardInterrupt):
-            trainer.fit(progress=False)
-    resumed = run(tmp_path)
-    assert comparable(resumed) == comparable(finished)
-    assert weights(resumed) == weights(finished)
-
-
-@pytest.mark.slow
 def test_same_seed_same_result_other_seed_other_result(finished, tmp_path):
     state = torch.get_rng_state()
     assert comparable(run(tmp_path / "a")) == comparable(finished)
