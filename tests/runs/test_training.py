@@ -179,6 +179,9 @@ def rank_share(trainer, split):
 @pytest.mark.parametrize("model", models.available())
 def test_every_model_learns_clean_pairs(model, tmp_path):
     given = {"model": model, "mrate": 0.0, "warmup_epochs": 4, "epochs": 0, "lr": 5e-3}
+    if model in ("saf", "sgr"):  # so few steps with dropout teach them nothing under some seeds
+        given |= {"warmup_epochs": 8, "lr": 2e-3}
+        given["model_options"] = {**TINY["model_options"], "dropout": 0.0}
     opened = nclib.open_run(run(tmp_path, "plain", **given))
     untrained = rank_share(start_of("plain", tmp_path, **given), opened.dataset.train)
     assert untrained > 0.4
