@@ -31,6 +31,7 @@ from nclib.label_noise.base import (
     option,
     register,
 )
+from nclib.label_noise.mrl import multimodal_contrast
 from nclib.label_noise.parts import correction as correct
 from nclib.label_noise.parts.label_report import RelationLog, accuracy, label_report
 from nclib.ot import label_transport, sinkhorn
@@ -59,8 +60,9 @@ class UOTRCLOptions:
     marginal: str = option("empirical", choices=("empirical", "uniform"), help="class shares r")
     reg_semantic: float = option(0.05, above=0, help="entropy weight of the label transport")
     plc: str = option("transport", choices=("transport", "ce", "off"), help="label loss after warm-up")
+    label_loss: str = option("ce", choices=("ce", "bounded"), help="loss of a label after warm-up")
     lam: float = option(0.4, low=0, help="weight lambda of the relation loss; 0: without it")
-    relation: str = option("transport", choices=("transport", "instance"), help="target of the contrast")
+    relation: str = option("transport", choices=("transport", "instance", "mrl"), help="kind of contrast")
     relation_scope: str = option("batch", choices=("batch", "full"), help="pairs in one relation plan")
     relation_sign: int = option(1, choices=(1, -1), help="sign of the similarity in Eq. 16; -1: as printed")
     reg_relation: float = option(0.01, above=0, help="entropy weight, in units of the largest relation cost")
@@ -195,7 +197,10 @@ class UOTRCL(DeepMethod):
             label_loss = self.given_loss if o.plc == "ce" else self.corrected_loss
             terms["plc"] = label_loss(batch, log_p)
         if o.lam > 0 or not terms:
-            terms["bhg"] = o.lam * self.relation_loss(loop, batch, zv, zt)
+            if o.relation == "mrl":  # MRL's contrast instead of the relations
+                terms["bhg"] = o.lam * multimodal_contrast(zv, zt, o.tau3).mean()
+            else:
+                terms["bhg"] = o.lam * self.relation_loss(loop, batch, zv, zt)
         return terms
 
     def target_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
@@ -204,12 +209,20 @@ class UOTRCL(DeepMethod):
         return -torch.stack([(y[batch.index] * lp).sum(1) for y, lp in each]).sum(0).mean()
 
     def given_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
-        """Return the cross entropy against the given labels, for comparison."""
-        return F.nll_loss(log_p[0], batch.image_labels) + F.nll_loss(log_p[1], batch.text_labels)
+        """Return the loss of the given labels, for comparison."""
+        images, texts = self.label_losses(log_p)
+        return F.nll_loss(-images, batch.image_labels) + F.nll_loss(-texts, batch.text_labels)
 
     def corrected_loss(self, batch: LabelBatch, log_p: list[Tensor]) -> Tensor:
-        """Return the cross entropy against the corrected labels (Eq. 15): little mass counts little."""
-        return -(self.corrected[batch.index] * (log_p[0] + log_p[1])).sum(1).mean()
+        """Return the loss of the corrected labels (Eq. 15): little mass counts little."""
+        images, texts = self.label_losses(log_p)
+        return (self.corrected[batch.index] * (images + texts)).sum(1).mean()
+
+    def label_losses(self, log_p: list[Tensor]) -> list[Tensor]:
+        r"""Return the loss of every class, (n, K) each: :math:`-\log p`, or MRL's :math:`\log(1-p)`."""
+        if self.options.label_loss == "bounded":
+            return [torch.log(-torch.expm1(x.clamp_max(-torch.finfo(x.dtype).eps))) for x in log_p]
+        return [-x for x in log_p]
 
     def relation_loss(self, loop: LabelLoop, batch: LabelBatch, zv: Tensor, zt: Tensor) -> Tensor:
         """Return the contrastive loss against the relation plan, both directions (Eq. 18)."""

@@ -140,6 +140,7 @@ ABLATIONS = [
     {"plc": "off"}, {"plc": "ce"}, {"lam": 0.0}, {"plc": "off", "lam": 0.0}, {"confident": "random"},
     {"consistency": "literal"}, {"consistency": "distance"}, {"consistency": "off"}, {"gamma": 0.0},
     {"gamma": 1.0}, {"s_start": 0.0, "s_end": 0.0}, {"s_start": 1.0, "s_end": 1.0}, {"marginal": "uniform"},
+    {"relation": "mrl"}, {"label_loss": "bounded"}, {"plc": "ce", "label_loss": "bounded"},
     {"relation": "instance"}, {"relation_scope": "full"}, {"relation_sign": -1}, {"anchors": "current"},
     {"normalise": False}, {"include_self": True}, {"pool": 30}, {"neighbours": 500}, {"warmup_epochs": 0},
     {"warmup_epochs": 2}, {"per_class": 50},

@@ -290,6 +290,26 @@ def test_instance_contrast_is_cross_entropy_against_the_own_partner():
     assert method.relation_loss(FakeLoop, BATCH, ZV, ZT).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
+def test_the_bounded_loss_of_given_labels_with_mrls_contrast_is_mrl():
+    method = method_with(plc="ce", label_loss="bounded", relation="mrl", lam=3 / 7)
+    found, mrl = method.step(FakeLoop, BATCH), label_noise.build("mrl", beta=0.7).step(FakeLoop, BATCH)
+    assert 0.7 * found["plc"].item() == pytest.approx(mrl["clustering"].item(), rel=1e-9)
+    assert 0.7 * found["bhg"].item() == pytest.approx(mrl["contrast"].item(), rel=1e-9)
+
+
+def test_the_bounded_loss_of_corrected_labels_against_a_loop():
+    method = method_with(label_loss="bounded")
+    p = [(z @ MU).softmax(1) for z in (ZV, ZT)]
+    method.corrected = torch.rand(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    loop = (
+        sum(method.corrected[i, k] * (1 - q[i, k]).log() for i in range(5) for k in range(3) for q in p) / 5
+    )
+    found = method.corrected_loss(BATCH, [q.log() for q in p])
+    assert found.item() == pytest.approx(loop.item(), rel=1e-12)
+    sure = torch.tensor([[0.0, -40.0, -40.0]] * 5)  # probability 1 in float32
+    assert all(x.isfinite().all() for x in method.label_losses([sure, sure]))
+
+
 def test_mass_schedule():
     method = label_noise.build("uot_rcl")
     assert method.mass_at(2, 100) == 0.2

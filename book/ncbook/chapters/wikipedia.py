@@ -20,10 +20,14 @@ ORDER = [*MAIN, *(m for f in reversed(FAMILIES.values()) for m in f if m not in 
 CORRECTION = "cross entropy of corrected labels"
 CONTRAST = "cross entropy + pair contrast"
 BOTH = "cross entropy of corrected labels + pair contrast"
-VARIANTS = {  # options of uot_rcl -> row of the table of parts; the first three are also compared below
+BOUNDED = "MRL's losses on given labels"
+BOUNDED_BOTH = "MRL's losses on corrected labels"
+VARIANTS = {  # options of uot_rcl -> row of the table of parts; the first five are also compared below
     "lam=0.0": CORRECTION,
     "plc=ce relation=instance": CONTRAST,
     "relation=instance": BOTH,
+    "label_loss=bounded plc=ce relation=mrl": BOUNDED,
+    "label_loss=bounded relation=mrl": BOUNDED_BOTH,
     "plc=off": "uot_rcl w/o label correction",
     "confident=random": "uot_rcl w/o confident set",
 }
@@ -31,7 +35,8 @@ VARIANTS = {  # options of uot_rcl -> row of the table of parts; the first three
 CORRECTED = {
     "cross entropy": (CORRECTION, "deep_sm"),
     CONTRAST: (BOTH, CONTRAST),
-    "bounded loss + pair contrast": ("elrcmr", "mrl"),
+    "MRL's bounded loss + its contrast (UOT-RCL's correction)": (BOUNDED_BOTH, BOUNDED),
+    "MRL's bounded loss + its contrast (ELRCMR's correction)": ("elrcmr", "mrl"),
 }
 PARTS = ["uot_rcl", *VARIANTS.values(), "deep_sm", "mrl", "elrcmr"]
 
