@@ -82,7 +82,7 @@ def test_sentences_follow_the_records(runs):
     assert "at 0.4 place 4 of 4 (best: `mrl`), printed 1 of 16" in said
     assert "against `mrl`**, same seeds: above, one seed at 0.2; behind at 0.4." in said
     assert "added to cross entropy**: ahead at 0.4." in said
-    assert "bounded loss + pair contrast**: undecided at 0.4." in said
+    assert "(ELRCMR's correction)**: undecided at 0.4." in said
     assert "at 0.4 64% of the given labels are right and 59% of the corrected ones" in said
     assert "no labels" not in said
     level = pd.concat([runs, made(page.CONTRAST, [0.3]), made(page.BOTH, [0.3001]), made("pls", [0.28])])
