@@ -282,14 +282,6 @@ def test_every_option_trains(options, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["clip", "sgraf", "vse_inf"])
-def test_models_of_other_kinds_train_in_schedules(model, tmp_path):
-    record = run(tmp_path, model=model, epochs=3, freeze=1)
-    assert record.best_epoch == 3
-    assert all(torch.isfinite(p).all() for p in nclib.open_run(record).trainer.networks[0].parameters())
-
-
-@pytest.mark.slow
 def test_the_bank_finds_the_mismatched_pairs(tmp_path):
     record = nclib.run("crcl", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
     assert record.diagnostics["auc"] > 0.8

@@ -406,16 +406,6 @@ def test_every_option_trains(options, tmp_path):
     assert "auc" in record.curves[-1]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
-@pytest.mark.parametrize("model", models.available())
-def test_every_model_trains(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(MSCN, "posterior", forced(lambda x: (torch.arange(len(x)) < 16).double()))
-    record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 8, "n_val": 8, "n_test": 8})
-    assert record.curves[-1]["loss_triplet"] >= 0
-    assert record.curves[-1]["meta_loss"] > 0
-
-
 def test_too_little_validation_is_told_before_training(trainer):
     trainer.n_held_out = 1
     for start in (trainer.method.begin_training, lambda loop: trainer.method.warmup_step(loop, None)):

@@ -417,9 +417,3 @@ def test_a_division_that_finds_nothing_trains_nothing(tmp_path, monkeypatch):
         pytest.raises(ValueError, match="returned no steps for network 0"),
     ):
         run(tmp_path, epochs=1)
-
-
-@pytest.mark.parametrize("model", ["bow", "sgraf", "pvse", "omit"])  # a test of all methods has them all
-def test_models_train(model, tmp_path):
-    record = run(tmp_path, model=model, epochs=1, data_options={"n_train": 8, "n_val": 8, "n_test": 8})
-    assert record.metrics["test"]["rsum"] > 0
