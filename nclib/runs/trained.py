@@ -72,7 +72,7 @@ class TrainedModel:
         ``images`` are region features (pictures, R, F), as the model was trained on; captions are sentences.
         """
         texts = [captions] if isinstance(captions, str) else list(captions)
-        x = torch.as_tensor(np.asarray(images), dtype=torch.float32)
+        x = torch.tensor(np.asarray(images), dtype=torch.float32)
         tokens = Captions(*self.vocabulary.encode_all(texts), self.vocabulary).batch(np.arange(len(texts)))
         total = torch.zeros(len(x), len(texts))
         for network in self.networks:

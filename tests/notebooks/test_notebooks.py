@@ -39,6 +39,7 @@ TINY = {
     "diagnosis": {"dataset": "planted"},
     "errata": {},
     "field": {"rate": "0.6"},
+    "inside": {"scenes": 120, "epochs": 2},
     "leaderboard": {},
     "models": {"dataset": "planted", "model": "vse", "epochs": 1},
     "omit": {"dataset": "planted", "epochs": 1},

@@ -26,7 +26,7 @@ VARIANTS = {  # options of uot_rcl -> row of the table of parts; the first five 
     "lam=0.0": CORRECTION,
     "plc=ce relation=instance": CONTRAST,
     "relation=instance": BOTH,
-    "label_loss=bounded plc=ce relation=mrl": BOUNDED,
+    "plc=ce label_loss=bounded relation=mrl": BOUNDED,
     "label_loss=bounded relation=mrl": BOUNDED_BOTH,
     "plc=off": "uot_rcl w/o label correction",
     "confident=random": "uot_rcl w/o confident set",
