@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 PLANTED = {"dataset": "planted", "model": "vse", "epochs": 2, "mrate": 0.4}
 TINY = {
-    **dict.fromkeys(("bicro", "decl", "l2rm", "mscn", "rcl"), PLANTED),
+    **dict.fromkeys(("bicro", "cream", "decl", "gsc", "l2rm", "mscn", "rcl"), PLANTED),
+    "crcl": {**PLANTED, "schedules": 2, "schedule_epochs": 1},
     **{
         name: {**PLANTED, "warmup_epochs": 1, "batch_size": 16, "baseline": "none"}
         for name in ("ncr", "repair")
