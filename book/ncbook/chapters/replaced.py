@@ -139,7 +139,7 @@ def borrowed_said(run: Finished) -> Markdown:
     return say(
         f"In the last epoch {last['replaced']:,.0f} captions were replaced (two networks; a pair counts each "
         f"time); {last['replaced_precision']:.0%} of their pairs are really mismatched.",
-        f"The label of {zero:.0%} of them is 0, which leaves them out of the loss.",
+        f"The label of {zero:.0%} of them is 0, which leaves them out of the loss." if zero else "",
         truth,
     )
 
@@ -156,3 +156,16 @@ def sources_said(run: Finished) -> Markdown:
         f"Of the borrowed captions, {same.mean():.0%} come from pairs with the very same picture; {own} of "
         f"these pairs are really matched, and {other} of those with other pictures."
     )
+
+
+def recorded_range(runs: pd.DataFrame, method: str, column: str, words: str) -> Markdown:
+    """Say between which values a diagnostic of the last epoch lies in recorded runs of a method.
+
+    ``runs`` are those of :func:`ncbook.chapters.photographs.photograph_runs`; ``words`` name the diagnostic.
+    """
+    own = runs[runs["label"] == method]
+    values = own[column].dropna() if column in own else own["mrate"].iloc[:0]
+    if values.empty:
+        return say(f"No recorded runs of {method} on photographs here have this diagnostic: {words}.")
+    low, high = (f"{value:.3g}" for value in (values.min(), values.max()))
+    return say(f"Over {len(values)} recorded runs on photographs, {words}: {low} to {high}.")
