@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LESSONS = ("l2rm", "rcl", "ncr", "decl", "omit", "repair", "bicro", "mscn", "uot_rcl", "in2r", "sps")
+LESSONS = ("l2rm", "rcl", "ncr", "decl", "omit", "repair", "bicro", "mscn", "uot_rcl", "in2r", "sps", "pcsr")
 SECTIONS = (
     "The problem",
     "The idea in four pictures",

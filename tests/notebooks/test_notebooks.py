@@ -20,7 +20,7 @@ TINY = {
     **dict.fromkeys(("bicro", "decl", "l2rm", "mscn", "rcl"), PLANTED),
     **{
         name: {**PLANTED, "warmup_epochs": 1, "batch_size": 16, "baseline": "none"}
-        for name in ("ncr", "repair", "in2r", "sps")
+        for name in ("ncr", "repair", "in2r", "sps", "pcsr")
     },
     "noisy_correspondence": {"size": "small"},
     "transport": {},
