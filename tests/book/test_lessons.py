@@ -10,7 +10,23 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LESSONS = ("l2rm", "rcl", "ncr", "decl", "omit", "repair", "bicro", "mscn", "uot_rcl", "gsc", "cream", "crcl")
+LESSONS = (
+    "l2rm",
+    "rcl",
+    "ncr",
+    "decl",
+    "omit",
+    "repair",
+    "bicro",
+    "mscn",
+    "uot_rcl",
+    "gsc",
+    "cream",
+    "crcl",
+    "in2r",
+    "sps",
+    "pcsr",
+)
 SECTIONS = (
     "The problem",
     "The idea in four pictures",

@@ -21,7 +21,7 @@ TINY = {
     "crcl": {**PLANTED, "schedules": 2, "schedule_epochs": 1},
     **{
         name: {**PLANTED, "warmup_epochs": 1, "batch_size": 16, "baseline": "none"}
-        for name in ("ncr", "repair")
+        for name in ("ncr", "repair", "in2r", "sps", "pcsr")
     },
     "noisy_correspondence": {"size": "small"},
     "transport": {},
