@@ -11,8 +11,8 @@ BEGIN, END = "<!-- recorded: written by book/_ext/readme.py -->", "<!-- end of r
 NOTE = (
     "rSum (six recalls, at most 600) on the 1,000 test photographs of Flickr8K, mean ± standard deviation "
     "(seeds). Measured: preset `standard`, a small dual encoder (`bow`), images or captions exchanged at "
-    "random, epoch selected on the validation photographs; {device}, one thread. NCR, BiCro, MSCN and REPAIR "
-    "are tested as ensembles of two networks; MSCN also trains with 2 % known matches."
+    "random, epoch selected on the validation photographs; {device}, one thread. Two networks are "
+    "tested together by {two}; MSCN also trains with 2 % known matches."
 )
 
 
@@ -34,7 +34,10 @@ def content() -> str:
     columns = sorted(table.columns, key=lambda name: (name.startswith("captions"), name))
     rows = [label for label in ORDER if label in table.index]
     shown = markdown(table.loc[rows, columns], "trained with")
-    note = NOTE.format(device=", ".join(sorted(set(runs["device"]))))
+    two = runs.loc[runs["single_rsum"].notna(), "label"]
+    note = NOTE.format(
+        device=", ".join(sorted(set(runs["device"]))), two=", ".join(row for row in rows if row in set(two))
+    )
     marks = [f"{mark} {words}." for mark, words in MARKS.items() if f" {mark} " in shown.replace("|", " ")]
     return f"{shown}\n\n{' '.join([note, *marks])}"
 

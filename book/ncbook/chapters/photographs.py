@@ -51,20 +51,25 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
         What was exchanged.
     name : str
         Of the table in the page.
-    value : {"rsum", "last_rsum"}
-        At the epoch that validation selected, or at the last one.
+    value : {"rsum", "last_rsum", "one_network"}
+        At the epoch that validation selected, or at the last one; or of one network, which is for methods
+        that test two together the mean of the two alone.
     """
     part = runs[runs["protocol"] == protocol]
     if part.empty:
         return None
+    if value == "one_network":
+        alone = part["single_rsum"] if "single_rsum" in part else part["rsum"]
+        part = part.assign(one_network=alone.fillna(part["rsum"]))
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
     rows = [label for label in ORDER if label in table.index]
     model = ", ".join(sorted(set(part["model"])))
     epoch = "last epoch" if value == "last_rsum" else "epoch selected on the validation photographs"
+    networks = " of one network" if value == "one_network" else ""
     caption = (
-        f"Measured on Flickr8K, model {model}, preset standard: rSum on 1,000 test photographs, {epoch}; "
-        f"mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's seed; "
-        f"{devices(part)}"
+        f"Measured on Flickr8K, model {model}, preset standard: rSum{networks} on 1,000 test photographs, "
+        f"{epoch}; mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's "
+        f"seed; {devices(part)}"
     )
     return show(table.loc[rows], name, caption)
 
