@@ -168,4 +168,5 @@ def recorded_range(runs: pd.DataFrame, method: str, column: str, words: str) -> 
     if values.empty:
         return say(f"No recorded runs of {method} on photographs here have this diagnostic: {words}.")
     low, high = (f"{value:.3g}" for value in (values.min(), values.max()))
-    return say(f"Over {len(values)} recorded runs on photographs, {words}: {low} to {high}.")
+    between = low if low == high else f"{low} to {high}"
+    return say(f"Over {len(values)} recorded runs on photographs, {words}: {between}.")
