@@ -169,17 +169,23 @@ class CRANK(Method):
             self.share = counted_share(given[~self._trained(loop)], wrong)
 
     def _scores(self, loop: Loop) -> Tensor:
-        return loop.per_pair(lambda S: pair_scores(S, self.options.tau))
+        """Return the mean scores of all networks, (N, 2)."""
+
+        def scores(batch: Batch) -> Tensor:
+            every = [pair_scores(loop.similarity(batch, k), self.options.tau) for k in range(self.n_networks)]
+            return torch.stack(every).mean(0)
+
+        return loop.each_pair(scores)
 
     # -- 3. rank: before every epoch -------------------------------------------------------------------
 
     def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
-        o = self.options
-        self.score = torch.zeros(loop.n_pairs)
-        self.weight = torch.ones(loop.n_pairs)
-        if self.share >= LEAST_COUNT:
-            self.score = self._scores(loop)[:, 0]
-            self.weight = rank_weights(self.score, self.share, o.width)
+        if loop.active == 0:  # a second network trains with the same weights
+            self.score = torch.zeros(loop.n_pairs)
+            self.weight = torch.ones(loop.n_pairs)
+            if self.share >= LEAST_COUNT:
+                self.score = self._scores(loop)[:, 0]
+                self.weight = rank_weights(self.score, self.share, self.options.width)
         return loop.batches((self.weight > LEAST_WEIGHT).nonzero()[:, 0], purpose="pairs")
 
     def step(self, loop: Loop, batch: Batch) -> Terms:
@@ -209,3 +215,14 @@ class CRANK(Method):
         self.share = state["share"]
         if state["trained"] is not None:
             self.trained = state["trained"]
+
+
+@register("crank_plus", summary="CRANK with two networks, whose mean score counts and ranks the pairs")
+class CRANKPlus(CRANK):
+    """CRANK+, two networks at twice the cost; ``options`` is a :class:`CRANKOptions`.
+
+    The mean of two scores ranks better than either. Both networks train with the same weights, and neither
+    learns the held-out pairs in warm-up.
+    """
+
+    n_networks = 2

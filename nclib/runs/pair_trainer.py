@@ -215,12 +215,10 @@ class PairTrainer(SavedLoop):
     def reset_optimizers(self) -> None:
         """Give every network a new optimiser without moments: Adam, or AdamW where weights decay."""
         s = self.schedule
-        how = (
-            (torch.optim.AdamW, {"weight_decay": s.weight_decay})
-            if s.weight_decay
-            else (torch.optim.Adam, {})
-        )
-        self.optimizers = [how[0](n.parameters(), lr=s.lr, **how[1]) for n in self.networks]
+        optimizer = torch.optim.AdamW if s.weight_decay else torch.optim.Adam
+        self.optimizers = [
+            optimizer(n.parameters(), lr=s.lr, weight_decay=s.weight_decay) for n in self.networks
+        ]
 
     # -- the loop ---------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
 """BiCro against worked numbers, its soft labels by a plain loop, and its corner cases."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from nclib.methods.parts.anchors import (
     small_loss,
 )
 from nclib.noise import BetaMixture, beta_moments
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays
 
 
 def tensor(rows):
@@ -240,25 +242,12 @@ def test_report_of_the_labels():
 
 # -- runs -----------------------------------------------------------------------------------------------
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
-
-
-def run(out, **values):
-    return nclib.run("bicro", **{**TINY, **values}, out=str(out), progress=False)
+run = partial(tiny.run, "bicro")
+trainer_of = partial(tiny.trainer_of, "bicro")
 
 
 def test_a_step_labels_by_the_peer_and_updates_noisy_then_clean(tmp_path):
-    values = resolve("bicro", **TINY, out=str(tmp_path))
-    trainer = experiment_of(values.method).load(values, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path)
     trainer.epoch, trainer.active = 2, 1
     method = trainer.method
     method.logs = [LabelLog(), LabelLog()]

@@ -1,16 +1,18 @@
 """CRCL against worked numbers and a nested loop; its schedules, its bank, and resume."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import nclib
 from nclib import methods
 from nclib.methods import Batch
 from nclib.methods.crcl import active_complementary, match_probability, refined
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
 S = torch.tensor(
@@ -18,20 +20,8 @@ S = torch.tensor(
     dtype=torch.float64,
 )
 ONES = torch.ones(4, dtype=torch.float64)
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "epochs": 5,
-    "lr": 5e-3,
-    "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
-
-
-def run(out, **values):
-    return nclib.run("crcl", **{**TINY, **values}, out=str(out), progress=False)
+run = partial(tiny.run, "crcl", warmup_epochs=0, epochs=5, lr=5e-3)
+trainer_of = partial(tiny.trainer_of, "crcl", warmup_epochs=0, epochs=5, lr=5e-3)
 
 
 def loss(y):
@@ -247,8 +237,7 @@ def test_the_rate_decays_within_a_schedule_and_the_last_one_alone_is_tested(watc
 
 
 def test_new_networks_come_from_the_seed_of_the_run_and_leave_other_draws_alone(tmp_path):
-    settings = resolve("crcl", **TINY, out=str(tmp_path))
-    trainer = experiment_of("crcl").load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path)
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)

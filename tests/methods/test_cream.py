@@ -1,19 +1,20 @@
 """CREAM against worked numbers and plain loops, its phases, and its corner cases."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
-import nclib
 from nclib import losses, methods
 from nclib.methods.coteaching import Division
 from nclib.methods.cream import first_epoch, mean_label, mined_targets, mining_loss
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
 from nclib.noise import GaussianMixture1d
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -32,16 +33,6 @@ BACK = [
     [0.015625, 0.105319, 0.9, 0.295522],
     [0.005208, 0.196276, 0.023377, 0.4],
 ]
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
 
 
 def near(values, expected, abs=1e-6):
@@ -160,18 +151,12 @@ def test_filters(values, with_hard, clean, expected):
 # ---------------------------------------------------------------------------------------------- whole runs
 
 
-def run(out, **values):
-    return nclib.run("cream", **{**TINY, **values}, out=str(out), progress=False)
-
-
-def loaded(folder, **values):
-    settings = resolve("cream", **{**TINY, **values}, out=str(folder))
-    experiment = experiment_of("cream")
-    return experiment.load(settings, experiment.folder(settings), torch.device("cpu")).trainer
+run = partial(tiny.run, "cream")
+trainer_of = partial(tiny.trainer_of, "cream")
 
 
 def test_a_step_refines_by_both_networks_and_trains_the_three_kinds_in_turn(tmp_path):
-    trainer = loaded(tmp_path)
+    trainer = trainer_of(tmp_path)
     trainer.epoch, trainer.active = 2, 1
     method, n = trainer.method, trainer.n_pairs
     g = torch.Generator().manual_seed(0)
@@ -218,7 +203,7 @@ def test_a_step_refines_by_both_networks_and_trains_the_three_kinds_in_turn(tmp_
 
 @pytest.mark.parametrize("mined_gradient", [False, True])
 def test_gradient_reaches_the_mined_weights_only_when_asked(mined_gradient, tmp_path):
-    trainer = loaded(tmp_path, mined_gradient=mined_gradient, filter="none")
+    trainer = trainer_of(tmp_path, mined_gradient=mined_gradient, filter="none")
     method, batch = trainer.method, trainer.batch(torch.arange(16))
     method.kept, method.possible, method.log = torch.zeros(()), 0, []
     y = torch.full((16,), 0.3)

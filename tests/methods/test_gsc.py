@@ -1,18 +1,19 @@
 """GSC and GSC+ against worked numbers and plain loops, and their corner cases."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
-import nclib
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods import Truth, coteaching, gsc
 from nclib.methods.gsc import own_similarities, predictions, structure
 from nclib.methods.parts.anchors import global_vectors
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -27,16 +28,6 @@ G_T = torch.tensor(
     [[1.1, 0.1, -0.2, 0.4], [0.1, 0.8, -0.3, 0.5], [-0.2, -0.3, 1.3, 0.2], [0.4, 0.5, 0.2, 1]],
     dtype=torch.float64,
 ).sigmoid()
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 0,
-    "epochs": 2,
-    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
 
 
 def near(values, expected, abs=1e-6):
@@ -211,13 +202,8 @@ def test_extreme_values_stay_finite(B, scale, omega):
 # ---------------------------------------------------------------------------------------------- whole runs
 
 
-def run(out, method="gsc", **values):
-    return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
-
-
-def trainer_of(method, folder, **values):
-    settings = resolve(method, **{**TINY, **values}, out=str(folder))
-    return experiment_of(method).load(settings, folder, torch.device("cpu")).trainer
+run = partial(tiny.run, warmup_epochs=0)
+trainer_of = partial(tiny.trainer_of, warmup_epochs=0)
 
 
 @pytest.mark.parametrize("model", ["vse", "sgr"])
@@ -257,7 +243,7 @@ def test_weights_change_after_the_epoch_and_for_both_networks_at_once(tmp_path, 
         return items
 
     monkeypatch.setattr(gsc.GSC, "begin_epoch", note)
-    record = run(tmp_path, "gsc_plus")
+    record = run("gsc_plus", tmp_path)
     kept = epoch_arrays(record.folder)
     first, again, second, same = seen
     assert all((omega == 1).all() for omega in (*first, *again))
@@ -269,7 +255,7 @@ def test_weights_change_after_the_epoch_and_for_both_networks_at_once(tmp_path, 
 
 
 def test_a_pair_that_no_batch_holds_gets_the_mean(tmp_path):
-    record = run(tmp_path, batch_size=199, epochs=1)
+    record = run("gsc", tmp_path, batch_size=199, epochs=1)
     kept = epoch_arrays(record.folder)[1]
     for name in ("consistency", "prediction"):
         values = np.sort(kept[name])
@@ -286,7 +272,7 @@ def test_a_pair_that_no_batch_holds_gets_the_mean(tmp_path):
     ids=str,
 )  # fmt: skip
 def test_every_option_trains(options, tmp_path):
-    record = run(tmp_path, **{"epochs": 1, **options})
+    record = run("gsc", tmp_path, **{"epochs": 1, **options})
     assert math.isfinite(record.metrics["test"]["rsum"])
     assert record.curves[-1]["loss_contrast"] > 0
     weights = epoch_arrays(record.folder)[len(record.curves)]["p_clean"]

@@ -1,9 +1,11 @@
 """IN2R against worked numbers and plain loops: its losses, queue, prototypes, centring, and resume."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 
@@ -16,7 +18,7 @@ from nclib.methods.in2r import Refiner, elite_threshold, nearest, sce, soft_sce,
 from nclib.methods.parts.bank import encode
 from nclib.methods.parts.neighbours import KEPT, NeighbourLog, Queue
 from nclib.methods.parts.vectors import Centred, centred, draws, width_of
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -26,22 +28,8 @@ IMAGES = torch.tensor([[1, 0, 0.1], [0.9, 0.3, 0], [0.2, 1, 0.1]])
 CAPTIONS = torch.tensor([[0.9, 0.1, 0.2], [0.8, 0.4, 0.1], [0.1, 0.9, 0.3]])
 H = torch.tensor([[1, 0, 0, 0.2], [0.9, 0.3, 0, 0], [0, 1, 0, 0]])
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 16, "sim_dim": 8, "word_dim": 8}
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.5,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "lr": 5e-3,
-    "queue": 64,
-    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
-
-
-def run(out, **values):
-    return nclib.run("in2r", **{**TINY, **values}, out=str(out), progress=False)
+run = partial(tiny.run, "in2r", mrate=0.5, lr=5e-3, queue=64, data_options=tiny.SMALLER)
+trainer_of = partial(tiny.trainer_of, "in2r", mrate=0.5, lr=5e-3, queue=64, data_options=tiny.SMALLER)
 
 
 def close(actual, expected, tolerance=2e-6):
@@ -237,9 +225,7 @@ def test_centring_subtracts_the_batch_in_training_and_the_kept_mean_at_test():
 
 def started(folder, **values):
     """Return the trainer and the method at the start of the second training epoch of network A."""
-    given = {**TINY, "refine": False, **values}
-    settings = resolve("in2r", **given, out=str(folder))
-    trainer = experiment_of("in2r").load(settings, folder / "run", torch.device("cpu")).trainer
+    trainer = trainer_of(folder, **{"refine": False, **values})
     torch.manual_seed(0)
     trainer.epoch = 1
     method = trainer.method

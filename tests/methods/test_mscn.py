@@ -1,9 +1,11 @@
 """MSCN against worked numbers; its look-ahead against a plain finite difference; its corner cases."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 import nclib
@@ -12,7 +14,7 @@ from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
 from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join_batches, sgd_step
 from nclib.models import similarity_matrix
 from nclib.noise import BetaMixture, beta_moments
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -216,26 +218,13 @@ def test_hidden_width_follows_the_model_and_a_split_is_scored():
 
 # -- runs -------------------------------------------------------------------------------------------------
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
-
-
-def run(out, **values):
-    return nclib.run("mscn", **{**TINY, **values}, out=str(out), progress=False)
+run = partial(tiny.run, "mscn")
+trainer_of = partial(tiny.trainer_of, "mscn")
 
 
 @pytest.fixture
 def trainer(tmp_path):
-    values = resolve("mscn", **TINY, lookahead_every=1, out=str(tmp_path))
-    trainer = experiment_of(values.method).load(values, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path, lookahead_every=1)
     trainer.epoch = 1
     trainer.method.begin_training(trainer)
     trainer.method.meta_loss, trainer.method.found = [[], []], [{}, {}]

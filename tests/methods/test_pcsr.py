@@ -1,12 +1,13 @@
 """PCSR against worked numbers and plain loops; pseudo-classes, replaced captions, stages and runs."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
-import nclib
 from nclib import losses, methods, models
 from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import Division
@@ -21,30 +22,16 @@ from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.pcsr import clean_labels, next_threshold
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import GaussianMixture1d
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "classes": 12,
-    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
-
-
-def run(out, **values):
-    return nclib.run("pcsr", **{**TINY, **values}, out=str(out), progress=False)
+run = partial(tiny.run, "pcsr", classes=12, data_options=tiny.SMALLER)
+trainer_of = partial(tiny.trainer_of, "pcsr", classes=12, data_options=tiny.SMALLER)
 
 
 def started(tmp_path, **values):
     """A trainer before its first training epoch."""
-    settings = resolve("pcsr", **{**TINY, **values})
-    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path, **values)
     trainer.epoch = 1
     return trainer, trainer.method
 
@@ -181,8 +168,7 @@ def test_votes_kinds_and_change_over_epochs(tmp_path):
 
 @pytest.mark.parametrize(("votes", "counts"), [("training", [2]), ("warm-up", [3])])
 def test_votes_begin_with_training_or_with_warm_up(votes, counts, tmp_path):
-    values = resolve("pcsr", **TINY, votes=votes, out=str(tmp_path))
-    trainer = experiment_of("pcsr").load(values, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path, votes=votes)
     trainer.fit(progress=False)
     for cast in trainer.method.n_votes:
         assert cast.sum(1).unique().tolist() == counts
@@ -191,8 +177,7 @@ def test_votes_begin_with_training_or_with_warm_up(votes, counts, tmp_path):
 
 
 def test_the_head_learns_after_warm_up_only(tmp_path):
-    values = resolve("pcsr", **TINY, out=str(tmp_path))
-    trainer = experiment_of("pcsr").load(values, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path)
     before = [p.clone() for p in trainer.networks[0].pseudo_classes.parameters()]
     trainer.epoch = 0
     trainer._train_epoch(False)

@@ -1,12 +1,13 @@
 """SPS against worked numbers and plain loops; kinds of pairs, proxies, runs and corner cases."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
-import nclib
 from nclib import losses, methods
 from nclib.methods.coteaching import Division
 from nclib.methods.parts.bank import pooled
@@ -20,7 +21,7 @@ from nclib.methods.sps import (
     proxy_labels,
 )
 from nclib.noise import GaussianMixture1d
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import epoch_arrays, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -29,26 +30,13 @@ S = torch.tensor(
 NOISY = torch.tensor([[0.9, 0.1], [0.2, 1.0], [0.6, 0.7]], dtype=torch.float64)
 SURE = torch.tensor([[1.0, 0.05], [0.1, 0.9], [0.7, 0.7]], dtype=torch.float64)
 TWINS = torch.tensor([[0.8, 0.8, 0.2], [0.7, 0.7, 0.1], [0.1, 0.1, 0.6]], dtype=torch.float64)
-TINY = {
-    "dataset": "planted",
-    "model": "vse",
-    "mrate": 0.4,
-    "batch_size": 16,
-    "warmup_epochs": 1,
-    "epochs": 2,
-    "data_options": {"n_train": 32, "n_val": 8, "n_test": 8},
-    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
-}
-
-
-def run(out, **values):
-    return nclib.run("sps", **{**TINY, **values}, out=str(out), progress=False)
+run = partial(tiny.run, "sps", data_options=tiny.SMALLER)
+trainer_of = partial(tiny.trainer_of, "sps", data_options=tiny.SMALLER)
 
 
 def started(tmp_path, **values):
     """A trainer before its first training epoch."""
-    settings = resolve("sps", **{**TINY, **values})
-    trainer = experiment_of(settings.method).load(settings, tmp_path, torch.device("cpu")).trainer
+    trainer = trainer_of(tmp_path, **values)
     trainer.epoch = 1
     return trainer, trainer.method
 

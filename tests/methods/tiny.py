@@ -1,0 +1,34 @@
+"""A small run that the tests of methods start from: a few drawn pairs, one warm-up epoch, two of training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nclib
+from nclib.runs import experiment_of, resolve
+
+TINY: dict[str, Any] = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "data_options": {"n_train": 40, "n_val": 16, "n_test": 16},
+    "model_options": {"embed_dim": 16, "sim_dim": 8, "word_dim": 8},
+}
+SMALLER = {"n_train": 32, "n_val": 8, "n_test": 8}  # two batches, as data_options
+
+
+def run(method: str, out: Path, **values: Any) -> nclib.Record:
+    """Train by the small settings, changed by ``values``."""
+    return nclib.run(method, **{**TINY, **values}, out=str(out), progress=False)
+
+
+def trainer_of(method: str, folder: Path, **values: Any) -> Any:
+    """Return the trainer of such a run before its first epoch."""
+    settings = resolve(method, **{**TINY, **values}, out=str(folder))
+    return experiment_of(method).load(settings, folder, torch.device("cpu")).trainer
