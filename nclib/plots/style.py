@@ -29,7 +29,7 @@ METHOD_STYLES = {
     "bicro": ("#6F63B5", "v"), "rcl": (ACCENT, "X"),
     "sps": ("#243B6B", "<"), "pcsr": ("#5A2E1F", "d"),
     "mscn": ("#A89400", "p"), "repair": (THIRD, "h"),
-    "crank": ("#111111", "8"),
+    "crank": ("#111111", "8"), "crank_plus": ("#111111", "H"),
     "crcl": ("#00707A", "8"),
     "in2r": ("#B03A5B", "H"),
     "gsc": ("#B8336A", ">"), "gsc_plus": ("#B8336A", "d"),

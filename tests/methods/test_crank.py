@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from tiny import trainer_of
 
 import nclib
 from nclib.common.tokens import Tokens
@@ -128,6 +129,29 @@ def test_every_option_trains(options, tmp_path):
     record = nclib.run("crank", **{**TINY, "epochs": 1, **options}, out=str(tmp_path))
     assert record.metrics["test"]["rsum"] > 0
     assert 0 <= record.diagnostics["counted_share"] <= 1
+
+
+def test_two_networks_rank_by_their_mean_score_and_train_with_the_same_weights(tmp_path):
+    trainer = trainer_of("crank_plus", tmp_path, warmup_epochs=2)
+    method, trainer.epoch = trainer.method, 2
+    single = [trainer.per_pair(lambda S: pair_scores(S, 0.07), network=k) for k in (0, 1)]
+    found = method._scores(trainer)
+    assert not torch.allclose(*single)
+    assert torch.allclose(found, (single[0] + single[1]) / 2, atol=1e-6)
+    method.begin_training(trainer)
+    held_out = ~method._trained(trainer)
+    assert method.share == counted_share(found[held_out, 0], found[:, 1])
+    method.share = 0.4
+    seen = []
+    for trainer.active in (0, 1):
+        batches = [b.index for b in method.begin_epoch(trainer)]
+        seen.append((method.weight, torch.cat(batches)))
+        for p in trainer.networks[0].parameters():  # what the first one learns is not looked at again
+            p.data.mul_(-1)
+    assert seen[0][0] is seen[1][0]
+    assert torch.equal(seen[0][0], rank_weights(found[:, 0], 0.4, 0.25))
+    assert not torch.equal(seen[0][1], seen[1][1])
+    assert set(seen[0][1].tolist()) == set(seen[1][1].tolist())
 
 
 def test_counting_needs_a_warm_up(tmp_path):

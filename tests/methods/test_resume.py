@@ -25,6 +25,7 @@ COMMON = {
 # Settings that fill a method's own state; several rows try several states.
 OWN = {
     "crank": [{"model": "vse", "warmup_epochs": 2}],
+    "crank_plus": [{"model": "vse", "warmup_epochs": 2}],
     "crcl": [{"epochs": 5, "warmup_epochs": 0, "lr": 5e-3}],  # three schedules, each with a new network
     "in2r": [{"mrate": 0.5, "lr": 5e-3, "queue": 64, **o} for o in ({}, {"model": "vse", "center": "batch"})],
     "mscn": [{"meta_lr": 1e-3}],

@@ -7,7 +7,7 @@ from ncbook.chapters import wikipedia as page
 from records_made import save_category
 
 WIKIPEDIA = {"dataset": "wikipedia", "preset": "standard", "data_options": {"root": "somewhere"}}
-MACHINE = {"device": "CPU", "preset": "standard"}
+MACHINE = {"device": "CPU", "preset": "standard", "dataset": "wikipedia"}
 ACCURACY = {
     "given_accuracy": 0.64,
     "corrected_accuracy": 0.59,
@@ -75,6 +75,9 @@ def test_differences_are_of_equal_seeds(runs):
     correction = page.correction_table(runs).data
     assert correction.loc["cross entropy", "0.4"].startswith("+0.103 [")
     assert page.CONTRAST not in correction.index  # no runs
+    assert page.correction_table(runs).caption.startswith("Measured on Wikipedia, preset standard")
+    drawn = page.correction_table(runs.assign(dataset="emoji_category", preset="quick"))
+    assert drawn.caption.startswith("Measured on drawn objects, preset quick")
 
 
 def test_sentences_follow_the_records(runs):

@@ -16,7 +16,7 @@ from nclib import plots
 LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "plain (gce)"]
 METHODS = ["ncr", "decl", "bicro", "mscn", "repair", "l2rm, dropped", "l2rm"]
 NEWER = ["gsc", "gsc_plus", "cream", "crcl", "in2r", "sps", "pcsr"]
-ORDER = [*LOSSES, *METHODS, *NEWER, "crank"]
+ORDER = [*LOSSES, *METHODS, *NEWER, "crank", "crank_plus"]
 SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
 
 
@@ -147,6 +147,9 @@ COMPARED = (
     ("crank", "plain (gce)", "CRANK against generalised cross entropy"),
     ("crank", "plain (infonce_rce)", "CRANK against InfoNCE with reverse cross entropy"),
     ("crank", "ncr", "CRANK, one network, against NCR, two"),
+    ("crank_plus", "gsc_plus", "CRANK+ against GSC+, two networks each"),
+    ("crank_plus", "sps", "CRANK+ against SPS, two networks each"),
+    ("crank_plus", "cream", "CRANK+ against CREAM, two networks each"),
 )
 LEVEL = 0.95  # of the intervals
 

@@ -9,7 +9,7 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ncbook import means, recorded, show
+from ncbook import board, means, recorded, show
 from ncbook.chapters import devices, over_rates, verdicts
 from ncbook.chapters.category_baselines import FAMILIES, UNLABELLED, printed_map
 from ncbook.compare import Difference
@@ -41,9 +41,9 @@ CORRECTED = {
 PARTS = ["uot_rcl", *VARIANTS.values(), "deep_sm", "mrl", "elrcmr"]
 
 
-def wikipedia_runs(preset: str = "standard") -> pd.DataFrame:
-    """Return the recorded runs of a preset on Wikipedia, with a column ``label``."""
-    where = {"preset": preset, "dataset": "wikipedia", "scope": "modality", "protocol": "symmetric"}
+def wikipedia_runs(preset: str = "standard", dataset: str = "wikipedia") -> pd.DataFrame:
+    """Return the recorded runs of a preset on Wikipedia or another data set, with a column ``label``."""
+    where = {"preset": preset, "dataset": dataset, "scope": "modality", "protocol": "symmetric"}
     runs = recorded("labels", **where)
     if runs.empty:
         return pd.DataFrame(columns=["label", "method", "variant", "noise_rate", "seed", "map_avg", "device"])
@@ -109,22 +109,28 @@ def _row(differences: Mapping[float, Difference]) -> dict[str, str]:
 def correction_table(runs: pd.DataFrame) -> Styler | None:
     """Show what a correction of the labels brings to each loss, with the same seed."""
     rows = {loss: _row(_differences(runs, *pair)) for loss, pair in CORRECTED.items()}
-    return _difference_table(rows, "correction", "with the correction minus without")
+    return _difference_table(runs, rows, "correction", "with the correction minus without")
 
 
 def lead_table(runs: pd.DataFrame) -> Styler | None:
     """Show mAP of UOT-RCL minus that of the other methods of :data:`MAIN` with the same seed."""
     rows = {other: _row(_differences(runs, "uot_rcl", other)) for other in MAIN[1:]}
-    return _difference_table(rows, "lead", "uot_rcl minus the method of the row")
+    return _difference_table(runs, rows, "lead", "uot_rcl minus the method of the row")
 
 
-def _difference_table(rows: Mapping[str, dict[str, str]], name: str, what: str) -> Styler | None:
+def _difference_table(
+    runs: pd.DataFrame, rows: Mapping[str, dict[str, str]], name: str, what: str
+) -> Styler | None:
     table = pd.DataFrame({k: row for k, row in rows.items() if row}).T
     if table.empty:
         return None
     table = table.sort_index(axis=1).rename_axis(columns="label noise").fillna("no record")
-    caption = f"Measured on Wikipedia: mAP, {what}; mean [95 % interval of the paired t-test] (seeds)"
-    return show(table, name, caption)
+    preset, dataset = runs[["preset", "dataset"]].iloc[0]
+    caption = (
+        f"Measured on {board.data_name(dataset)}, preset {preset}: mAP, {what}; mean [95 % interval of the "
+        "paired t-test] (seeds)"
+    )
+    return show(table, name if dataset == "wikipedia" else f"{name}-{dataset}", caption)
 
 
 def _places(runs: pd.DataFrame) -> dict[str, str]:
