@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
@@ -137,6 +139,16 @@ def _measures(part: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
     return table[[name for name in there if name in table]].rename(columns=there).fillna("").rename_axis(None)
 
 
+Compared = Sequence[tuple[str, str, str]]
+OURS = (
+    ("crank", "plain (gce)", "CRANK against generalised cross entropy"),
+    ("crank", "plain (infonce_rce)", "CRANK against InfoNCE with reverse cross entropy"),
+    ("crank", "ncr", "CRANK, one network, against NCR, two"),
+    ("crank_plus", "gsc_plus", "CRANK+ against GSC+, two networks each"),
+    ("crank_plus", "sps", "CRANK+ against SPS, two networks each"),
+    ("crank_plus", "cream", "CRANK+ against CREAM, two networks each"),
+    ("crank_plus", "crank", "CRANK+, two networks, against CRANK, one"),
+)
 COMPARED = (
     ("l2rm", "l2rm, dropped", "rematching against dropping"),
     ("l2rm", "plain (infonce_rce)", "L2RM against its warm-up loss alone"),
@@ -144,17 +156,12 @@ COMPARED = (
     ("plain (gce)", "plain (infonce)", "a bounded loss against InfoNCE"),
     ("plain (gce)", "l2rm", "a bounded loss against L2RM"),
     ("plain (gce)", "bicro", "a bounded loss, one network, against BiCro, two"),
-    ("crank", "plain (gce)", "CRANK against generalised cross entropy"),
-    ("crank", "plain (infonce_rce)", "CRANK against InfoNCE with reverse cross entropy"),
-    ("crank", "ncr", "CRANK, one network, against NCR, two"),
-    ("crank_plus", "gsc_plus", "CRANK+ against GSC+, two networks each"),
-    ("crank_plus", "sps", "CRANK+ against SPS, two networks each"),
-    ("crank_plus", "cream", "CRANK+ against CREAM, two networks each"),
+    *OURS,
 )
 LEVEL = 0.95  # of the intervals
 
 
-def differences(runs: pd.DataFrame, protocol: str = "images") -> pd.DataFrame:
+def differences(runs: pd.DataFrame, protocol: str = "images", compared: Compared = COMPARED) -> pd.DataFrame:
     """Return differences of rSum between runs with the same seed.
 
     Parameters
@@ -163,6 +170,8 @@ def differences(runs: pd.DataFrame, protocol: str = "images") -> pd.DataFrame:
         From :func:`photograph_runs`.
     protocol : {"images", "captions"}
         What was exchanged.
+    compared : sequence of (str, str, str)
+        Label of a row, of the row that is subtracted, and the words for both.
 
     Returns
     -------
@@ -173,7 +182,7 @@ def differences(runs: pd.DataFrame, protocol: str = "images") -> pd.DataFrame:
     part = runs[runs["protocol"] == protocol]
     cells = part.pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
     rows = []
-    for first, second, words in COMPARED:
+    for first, second, words in compared:
         if not {first, second} <= set(cells):
             continue
         for rate, gap in (cells[first] - cells[second]).dropna().groupby("mrate"):
@@ -183,9 +192,11 @@ def differences(runs: pd.DataFrame, protocol: str = "images") -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["comparison", "mrate", "mean", "half", "n"])
 
 
-def difference_rows(runs: pd.DataFrame, protocol: str = "images") -> Styler | None:
+def difference_rows(
+    runs: pd.DataFrame, protocol: str = "images", compared: Compared = COMPARED
+) -> Styler | None:
     """Show :func:`differences`, one column per rate; differences whose interval holds 0 are in brackets."""
-    found = differences(runs, protocol)
+    found = differences(runs, protocol, compared)
     if found.empty:
         return None
 
@@ -198,7 +209,7 @@ def difference_rows(runs: pd.DataFrame, protocol: str = "images") -> Styler | No
     table = found.assign(text=found.apply(text, axis=1)).pivot(
         index="comparison", columns="mrate", values="text"
     )
-    order = [words for *_, words in COMPARED if words in table.index]
+    order = [words for *_, words in compared if words in table.index]
     table = table.loc[order].fillna("no record").rename_axis(index=None, columns="mismatch rate")
     table.columns = [f"{rate:g}" for rate in table.columns]
     seeds = f"{found['n'].min()} to {found['n'].max()}" if found["n"].nunique() > 1 else found["n"].iloc[0]
