@@ -16,6 +16,7 @@ from nclib.evaluation import (
     dual_softmax,
     map_at_r,
     mean_average_precision,
+    precision_at_k,
     precision_at_r,
     ranks,
     recall,
@@ -398,3 +399,36 @@ def test_agreement_with_people():
 def test_unknown_relevance_is_refused():
     with pytest.raises(ValueError, match="relevance is nan at image 0, caption 1"):
         map_at_r(np.eye(2), np.array([[1.0, np.nan], [0.0, 1.0]]))
+
+
+# ---------------------------------------------------------------------------------------------- neighbours
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("same_items", [False, True])
+def test_precision_of_short_lists_against_a_loop(several, same_items, monkeypatch):
+    monkeypatch.setattr("nclib.evaluation.neighbours.ROWS", 3)  # several blocks
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(7, 5, generator=g)
+    y = x if same_items else torch.randn(9, 5, generator=g)
+    kind = (
+        (torch.rand(2, 9, 3, generator=g) < 0.4).long() if several else torch.randint(3, (2, 9), generator=g)
+    )
+    own = kind[0][: len(x)]
+    others = own if same_items else kind[1]
+    hits = []
+    for i in range(len(x)):
+        score = torch.cosine_similarity(x[i], y, dim=1)
+        if same_items:
+            score[i] = -2
+        for j in score.argsort(descending=True)[:4].tolist():
+            hits.append(bool((own[i] & others[j]).any()) if several else bool(own[i] == others[j]))
+    found = precision_at_k(x, y, own, others, 4, same_items=same_items)
+    assert found == pytest.approx(np.mean(hits))
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_a_list_longer_than_the_gallery_is_refused(k):
+    x, y = torch.eye(4), torch.arange(4)
+    with pytest.raises(ValueError, match=rf"k={k}: must be from 1 to 3, the number of items"):
+        precision_at_k(x, x, y, y, k, same_items=True)

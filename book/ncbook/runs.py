@@ -188,6 +188,7 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         **{f"{g}.{k}": v for g, part in record.metrics.items() if g != "test" for k, v in part.items()},
         **record.diagnostics,
         **_around_noisy(record.curves),
+        **_first_epoch(record.curves),
         **{k: record.data.get(k) for k in SIZES},
         **{f"{w}_sum": sum(test[k] for k in keys) for w, keys in ways.items() if set(keys) <= set(test)},
         "seconds": record.cost.get("seconds"),
@@ -213,6 +214,13 @@ def _around_noisy(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         if "loss_noisy" in after and "loss_noisy" not in before and before.get("phase") == "training":
             return {"before_noisy": before["val_rsum"], "after_noisy": after["val_rsum"]}
     return {}
+
+
+def _first_epoch(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return what L2RM measured at the start of its first training epoch, as ``first.name``."""
+    first = next((row for row in curves if "auc_split" in row), {})
+    names = [k for k in first if k == "cost_matched" or k.startswith("auc_")]
+    return {f"first.{name}": first[name] for name in names}
 
 
 def variant(values: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from nclib.evaluation.category import mean_average_precision
 from nclib.evaluation.judgements import Judgements
+from nclib.evaluation.neighbours import precision_at_k
 from nclib.evaluation.ranking import TIES, ranks, recall, rsum
 from nclib.evaluation.relevance import map_at_r, precision_at_r, relevant_recall
 from nclib.evaluation.scores import dual_softmax
@@ -23,6 +24,7 @@ __all__ = [
     "dual_softmax",
     "map_at_r",
     "mean_average_precision",
+    "precision_at_k",
     "precision_at_r",
     "ranks",
     "recall",

@@ -23,7 +23,7 @@ from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, beside, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
-from nclib.noise import BetaMixture, unit_interval
+from nclib.noise import BetaMixture, auc, unit_interval
 from nclib.ot import partial_sinkhorn
 
 COST_FLOOR = 1e-10
@@ -111,11 +111,12 @@ class L2RM(Method):
     def begin_epoch(self, loop: Loop) -> Steps:
         o = self.options
 
-        def loss_and_cost(S: Tensor) -> Tensor:
-            ell = losses.triplet(S, o.margin, o.split)
-            return torch.stack([ell, self.cost_network(S).diagonal()], dim=1)  # (B, 2)
+        def measured(S: Tensor) -> Tensor:
+            ell, contrast = losses.triplet(S, o.margin, o.split), losses.info_nce(S, o.tau)
+            return torch.stack([ell, contrast, self.cost_network(S).diagonal()], dim=1)  # (B, 3)
 
-        ell, cost = loop.per_pair(loss_and_cost).unbind(1)
+        self.measured = loop.per_pair(measured).unbind(1)
+        ell, _, cost = self.measured
         x = unit_interval(ell)
         self.mixture = BetaMixture().fit(x)
         self.p_clean = torch.as_tensor(self.mixture.predict_proba(x)[:, 0])  # w, (N,)
@@ -212,7 +213,14 @@ class L2RM(Method):
         loop.keep(**self.log.arrays())
 
     def diagnostics(self, truth: Truth) -> dict[str, float]:
-        return detector_report(self.p_clean, truth, self.options.threshold) | self.log.report(truth)
+        report: dict[str, Any] = detector_report(self.p_clean, truth, self.options.threshold)
+        report |= self.log.report(truth) | self.log.alignment()
+        ell, contrast, cost = self.measured  # at the start of the epoch; low for a matched pair
+        parts = {"split": ell, "infonce": contrast}
+        if self.options.cost == "learned":
+            parts["cost"] = cost
+            report["cost_matched"] = float(cost[torch.as_tensor(truth.matched)].mean())
+        return report | {f"auc_{name}": auc(-values, truth.matched) for name, values in parts.items()}
 
     # -- exact resume -----------------------------------------------------------------------------------
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from nclib.data import CategoryData
+from nclib.data import CategoryData, CategorySplit
 from nclib.data.registry import datasets
+from nclib.evaluation import precision_at_k
 from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
 from nclib.noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
-from nclib.runs.label_trainer import LabelTrainer
+from nclib.runs.label_trainer import LabelTrainer, retrieval_map
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
 from nclib.runs.presets import label_preset
@@ -95,7 +97,9 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         return {"of": 2 * len(noise.truth), "scope": noise.scope}
 
     def evaluate(self, loaded: LoadedLabels) -> dict[str, dict[str, float]]:
-        return {"test": loaded.trainer.evaluate(loaded.dataset.test)}
+        test = loaded.dataset.test
+        v, t = loaded.trainer.embed_split(test)
+        return {"test": retrieval_map(v, t, test.labels), "neighbours": neighbours(v, t, test)}
 
     def data_facts(self, loaded: LoadedLabels) -> dict[str, Any]:
         dataset = loaded.dataset
@@ -112,6 +116,47 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             **last_diagnostics(trainer.history),
             **_corrected_confusion(trainer.folder, noise.truth, trainer.best["epoch"]),
         }
+
+
+def neighbours(v: Tensor, t: Tensor, split: CategorySplit, k: int = 10) -> dict[str, float]:
+    """Describe the nearest neighbours of the pairs of a split, by their true classes.
+
+    Parameters
+    ----------
+    v, t : Tensor, (n, L)
+        Embeddings of images and texts.
+    split : CategorySplit
+    k : int
+        Neighbours of every item; fewer where the split is smaller.
+
+    Returns
+    -------
+    dict
+        Shares in [0, 1]. ``texts_of_class``, ``images_of_class``: among the first five texts of an image, and
+        the first three images of a text, those of its class. ``purity``: among the k nearest images of an
+        image and texts of a text, those of its class; ``purity_given``: the same for the features that were
+        trained on. ``other_modality``: among the k nearest images and texts, those of the other modality.
+        Empty for a single pair.
+    """
+    device, n = v.device, len(split)
+    if n < 2:
+        return {}
+    y = torch.from_numpy(split.labels).to(device)
+    given = (torch.from_numpy(x).to(device) for x in (split.images, split.texts))
+    k = min(k, n - 1)
+
+    def purity(*parts: Tensor) -> float:
+        return sum(precision_at_k(x, x, y, y, k, same_items=True) for x in parts) / len(parts)
+
+    both = torch.cat([v, t])
+    is_text = torch.arange(2 * n, device=device) >= n
+    return {
+        "texts_of_class": precision_at_k(v, t, y, y, min(5, n)),
+        "images_of_class": precision_at_k(t, v, y, y, min(3, n)),
+        "purity": purity(v, t),
+        "purity_given": purity(*given),
+        "other_modality": 1 - precision_at_k(both, both, is_text, is_text, k, same_items=True),
+    }
 
 
 def _corrected_confusion(folder: Path, truth: np.ndarray, epoch: int) -> dict[str, Any]:

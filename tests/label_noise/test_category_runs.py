@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.neighbors import NearestNeighbors
 
 import nclib
 from nclib import data, label_noise
@@ -15,6 +16,7 @@ from nclib.evaluation import mean_average_precision
 from nclib.label_noise.base import DeepMethod, Training
 from nclib.runs import checkpoint, epoch_arrays, experiment_of, resolve
 from nclib.runs.label_trainer import LabelTrainer, retrieval_map
+from nclib.runs.labels import neighbours
 from nclib.runs.options import LabelSchedule
 from nclib.runs.record import RECALLS, Record, collect
 
@@ -125,6 +127,26 @@ def test_map_of_the_record_is_the_exact_one(tmp_path):
     y = dataset.test.labels
     assert record.metrics["test"]["map_i2t"] == mean_average_precision(v, t, y, y)
     assert record.metrics["test"]["map_t2i"] == mean_average_precision(t, v, y, y)
+
+
+def test_neighbours_of_the_record_against_scikit_learn(tmp_path):
+    def near(x, others, k, itself):
+        search = NearestNeighbors(n_neighbors=k, metric="cosine").fit(others)
+        return search.kneighbors(None if itself else x, return_distance=False)
+
+    record = run(tmp_path, "mrl")
+    opened = nclib.open_run(record)
+    test = opened.dataset.test
+    v, t = (x.numpy() for x in opened.trainer.embed_split(test))
+    y, is_text = test.labels, np.repeat([False, True], len(test))
+    lists = {"texts_of_class": near(v, t, 5, False), "images_of_class": near(t, v, 3, False)}
+    expected = {name: (y[found] == y[:, None]).mean() for name, found in lists.items()}
+    for name, parts in (("purity", (v, t)), ("purity_given", (test.images, test.texts))):
+        expected[name] = np.mean([y[near(x, x, 10, True)] == y[:, None] for x in parts])
+    both = np.concatenate([v, t])
+    expected["other_modality"] = (is_text[near(both, both, 10, True)] != is_text[:, None]).mean()
+    assert record.metrics["neighbours"] == pytest.approx(expected)
+    assert neighbours(torch.eye(1), torch.eye(1), range(1)) == {}
 
 
 def test_published_map_example():

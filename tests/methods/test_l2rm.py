@@ -12,9 +12,9 @@ from nclib import losses, methods
 from nclib.methods import Batch, Truth
 from nclib.methods.l2rm import CostNetwork
 from nclib.methods.parts.rematching import RematchLog
-from nclib.noise import BetaMixture
+from nclib.noise import BetaMixture, auc
 from nclib.ot import partial_exact
-from nclib.runs import experiment_of, resolve
+from nclib.runs import epoch_arrays, experiment_of, resolve
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -191,12 +191,16 @@ def test_rematch_report_against_a_plain_count():
     B, batches = 6, 4
     log = RematchLog(B, torch.device("cpu"))
     relevance = (torch.rand(B * batches, B * batches, generator=g) * 4).round() / 4
-    rows = []
+    rows, shares = [], {"moved": [], "unmoved": []}
     for _ in range(batches):
         index = torch.randperm(B * batches, generator=g)[:B]
         plan = torch.rand(B, B, generator=g) * (torch.rand(B, 1, generator=g) > 0.4) / B / B * 1.5
         plan.fill_diagonal_(0)
         log.add(Batch(index, index, None), plan)
+        for row in plan.clamp_min(1e-10).tolist():
+            share = np.array(row) / sum(row)
+            said = [share.max(), -(share * np.log(share)).sum() / np.log(B)]
+            shares["moved" if sum(row) * B > 0.5 else "unmoved"].append(said)
         for r in range(B):
             if plan[r].sum() * B <= 0.5:
                 continue
@@ -219,7 +223,19 @@ def test_rematch_report_against_a_plain_count():
     assert [report[n] for n in names] == pytest.approx(list(np.mean(rows, axis=0)), rel=1e-5)
     assert report["rematch_rows"] == pytest.approx(len(rows) / (B * batches))
     assert log.report(Truth(truth.matched, None)) == {}
+    found = log.alignment()
+    for kind, said in shares.items():
+        top, entropy = np.mean(said, axis=0)
+        assert [found[f"top_{kind}"], found[f"entropy_{kind}"]] == pytest.approx([top, entropy], rel=1e-5)
     assert log.arrays()["ranked_moved"].sum().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_plans_that_move_everything_say_nothing_of_other_rows():
+    log = RematchLog(4, torch.device("cpu"))
+    assert log.alignment() == {}
+    log.add(Batch(torch.arange(4), None, None), torch.eye(4).roll(1, 0) / 4)
+    found = log.alignment()
+    assert found == {"top_moved": pytest.approx(1), "entropy_moved": pytest.approx(0, abs=1e-6)}
 
 
 TINY = {
@@ -268,3 +284,17 @@ def test_no_warning_in_an_ordinary_run(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nclib.run("l2rm", **TINY, mrate=0.5, out=str(tmp_path))
+
+
+def test_costs_and_losses_are_scored_as_signs_of_a_mismatch(tmp_path):
+    record = nclib.run("l2rm", **TINY, mrate=0.5, out=str(tmp_path))
+    kept, trainer = epoch_arrays(record.folder)[2], nclib.open_run(record).trainer
+    matched = trainer.pairs.truth().matched
+    found = record.diagnostics
+    assert found["auc_cost"] == pytest.approx(auc(-kept["cost"], matched))
+    assert found["auc_split"] == pytest.approx(auc(-kept["loss"], matched))  # scaling keeps the order
+    assert found["cost_matched"] == pytest.approx(kept["cost"][matched].mean())
+    assert found["auc_infonce"] != found["auc_split"]
+    other = nclib.run("l2rm", **TINY, cost="cosine", mrate=0.0, out=str(tmp_path))
+    assert "auc_cost" not in other.diagnostics
+    assert other.diagnostics["auc_split"] is None  # nothing is mismatched

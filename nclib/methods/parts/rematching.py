@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,8 +17,9 @@ class RematchLog:
         self.batch_size = batch_size
         self._rows: list[Tensor] = []
         self._index: list[Tensor] = []
-        # Sums of sorted alignments of rows of which more than half moved, and of the others; last: counts.
-        self._sorted = torch.zeros(2, batch_size + 1, device=device)
+        # Sums over rows of which more than half moved, and over the others: of sorted alignments, of their
+        # entropies, and of ones.
+        self._sums = torch.zeros(2, batch_size + 2, device=device)
 
     @torch.no_grad()
     def add(self, batch: Batch, plan: Tensor) -> None:
@@ -30,9 +33,9 @@ class RematchLog:
         self._index.append(batch.index)
         moved = (mass * B > 0.5).to(share)
         ranked = share.sort(1, descending=True)[0]
-        weights = torch.stack([moved, 1 - moved])  # (2, B)
-        self._sorted[:, :B] += (weights @ ranked).to(self._sorted)
-        self._sorted[:, B] += weights.sum(1).to(self._sorted)
+        entropy = torch.special.entr(share).sum(1, keepdim=True)
+        noted = torch.cat([ranked, entropy, torch.ones_like(entropy)], dim=1)  # (B, B + 2)
+        self._sums += (torch.stack([moved, 1 - moved]) @ noted).to(self._sums)
 
     def arrays(self) -> dict[str, Tensor]:
         """Return per-row results of the epoch.
@@ -47,16 +50,35 @@ class RematchLog:
         rows = torch.cat(self._rows).cpu()
         index = torch.stack(self._index)  # (batches, B)
         to = rows[:, 2].long().view(index.shape)
-        ranked = self._sorted.cpu()
-        means = ranked[:, :-1] / ranked[:, -1:].clamp_min(1)
+        means, _ = self._means()
         return {
             "rematch_image": index.flatten(),
             "rematch_caption": index.gather(1, to).flatten(),
             "rematch_mass": rows[:, 0],
             "rematch_share": rows[:, 1],
-            "ranked_moved": means[0],
-            "ranked_unmoved": means[1],
+            "ranked_moved": means[0, :-1],
+            "ranked_unmoved": means[1, :-1],
         }
+
+    def _means(self) -> tuple[Tensor, Tensor]:
+        """Return means of the sorted alignments and of the entropy, (2, B + 1), and numbers of rows, (2,)."""
+        sums = self._sums.cpu()
+        return sums[:, :-1] / sums[:, -1:].clamp_min(1), sums[:, -1]
+
+    def alignment(self) -> dict[str, float]:
+        """Describe the rows of the plans, each divided by its mass: how much they say.
+
+        ``top_moved``, ``top_unmoved``: mean largest entry of rows of which more than half of the marginal
+        moved, and of the others, in (0, 1]. ``entropy_moved``, ``entropy_unmoved``: mean entropy over that of
+        a uniform row, in [0, 1]. Only for kinds of rows that there were.
+        """
+        means, n = self._means()
+        found: dict[str, float] = {}
+        even = math.log(self.batch_size)
+        for kind, row, count in zip(("moved", "unmoved"), means, n, strict=True):
+            if count:
+                found |= {f"top_{kind}": float(row[0]), f"entropy_{kind}": float(row[-1]) / even}
+        return found
 
     def report(self, truth: Truth) -> dict[str, float]:
         """Score the rematched pairs against the known content of image and caption; empty when unknown.
