@@ -61,7 +61,7 @@ class RunSpec:
 
 
 def run_of(layout: Layout, row: Mapping[str, str]) -> RunSpec | None:
-    """Return the run behind a line of a table's CSV file; None where this package has none (CLIP, NAAF, ...).
+    """Return the run behind a line of a table's CSV file; None where this package has none (CLIP, CAAN, ...).
 
     In ablations the layout gives the options of each row. Elsewhere the printed name leads to the run:
     ``L2RM-SGR`` is l2rm on sgr, ``NCR`` is ncr on its backbone, ``SGR`` alone is plain training.
