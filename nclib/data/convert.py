@@ -1,9 +1,9 @@
 """Convert other files to the layout of the benchmarks: ``nclib data convert KIND ...``.
 
 ``folder`` takes a file per image, ``bottom-up`` the TSV files of bottom-up attention, ``half`` makes float16
-copies of features, ``vocabulary`` the word list. Files are written in bounded memory and appear whole or not
-at all. A conversion that was stopped, even by SIGKILL or a full disk, continues when the command is given
-again.
+copies of features, ``vocabulary`` the word list, ``vectors`` the vectors of its words. Files are written in
+bounded memory and appear whole or not at all. A conversion that was stopped, even by SIGKILL or a full disk,
+continues when the command is given again; only ``vectors`` begins again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nclib.common.files import replacing
 from nclib.data.region_features import (
     HALF,
     LAYOUTS,
@@ -22,6 +23,7 @@ from nclib.data.region_features import (
     Layout,
     build_words,
     find_folder,
+    find_vocabulary,
     not_its_copy,
     open_features,
     read_named_captions,
@@ -30,8 +32,9 @@ from nclib.data.registry import check_choice
 from nclib.data.row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
 from nclib.data.row_writer import ConvertError, counter_of, holds, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
+from nclib.data.word_vectors import read_vectors
 
-__all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vocabulary"]
+__all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vectors", "vocabulary"]
 
 CAPTIONS = (".txt", ".tsv")
 SPLITS = ("train", "dev", "test", "testall")
@@ -197,6 +200,60 @@ def vocabulary(name: str, root: str | Path, *, out: str | Path | None = None, re
     return target
 
 
+def vectors(
+    name: str, root: str | Path, *, given: str | Path, out: str | Path, replace: bool = False
+) -> Path:
+    """Write the vectors of a data set's words, a row per id, for ``model_options={"word_vectors": out}``.
+
+    Rows of words without a vector are NaN: a model draws theirs.
+
+    Parameters
+    ----------
+    name, replace
+        As for :func:`folder`.
+    root : path
+        Folder of the captions or of the vocabulary file, as for :func:`nclib.data.load`.
+    given : path
+        Text file of word vectors, for example ``glove.840B.300d.txt``; see
+        :func:`~nclib.data.word_vectors.read_vectors`.
+    out : path
+        The ``.npy`` file; its folder is made.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    ConvertError, ValueError
+        When a file is missing or of another kind, ``out`` is there already, or the name is not known.
+    """
+    layout, target = _layout(name), Path(out)
+    if target.suffix != ".npy":
+        raise ConvertError(f"--out {target}: must end in .npy")
+    if target.exists() and not replace:
+        raise ConvertError(f"{target} is there already; remove it, or give --replace")
+    listed = find_vocabulary(layout, find_folder(layout, Path(root), ("train", "dev")))
+    if listed is None:
+        raise ConvertError(
+            f"{root} holds no {layout.vocabulary_file}; make it with: nclib data convert vocabulary {name} "
+            f"{root}"
+        )
+    try:
+        words = Vocabulary.from_json(listed).words
+        found = read_vectors(given, words, progress=True)
+        with replacing(target) as file:
+            np.save(file, found)
+    except (OSError, ValueError) as error:
+        raise ConvertError(str(error)) from error
+    without = [word for word, row in zip(words, found, strict=True) if np.isnan(row).any()]
+    print(
+        f"{target}: {len(words) - len(without):,} of {len(words):,} words have a vector of "
+        f"{found.shape[1]} numbers; without one: {some(without) or 'none'}"
+    )
+    return target
+
+
 def _same(path: Path, words: Vocabulary) -> bool:
     try:
         return Vocabulary.from_json(path) == words
@@ -319,6 +376,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("root", type=Path, help="folder of the captions")
     one.add_argument("--out", type=Path, help="the file; default: beside the captions")
     one.set_defaults(command=vocabulary)
+    one = kinds.add_parser("vectors", help="word vectors", description="Write the vectors of the word list.")
+    one.add_argument("name", choices=tuple(LAYOUTS))
+    one.add_argument("root", type=Path, help="folder of the captions")
+    one.add_argument("--given", type=Path, required=True, help="text file of word vectors, such as GloVe's")
+    one.add_argument("--out", type=Path, required=True, help="the .npy file")
+    one.set_defaults(command=vectors)
     for one in kinds.choices.values():
         one.add_argument("--replace", action="store_true", help="replace files that are there")
     return parser

@@ -1,0 +1,69 @@
+"""Vectors of a vocabulary's words: spellings, gaps, other kinds of files, and the command."""
+
+import numpy as np
+import pytest
+
+from nclib.data.convert import main
+from nclib.data.vocabulary import SPECIAL, Vocabulary
+from nclib.data.word_vectors import read_vectors
+
+LINES = ["dog 1 2", "tshirt 3 4", "t-shirt 5 6", ". . . 7 8", "red 9 10", "café -1e-3 0.5", "Dog 0 0"]
+
+
+def written(path, lines=LINES):
+    path.write_text("\n".join(lines) + "\n", encoding="utf8")
+    return path
+
+
+def test_vectors_stand_at_the_ids_of_their_words(tmp_path):
+    words = ["dog", "t-shirt", "t.shirt", "red/blue", "cat", "café", ". . ."]
+    found = read_vectors(written(tmp_path / "v.txt"), words)
+    expected = [[1, 2], [5, 6], [3, 4], [9, 10], [np.nan] * 2, [-1e-3, 0.5], [7, 8]]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected)
+
+
+def test_a_line_with_counts_is_passed_over(tmp_path):
+    found = read_vectors(written(tmp_path / "v.vec", ["2 2", "dog 1 2", "cat 3 4"]), ["cat"])
+    np.testing.assert_array_equal(found, [[3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["dog 1 2", "cat 3"], "line 2: has 1 numbers, earlier ones 2"),
+        (["dog 1 x"], "line 1: holds what is not a number"),
+        (["dog"], "line 1: must be a word and its numbers"),
+        (["horse 1 2"], "holds none of the 2 words"),
+        (["dog " + "1 " * 5000], "line 1: must be a word and its numbers"),
+    ],
+)
+def test_other_files_are_named_with_their_line(tmp_path, lines, said):
+    with pytest.raises(ValueError, match=said):
+        read_vectors(written(tmp_path / "v.txt", lines), ["dog", "cat"])
+
+
+def test_the_command_writes_what_a_model_reads(tmp_path, capsys):
+    root, out = tmp_path / "f30k_precomp", tmp_path / "weights" / "words.npy"
+    root.mkdir()
+    (root / "train_caps.txt").write_text("a dog\n")
+    command = ["vectors", "f30k", str(root), "--given", str(written(tmp_path / "v.txt")), "--out", str(out)]
+    assert main(command) == 1
+    assert "nclib data convert vocabulary f30k" in capsys.readouterr().err
+    Vocabulary([*SPECIAL, "cat", "dog"]).to_json(root / "f30k_precomp_vocab.json")
+    assert main(command) == 0
+    assert "1 of 6 words have a vector of 2 numbers; without one: <pad>, <start>" in capsys.readouterr().out
+    found = np.load(out)
+    assert np.isnan(found[:5]).all()
+    np.testing.assert_array_equal(found[5], [1, 2])
+    before = out.read_bytes()
+    written(tmp_path / "v.txt", ["dog 3 4"])
+    assert main(command) == 1
+    assert "there already" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert main([*command, "--replace"]) == 0
+    np.testing.assert_array_equal(np.load(out)[5], [3, 4])
+    for wrong, said in (("words.txt", "must end in .npy"), ("new.npy", "missing.txt")):
+        given = [*command[:4], str(tmp_path / "missing.txt"), "--out", str(tmp_path / wrong)]
+        assert main(given) == 1
+        assert said in capsys.readouterr().err
