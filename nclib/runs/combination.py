@@ -131,7 +131,7 @@ def _joined(records: Sequence[Record]) -> dict[str, Any]:
         raise ValueError(f"{len(records)} run given; a combination needs two or more")
     first = records[0]
     seeds = {record.settings["seed"] for record in records}
-    kinds = {str((record.settings["model"], record.settings["model_options"])) for record in records}
+    kinds = {str([record.settings.get(k) for k in ("model", "model_options")]) for record in records}
     again = len(seeds) == len(records) and len(kinds) == 1  # one model, trained several times
     free = APART | {"seed"} if again else APART
     for record in records:
