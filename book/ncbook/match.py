@@ -21,6 +21,7 @@ MODELS = {  # printed name -> model; others are spelt alike
     "VSE++": "vse",
 }
 APART = {"sgraf": "saf+sgr"}  # models whose parts the papers train apart, and average when testing
+TWICE = ("vsrn",)  # models that the papers train twice, and average when testing
 SCAN_BOTH = {"direction": "t2i+i2t"}  # SCAN where it counts as two models
 DATASETS = {
     "Flickr30K": "f30k",
@@ -119,6 +120,8 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
         options["warmup_epochs"] = warmup
     if run.model == "scan" and row["ensemble"] == "true":
         options |= SCAN_BOTH
+    if run.model in TWICE and row["ensemble"] == "true":
+        return RunSpec(run.method, JOINED.join([run.model] * 2), options)
     return RunSpec(run.method, APART.get(run.model, run.model), options)
 
 

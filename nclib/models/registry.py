@@ -331,7 +331,7 @@ def options(name: str) -> Catalogue:
 
 
 def settings(name: str, key: str) -> dict[str, Any]:
-    """Return the schedule that a model's own paper sets.
+    """Return the schedule that a model's own paper sets; its loss and ``model_options`` where they differ.
 
     Parameters
     ----------

@@ -152,62 +152,89 @@ def change_words(
     return Tokens(*keep_rows(_not_all_dropped(valid & ~((chance >= replaced) & (chance < deleted))), ids))
 
 
-# The official run on regions: 25 epochs, the first on all violations; the rate falls after the 15th.
-PUBLISHED = {"warmup_epochs": 1, "epochs": 24, "decay_every": 14, "lr": 5e-4, "weight_decay": 1e-2}
+class ThinnedMatcher(CosineMatcher):
+    """A dual encoder with residual region encoder whose fragments are dropped at random in training.
 
-
-@register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
-class VSEInfinity(CosineMatcher):
-    """Residual region encoder and BiGRU, each pooled by its own GPO; cosine.
-
-    In training, fragments are dropped so that the pooling meets sets of many sizes: each region with
-    probability ``drop``; each token with probability ``drop``, of which half become the unknown word, a tenth
-    a random word, and the rest vanish (the paper has a mask token where this uses the unknown word).
+    Each region with probability ``drop``; each token with probability ``drop``, of which half become the
+    unknown word, a tenth a random word, and the rest vanish (the paper has a mask token where this uses the
+    unknown word).
 
     Parameters
     ----------
-    pool_dim, drop : int, float
-        Width of the position codes and states of the GPO, even; probability of dropping, in [0, 1).
+    drop : float
+        Probability of dropping, in [0, 1).
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
-    pool_dim: int = option(32, low=2)
     drop: float = option(0.2, low=0, below=1)
 
     draws_in_training = True
 
-    settings: ClassVar = {"f30k": PUBLISHED, "coco": PUBLISHED}
-
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self.text_encoder.unit = False
-        if self.pool_dim % 2:
-            raise ValueError(f"pool_dim must be even (sine and cosine), got {self.pool_dim}")
-        self.image_pool = GPO(self.pool_dim, self.pool_dim)
-        self.text_pool = GPO(self.pool_dim, self.pool_dim)
 
     def region_encoder(self, width: int) -> ResidualRegionEncoder:
         return ResidualRegionEncoder(width, self.embed_dim)
 
-    def encode_images(self, images: Tensor) -> ImageEncoding:
-        """Map region features (B, R, feature_dim) to unit vectors (B, D)."""
-        regions = self.encode_regions(images)
-        sizes = (regions.shape[1],) * regions.shape[0]
-        if self.training and self.drop:
-            keep = _not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop)
-            regions, sizes = keep_rows(keep, regions)
-        return ImageEncoding(l2(self.image_pool(regions, sizes)))
+    def kept_regions(self, images: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        """Encode region features as (B, R, D) and the numbers of regions that were kept.
 
-    def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
-        """Map captions to unit vectors (C, D)."""
+        Rows beyond an image's number are dropped ones: mask them.
+        """
+        regions = self.encode_regions(images)
+        if self.training and self.drop:
+            return keep_rows(_not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop), regions)
+        return regions, (regions.shape[1],) * regions.shape[0]
+
+    def kept_words(self, tokens: Tokens) -> tuple[Tensor, tuple[int, ...]]:
+        """Encode captions as words (C, W, D), zero beyond their lengths, and the lengths that were kept."""
         tokens = self.check_tokens(tokens)
         if self.training and self.drop:
             tokens = self._thin(tokens)
-        words, _ = self.encode_words(tokens)
-        return CaptionEncoding(l2(self.text_pool(words, tokens.lengths)), tokens.lengths)
+        return self.encode_words(tokens)[0], tokens.lengths
 
     def _thin(self, tokens: Tokens) -> Tokens:
         """Replace or delete tokens at random."""
         chance = torch.rand(tokens.ids.shape) / self.drop
         return change_words(tokens, chance, SHARES, min(UNKNOWN, self.vocab_size - 1), self.vocab_size)
+
+
+# The official run on regions: 25 epochs, the first on all violations; the rate falls after the 15th.
+PUBLISHED = {"warmup_epochs": 1, "epochs": 24, "decay_every": 14, "lr": 5e-4, "weight_decay": 1e-2}
+
+
+@register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")
+class VSEInfinity(ThinnedMatcher):
+    """Residual region encoder and BiGRU, each pooled by its own GPO; cosine.
+
+    In training, fragments are dropped so that the pooling meets sets of many sizes.
+
+    Parameters
+    ----------
+    pool_dim : int
+        Width of the position codes and states of the GPO, even.
+    **common
+        Sizes, encoders and ``drop``; see :class:`ThinnedMatcher`.
+    """
+
+    pool_dim: int = option(32, low=2)
+
+    settings: ClassVar = {"f30k": PUBLISHED, "coco": PUBLISHED}
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        if self.pool_dim % 2:
+            raise ValueError(f"pool_dim must be even (sine and cosine), got {self.pool_dim}")
+        self.image_pool = GPO(self.pool_dim, self.pool_dim)
+        self.text_pool = GPO(self.pool_dim, self.pool_dim)
+
+    def encode_images(self, images: Tensor) -> ImageEncoding:
+        """Map region features (B, R, feature_dim) to unit vectors (B, D)."""
+        return ImageEncoding(l2(self.image_pool(*self.kept_regions(images))))
+
+    def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
+        """Map captions to unit vectors (C, D)."""
+        words, lengths = self.kept_words(tokens)
+        return CaptionEncoding(l2(self.text_pool(words, lengths)), lengths)

@@ -28,7 +28,9 @@ def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     Parameters
     ----------
     arguments : mapping
-        Of :func:`nclib.run`. ``model``, or values in ``model_options``, may join several with a plus sign.
+        Of :func:`nclib.run`. ``model``, or values in ``model_options``, may join several with a plus sign. A
+        model that is joined with itself is trained from seeds of its own: n parts have the seeds n * seed to
+        n * seed + n - 1.
 
     Raises
     ------
@@ -39,6 +41,8 @@ def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     --------
     >>> parts_of({"method": "l2rm", "model": "saf+sgr"})
     [{'method': 'l2rm', 'model': 'saf'}, {'method': 'l2rm', 'model': 'sgr'}]
+    >>> parts_of({"model": "vsrn+vsrn", "seed": 2})
+    [{'model': 'vsrn', 'seed': 4}, {'model': 'vsrn', 'seed': 5}]
     """
     options = arguments.get("model_options") or {}
     joined = {k: v.split(JOINED) for k, v in options.items() if isinstance(v, str) and JOINED in v}
@@ -51,6 +55,9 @@ def parts_of(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         own = {k: values[i] for k, values in joined.items()}
         part = {**arguments, **({"model_options": {**options, **own}} if own else {})}
         found.append(part | ({"model": models[i]} if len(models) > 1 else {}))
+    if len(found) > 1 and all(part == found[0] for part in found):
+        first = len(found) * int(arguments.get("seed") or 0)
+        found = [part | {"seed": first + i} for i, part in enumerate(found)]
     return found
 
 
@@ -63,7 +70,8 @@ def combine(
     ----------
     runs : sequence of Record or path
         Two or more records with their checkpoints, or the folders of the runs: on the same data, with the
-        same noise and settings but for ``model``, ``model_options`` and the schedule.
+        same noise and settings but for ``model``, ``model_options`` and the schedule; runs of one model with
+        the same options may differ in ``seed`` instead.
     out : path
         Folder for the record of the combination.
     device : str
@@ -72,8 +80,8 @@ def combine(
     Returns
     -------
     Record
-        Its ``model`` and ``model_options`` join those of the parts with a plus sign, its ``best_epoch`` is
-        the earliest of theirs, and its environment names them as ``parts``.
+        Its ``model`` and ``model_options`` join those of the parts with a plus sign, its ``seed`` is that of
+        the first, its ``best_epoch`` is the earliest of theirs, and its environment names them as ``parts``.
 
     Raises
     ------
@@ -122,11 +130,15 @@ def _joined(records: Sequence[Record]) -> dict[str, Any]:
     if len(records) < 2:
         raise ValueError(f"{len(records)} run given; a combination needs two or more")
     first = records[0]
+    seeds = {record.settings["seed"] for record in records}
+    kinds = {str([record.settings.get(k) for k in ("model", "model_options")]) for record in records}
+    again = len(seeds) == len(records) and len(kinds) == 1  # one model, trained several times
+    free = APART | {"seed"} if again else APART
     for record in records:
         if record.task != "pairs" or record.parts:
             raise ValueError(f"{record.name}: only single runs on pairs can be combined")
         mine, its = (naming(r.settings) for r in (first, record))
-        other = [k for k in {**mine, **its} if k not in APART and mine.get(k) != its.get(k)]
+        other = [k for k in {**mine, **its} if k not in free and mine.get(k) != its.get(k)]
         parts = ("data", "noise")
         other += [k for k in parts if getattr(first, k).get("checksum") != getattr(record, k).get("checksum")]
         if other:
@@ -139,6 +151,6 @@ def _joined(records: Sequence[Record]) -> dict[str, Any]:
         values = [r.settings["model_options"].get(name) for r in records]
         given = [v for v in values if v is not None]
         options[name] = given[0] if len(set(map(str, given))) == 1 else JOINED.join(map(str, values))
-    models = list(dict.fromkeys(r.settings["model"] for r in records))
-    model = models[0] if len(models) == 1 else JOINED.join(r.settings["model"] for r in records)
+    models = [r.settings["model"] for r in records]
+    model = models[0] if len(set(models)) == 1 and not again else JOINED.join(models)
     return {**first.settings, "model": model, "model_options": options}

@@ -3,8 +3,8 @@
 
 ``paper`` for pairs holds the settings printed in L2RM (supplement, Table 1), which follow NCR; for labels
 those that UOT-RCL and MRL share. On the bundled data it takes the values for Flickr30K and Wikipedia. A
-method's own values, in its ``settings``, win over these. A model's own ones are the schedule of its paper:
-in ``paper`` they hold for plain training, where the model is a baseline.
+method's own values, in its ``settings``, win over these. A model's own ones are the schedule of its paper,
+with its loss and sizes: in ``paper`` they hold for plain training, where the model is a baseline.
 """
 
 from __future__ import annotations
@@ -88,12 +88,13 @@ def pair_preset(name: str, dataset: str, method: str, given: Mapping[str, Any]) 
         if issubclass(MODELS[model].factory, models.DualEncoder):
             schedule, sizes, data = STANDARD, STANDARD_MODEL, {}
     baseline = name != "paper" or method == "plain"
+    own = models.settings(model, key) if baseline else {}
     return {
         "mrate": drawn_rate(dataset, given.get("data_options", {})),
         **schedule,
-        **(models.settings(model, key) if baseline else {}),
+        **own,
         **methods.settings(method, key),
-        "model_options": sizes,
+        "model_options": {**sizes, **own.get("model_options", {})},
         "data_options": data.get(dataset, {}),
     }
 

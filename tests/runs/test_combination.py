@@ -39,6 +39,25 @@ def test_the_mean_of_two_models_is_tested(made, tmp_path):
     assert nclib.runs.collect(tmp_path)["model"].item() == "saf+sgr"
 
 
+def test_one_model_trained_twice_is_combined(tmp_path):
+    clean = SHORT | {"mrate": 0.0, "dataset": "planted", "model": "vse+vse", "seed": 1}
+    ways = parts_of(clean)
+    assert [(way["model"], way["seed"]) for way in ways] == [("vse", 2), ("vse", 3)]
+    parts = [nclib.run("plain", **way, out=tmp_path, progress=False) for way in ways]
+    record = nclib.combine(parts, tmp_path)
+    assert (record.settings["model"], record.settings["seed"]) == ("vse+vse", 2)
+    opened = [nclib.open_run(part) for part in parts]
+    test = opened[0].dataset.test
+    scores = torch.cat([part.trainer.scores(test) for part in opened])
+    assert not torch.equal(scores[0], scores[1])
+    assert record.metrics["test"] == metrics_of(scores, test)["test"]
+    other = nclib.run("plain", **ways[1] | {"model": "saf"}, out=tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"differs from .* in seed"):
+        nclib.combine([parts[0], other], tmp_path)
+    with pytest.raises(ValueError, match=r"differs from .* in seed"):
+        nclib.combine([parts[0], parts[0], parts[1]], tmp_path)
+
+
 def test_the_command_combines_folders(made, tmp_path, capsys):
     from nclib.cli import main
 

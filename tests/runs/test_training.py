@@ -149,8 +149,10 @@ def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_p
     # Every network has moved as a whole, and the tested numbers are those of the weights that were kept.
     for network, before in zip(opened.trainer.networks, start.networks, strict=True):
         pairs_of = zip(network.named_parameters(), before.parameters(), strict=True)
-        # IN2R's refiners train from the second epoch on, when the other network's queue has been filled.
-        moved = [not torch.equal(p, q) for (name, p), q in pairs_of if not name.startswith("refiners.")]
+        # IN2R's refiners train from the second epoch on, when the other network's queue has been filled; some
+        # parts of VSRN and HREM in the models' own losses only.
+        later = ("refiners.", *{"vsrn": ("decoder.",), "hrem": ("relations.",)}.get(model, ()))
+        moved = [not torch.equal(p, q) for (name, p), q in pairs_of if not name.startswith(later)]
         assert sum(moved) > 0.9 * len(moved)
         assert all(torch.isfinite(p).all() for p in network.parameters())
     test = opened.dataset.test

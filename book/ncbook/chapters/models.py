@@ -24,7 +24,7 @@ from nclib.runs import LoadedRun, cpu_threads
 from nclib.runs.record import RECALLS
 
 KINDS = {  # where image and caption meet; in all other models regions meet words
-    **dict.fromkeys(("vse", "vse_inf", "clip"), "dual"),
+    **dict.fromkeys(("vse", "vse_inf", "vsrn", "hrem", "clip"), "dual"),
     "pvse": "dual, several vectors",
     "pcme": "dual, Gaussians",
 }
