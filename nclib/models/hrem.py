@@ -238,11 +238,12 @@ class HREM(ThinnedMatcher):
         self.steps: Tensor
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
-    def encode_images(self, images: Tensor) -> FragmentEncoding:
+    # one kind of encoding for both: images keep as many regions as were not left out
+    def encode_images(self, images: Tensor) -> FragmentEncoding:  # type: ignore[override]
         """Encode region features (B, R, feature_dim) as unit vectors (B, D)."""
         return self._encoding(self.image_pool, *self.kept_regions(images))
 
-    def encode_captions(self, tokens: Tokens) -> FragmentEncoding:
+    def encode_captions(self, tokens: Tokens) -> FragmentEncoding:  # type: ignore[override]
         """Encode captions as unit vectors (C, D)."""
         return self._encoding(self.text_pool, *self.kept_words(tokens))
 

@@ -182,5 +182,5 @@ class VSRN(DualEncoder):
         if images.related is None or captions.ids is None:
             raise ValueError("own_loss needs encodings made in training mode; call train() before encoding")
         told = self.decoder(images.related, captions.ids, captions.lengths)
-        ranking = triplet(self.similarity(images, captions), MARGIN, "hardest").sum()
+        ranking = triplet(images.vectors @ captions.vectors.t(), MARGIN, "hardest").sum()
         return {"ranking": ranking, "caption": told / len(captions)}
