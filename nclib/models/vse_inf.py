@@ -152,6 +152,28 @@ def change_words(
     return Tokens(*keep_rows(_not_all_dropped(valid & ~((chance >= replaced) & (chance < deleted))), ids))
 
 
+def by_words(chance: Tensor, ids: Tensor, continues: Tensor | None) -> Tensor:
+    """Give all pieces of a word the chance of its first piece.
+
+    Parameters
+    ----------
+    chance, ids : Tensor, (C, W)
+        On the host; token ids on any device.
+    continues : Tensor, bool, (vocab_size,), or None
+        Ids that go on with a word; None where every id is a word.
+
+    Returns
+    -------
+    Tensor, (C, W)
+    """
+    if continues is None:
+        return chance
+    goes_on = continues[ids].cpu()  # what is deleted decides lengths, which the host must know
+    place = torch.arange(chance.shape[1]).expand_as(chance)
+    first = torch.where(goes_on, 0, place).cummax(1).values
+    return chance.gather(1, first)
+
+
 # The official run on regions: 25 epochs, the first on all violations; the rate falls after the 15th.
 PUBLISHED = {"warmup_epochs": 1, "epochs": 24, "decay_every": 14, "lr": 5e-4, "weight_decay": 1e-2}
 
@@ -162,7 +184,8 @@ class VSEInfinity(CosineMatcher):
 
     In training, fragments are dropped so that the pooling meets sets of many sizes: each region with
     probability ``drop``; each token with probability ``drop``, of which half become the unknown word, a tenth
-    a random word, and the rest vanish (the paper has a mask token where this uses the unknown word).
+    a random word, and the rest vanish (the paper has a mask token where this uses the unknown word; on BERT's
+    own pieces it is [MASK], and the pieces of a word share their fate).
 
     Parameters
     ----------
@@ -208,6 +231,12 @@ class VSEInfinity(CosineMatcher):
         return CaptionEncoding(l2(self.text_pool(words, tokens.lengths)), tokens.lengths)
 
     def _thin(self, tokens: Tokens) -> Tokens:
-        """Replace or delete tokens at random."""
+        """Replace or delete tokens at random; of BERT's, whole words, and neither [CLS] nor [SEP]."""
         chance = torch.rand(tokens.ids.shape) / self.drop
-        return change_words(tokens, chance, SHARES, min(UNKNOWN, self.vocab_size - 1), self.vocab_size)
+        mask_id = min(UNKNOWN, self.vocab_size - 1)
+        if (own := getattr(self.text_encoder, "mask_id", None)) is not None:
+            place, last = torch.arange(chance.shape[1]), torch.tensor(tokens.lengths)[:, None] - 1
+            chance = by_words(chance, tokens.ids, self.text_encoder.continues)
+            chance = torch.where((place > 0) & (place < last), chance, 1.0)
+            mask_id = own
+        return change_words(tokens, chance, SHARES, mask_id, self.vocab_size)
