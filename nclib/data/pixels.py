@@ -90,9 +90,9 @@ def prepare(
             write_rows(out / f"{split}_ims.npy", Pixels(folder, files, pixels), beside=beside)
     known = (text for split in ("train", "dev") for _, five in listed[split] for text in five)
     build_words(known).to_json(out / layout.vocabulary_file)
-    files = {path.name: digest(path) for path in sorted(out.iterdir()) if path.suffix in (".txt", ".json")}
-    files.pop(MANIFEST)
-    write_atomically(out / MANIFEST, json.dumps({**facts, "finished": True, "files": files}, indent=1))
+    small = [p for p in sorted(out.iterdir()) if p.suffix in (".txt", ".json") and p.name != MANIFEST]
+    done = {**facts, "finished": True, "files": {path.name: digest(path) for path in small}}
+    write_atomically(out / MANIFEST, json.dumps(done, indent=1))
     return out
 
 

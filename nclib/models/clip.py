@@ -232,7 +232,7 @@ class CLIP(DualEncoder):
             clip = load("clip", folder, "clip_folder", finetune=not self.frozen)
             self.needs_regions, self.embed_dim = self.n_regions, clip.config.projection_dim
             scale = clip.logit_scale.detach()
-            how = {"finetune": not self.frozen, "held_epochs": self.held_epochs}
+            how: dict[str, Any] = {"finetune": not self.frozen, "held_epochs": self.held_epochs}
             images, text = {**how, "rate": self.image_rate}, {**how, "rate": self.text_rate}
             text |= {"words_file": self.text_words, "vocab_size": self.vocab_size}
             self.image_tower: nn.Module = PretrainedImages(clip, folder, self.feature_dim, **images)

@@ -392,9 +392,9 @@ def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
     return found
 
 
-def start_from(layer: nn.Linear, projection: Tensor) -> None:
-    """Copy weights (D, width) into a layer of this shape; the weights of others stay as they were drawn."""
-    if layer.weight.shape == projection.shape:
+def start_from(layer: nn.Module, projection: Tensor) -> None:
+    """Copy weights (D, width) into a linear layer of this shape; those of others stay as they were drawn."""
+    if isinstance(layer, nn.Linear) and layer.weight.shape == projection.shape:
         with torch.no_grad():
             layer.weight.copy_(projection)
 
@@ -555,8 +555,8 @@ class PictureReader(Frozen):
         held_epochs: int = 0,
         crop: bool = False,
     ) -> None:
-        how = {"fixed_norms": fixed_norms, "held_epochs": held_epochs}
-        super().__init__(tower, finetune=finetune, rate=rate, **how)
+        how: dict[str, Any] = {"fixed_norms": fixed_norms, "rate": rate, "held_epochs": held_epochs}
+        super().__init__(tower, finetune=finetune, **how)
         self.clip = tower.config.model_type != "resnet"
         quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
         file = None
