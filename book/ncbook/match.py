@@ -51,7 +51,12 @@ DECAY = {"weight_decay": 1e-4}  # of VSE-infinity beside BERT or a network
 STAGES = {"warmup_epochs": 0, "held_epochs": 30, "decay_every": 30, "image_rate": 1.0}  # then all, slowly
 OFFICIAL_PCME = {"loss": "own", "sigma": 1.0, "slope": 15.0, "shift": 15.0}
 ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed name -> what its run has
-    "region+BERT": {"OMIT": WITH_BERT, "VSE∞": WITH_BERT | DECAY},
+    "region+BERT": {
+        "OMIT": WITH_BERT,
+        "VSE∞": WITH_BERT | DECAY,
+        "HREM": WITH_BERT,
+        "CHAN": WITH_BERT | DECAY | {"pooling": "mean", "attend": False, "batch_size": 128, "margin": 0.05},
+    },
     "grid+BERT": {"OMIT": WITH_RESNEXT | HELD | SMALLER, "VSE∞": WITH_RESNEXT | HELD | DECAY},
     "grid+BiGRU": {
         "OMIT": WITH_RESNET | HELD | SMALLER,
