@@ -86,10 +86,10 @@ class CHAN(FragmentMatcher):
         return encoder(width, self.embed_dim)
 
     def encode_regions(self, images: Tensor) -> Tensor:
-        """Encode region features (B, R, feature_dim) as unit regions (B, R', D).
+        """Encode region features (B, R, feature_dim) as unit regions (B, R, D).
 
-        R' is R, or in training the largest number that an image keeps. Smaller sets are filled up with their
-        first region, which changes no maximum.
+        In training the place of a dropped region is taken by the first one that is kept, which changes no
+        maximum.
         """
         features = self.cells(images)
         encoder = self.image_encoder
@@ -101,7 +101,9 @@ class CHAN(FragmentMatcher):
         features, sizes = keep_rows(keep, features)
         absent = word_mask(sizes, features.shape[1], features) == 0
         regions = encoder(features, absent) if self.attend else encoder(features)
-        return torch.where(absent[..., None], regions[:, :1], regions)
+        filled = torch.where(absent[..., None], regions[:, :1], regions)
+        left = keep.shape[1] - filled.shape[1]
+        return torch.cat([filled, filled[:, :1].expand(-1, left, -1)], dim=1)
 
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Encode captions as unit words (C, W, D) and sentence vectors (C, D)."""
