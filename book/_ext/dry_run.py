@@ -28,10 +28,11 @@ import torch
 from grid_plan import GRIDS, ROOT, Planned, plan
 from matplotlib.figure import Figure
 from ncbook.layouts import LAYOUTS
-from ncbook.match import measured, printed_run, reruns
+from ncbook.match import arguments_of, measured, printed_run
 from ncbook.papers import values_of
 
 import nclib
+from nclib.data import weights
 from nclib.data.region_features import LAYOUTS as FILES
 from nclib.methods.base import METHODS
 from nclib.runs.pairs import FOLD, metrics_of
@@ -39,7 +40,7 @@ from nclib.runs.record import MAPS, RECALLS, Record
 
 GRIDS_OF = {paper: f"paper_{paper.lower().replace('-', '_')}" for paper in ncbook.PAPERS}
 SWEEPS = "paper_sweeps"  # read by figures, not by cells
-APART = 40.0  # between the numbers of two groups of metrics of one run
+APART = {"folds": 40.0, "test_dsl": 60.0}  # between the numbers of the groups of metrics of one run
 NOTEBOOKS = ("results_l2rm", "results_omit", "results_repair", "results_uot_rcl")
 EMPTY = "no recorded runs"
 
@@ -79,7 +80,7 @@ def made(run: Planned, number: int) -> Record:
         networks = METHODS[s["method"]].factory.n_networks * len(run.parts)
         scores = torch.zeros(networks, split.n_images, split.n_captions)
         names = ["val", *metrics_of(scores, split, fold=4 if images % FOLD == 0 and images > FOLD else FOLD)]
-        groups = {name: _recalls(number / 1e3 + (name == "folds") * APART) for name in names}
+        groups = {name: _recalls(number / 1e3 + APART.get(name, 0.0)) for name in names}
         sizes = {"test_images": images}
     rate = s["noise_rate" if labels else "mrate"]
     return Record(
@@ -122,7 +123,6 @@ def check(folder: Path, declared: dict[str, dict[int, Planned]]) -> Found:
     filled: dict[str, tuple[int, int]] = {}
     for (paper, table), layout in LAYOUTS.items():
         values, done = values_of(paper, table), 0
-        calls = {(r.row, r.data, r.rate): r.arguments for r in reruns(paper, table)[0]}
         for value in values:
             row, numbers = value.source, measured(layout, value, runs)
             done += bool(numbers)
@@ -133,11 +133,9 @@ def check(folder: Path, declared: dict[str, dict[int, Planned]]) -> Found:
                 continue
             found = {_number(v, row, layout.of_labels) for v in numbers}
             used |= found
-            asked = calls[_place(row)]
+            asked = told(arguments_of(layout, row))
             for number in found:
-                own = {
-                    k: v for k, v in of_number[number].arguments.items() if k not in ("seed", "data_options")
-                }
+                own = told(of_number[number].arguments)
                 if own != asked:
                     wrong.append(f"{cell}: filled by {own}, wanted {asked}")
         filled[layout.name] = done, len(values)
@@ -153,25 +151,20 @@ def cells_of(grid: str) -> Counter[str]:
     for (paper, table), layout in LAYOUTS.items():
         if GRIDS_OF[paper] != grid:
             continue
-        calls = {(r.row, r.data, r.rate): r.arguments for r in reruns(paper, table)[0]}
         rows = [
             v.source for v in values_of(paper, table) if not isinstance(printed_run(layout, v.source), str)
         ]
-        found.update(told(calls[_place(row)]) for row in rows)
+        found.update(told(arguments_of(layout, row)) for row in rows)
     return found
 
 
 def told(arguments: Mapping[str, Any]) -> str:
-    """Return the arguments that runs of one row with different seeds share, as text."""
-    return json.dumps(
-        {k: v for k, v in arguments.items() if k not in ("seed", "data_options")}, sort_keys=True
-    )
-
-
-def _place(row: dict[str, str]) -> tuple[str, str, str]:
-    setting = row.get("setting", "")
-    name = f"{row['method']}, {setting}" if setting else row["method"]
-    return name, row["dataset"], row.get("noise_rate", "")
+    """Return the arguments that runs of one row with different seeds share, as text, without places."""
+    found = {k: v for k, v in arguments.items() if k != "seed"}
+    for part in {"data_options", "model_options"} & found.keys():
+        given = {k: v for k, v in found[part].items() if k != "root"}
+        found[part] = {k: weights.named(v) or v for k, v in given.items()}
+    return json.dumps({k: v for k, v in found.items() if v != {}}, sort_keys=True)
 
 
 def _number(value: float, row: dict[str, str], labels: bool) -> int:
@@ -179,7 +172,8 @@ def _number(value: float, row: dict[str, str], labels: bool) -> int:
     if labels:
         return round(value * 1e4)
     each = value / (len(RECALLS) if row["metric"] == "rsum" else 1)
-    return round((each - (row["protocol"] == "5fold-1k") * APART) * 1e3)
+    group = "folds" if row["protocol"] == "5fold-1k" else "test_dsl" if "DSL" in row["setting"] else ""
+    return round((each - APART.get(group, 0.0)) * 1e3)
 
 
 def empty_figures(folder: Path) -> Iterator[str]:

@@ -72,6 +72,8 @@ def seconds_of(settings: Mapping[str, Any], found: Found) -> float | None:
     from nclib.data.region_features import LAYOUTS, VALIDATION_IMAGES
 
     layout = LAYOUTS.get(settings["dataset"])
+    if {"pixels", "pieces"} & {k for k, v in settings.get("data_options", {}).items() if v}:
+        return None  # pretrained networks were not measured
     part = results(found, "method/").get(f"{settings['method']} {settings['model']}")
     if part is None or layout is None:
         return None

@@ -20,14 +20,16 @@ from typing import Any
 
 import yaml
 
+from nclib.data import weights
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
 NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
 METHOD = "l2rm"  # default of nclib.run
 OWN = ("out", "device")  # parameters that the driver decides
-LONGEST = 200  # characters of a label, which becomes a file name
+LONGEST = 220  # characters of a label, which becomes a file name
 UNREAD: dict[str, Callable[[dict[str, Any]], bool]] = {  # files, and data options that need them not
-    "*_vocab.json": lambda o: o.get("vocabulary") is not None or o.get("build_vocabulary") is True,
+    "*_vocab.json": lambda o: any(o.get(k) for k in ("vocabulary", "pieces", "build_vocabulary")),
     "testall_*": lambda o: o.get("test_split") == "test",
     "*.f16.npy": lambda o: not o.get("half"),
 }
@@ -118,11 +120,11 @@ def label(run: dict[str, Any]) -> str:
     usual = [str(run[k]) for k in ("method", "model", "dataset") if k in run]
     for key, sign in (("mrate", "m"), ("noise_rate", "n"), ("protocol", ""), ("seed", "s")):
         usual += [f"{sign}{run[key]}"] if key in run else []
-    extra: list[str] = []
+    extra: dict[str, None] = {}  # an ordered set: published weights are named once, whatever they are for
     for key, value in sorted(run.items()):
         parts = value.items() if isinstance(value, dict) else [(key, value)]
-        extra += [] if key in NAMED else [f"{k}={v}" for k, v in parts]
-    return re.sub(r"[^\w.=+,-]", "_", "-".join(usual + extra))
+        extra |= {} if key in NAMED else dict.fromkeys(weights.named(v) or f"{k}={v}" for k, v in parts)
+    return re.sub(r"[^\w.=+,-]", "_", "-".join([*usual, *extra]))
 
 
 def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
@@ -152,6 +154,9 @@ def plan(path: pathlib.Path, root: str = "") -> list[Planned]:
                 needed = needs_root(run)
                 if needed:
                     run["data_options"] = {**(run.get("data_options") or {}), "root": root or "unknown"}
+                for part in {"data_options", "model_options"} & run.keys():
+                    given = run[part] or {}
+                    run[part] = {k: weights.below(root or "unknown", v) for k, v in given.items()}
                 resolved = [nclib.resolve(**{"method": METHOD, **part}).flat() for part in parts_of(run)]
                 settings = json.loads(json.dumps(resolved[0]))
                 if len(resolved) > 1:  # a combination has the settings of its first part, but for these
@@ -211,7 +216,7 @@ def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> N
 
 
 def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
-    """Return, by label, what the data of runs lack; runs whose files are all there are not in it."""
+    """Return, by label, what data and weights of runs lack; runs whose files are all there are not in it."""
     found: dict[str, str] = {}
     seen: dict[str, str] = {}
     for run in runs:
@@ -221,8 +226,12 @@ def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
         key = json.dumps([name, options], sort_keys=True)
         if key not in seen:
             seen[key] = _lacking(name, options)
-        if seen[key]:
-            found[run.label] = seen[key]
+        parts = ("data_options", "model_options")
+        named = [v for part in parts for v in (run.settings.get(part) or {}).values() if weights.named(v)]
+        said = {v: weights.problem(pathlib.Path(v).expanduser()) for v in named}
+        lines = [seen[key], *(f"{place}: {problem}" for place, problem in said.items() if problem)]
+        if any(lines):
+            found[run.label] = "\n".join(filter(None, lines))
     return found
 
 
@@ -235,6 +244,7 @@ def _lacking(name: str, options: dict[str, Any]) -> str:
         return f"{name}: root={str(root)!r}: there is no such file or folder"
     if name not in CHECKS:  # a data set that the user registered
         return ""
+    name = f"{name}_{options['pixels']}" if options.get("pixels") else name
     report = check(name, root, half=bool(options.get("half")))
     unread = [pattern for pattern, is_unread in UNREAD.items() if is_unread(options)]
     read = [n for n in report.lines if not any(fnmatch.fnmatch(n.file, pattern) for pattern in unread)]

@@ -13,6 +13,7 @@ from ncbook import transport_claims
 from ncbook.compare import Difference, p_text
 from ncbook.comparisons import compared, differences, reported, runs_of, untested
 from ncbook.evidence import UNTESTED, VERDICTS, Verdict
+from ncbook.intervals import interval_plot
 from ncbook.layouts import LAYOUTS, PAPERS, layout_of
 from ncbook.match import measured
 from ncbook.page import Cell, Table, csv_text
@@ -105,6 +106,7 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
                 "\n".join([*map(str, row["lines"])]) or row["why"],
                 own=" ".join([*said, row["why"]]) if row["lines"] else "",
                 folded=[f"{line.place}: {line.text}" for line in row["lines"]],
+                drawings=[interval_plot(line.tested) for line in row["lines"]],
                 kind="nc-text nc-lines",
             ),
         ]
@@ -119,6 +121,7 @@ def claims_table(table: pd.DataFrame, paper: str = "") -> Table:
         columns=[("what the paper says, and prints",), ("verdict here",), ("evidence",)],
         rows=rows,
         file=csv_text(list(kept), kept.astype(str).to_numpy().tolist()),
+        filters={"verdict here": ""},
     )
 
 

@@ -68,6 +68,8 @@ class Line:
     dataset, preset : str
     why : str
         What was not recorded, or what to know about the place.
+    tested : tuple of (Difference, Region)
+        The comparisons with two seeds, those of the text first.
     """
 
     place: str
@@ -79,6 +81,7 @@ class Line:
     dataset: str = ""
     preset: str = ""
     why: str = ""
+    tested: tuple[tuple[Difference, Region], ...] = ()
 
     @property
     def word(self) -> str:
@@ -283,7 +286,8 @@ def line_of(
     count = f"{right} of {len(tested)} inside the claimed region, {wrong} outside: "
     shown = [d for d, _ in found if d.n]
     if len(shown) > SHOWN:  # those farthest from the claim, as far as they were tested
-        shown = [d for d, _ in sorted(tested, key=lambda pair: p_outside(*pair))] or shown
+        tested.sort(key=lambda pair: p_outside(*pair))
+        shown = [d for d, _ in tested] or shown
     more = f"; and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     drawn = place["dataset"] in BUNDLED
     return Line(
@@ -296,6 +300,7 @@ def line_of(
         place["dataset"],
         place["preset"],
         why,
+        tuple(tested),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
 from ncbook.runs import Runs, select, variant
 from nclib import label_noise, methods, models
+from nclib.data import weights
+from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs.combination import JOINED, parts_of
 from nclib.runs.words import words_of
@@ -20,6 +23,7 @@ MODELS = {  # printed name -> model; others are spelt alike
     "VSE∞": "vse_inf",
     "VSE++": "vse",
 }
+WHOLE = {"zero-shot CLIP": "clip", "fine-tuned CLIP": "clip"}  # models that need their weights
 APART = {"sgraf": "saf+sgr"}  # models whose parts the papers train apart, and average when testing
 TWICE = ("vsrn",)  # models that the papers train twice, and average when testing
 SCAN_BOTH = {"direction": "t2i+i2t"}  # SCAN where it counts as two models
@@ -34,12 +38,51 @@ DATASETS = {
 STAND_INS = {"GSS-SL": "gss_regression", "FGCrossNet": "fgcrossnet_losses"}  # of methods without public code
 TESTED = {"test-1k": ("", 1000), "full-5k": ("", 5000), "5fold-1k": ("folds.", 5000)}
 """Printed test protocol -> group of metrics in a record, number of test images."""
-FEATURES = {  # printed encoders other than regions and BiGRU -> why no run here fills their cells
-    "grid+BiGRU": "grid features of ResNet-152: its weights and the pictures are not at hand",
-    "region+BERT": "BERT: its weights are not bundled",
-    "grid+BERT": "grid features of ResNeXt-101, and BERT: their weights and the pictures are not at hand",
-    "CLIP (kind of fragments not stated)": "CLIP: its weights are not bundled",
+BERT, CLIP = "weights/bert-base-uncased", "weights/clip-vit-base-patch32"  # below the folder of the data
+WITH_BERT = {"pieces": BERT, "text": "bert", "text_folder": BERT, "finetune": True}
+GRID = {"image": "resnet", "finetune": True, "crop": True}
+WITH_RESNET = {"pixels": "square224", "image_folder": "weights/resnet-152", **GRID}
+WITH_RESNEXT = {"pixels": "square512", "image_folder": "weights/resnext101_32x8d_wsl", **GRID, **WITH_BERT}
+READ_BY_CLIP = {"pixels": "crop224", "pieces": CLIP}
+HELD = {"held_epochs": 1}  # the first epoch trains what is not pretrained
+SMALLER = {"batch_size": 128}  # OMIT's on grids
+OMIT_SCHEDULE = {"warmup_epochs": 1, "epochs": 14, "lr": 5e-4, "decay_every": 9, "weight_decay": 5e-4}
+DECAY = {"weight_decay": 1e-4}  # of VSE-infinity beside BERT or a network
+STAGES = {"warmup_epochs": 0, "held_epochs": 30, "decay_every": 30, "image_rate": 1.0}  # then all, slowly
+OFFICIAL_PCME = {"loss": "own", "sigma": 1.0, "slope": 15.0, "shift": 15.0}
+ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed name -> what its run has
+    "region+BERT": {
+        "OMIT": WITH_BERT,
+        "VSE∞": WITH_BERT | DECAY,
+        "HREM": WITH_BERT,
+        "CHAN": WITH_BERT | DECAY | {"pooling": "mean", "attend": False, "batch_size": 128, "margin": 0.05},
+    },
+    "grid+BERT": {"OMIT": WITH_RESNEXT | HELD | SMALLER, "VSE∞": WITH_RESNEXT | HELD | DECAY},
+    "grid+BiGRU": {
+        "OMIT": WITH_RESNET | HELD | SMALLER,
+        "VSE++": WITH_RESNET | STAGES | {"word_pool": "last", "epochs": 45},
+        "PVSE": {
+            **WITH_RESNET,
+            **{"loss": "own", "batch_size": 256, "image_rate": 1.0},
+            **{"warmup_epochs": 0, "epochs": 30, "decay_every": 20},
+        },
+        "PCME": WITH_RESNET | STAGES | OFFICIAL_PCME | {"epochs": 60},
+    },
+    "CLIP (kind of fragments not stated)": {
+        "zero-shot CLIP": {**READ_BY_CLIP, "clip_folder": CLIP, "warmup_epochs": 0, "epochs": 0},
+        "fine-tuned CLIP": {
+            **{**READ_BY_CLIP, "clip_folder": CLIP, "finetune": "all", "margin": 0.05},
+            **OMIT_SCHEDULE,
+            **HELD,
+        },
+        "OMIT": {
+            **{**READ_BY_CLIP, "text": "clip", "text_folder": CLIP, "image": "clip", "image_folder": CLIP},
+            **{"image_encoder": "linear", "image_global": "first", "embed_dim": 512, "finetune": True},
+            **{**HELD, **SMALLER},
+        },
+    },
 }
+"""Runs on other encoders than regions and BiGRU; their weights and pictures lie below that of the data."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +96,7 @@ class RunSpec:
     @property
     def variant(self) -> str:
         """The options as text, as :func:`ncbook.runs.variant_of` writes them."""
-        return variant(self.options)
+        return variant({k: weights.named(v) or v for k, v in self.options.items()})
 
     @property
     def label(self) -> str:
@@ -102,9 +145,16 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
     """
     if layout.file == "resources" or row.get("metric") == "time_s":
         return "hours, seconds and memory on one GPU model; another machine says nothing about them"
-    if reason := FEATURES.get(row.get("features", "")):
-        return reason
     run = run_of(layout, row)
+    encoded = ENCODED.get(row.get("features", ""))
+    name = "OMIT" if layout.method else row["method"]
+    if encoded is not None and name in encoded:
+        own = run.options if run is not None else {}
+        run = RunSpec("plain", WHOLE.get(name) or _model(name), {**own, **encoded[name]})
+    elif encoded is not None and run is not None and run.model:
+        return f"{row['method']} has no run here on {row['features'].replace('+', ' and ')}"
+    if layout.of_labels and layout.runs == "none":
+        return "CLIP trained on labels: neither XMediaNet as pictures and texts nor that training is here"
     if row["method"] in STAND_INS:
         return f"{row['method']} has no public code; a stand-in does not fill its cells"
     if run is None or (run.method == "plain" and not run.model):
@@ -165,6 +215,7 @@ def measured(layout: Layout, value: Value, runs: Runs) -> tuple[float, ...]:
     if layout.of_labels:
         return numbers(select(found, noise_rate=float(row["noise_rate"])), f"map_{row['direction']}")
     group, size = TESTED[row["protocol"]]
+    group = "test_dsl." if "DSL" in row.get("setting", "") else group
     rate = float(row["noise_rate"] or 0)
     kind = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
     table = select(found, model=run.model, mrate=rate, test_images=size, **kind)
@@ -195,7 +246,11 @@ class Rerun:
 
     def parts(self, root: str, seed: int = 0) -> list[dict[str, Any]]:
         """Return what :func:`nclib.run` is called with; several where :func:`nclib.combine` follows."""
-        return parts_of({**self.arguments, "seed": seed, "data_options": {"root": root}})
+        given = {**self.arguments, "seed": seed}
+        given["data_options"] = {**given.get("data_options", {}), "root": root}
+        for part in {"data_options", "model_options"} & given.keys():
+            given[part] = {k: weights.below(root, v) for k, v in given[part].items()}
+        return parts_of(given)
 
     def command(self, root: str, seed: int = 0) -> str:
         """Return the run as lines for a shell, with the folder of the data; one for each part."""
@@ -248,9 +303,22 @@ def reruns(
         if isinstance(run, str):
             without.setdefault(f"{place[0]}: {run}")
         else:
-            arguments = _arguments(run, DATASETS[line["dataset"]], line, layout.noise)
-            runs.setdefault((*place, run.model, run.variant), Rerun(*place, dict(arguments)))
+            runs.setdefault((*place, run.model, run.variant), Rerun(*place, arguments_of(layout, line)))
     return list(runs.values()), list(without)
+
+
+def arguments_of(layout: Layout, line: Mapping[str, str]) -> dict[str, Any]:
+    """Return what :func:`nclib.run` is called with for a printed cell, besides seed and place of the data.
+
+    Parameters
+    ----------
+    layout : Layout
+    line : mapping
+        Line of the table's CSV file, which a run of this package fills.
+    """
+    run = printed_run(layout, line)
+    assert not isinstance(run, str), run
+    return dict(_arguments(run, DATASETS[line["dataset"]], line, layout.noise))
 
 
 def _label(line: Mapping[str, str]) -> str:
@@ -276,12 +344,13 @@ def _arguments(run: RunSpec, dataset: str, line: Mapping[str, str], noise: str) 
         yield "noise_rate", rate
         yield from run.options.items()
         return
-    own = set(models.options(run.model.partition(JOINED)[0]))
+    own = {*models.options(run.model.partition(JOINED)[0]), "embed_dim"}
+    of_data = set(inspect.signature(datasets[dataset].factory).parameters)
     yield "model", run.model
     yield "mrate", rate
     if rate and noise:
         yield "protocol", noise
-    yield from ((k, v) for k, v in run.options.items() if k not in own)
-    of_model = {k: v for k, v in run.options.items() if k in own}
-    if of_model:
-        yield "model_options", of_model
+    yield from ((k, v) for k, v in run.options.items() if k not in own | of_data)
+    for part, names in (("data_options", of_data), ("model_options", own)):
+        if chosen := {k: v for k, v in run.options.items() if k in names}:
+            yield part, chosen

@@ -22,6 +22,7 @@ class Cell:
     link: str = ""  # page that the text links to
     links: Sequence[tuple[str, str]] = ()  # words and their targets, in place of the text
     folded: Sequence[str] = ()  # lines that open on a click
+    drawings: Sequence[str] = ()  # SVG by line of the text, stood before it
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,9 @@ class Table:
         )
         own = f'<span class="nc-own">{_e(view.own)}</span>' if view.own else ""
         text = f'<a href="{_e(view.link)}">{_e(view.text)}</a>' if view.link else _e(view.text)
+        if view.drawings:
+            lines = zip(view.text.split("\n"), view.drawings, strict=True)
+            text = "".join(f'<span class="nc-line">{drawing}{_e(line)}</span>' for line, drawing in lines)
         text = " ".join(f'<a href="{_e(at)}">{_e(words)}</a>' for words, at in view.links) or text
         items = "".join(f"<li>{_e(line)}</li>" for line in view.folded)
         folded = f"<details><summary>numbers</summary><ul>{items}</ul></details>" if items else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ import pandas as pd
 
 import nclib
 from nclib import models
+from nclib.common.files import digest
+from nclib.data import weights
 from nclib.data.registry import datasets
 from nclib.runs import record as records
 from nclib.runs.combination import JOINED
@@ -22,6 +25,7 @@ from nclib.runs.identity import naming
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
+ENCODED_BY = ("pieces", "pixels")  # options of the papers' data that decide what a model reads
 METRICS = ("seed", "rsum", "map_avg")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
@@ -101,7 +105,8 @@ def _tell_versions_apart(rows: list[dict[str, Any]]) -> None:
     """Add the code to the variant of runs that would count as seeds of one setting, but are versions of it.
 
     These are runs with other code of the user's, and runs with the same seed. A run that was made twice with
-    the same code, once with a usual value written out, counts once.
+    the same code, once with a usual value written out, counts once. Runs with weights of one name and other
+    contents get the digest of these.
     """
     seen: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -118,6 +123,10 @@ def _tell_versions_apart(rows: list[dict[str, Any]]) -> None:
             for row in group:
                 code = f"code={(row['own_code'] or row['code'] or 'unknown')[:DIGITS]}"
                 row["variant"] = ", ".join(filter(None, (row["variant"], code)))
+        if len({row["files"] for row in group}) > 1:  # weights of one name and other contents
+            for row in group:
+                files = f"files={digest(row['files'])[:DIGITS]}"
+                row["variant"] = ", ".join(filter(None, (row["variant"], files)))
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
@@ -200,6 +209,7 @@ def _row(record: records.Record, path: Path) -> dict[str, Any]:
         "device": record.environment.get("device"),
         "code": record.environment.get("code") or record.environment.get("commit"),
         "own_code": record.environment.get("own_code"),
+        "files": json.dumps(settings.get("files_sha256", {}), sort_keys=True),
         "remarks": "; ".join(record.remarks),
         "best_epoch": record.best_epoch,
         "variant": variant_of(settings),
@@ -264,7 +274,9 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
         usual = nclib.resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))
     except ValueError:
         return None
-    return _flat(usual.flat(), {k: p.default for k, p in own.items() if p.default is not p.empty})
+    taken = inspect.signature(datasets[dataset].factory).parameters if dataset in datasets else {}
+    encoded = {k: taken[k].default for k in ENCODED_BY if k in taken}
+    return encoded | _flat(usual.flat(), {k: p.default for k, p in own.items() if p.default is not p.empty})
 
 
 def _root(dataset: str) -> dict[str, Any]:
@@ -277,12 +289,18 @@ def _root(dataset: str) -> dict[str, Any]:
 
 def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return settings as one mapping; ``model.<name>`` is an option of the model that the method has too."""
+    published = {part: _published(settings.get(part) or {}) for part in ("data_options", "model_options")}
     settings = naming(settings)
     flat = {k: v for k, v in settings.items() if k not in NAMED and not isinstance(v, dict)}
     method = settings.get("method_options", {})
-    model = {**(model_defaults or {}), **settings.get("model_options", {})}
-    flat |= settings.get("data_options", {}) | method
+    model = {**(model_defaults or {}), **settings.get("model_options", {}), **published["model_options"]}
+    flat |= settings.get("data_options", {}) | published["data_options"] | method
     return flat | {f"model.{k}" if k in method else k: v for k, v in model.items()}
+
+
+def _published(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that name published weights, with the name in place of the digest."""
+    return {name: found for name, value in options.items() if (found := weights.named(value))}
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:

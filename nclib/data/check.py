@@ -16,10 +16,20 @@ import numpy as np
 from nclib.common.files import digest
 from nclib.common.npy import read_npy
 from nclib.data import category_features, region_features, tokeniser
-from nclib.data.region_features import LAYOUTS, PER_CAPTION, Layout, Part, not_its_copy, sampled
+from nclib.data.region_features import (
+    LAYOUTS,
+    PER_CAPTION,
+    PIXELS,
+    Layout,
+    Part,
+    not_its_copy,
+    pixel_layout,
+    sampled,
+)
 from nclib.data.registry import load
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
+from nclib.data.weights import PLACE, WEIGHTS, problem
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 TO_DO = {
@@ -31,7 +41,8 @@ TO_DO = {
 }
 ROWS = 256  # feature rows read at a time, or in all without --full
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
-PAIRS = LAYOUTS
+PAIRS = dict(LAYOUTS)
+PAIRS |= {f"{name}_{form}": pixel_layout(name, form) for name in ("f30k", "coco") for form in PIXELS}
 KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows nearly all
 
 
@@ -84,7 +95,8 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
 
     Parameters
     ----------
-    name : {"f30k", "coco", "cc152k", "f8k", "wikipedia", "nuswide", "xmedianet"}
+    name : str
+        A data set of the papers, or prepared pictures such as ``f30k_square224``.
     root : path
         Value of ``data_options={"root": ...}``.
     full : bool
@@ -107,12 +119,14 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
 
 def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     """Check region features and captions of three splits, and the vocabulary."""
-    layout, splits = PAIRS[name], tuple(PAIRS[name].images)
+    layout = PAIRS[name]
+    splits = tuple(layout.images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
     folder = region_features.find_folder(layout, root, splits)
     if layout.marker and not (folder / layout.marker).is_file():
-        return Report(name, folder, (Line(MISSING, layout.marker, "nclib data prepare writes it last"),))
+        text = "nclib data prepare writes it last" if layout.number is np.float32 else layout.source
+        return Report(name, folder, (Line(MISSING, layout.marker, text),))
     missing = [text.split(" ")[0] for text in region_features.missing_files(layout, folder, splits, half)]
     lines: list[Line] = []
     parts: dict[str, Part] = {}
@@ -138,7 +152,7 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
 def _wanted(layout: Layout, split: str, file: str) -> str:
     n, each = layout.images[split], layout.captions_per_image
     if file.endswith(".npy"):
-        kind = "float16" if file.endswith(region_features.HALF) else "float32"
+        kind = "float16" if file.endswith(region_features.HALF) else np.dtype(layout.number).name
         row = ", ".join(map(str, layout.row or ()))
         return f"{kind} ({n:,} or {n * each:,} rows, {row})" if each > 1 else f"{kind} ({n:,}, {row})"
     return f"{n * each:,} lines"
@@ -269,6 +283,19 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
     return [r for r in found if best is None or r is best or r not in alike]
 
 
+def check_more(root: str | Path) -> list[Line]:
+    """Describe what further runs read below ``root``: published weights, and missing prepared pictures."""
+    lines = []
+    for name, known in WEIGHTS.items():
+        said = problem(Path(root).expanduser() / PLACE / name)
+        state = (MISSING if said.startswith(MISSING) else WRONG) if said else GOOD
+        file = f"{PLACE}/{name}"
+        lines.append(Line(state, file, said.removeprefix(f"{MISSING}: ") or known.publisher))
+    forms = [layout for layout in PAIRS.values() if layout.number is not np.float32]
+    absent = [layout for layout in forms if not (Path(root).expanduser() / layout.stem).is_dir()]
+    return lines + [Line(MISSING, layout.stem, layout.source) for layout in absent]
+
+
 def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> list[Line]:
     """Describe every ``*noise*.npy`` or ``*inx*.npy`` file in or one level below ``root``.
 
@@ -334,7 +361,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     noise = noise_files(options.root, training) if options.root.is_dir() else []
     if noise:
         print("noise files:", *noise, sep="\n")
+    known = bool(shown) or (options.root / PLACE).is_dir()
+    more = check_more(options.root) if known and not options.names else []
+    if more:
+        print("pretrained networks and pictures, which some runs of OMIT's tables read:", *more, sep="\n")
     if not shown:
         print(f"{options.root}: nothing that is known. Name one of {', '.join(CHECKS)} to see what it needs.")
     good = bool(shown) and all(r.complete(any_size=options.any_size) for r in shown)
+    good = good and all(line.state != WRONG for line in more)
     return 0 if good and all(line.state == GOOD for line in noise) else 1

@@ -23,11 +23,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from nclib.common.files import digest, write_atomically
+from nclib.data import pixels
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
 from nclib.data.flickr8k import MANIFEST, read_manifest, summarise
 from nclib.data.readers import UnreadableError, open_picture
 from nclib.data.readers.pictures import MISSING
 from nclib.data.region_features import F8K, LAYOUTS, build_words
+from nclib.data.region_features import PIXELS as FORMS
 from nclib.data.registry import check_count
 from nclib.data.row_sources import some
 from nclib.data.row_writer import ConvertError, RowSource, write_rows
@@ -40,6 +42,7 @@ CHANNELS = 1280  # of the network's last map
 AXES = 256
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
 F8K_EACH = 5
+PUBLISHED = ("f30k", "coco")  # whose pictures are prepared as pictures
 OWN_WORDS = "region_files_vocab.json"
 Opener = Callable[[str], Any]
 FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
@@ -465,7 +468,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="nclib data prepare", description="Make the features of pictures, and a data set of them."
     )
-    parser.add_argument("name", choices=("f8k", "own"), help="Flickr8K, or pictures of your own")
+    parser.add_argument(
+        "name", choices=("f8k", "own", *PUBLISHED), help="published pictures, or your own (own)"
+    )
     parser.add_argument("--images", type=Path, required=True, help="folder of the pictures")
     parser.add_argument("--captions", type=Path, required=True, help="table: columns image and caption")
     parser.add_argument("--out", type=Path, required=True, help="folder to write into")
@@ -473,9 +478,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--captions-per-image", type=int, help="captions taken of each picture")
     parser.add_argument("--seed", type=int, default=0, help="of drawn splits")
     parser.add_argument("--device", default="cpu", help="where the network runs")
+    parser.add_argument(
+        "--pixels", choices=tuple(FORMS), help="f30k, coco: the form of the pictures; they stay pictures"
+    )
     options = vars(parser.parse_args(arguments))
+    form, whole = options.pop("pixels"), options["name"] in PUBLISHED
+    if whole != (form is not None):
+        parser.error(f"--pixels belongs to {' and '.join(PUBLISHED)}, which need it")
+    taken = ("name", "images", "captions", "out")
+    if whole and (other := [k for k in options if k not in taken and options[k] != parser.get_default(k)]):
+        parser.error(f"--{other[0].replace('_', '-')} is not for {options['name']}")
     try:
-        folder = prepare(**options)
+        if whole:
+            folder = pixels.prepare(**{k: options[k] for k in taken}, pixels=form)
+        else:
+            folder = prepare(**options)
     except (ConvertError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -492,6 +509,9 @@ def _summary(folder: Path, name: str) -> list[str]:
     assert manifest is not None  # just written
     each, counts = manifest["captions_per_image"], manifest["pictures"]
     sizes = [f"{split}: {n:,} pictures, {n * each:,} captions" for split, n in counts.items()]
+    if name in PUBLISHED:
+        data = f"--data_options.root {shlex.quote(str(folder))} --data_options.pixels {manifest['pixels']}"
+        return [*sizes, f"in runs: --dataset {name} {data}"]
     dataset = "f8k" if name == "f8k" else "region_files"
     command = f"nclib run l2rm --dataset {dataset} --data_options.root {shlex.quote(str(folder))}"
     pairs = counts["train"] * each

@@ -22,6 +22,7 @@ from nclib.common.files import content_digest, digest
 from nclib.data import tokeniser
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
+from nclib.data.pieces import Pieces
 from nclib.data.registry import check_choice, check_count, register
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
@@ -54,6 +55,7 @@ class Layout:
     marker: str = ""  # file that tells the folder from those of other packages with the same file names
     source: str = "Put the published precomputed features there"  # what to do when files are missing
     max_words: int | None = None  # longer captions are cut; None: as published
+    number: Any = np.float32  # type of the features; uint8 for pictures, in a folder of their own
 
     @property
     def vocabulary_file(self) -> str:
@@ -86,6 +88,27 @@ LAYOUTS = {
 }
 
 
+PIXELS = {"square224": 224, "square512": 512, "crop224": 224}
+"""Forms of prepared pictures and their sides: scaled to a square, or scaled at the shorter side and cut."""
+
+
+def pixel_layout(name: str, pixels: str) -> Layout:
+    """Return the layout of the prepared pictures of ``f30k`` or ``coco`` in a form of :data:`PIXELS`."""
+    check_choice("pixels", pixels, tuple(PIXELS))
+    layout, side = LAYOUTS[name], PIXELS[pixels]
+    return replace(
+        layout,
+        title=f"pictures of {layout.title}",
+        stem=f"{name}_{pixels}",
+        images={**layout.images, **({"dev": 5000} if name == "coco" else {})},
+        words=None,
+        row=(side, 3 * side),
+        marker="prepared.json",
+        source=f"Make them with: nclib data prepare {name} --pixels {pixels}",
+        number=np.uint8,
+    )
+
+
 @dataclass
 class Part:
     """One split as found on disk, with the problems of its files."""
@@ -105,6 +128,8 @@ def f30k(
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
     half: bool = False,
+    pieces: PathLike | None = None,
+    pixels: str = "",
 ) -> Dataset:
     """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
 
@@ -125,6 +150,13 @@ def f30k(
         Read the float16 copies ``{split}_ims.f16.npy`` of the features, which take half the disk and half
         the reading; ``nclib data convert half`` makes them. The numbers differ from the float32
         ones in the fourth digit, and so does the checksum of the data.
+    pieces : path, optional
+        Folder of a BERT or CLIP model (or its name in the hub's cache), whose own tokeniser cuts the captions
+        in place of the field's words; for models with that text encoder.
+    pixels : {"", "square224", "square512", "crop224"}
+        Pictures in place of features, each row of a picture as red, green and blue of its pixels in turn, as
+        ``nclib data prepare f30k --pixels`` leaves them in ``f30k_square224``: scaled to a square of this
+        side, or scaled at the shorter side and cut around the centre, as CLIP prepares pictures.
 
     Returns
     -------
@@ -136,7 +168,8 @@ def f30k(
     FileNotFoundError, ValueError
         When files are missing or do not fit together; all of them are listed, with what to do.
     """
-    return load_files(LAYOUTS["f30k"], root, "test", dev_protocol, vocabulary, build_vocabulary, half)
+    layout = pixel_layout("f30k", pixels) if pixels else LAYOUTS["f30k"]
+    return load_files(layout, root, "test", dev_protocol, vocabulary, build_vocabulary, half, pieces)
 
 
 @register("coco", summary="MS-COCO, precomputed regions; needs root=", paper=SOURCE)
@@ -148,6 +181,8 @@ def coco(
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
     half: bool = False,
+    pieces: PathLike | None = None,
+    pixels: str = "",
 ) -> Dataset:
     """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
 
@@ -156,10 +191,11 @@ def coco(
     Parameters
     ----------
     test_split : {"testall", "test"}
-        All 5,000 test images, or the first 1,000.
+        All 5,000 test images, or the first 1,000; of pictures all.
     """
     check_choice("test_split", test_split, ("testall", "test"))
-    return load_files(LAYOUTS["coco"], root, test_split, dev_protocol, vocabulary, build_vocabulary, half)
+    layout = pixel_layout("coco", pixels) if pixels else LAYOUTS["coco"]
+    return load_files(layout, root, test_split, dev_protocol, vocabulary, build_vocabulary, half, pieces)
 
 
 @register("cc152k", summary="CC152K, precomputed regions; needs root=", paper=SOURCE)
@@ -242,16 +278,21 @@ def load_files(
     vocabulary: PathLike | None = None,
     build_vocabulary: bool = False,
     half: bool = False,
+    pieces: PathLike | None = None,
 ) -> Dataset:
     """Load the files of a layout; parameters, result and errors as for :func:`f30k` and :func:`coco`."""
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
     # every problem at once; 3. read or build the vocabulary; 4. cut the splits.
     check_choice("dev_protocol", dev_protocol, DEV_PROTOCOLS)
     names = {"train": "train", "val": "dev", "test": test_split}
+    if half and layout.number is not np.float32:
+        raise ValueError("half=True is for features; prepared pictures have one form")
+    if pieces is not None and (vocabulary is not None or build_vocabulary):
+        raise ValueError("pieces cuts captions by a tokeniser: give no vocabulary, and do not build one")
     folder = find_folder(layout, Path(root).expanduser(), tuple(names.values()))
     vocabulary_file = find_vocabulary(layout, folder, vocabulary)
     missing = missing_files(layout, folder, tuple(names.values()), half)
-    if vocabulary_file is None and not build_vocabulary:
+    if vocabulary_file is None and not build_vocabulary and pieces is None:
         missing.append(
             f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
             "to make one from the training and validation captions)"
@@ -276,7 +317,10 @@ def load_files(
         _cut(parts.values(), layout.max_words)
     else:
         _refuse_endless(parts.values(), layout.captions_file)
-    if vocabulary_file is not None:
+    words: Vocabulary
+    if pieces is not None:
+        words = Pieces(pieces)
+    elif vocabulary_file is not None:
         words = Vocabulary.from_json(vocabulary_file, tokenise=tokeniser.tokenise)
     else:
         words, place = build_words(parts["train"].texts + parts["val"].texts), folder / layout.vocabulary_file
@@ -347,6 +391,8 @@ def find_folder(layout: Layout, root: Path, splits: Sequence[str]) -> Path:
     """
     if not root.is_dir():
         raise FileNotFoundError(f"root={str(root)!r} is not a folder; give the one that holds {layout.stem}")
+    if layout.number is not np.float32:  # region features have files of the same names
+        return root if root.resolve().name == layout.stem else root / layout.stem
     places = [root, root / layout.stem, root / layout.name / "precomp"]
     files = [f"{split}_{layout.captions_file}" for split in splits]
     found = [place for place in places if any((place / name).is_file() for name in files)]
@@ -404,7 +450,7 @@ def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> 
         return part
     path = features_file(folder, split, half)
     assert path is not None  # the caller has looked
-    name, array = path.name, open_features(path, np.float16 if half else np.float32)
+    name, array = path.name, open_features(path, np.float16 if half else layout.number)
     if isinstance(array, str):
         part.problems.append((name, f"{name} {array}"))
         return part
@@ -513,8 +559,7 @@ def _captions(texts: list[str], words: Vocabulary) -> Captions:
         return {}
 
     names = ("tokens.npy", "offsets.npy")
-    folder, _ = cached(
-        "captions", digest([f"rules {tokeniser.RULES}", *words.words, "\n".join(texts)]), build
-    )
+    rules = words.rules if isinstance(words, Pieces) else f"rules {tokeniser.RULES}"
+    folder, _ = cached("captions", digest([rules, *words.words, "\n".join(texts)]), build)
     tokens, offsets = (np.load(folder / name) for name in names)
     return Captions(tokens, offsets, words, texts)

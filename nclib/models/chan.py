@@ -14,7 +14,7 @@ from nclib.models.cross import POOLS, raw_scores
 from nclib.models.encoders import RegionEncoder, l2, word_mask
 from nclib.models.region_words import FragmentMatcher
 from nclib.models.registry import register
-from nclib.models.vse_inf import SHARES, UNKNOWN, change_words, keep_rows
+from nclib.models.vse_inf import keep_rows, thinned
 
 HEADS = 8
 """Heads of the self-attention; fewer where they do not divide the width."""
@@ -91,8 +91,7 @@ class CHAN(FragmentMatcher):
         R' is R, or in training the largest number that an image keeps. Smaller sets are filled up with their
         first region, which changes no maximum.
         """
-        images = self.check_images(images)
-        features = images if self.pixels is None else self.pixels(images)
+        features = self.cells(images)
         encoder = self.image_encoder
         if not (self.training and self.drop):
             regions: Tensor = encoder(features)
@@ -107,9 +106,7 @@ class CHAN(FragmentMatcher):
     def encode_captions(self, tokens: Tokens) -> CaptionEncoding:
         """Encode captions as unit words (C, W, D) and sentence vectors (C, D)."""
         if self.training and self.drop:
-            chance = torch.rand(self.check_tokens(tokens).ids.shape) / self.drop
-            unknown = min(UNKNOWN, self.vocab_size - 1)
-            tokens = change_words(tokens, chance, SHARES, unknown, self.vocab_size)
+            tokens = thinned(self.check_tokens(tokens), self.drop, self.text_encoder, self.vocab_size)
         return super().encode_captions(tokens)
 
     def pair_scores(self, regions: Tensor, words: Tensor, mask: Tensor) -> Tensor:

@@ -11,14 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, option
+from nclib.models.base import CaptionEncoding, ImageEncoding, option, used_with
 from nclib.models.encoders import l2
 from nclib.models.pretrained import CaptionReader, PictureReader, load
-from nclib.models.region_words import DualEncoder
+from nclib.models.region_words import IMAGE_RATE, TEXT_RATE, DualEncoder
 from nclib.models.registry import register
 
 LONGEST, HEAD = 77, 64
 """Tokens that the text tower reads at most, and width of a head of its attention."""
+
+
+RATES = ("text_rate", "image_rate", "held_epochs")
 
 
 class Attention(nn.Module):
@@ -130,29 +133,29 @@ class TextTower(nn.Module):
 class PretrainedImages(PictureReader):
     """CLIP's own image tower with its projection: pictures (B, height, 3 width) to embeddings (B, D)."""
 
-    def __init__(self, clip: Any, folder: str, feature_dim: int, *, finetune: bool) -> None:
-        super().__init__(clip.vision_model, folder, feature_dim, finetune=finetune)
-        self.projection = clip.visual_projection.requires_grad_(finetune)
+    def __init__(self, clip: Any, folder: str, feature_dim: int, **how: Any) -> None:
+        super().__init__(clip.vision_model, folder, feature_dim, **how)
+        self.projection = clip.visual_projection.requires_grad_(self.finetune)
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed pictures, not normalised."""
         with self.gradients():
-            vectors: Tensor = self.projection(self.tower(self.prepare(images)).pooler_output)
+            pooled = self.tower(self.prepare(images)).pooler_output
+        vectors: Tensor = self.projection(pooled)
         return vectors
 
 
 class PretrainedCaptions(CaptionReader):
     """CLIP's own text tower with its projection: captions to embeddings (C, D)."""
 
-    def __init__(self, clip: Any, folder: str, *, finetune: bool, **data: Any) -> None:
-        super().__init__(clip.text_model, folder, "clip_folder", finetune=finetune, **data)
-        self.projection = clip.text_projection.requires_grad_(finetune)
+    def __init__(self, clip: Any, folder: str, **how: Any) -> None:
+        super().__init__(clip.text_model, folder, "clip_folder", **how)
+        self.projection = clip.text_projection.requires_grad_(self.finetune)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Embed captions, not normalised."""
         _, ends = self.read(tokens)
-        with self.gradients():
-            vectors: Tensor = self.projection(ends)
+        vectors: Tensor = self.projection(ends)
         return vectors
 
 
@@ -179,6 +182,9 @@ class CLIP(DualEncoder):
     finetune : {"head", "all"}
         With a folder: train a linear map on each of the frozen towers' embeddings, which changes nothing at
         the start; or train the towers. Towers from scratch are always trained.
+    text_rate, image_rate, held_epochs : float, float, int
+        With ``finetune="all"``: what multiplies the learning rate for the towers, whose projections train at
+        the whole rate; first epochs in which the projections train alone.
     layers, width : int
         From scratch: layers of each tower, and width of its states, a multiple of 64.
     **common
@@ -207,6 +213,9 @@ class CLIP(DualEncoder):
     clip_folder: str = option("", file=True)
     text_words: str = option("", file=True)
     finetune: str = option("head", choices=("head", "all"))
+    text_rate: float = option(TEXT_RATE, above=0)
+    image_rate: float = option(IMAGE_RATE, above=0)
+    held_epochs: int = option(0, low=0)
     layers: int = option(2, low=1)
     width: int = option(128, low=HEAD)
 
@@ -223,11 +232,13 @@ class CLIP(DualEncoder):
             clip = load("clip", folder, "clip_folder", finetune=not self.frozen)
             self.needs_regions, self.embed_dim = self.n_regions, clip.config.projection_dim
             scale = clip.logit_scale.detach()
-            train, data = not self.frozen, {"words_file": self.text_words, "vocab_size": self.vocab_size}
-            self.image_tower: nn.Module = PretrainedImages(clip, folder, self.feature_dim, finetune=train)
-            self.captions: nn.Module = PretrainedCaptions(clip, folder, finetune=train, **data)
+            how: dict[str, Any] = {"finetune": not self.frozen, "held_epochs": self.held_epochs}
+            images, text = {**how, "rate": self.image_rate}, {**how, "rate": self.text_rate}
+            text |= {"words_file": self.text_words, "vocab_size": self.vocab_size}
+            self.image_tower: nn.Module = PretrainedImages(clip, folder, self.feature_dim, **images)
+            self.captions: nn.Module = PretrainedCaptions(clip, folder, **text)
         else:
-            for name in ("text_words", "finetune"):
+            for name in ("text_words", "finetune", *RATES):
                 value = getattr(self, name)
                 if value != getattr(type(self), name):
                     raise ValueError(f"{name}={value!r} is used with clip_folder only, which is not given")
@@ -235,6 +246,8 @@ class CLIP(DualEncoder):
                 raise ValueError(f"width must be a multiple of {HEAD}, got {width}")
             self.image_tower = RegionTower(self.feature_dim, width, layers, self.embed_dim)
             self.captions = TextTower(self.vocab_size, width, layers, self.embed_dim)
+        for name in RATES if self.frozen else ():
+            used_with(name, getattr(self, name), "finetune", self.finetune, "all", usual=getattr(CLIP, name))
         self.logit_scale: Tensor
         self.register_buffer("logit_scale", scale)
         self.image_head, self.text_head = self._head(), self._head()

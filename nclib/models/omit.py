@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
+from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
 from nclib.models.grouping import Group, Grouped, group_captions
 from nclib.models.omit_matching import (
@@ -31,7 +31,9 @@ from nclib.models.omit_matching import (
     mean_scale,
 )
 from nclib.models.omit_text import SHORTEST, TEXTS, augment, text_encoder
+from nclib.models.pretrained import start_from
 from nclib.models.pvse import FragmentAttention
+from nclib.models.region_words import TEXT_RATE, PictureMatcher, text_options
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder
 from nclib.ot.batched import LOOPS, transport_plans, transport_scores
@@ -92,7 +94,7 @@ IMAGE_ENCODERS = {"mlp": ResidualRegionEncoder, "linear": xavier_linear, "identi
 
 
 @register("omit", summary="optimal partial transport of regions to words", paper="arXiv 2603.14349")
-class OMIT(Matcher):
+class OMIT(PictureMatcher):
     """Optimal partial transport between regions and words, or one of its comparisons.
 
     In training a random part of the regions is left out, and words of captions are masked, replaced and
@@ -119,9 +121,11 @@ class OMIT(Matcher):
     tau, attention_tau : float
         Temperatures of ``marginals="intra"`` and ``"inter"`` (1 in the paper) and of cross attention (0.1).
     features, mask_ratio : {"region", "grid"}, float
-        Kind of the fragments; decides the share left out in training, 0.4 or 0.2. Another share, in [0, 1).
+        Kind of the fragments, ``"grid"`` for pictures; decides the share left out in training, 0.4 or 0.2.
+        Another share, in [0, 1).
     image_encoder : {"mlp", "linear", "identity"}
-        Linear map plus a two-layer network (the paper's), linear map, or the features as they are.
+        Linear map plus a two-layer network (the paper's), linear map, or the features as they are. On CLIP's
+        patches a linear map of CLIP's own width starts from CLIP's projection.
     image_global : {"mean", "first"}
         An image's global vector: the mean of its fragments, or its first fragment (the class token of a
         vision transformer), which is then left out of the local ones.
@@ -132,14 +136,16 @@ class OMIT(Matcher):
     text_folder, text_words : str
         For ``text="bert"`` and ``"clip"``: the pretrained model, and the data's vocabulary file; see
         :class:`nclib.models.pretrained.PretrainedText`.
-    finetune, augment_captions : bool
-        Train the transformer, and not only the linear map after it; change captions at random in training.
+    text_rate : float
+        With ``finetune``: what multiplies the learning rate of the transformer.
+    augment_captions : bool
+        Change captions at random in training.
     word_vectors : str, optional
         For ``text="bigru"``: ``.npy`` file (vocab_size, word_dim) with initial word embeddings, rows of NaN
         where unknown.
     **common
-        Sizes; see :class:`~nclib.models.Matcher`. Fragments are detector regions or the cells of a feature
-        grid, as given.
+        Sizes, and what pictures are read by; see :class:`~nclib.models.region_words.PictureMatcher`.
+        Fragments are detector regions or the cells of a feature grid, as given, or made of pictures.
 
     Notes
     -----
@@ -176,7 +182,7 @@ class OMIT(Matcher):
     text: str = option("bigru", choices=TEXTS)
     text_folder: str = option("", file=True)
     text_words: str = option("", file=True)
-    finetune: bool = option(False)
+    text_rate: float = option(TEXT_RATE, above=0)
     augment_captions: bool = option(True)
     word_vectors: str = option(None, kind=str, file=True)
 
@@ -189,20 +195,23 @@ class OMIT(Matcher):
         matching, kind, width = self.matching, MATCHINGS[self.matching], self.embed_dim
         self.local_mass = _mass_of_dustbin(self.dustbin_mass)
         if self.mask_ratio is None:
-            self.mask_ratio = MASK_RATIO[self.features]
+            self.mask_ratio = MASK_RATIO[self.features if self.image == "regions" else "grid"]
         self.captions_are = TEXTS[self.text]
         self.augments = self.augment_captions and self.captions_are.augmented
-        self.fragment_encoder = IMAGE_ENCODERS[self.image_encoder](self.feature_dim, width)
+        self.fragment_encoder = IMAGE_ENCODERS[self.image_encoder](self.cell_dim, width)
+        if self.image_encoder == "linear" and self.pixels is not None and self.pixels.projection is not None:
+            start_from(self.fragment_encoder, self.pixels.projection)
         # a path that the text encoder lacks, and options without effect, are refused
         kinds = ("text", self.text, "bert", "clip")
         used_with("text_folder", self.text_folder, *kinds, needed=True)
         used_with("text_words", self.text_words, *kinds)
-        used_with("finetune", self.finetune, *kinds, usual=False)
+        used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
+        if self.image == "regions":
+            used_with("finetune", self.finetune, *kinds, usual=False)
         used_with("word_vectors", self.word_vectors or "", "text", self.text, "bigru")
         sizes = (self.vocab_size, width, self.word_dim)
-        paths: dict[str, Any] = {"folder": self.text_folder, "words_file": self.text_words}
-        paths["word_vectors"] = self.word_vectors or ""
-        self.text_encoder = text_encoder(self.text, *sizes, **paths, finetune=self.finetune)
+        vectors = self.word_vectors or ""
+        self.text_encoder = text_encoder(self.text, *sizes, word_vectors=vectors, **text_options(self))
         self.score_range = (-2 * (1 + np.e**2) ** 0.5, 0.0) if matching == "pem" else (-1.0, 1.0)
         if matching == "pem":
             self.image_pool, self.text_pool = FragmentAttention(width), FragmentAttention(width)
@@ -213,9 +222,13 @@ class OMIT(Matcher):
 
     # -- encoding -------------------------------------------------------------------------------------------
 
+    @property
+    def class_token(self) -> bool:
+        return self.image_global == "first"
+
     def encode_images(self, images: Tensor) -> OMITImages:
         """Encode fragments (B, K, feature_dim) as unit vectors (B, K, D) with a unit global vector (B, D)."""
-        images = self.check_images(images)
+        images = self.cells(images)
         lead = int(self.image_global == "first")
         if images.shape[1] <= lead:
             raise ValueError("images have one fragment, but image_global='first' takes it as the global one")
@@ -247,7 +260,9 @@ class OMIT(Matcher):
             )
         if self.training and self.augments:
             shortest = 1 if lead else SHORTEST
-            tokens = augment(tokens, mask_id=self.vocab_size, n_words=self.vocab_size, shortest=shortest)
+            known = getattr(self.text_encoder, "continues", None)
+            ids = {"mask_id": self.vocab_size, "n_words": self.vocab_size}
+            tokens = augment(tokens, **ids, shortest=shortest, continues=known)
         x, whole = self.text_encoder(tokens)
         lengths = tuple(n - lead - tail for n in tokens.lengths)
         x = x[:, lead : x.shape[1] - tail]

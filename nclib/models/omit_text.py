@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.npy import read_npy
 from nclib.common.tokens import Tokens
 from nclib.models.encoders import TextEncoder
 from nclib.models.pretrained import PretrainedText, load_tokenizer
-from nclib.models.vse_inf import change_words
+from nclib.models.vse_inf import by_words, change_words
 
 MASKED, REPLACED, DELETED = 0.10, 0.02, 0.08
 """Shares of tokens that become the mask word, become a random word, or vanish (Sec. 4.1)."""
@@ -27,9 +28,10 @@ def text_encoder(
 ) -> nn.Module:
     """Build a text encoder that keeps the lengths of its words.
 
-    Id ``vocab_size`` is the mask word. In BERT that is [MASK] of the folder's tokenizer or, where the data's
-    ids are BERT's, id 3 (``<unk>``); CLIP has none. Embeddings of the BiGRU start from a normal distribution,
-    or from the rows of a file; all of them train (the official code means to freeze them and does not).
+    Id ``vocab_size`` is the mask word. In BERT that is [MASK] of the folder's tokenizer or, where neither its
+    pieces nor a vocabulary file are given, id 3 (``<unk>``); CLIP has none. Embeddings of the BiGRU start
+    from a normal distribution, or from the rows of a file; all of them train (the official code means to
+    freeze them and does not).
 
     Parameters
     ----------
@@ -39,7 +41,7 @@ def text_encoder(
     word_vectors : str
         ``.npy`` file of at most ``vocab_size + 1`` rows of ``word_dim`` numbers; rows of NaN change nothing.
     **pretrained
-        ``folder``, ``words_file`` and ``finetune`` of :class:`~nclib.models.pretrained.PretrainedText`.
+        Options of :class:`~nclib.models.pretrained.PretrainedText`.
 
     Returns
     -------
@@ -59,12 +61,17 @@ def text_encoder(
     encoder = PretrainedText(vocab_size, embed_dim, kind=kind, unit=False, **pretrained)
     if kind == "bert":
         folder, cut = pretrained["folder"], bool(pretrained["words_file"])
-        piece = load_tokenizer(folder, "text_folder").mask_token_id if cut else 3
+        known = encoder.continues is not None  # the data's ids are BERT's
+        piece = (
+            load_tokenizer(folder, "text_folder").mask_token_id if cut else encoder.mask_id if known else 3
+        )
         if piece is None or piece >= encoder.tower.config.vocab_size:
             raise ValueError(f"text_folder={folder!r} lacks [MASK]")
         row = torch.full_like(encoder.pieces[:1], -1)
         row[0, 0] = piece
         encoder.pieces = torch.cat([encoder.pieces, row])
+        if encoder.continues is not None:
+            encoder.continues = F.pad(encoder.continues, (0, 1))
     return encoder
 
 
@@ -99,7 +106,14 @@ class Text:
 TEXTS = {"bigru": Text(), "bert": Text(lead=1), "clip": Text(lead=1, tail=1, augmented=False)}
 
 
-def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORTEST) -> Tokens:
+def augment(
+    tokens: Tokens,
+    *,
+    mask_id: int,
+    n_words: int,
+    shortest: int = SHORTEST,
+    continues: Tensor | None = None,
+) -> Tokens:
     """Mask, replace and delete words at random; the first and the last token stay.
 
     Parameters
@@ -108,6 +122,8 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
         As in :func:`~nclib.models.vse_inf.change_words`.
     shortest : int
         Captions with fewer words, start and end not counted, stay as they are.
+    continues : Tensor, bool, (vocab_size,), optional
+        Ids that go on with a word, as in :func:`~nclib.models.vse_inf.by_words`.
 
     Returns
     -------
@@ -117,6 +133,6 @@ def augment(tokens: Tokens, *, mask_id: int, n_words: int, shortest: int = SHORT
     lengths = torch.tensor(tokens.lengths)[:, None]
     place = torch.arange(tokens.ids.shape[1])[None]
     free = (place > 0) & (place < lengths - 1) & (lengths - 2 >= shortest)  # (C, W)
-    chance = torch.where(free, torch.rand(free.shape), 1.0)
+    chance = torch.where(free, by_words(torch.rand(free.shape), tokens.ids, continues), 1.0)
     shares = (MASKED, MASKED + REPLACED, MASKED + REPLACED + DELETED)
     return change_words(tokens, chance, shares, mask_id, n_words)

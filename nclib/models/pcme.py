@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import Matcher, option
+from nclib.models.base import option
 from nclib.models.encoders import word_mask, xavier_linear
 from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
+from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
 COMPARES = ("probability", "dot")
@@ -21,7 +22,7 @@ FIXED_DRAWS = 2101
 
 
 @register("pcme", summary="Gaussian embeddings, match probability of samples", paper="CVPR 2021")
-class PCME(Matcher):
+class PCME(PictureMatcher):
     """Each sample is a diagonal Gaussian; a pair's score is the mean match probability of sampled points.
 
     Means are residual-pooled unit vectors as in PVSE; log deviations come from an attention of their own. Two
@@ -42,7 +43,8 @@ class PCME(Matcher):
         Weight of the divergence in :meth:`own_loss`; which states of the BiGRUs are read, as in
         :class:`~nclib.models.pvse.SentenceEncoder`.
     **common
-        Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
+        Sizes, and what pictures are read by; see :class:`~nclib.models.region_words.PictureMatcher`.
+        ``embed_dim`` must be even.
     """
 
     n_samples: int = option(7, low=1)
@@ -57,7 +59,7 @@ class PCME(Matcher):
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        features, width, words = self.feature_dim, self.embed_dim, self.word_dim
+        features, width, words = self.cell_dim, self.embed_dim, self.word_dim
         self.score_range = (0.0, 1.0) if self.compare == "probability" else (-torch.inf, torch.inf)
         self.image_fc = nn.Linear(features, width)
         self.image_pool = ResidualPooling(features, width)
@@ -80,8 +82,8 @@ class PCME(Matcher):
         self.register_buffer("draws", draws, persistent=False)
 
     def encode_images(self, images: Tensor) -> SetEncoding:
-        """Encode region features (B, R, feature_dim) as means, log deviations and samples (B, J, D)."""
-        images = self.check_images(images)
+        """Encode region features (B, R, feature_dim), or pictures, as means, log deviations and samples."""
+        images = self.cells(images)
         whole = images.mean(1)
         mean, _ = self.image_pool(self.image_fc(whole), images)
         spread = self.image_spread_fc(self.image_spread(images).squeeze(1)) + self.image_spread_global(whole)

@@ -2,7 +2,8 @@
 
 They need the extra ``nclib[pretrained]``. Weights come from a local folder in the library's own layout
 (``config.json``, ``model.safetensors``, and for text the tokenizer's files) or, by name, from the hub's cache
-on this machine. Nothing is downloaded here: ``hf download NAME`` fills the cache.
+on this machine; of residual networks also from a folder with one ``.pth`` file of torchvision's layout, see
+:mod:`nclib.models.residual`. Nothing is downloaded here: ``hf download NAME`` fills the cache.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from nclib.common.files import digest
 from nclib.common.tokens import Tokens
+from nclib.models import residual
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -27,6 +29,9 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 CLIP_COLOURS = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 """The same for CLIP."""
+
+CONTINUES = "##"
+"""Begins the pieces of BERT that go on with a word."""
 
 CLASSES = {
     "bert": "BertModel",
@@ -104,6 +109,8 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
         If the library or the files are missing or damaged, the network is of another kind, or a weight is
         missing or has another shape.
     """
+    if kind == "resnet" and (file := residual.file_in(source)):
+        return residual.load(file, option)
     library, given = _transformers(option), f"{option}={source!r}"
     with _quietly(library):
         with _reading(given):
@@ -208,12 +215,23 @@ def _word_means(states: Tensor, owner: Tensor, present: Tensor, n_words: int) ->
 class Frozen(nn.Module):
     """A pretrained network, trained with ``finetune`` only; otherwise it stays in evaluation mode.
 
-    With ``fixed_norms`` it does so even then, and its batch norms keep the file's statistics.
+    With ``fixed_norms`` it does so even then, and its batch norms keep the file's statistics. The trainer
+    multiplies the learning rate of the tower's weights by ``rate``, and calls :meth:`begin_epoch`; the first
+    ``held_epochs`` leave the tower as it is.
     """
 
-    def __init__(self, tower: Any, *, finetune: bool, fixed_norms: bool = False) -> None:
+    def __init__(
+        self,
+        tower: Any,
+        *,
+        finetune: bool,
+        fixed_norms: bool = False,
+        rate: float = 1.0,
+        held_epochs: int = 0,
+    ) -> None:
         super().__init__()
         self.tower, self.finetune = tower, finetune
+        self.rate, self.held_epochs, self.held = rate, held_epochs, False
         self.evaluates = fixed_norms or not finetune
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout")
         drops = any(getattr(tower.config, rate, 0) for rate in rates)
@@ -228,16 +246,22 @@ class Frozen(nn.Module):
             self.tower.eval()
         return self
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Train the tower in this epoch (the first is 0), or hold it as it is."""
+        self.held = epoch < self.held_epochs
+        self.tower.requires_grad_(self.finetune and not self.held)
+
     def gradients(self) -> contextlib.AbstractContextManager[Any]:
         """Switch gradients off unless the network is trained."""
-        return contextlib.nullcontext() if self.finetune else torch.no_grad()
+        return contextlib.nullcontext() if self.finetune and not self.held else torch.no_grad()
 
 
 class CaptionReader(Frozen):
     """A text transformer on the data's captions.
 
     With ``words_file`` each word of the data is cut into the pieces of the transformer's own tokenizer, and a
-    word is the mean of its pieces' states. Without it the data's ids must be the transformer's.
+    word is the mean of its pieces' states. Without it the data's ids must be the transformer's, as the option
+    ``pieces`` of the papers' data makes them.
 
     Parameters
     ----------
@@ -247,11 +271,15 @@ class CaptionReader(Frozen):
         As in :func:`load`.
     words_file, vocab_size : str, int
         The data's vocabulary file, or empty, and number of token ids.
+    rate, held_epochs
+        As in :class:`Frozen`.
 
     Attributes
     ----------
     pieces : Tensor, (vocab_size, M)
         :func:`piece_table`; without a file the ids themselves.
+    mask_id, continues : int, Tensor of bool (vocab_size,), or None
+        Where the data's ids are all those of BERT: its [MASK], and which ids go on with a word.
 
     Raises
     ------
@@ -260,9 +288,18 @@ class CaptionReader(Frozen):
     """
 
     def __init__(
-        self, tower: Any, source: str, option: str, *, words_file: str, vocab_size: int, finetune: bool
+        self,
+        tower: Any,
+        source: str,
+        option: str,
+        *,
+        words_file: str,
+        vocab_size: int,
+        finetune: bool,
+        rate: float = 1.0,
+        held_epochs: int = 0,
     ) -> None:
-        super().__init__(tower, finetune=finetune)
+        super().__init__(tower, finetune=finetune, rate=rate, held_epochs=held_epochs)
         self.clip = tower.config.model_type != "bert"
         self.longest = tower.config.max_position_embeddings
         self.width = tower.config.hidden_size
@@ -283,6 +320,16 @@ class CaptionReader(Frozen):
             pieces = torch.arange(vocab_size)[:, None]
         self.pieces: Tensor
         self.register_buffer("pieces", pieces, persistent=False)
+        # where the data's ids are BERT's own, words can be masked as BERT masks them
+        self.mask_id: int | None = None
+        self.continues: Tensor | None
+        continues = None
+        if not words_file and not self.clip and n_known == vocab_size:
+            own = load_tokenizer(source, option, "masking words")
+            self.mask_id = own.mask_token_id
+            names = own.convert_ids_to_tokens(range(n_known))
+            continues = torch.tensor([name.startswith(CONTINUES) for name in names])
+        self.register_buffer("continues", continues, persistent=False)
 
     def read(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Read captions as words (C, W, H) and sentences (C, H).
@@ -345,6 +392,13 @@ def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
     return found
 
 
+def start_from(layer: nn.Module, projection: Tensor) -> None:
+    """Copy weights (D, width) into a linear layer of this shape; those of others stay as they were drawn."""
+    if isinstance(layer, nn.Linear) and layer.weight.shape == projection.shape:
+        with torch.no_grad():
+            layer.weight.copy_(projection)
+
+
 class PretrainedText(CaptionReader):
     """Captions to word vectors by BERT or CLIP's text tower and a linear map, in place of the BiGRU.
 
@@ -358,6 +412,12 @@ class PretrainedText(CaptionReader):
     unit, finetune : bool
         Scale every encoded word to unit length; train the transformer too, with its dropout, and not only
         the linear map.
+    rate, held_epochs
+        As in :class:`Frozen`.
+
+    Notes
+    -----
+    The linear map starts from CLIP's own projection where that has the same width.
     """
 
     def __init__(
@@ -370,13 +430,18 @@ class PretrainedText(CaptionReader):
         words_file: str = "",
         unit: bool = True,
         finetune: bool = False,
+        rate: float = 1.0,
+        held_epochs: int = 0,
     ) -> None:
-        tower = load(kind, folder, "text_folder", finetune=finetune)
-        tower = tower.text_model if kind == "clip" else tower
+        network = load(kind, folder, "text_folder", finetune=finetune)
+        tower = network.text_model if kind == "clip" else network
         data: dict[str, Any] = {"words_file": words_file, "vocab_size": vocab_size}
-        super().__init__(tower, folder, "text_folder", **data, finetune=finetune)
+        data |= {"finetune": finetune, "rate": rate, "held_epochs": held_epochs}
+        super().__init__(tower, folder, "text_folder", **data)
         self.unit = unit
         self.fc = xavier_linear(self.width, embed_dim)
+        if kind == "clip":
+            start_from(self.fc, network.text_projection.weight)
 
     def forward(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Encode captions as words (C, W, D), zero beyond their lengths, and sentences (C, D) of any length.
@@ -405,12 +470,22 @@ class Pictures(nn.Module):
         Of red, green and blue.
     size : int, optional
         Side of the square in pixels.
+    crop : bool
+        In training cut a random part of each picture, 60 to 100 % of each side, scale it back, and mirror
+        every second one, as the official codes of VSE-infinity and OMIT.
     """
 
     def __init__(
-        self, feature_dim: int, mean: Sequence[float], std: Sequence[float], size: int | None = None
+        self,
+        feature_dim: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        size: int | None = None,
+        *,
+        crop: bool = False,
     ) -> None:
         super().__init__()
+        self.draws_in_training = crop
         if feature_dim % 3:
             raise ValueError(
                 f"feature_dim={feature_dim}: the model reads pictures, whose rows have three numbers per "
@@ -426,6 +501,8 @@ class Pictures(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map (B, height, 3 width) in [0, 1] to (B, 3, size, size), or (B, 3, height, width)."""
         x = images.unflatten(-1, (-1, 3)).permute(0, 3, 1, 2)  # (B, 3, height, width)
+        if self.training and self.draws_in_training:
+            x = random_crops(x)
         if self.size:
             height, width = x.shape[2:]
             if min(height, width) != self.size:
@@ -436,6 +513,30 @@ class Pictures(nn.Module):
         return (x - self.mean) / self.std
 
 
+def random_crops(pictures: Tensor, least: float = 0.6) -> Tensor:
+    """Cut a random part of each picture, scale it to the size of the whole, and mirror every second one.
+
+    Parameters
+    ----------
+    pictures : Tensor, (B, 3, height, width)
+    least : float, in (0, 1]
+        Smallest share of each side; height and width keep their proportion.
+
+    Returns
+    -------
+    Tensor, (B, 3, height, width)
+        Draws come from torch's global generator on the CPU.
+    """
+    n = len(pictures)
+    share, side = least + (1 - least) * torch.rand(n), torch.where(torch.rand(n) < 0.5, -1.0, 1.0)
+    shift = (2 * torch.rand(n, 2) - 1) * (1 - share)[:, None]
+    zero = torch.zeros(n)
+    rows = [torch.stack([share * side, zero, shift[:, 0]], 1), torch.stack([zero, share, shift[:, 1]], 1)]
+    maps = torch.stack(rows, 1).to(pictures.device, pictures.dtype, non_blocking=True)  # (B, 2, 3)
+    places = F.affine_grid(maps, list(pictures.shape), align_corners=False)
+    return F.grid_sample(pictures, places, padding_mode="border", align_corners=False)
+
+
 class PictureReader(Frozen):
     """A residual network or CLIP's image tower, and what prepares pictures for it.
 
@@ -443,18 +544,31 @@ class PictureReader(Frozen):
     """
 
     def __init__(
-        self, tower: Any, folder: str, feature_dim: int, *, finetune: bool, fixed_norms: bool = False
+        self,
+        tower: Any,
+        folder: str,
+        feature_dim: int,
+        *,
+        finetune: bool,
+        fixed_norms: bool = False,
+        rate: float = 1.0,
+        held_epochs: int = 0,
+        crop: bool = False,
     ) -> None:
-        super().__init__(tower, finetune=finetune, fixed_norms=fixed_norms)
+        how: dict[str, Any] = {"fixed_norms": fixed_norms, "rate": rate, "held_epochs": held_epochs}
+        super().__init__(tower, finetune=finetune, **how)
         self.clip = tower.config.model_type != "resnet"
         quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
-        file = _transformers("image_folder").utils.cached_file(
-            folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
-        )
+        file = None
+        if not isinstance(tower, residual.ResidualNetwork):
+            file = _transformers("image_folder").utils.cached_file(
+                folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
+            )
         found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
         mean, std = CLIP_COLOURS if self.clip else IMAGENET
         size = tower.config.image_size if self.clip else None
-        self.prepare = Pictures(feature_dim, found.get("image_mean", mean), found.get("image_std", std), size)
+        colours = found.get("image_mean", mean), found.get("image_std", std)
+        self.prepare = Pictures(feature_dim, *colours, size, crop=crop)
 
 
 class PretrainedCells(PictureReader):
@@ -471,19 +585,42 @@ class PretrainedCells(PictureReader):
         ``"resnet"`` or ``"clip"``, and where it is; see :func:`load`.
     finetune : bool
         Train the network too. Batch norms stay in evaluation mode.
+    rate, held_epochs
+        As in :class:`Frozen`.
+    crop : bool
+        As in :class:`Pictures`.
+    class_token : bool
+        Put the state of CLIP's class token, which stands for the whole picture, before the patches.
 
     Attributes
     ----------
     width, n_cells : int
         Width of a cell's feature and cells of a picture.
+    projection : Tensor, (D, width), or None
+        Weights with which CLIP itself maps its class token to the space of its captions.
     """
 
     def __init__(
-        self, feature_dim: int, n_rows: int, *, kind: str, folder: str, finetune: bool = False
+        self,
+        feature_dim: int,
+        n_rows: int,
+        *,
+        kind: str,
+        folder: str,
+        finetune: bool = False,
+        rate: float = 1.0,
+        held_epochs: int = 0,
+        crop: bool = False,
+        class_token: bool = False,
     ) -> None:
-        tower = load(kind, folder, "image_folder", finetune=finetune)
-        tower = tower.vision_model if kind == "clip" else tower
-        super().__init__(tower, folder, feature_dim, finetune=finetune, fixed_norms=True)
+        network = load(kind, folder, "image_folder", finetune=finetune)
+        tower = network.vision_model if kind == "clip" else network
+        how: dict[str, Any] = {"finetune": finetune, "rate": rate, "held_epochs": held_epochs}
+        super().__init__(tower, folder, feature_dim, fixed_norms=True, crop=crop, **how)
+        self.first = int(not class_token)
+        own = network.visual_projection.weight.detach() if kind == "clip" else None
+        self.projection: Tensor | None
+        self.register_buffer("projection", own, persistent=False)
         with torch.no_grad():
             one = self(torch.zeros(1, n_rows, feature_dim, device=self.prepare.mean.device))
         self.n_cells, self.width = one.shape[1:]
@@ -493,7 +630,7 @@ class PretrainedCells(PictureReader):
         with self.gradients():
             states: Tensor = self.tower(self.prepare(images)).last_hidden_state
             if self.clip:
-                patches: Tensor = self.tower.post_layernorm(states[:, 1:])
+                patches: Tensor = self.tower.post_layernorm(states[:, self.first :])
                 return patches
         return states.flatten(2).transpose(1, 2)
 

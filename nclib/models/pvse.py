@@ -12,8 +12,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
-from nclib.models.base import Encoding, Matcher, option
+from nclib.models.base import Encoding, option
 from nclib.models.encoders import l2, word_mask, xavier_linear
+from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
 SENTENCES = ("last_token", "final")
@@ -101,11 +102,12 @@ MARGIN = 0.1
 
 
 @register("pvse", summary="several embeddings per sample, the best pair counts", paper="CVPR 2019")
-class PVSE(Matcher):
+class PVSE(PictureMatcher):
     """Each image and caption is a set of unit embeddings; the score is the largest cosine of the two sets.
 
     An embedding adds what one attention head found in the fragments (regions; word vectors) to the global
-    vector (mean region under a linear map; BiGRU). The paper's grid cells of a network are regions here.
+    vector (mean region under a linear map; BiGRU). The paper's fragments are the cells of a residual network
+    (``image="resnet"``), those of later papers regions.
 
     Parameters
     ----------
@@ -116,7 +118,8 @@ class PVSE(Matcher):
     diversity, mmd : float
         Weights of the paper's two further terms in :meth:`own_loss`.
     **common
-        Sizes; see :class:`~nclib.models.Matcher`. ``embed_dim`` must be even.
+        Sizes, and what pictures are read by; see :class:`~nclib.models.region_words.PictureMatcher`.
+        ``embed_dim`` must be even.
     """
 
     n_embeds: int = option(2, low=1)
@@ -130,16 +133,16 @@ class PVSE(Matcher):
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         heads, dropout, embed_dim = self.n_embeds, self.dropout, self.embed_dim
-        self.image_fc = nn.Linear(self.feature_dim, embed_dim)
+        self.image_fc = nn.Linear(self.cell_dim, embed_dim)
         self.image_drop = nn.Dropout(dropout)
-        self.image_pool = ResidualPooling(self.feature_dim, embed_dim, heads, dropout=dropout)
+        self.image_pool = ResidualPooling(self.cell_dim, embed_dim, heads, dropout=dropout)
         self.embedding = nn.Embedding(self.vocab_size, self.word_dim)
         self.sentence_encoder = SentenceEncoder(self.word_dim, embed_dim, self.sentence)
         self.text_pool = ResidualPooling(self.word_dim, embed_dim, heads, dropout=dropout)
 
     def encode_images(self, images: Tensor) -> SetEncoding:
-        """Encode region features (B, R, feature_dim) as unit embeddings (B, K, D)."""
-        images = self.check_images(images)
+        """Encode region features (B, R, feature_dim), or pictures, as unit embeddings (B, K, D)."""
+        images = self.cells(images)
         whole = self.image_drop(self.image_fc(images.mean(1)))  # (B, D)
         return self._encoding(*self.image_pool(whole, images))
 

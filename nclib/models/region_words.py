@@ -14,8 +14,81 @@ from nclib.models.encoders import RegionEncoder, TextEncoder, word_mask
 from nclib.models.grouping import Grouped, group_captions
 from nclib.models.pretrained import PretrainedCells, PretrainedText
 
+TEXT_RATE, IMAGE_RATE = 0.1, 0.01
+"""What multiplies the learning rate of pretrained networks in the official codes of VSE-infinity and OMIT."""
 
-class RegionWordMatcher(Matcher):
+
+class PictureMatcher(Matcher):
+    """A model that takes region features, or pictures, whose cells or patches then take their place.
+
+    Parameters
+    ----------
+    image : {"regions", "resnet", "clip"}
+        What an image is: region features, or a picture, which goes through the residual network or the CLIP
+        model in ``image_folder``.
+    image_folder, finetune : str, bool
+        Folder with the weights, or a name in the hub's cache, see
+        :class:`~nclib.models.pretrained.PretrainedCells`; train pretrained networks too.
+    image_rate, held_epochs : float, int
+        With ``finetune``: what multiplies the learning rate for the image network; first epochs, warm-up
+        included, in which it (and CLIP's text tower) stays as it is.
+    crop : bool
+        Read random parts of the pictures in training, some mirrored; see
+        :class:`~nclib.models.pretrained.Pictures`. Not for captions that tell left from right.
+    **common
+        Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
+        times the width) and ``n_regions`` the rows.
+
+    Attributes
+    ----------
+    cell_dim, n_slots : int
+        Width and number of the regions, cells or patches.
+    pixels : PretrainedCells or None
+        What turns pictures into cells.
+
+    Raises
+    ------
+    ValueError
+        For a size or choice that is not allowed, or an option that is missing or has no effect.
+    """
+
+    image: str = option("regions", choices=("regions", "resnet", "clip"))
+    image_folder: str = option("", file=True)
+    finetune: bool = option(False)
+    image_rate: float = option(IMAGE_RATE, above=0)
+    held_epochs: int = option(0, low=0)
+    crop: bool = option(False)
+
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        networks = ("image", self.image, "resnet", "clip")
+        used_with("image_folder", self.image_folder, *networks, needed=True)
+        used_with("image_rate", self.image_rate, *networks, usual=IMAGE_RATE)
+        used_with("held_epochs", self.held_epochs, *networks, usual=0)
+        used_with("crop", self.crop, *networks, usual=False)
+        self.cell_dim, self.n_slots = self.feature_dim, self.n_regions
+        self.pixels: PretrainedCells | None = None
+        if self.image != "regions":
+            self.needs_regions = self.n_regions
+            how: dict[str, Any] = {"finetune": self.finetune, "rate": self.image_rate}
+            how |= {"held_epochs": self.held_epochs, "crop": self.crop, "class_token": self.class_token}
+            self.pixels = PretrainedCells(
+                self.feature_dim, self.n_regions, kind=self.image, folder=self.image_folder, **how
+            )
+            self.cell_dim, self.n_slots = self.pixels.width, self.pixels.n_cells
+
+    @property
+    def class_token(self) -> bool:
+        """Whether CLIP's class token stands before the patches."""
+        return False
+
+    def cells(self, images: Tensor) -> Tensor:
+        """Return region features (B, R, feature_dim) as they are, pictures as cells (B, n, cell_dim)."""
+        images = self.check_images(images)
+        return images if self.pixels is None else self.pixels(images)
+
+
+class RegionWordMatcher(PictureMatcher):
     """A model on region features and words, encoded in one common space.
 
     Parameters
@@ -28,15 +101,10 @@ class RegionWordMatcher(Matcher):
         Folder with the weights in the layout of ``transformers``, or a name in the hub's cache; the data's
         vocabulary file, to cut its words into the pieces of the text encoder. See
         :class:`~nclib.models.pretrained.PretrainedText`.
-    image : {"regions", "resnet", "clip"}
-        What an image is: region features, or a picture, which goes through the residual network or the CLIP
-        model in ``image_folder``; its cells or patches then take the place of regions.
-    image_folder, finetune : str, bool
-        Like ``text_folder``, see :class:`~nclib.models.pretrained.PretrainedCells`; train pretrained networks
-        too, at the same rate as the rest.
+    text_rate : float
+        With ``finetune``: what multiplies the learning rate for the BERT or CLIP model.
     **common
-        Sizes; see :class:`~nclib.models.Matcher`. For pictures ``feature_dim`` is the numbers in a row (three
-        times the width) and ``n_regions`` the rows.
+        Of :class:`PictureMatcher`.
 
     Raises
     ------
@@ -48,25 +116,15 @@ class RegionWordMatcher(Matcher):
     text: str = option("bigru", choices=("bigru", "bert", "clip"))
     text_folder: str = option("", file=True)
     text_words: str = option("", file=True)
-    image: str = option("regions", choices=("regions", "resnet", "clip"))
-    image_folder: str = option("", file=True)
-    finetune: bool = option(False)
+    text_rate: float = option(TEXT_RATE, above=0)
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
-        kinds, networks = ("text", self.text, "bert", "clip"), ("image", self.image, "resnet", "clip")
+        kinds = ("text", self.text, "bert", "clip")
         used_with("text_folder", self.text_folder, *kinds, needed=True)
-        used_with("image_folder", self.image_folder, *networks, needed=True)
         used_with("text_words", self.text_words, *kinds)
-        width, self.n_slots = self.feature_dim, self.n_regions
-        self.pixels: PretrainedCells | None = None
-        if self.image != "regions":
-            self.needs_regions = self.n_regions
-            self.pixels = PretrainedCells(
-                width, self.n_regions, kind=self.image, folder=self.image_folder, finetune=self.finetune
-            )
-            width, self.n_slots = self.pixels.width, self.pixels.n_cells
-        self.image_encoder: Any = self.region_encoder(width)
+        used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
+        self.image_encoder: Any = self.region_encoder(self.cell_dim)
         self.text_encoder: Any = self.word_encoder()
 
     def region_encoder(self, width: int) -> nn.Module:
@@ -77,15 +135,11 @@ class RegionWordMatcher(Matcher):
         """Return the encoder of words that ``text`` names."""
         if self.text == "bigru":
             return TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
-        paths: dict[str, Any] = {"folder": self.text_folder, "words_file": self.text_words}
-        return PretrainedText(
-            self.vocab_size, self.embed_dim, kind=self.text, **paths, finetune=self.finetune
-        )
+        return PretrainedText(self.vocab_size, self.embed_dim, kind=self.text, **text_options(self))
 
     def encode_regions(self, images: Tensor) -> Tensor:
         """Encode region features (B, R, feature_dim), or pictures, as regions (B, R, D)."""
-        images = self.check_images(images)
-        regions: Tensor = self.image_encoder(images if self.pixels is None else self.pixels(images))
+        regions: Tensor = self.image_encoder(self.cells(images))
         return regions
 
     def encode_words(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
@@ -102,6 +156,17 @@ class RegionWordMatcher(Matcher):
         """Encode captions as unit words (C, W, D) and sentence vectors (C, D)."""
         words, last = self.encode_words(tokens)
         return CaptionEncoding(last, tokens.lengths, words)
+
+
+def text_options(model: Any) -> dict[str, Any]:
+    """Return a model's options as those of its :class:`~nclib.models.pretrained.PretrainedText`."""
+    return {
+        "folder": model.text_folder,
+        "words_file": model.text_words,
+        "finetune": model.finetune,
+        "rate": model.text_rate,
+        "held_epochs": model.held_epochs if model.text == "clip" else 0,
+    }
 
 
 class DualEncoder(Matcher):

@@ -152,12 +152,57 @@ def change_words(
     return Tokens(*keep_rows(_not_all_dropped(valid & ~((chance >= replaced) & (chance < deleted))), ids))
 
 
+def by_words(chance: Tensor, ids: Tensor, continues: Tensor | None) -> Tensor:
+    """Give all pieces of a word the chance of its first piece.
+
+    Parameters
+    ----------
+    chance, ids : Tensor, (C, W)
+        On the host; token ids on any device.
+    continues : Tensor, bool, (vocab_size,), or None
+        Ids that go on with a word; None where every id is a word.
+
+    Returns
+    -------
+    Tensor, (C, W)
+    """
+    if continues is None:
+        return chance
+    goes_on = continues[ids].cpu()  # what is deleted decides lengths, which the host must know
+    place = torch.arange(chance.shape[1]).expand_as(chance)
+    first = torch.where(goes_on, 0, place).cummax(1).values
+    return chance.gather(1, first)
+
+
+def thinned(tokens: Tokens, drop: float, text_encoder: Any, vocab_size: int) -> Tokens:
+    """Replace or delete tokens at random; of BERT's own pieces whole words, and neither [CLS] nor [SEP].
+
+    Parameters
+    ----------
+    tokens : Tokens
+    drop : float, in (0, 1)
+        Probability of a change: half of the tokens become the unknown word, or [MASK], a tenth a random one,
+        and the rest vanish.
+    text_encoder : Module
+        ``mask_id`` and ``continues`` say what its pieces are, where it has them.
+    vocab_size : int
+    """
+    chance = torch.rand(tokens.ids.shape) / drop
+    mask_id = min(UNKNOWN, vocab_size - 1)
+    if (own := getattr(text_encoder, "mask_id", None)) is not None:
+        place, last = torch.arange(chance.shape[1]), torch.tensor(tokens.lengths)[:, None] - 1
+        chance = by_words(chance, tokens.ids, text_encoder.continues)
+        chance = torch.where((place > 0) & (place < last), chance, 1.0)
+        mask_id = own
+    return change_words(tokens, chance, SHARES, mask_id, vocab_size)
+
+
 class ThinnedFragments(RegionWordMatcher):
     """A model with residual region encoder whose fragments are dropped at random in training.
 
     Each region with probability ``drop``; each token with probability ``drop``, of which half become the
     unknown word, a tenth a random word, and the rest vanish (the paper has a mask token where this uses the
-    unknown word).
+    unknown word; on BERT's own pieces it is [MASK], and the pieces of a word share their fate).
 
     Parameters
     ----------
@@ -193,8 +238,7 @@ class ThinnedFragments(RegionWordMatcher):
         tokens = self.check_tokens(tokens)
         if not (self.training and self.drop):
             return tokens
-        chance = torch.rand(tokens.ids.shape) / self.drop
-        return change_words(tokens, chance, SHARES, min(UNKNOWN, self.vocab_size - 1), self.vocab_size)
+        return thinned(tokens, self.drop, self.text_encoder, self.vocab_size)
 
     def kept_words(self, tokens: Tokens) -> tuple[Tensor, tuple[int, ...]]:
         """Encode captions as words (C, W, D), zero beyond their lengths, and the lengths that were kept."""

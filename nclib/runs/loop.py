@@ -161,6 +161,14 @@ class SavedLoop(ABC):
         make_folder(self.folder)
         self._resume()
         self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
+        if not self.n_planned:  # a model that is tested as it was published
+            result = self._validate()
+            self.best = {self.criterion: result[self.criterion], "epoch": 0, "weights": self._weights()}
+            self.history = [{"epoch": 0, "phase": "as published", "lr": 0.0, "steps": 0, "seconds": 0.0}]
+            self.history[0] |= {f"val_{name}": value for name, value in result.items()}
+            if self.processes.rank == 0:
+                self._save()
+            return self.history
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
             self.computed_on = computed_on(self.computed_on, epoch + 1, device_name(self.device))

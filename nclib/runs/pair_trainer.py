@@ -19,6 +19,7 @@ from nclib.data.dataset import Split
 from nclib.evaluation import recall
 from nclib.methods import Batch, Method
 from nclib.models import Matcher, similarity_matrix
+from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
 from nclib.runs.loop import SavedLoop, seed_of
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
@@ -216,9 +217,7 @@ class PairTrainer(SavedLoop):
         """Give every network a new optimiser without moments: Adam, or AdamW where weights decay."""
         s = self.schedule
         optimizer = torch.optim.AdamW if s.weight_decay else torch.optim.Adam
-        self.optimizers = [
-            optimizer(n.parameters(), lr=s.lr, weight_decay=s.weight_decay) for n in self.networks
-        ]
+        self.optimizers = [optimizer(_groups(n), lr=s.lr, weight_decay=s.weight_decay) for n in self.networks]
 
     # -- the loop ---------------------------------------------------------------------------------------
 
@@ -233,9 +232,11 @@ class PairTrainer(SavedLoop):
         self.lr = s.lr * self.lr_scale
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.lr
+                group["lr"] = self.lr * group["rate"]
         for net in self.networks:
             net.train()
+            for part in _pretrained(net):
+                part.begin_epoch(self.epoch)
         totals: dict[str, Tensor] = {}
         taken = [0] * self.method.n_networks  # steps of each network
         for network in range(self.method.n_networks):
@@ -367,6 +368,19 @@ class PairTrainer(SavedLoop):
             f"epoch {row['epoch']:>2}/{self.n_planned} {row['phase']:<8} {losses}"
             f"  val rSum {row['val_rsum']:.1f}{extra}  {row['seconds']:.1f} s"
         )
+
+
+def _pretrained(network: nn.Module) -> list[Frozen]:
+    return [module for module in network.modules() if isinstance(module, Frozen)]
+
+
+def _groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Weights of a network in groups by the ``rate`` that multiplies the learning rate: 1, or a tower's."""
+    rates = {p: part.rate for part in _pretrained(network) for p in part.tower.parameters()}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for p in network.parameters():
+        groups.setdefault(rates.get(p, 1.0), []).append(p)
+    return [{"params": weights, "rate": rate} for rate, weights in groups.items()]
 
 
 def _set_aside(val: Split, share: float, n_pairs: int) -> tuple[Split, NoisyPairs | None]:

@@ -55,8 +55,10 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         check_unknown("model_options", model, given, known)
         if wrong := misfits_of(MODELS[model].factory, given):
             raise ValueError("model_options: " + "; ".join(wrong))
-        if settings.schedule.epochs + settings.schedule.warmup_epochs == 0:
-            raise ValueError("epochs=0 and warmup_epochs=0: nothing to train")
+        if settings.schedule.epochs + settings.schedule.warmup_epochs == 0 and not given.get("clip_folder"):
+            raise ValueError(
+                "epochs=0 and warmup_epochs=0: nothing to train; only a whole CLIP needs nothing"
+            )
 
     def assemble(
         self, settings: PairSettings, dataset: Dataset, folder: Path, device: torch.device

@@ -129,8 +129,12 @@ def main(words: Sequence[str]) -> int:
     for path, stored in chosen:
         with tempfile.TemporaryDirectory() as out:
             try:
-                found = compare(stored, make_again(stored, out, asked.root))
+                now = make_again(stored, out, asked.root)
+                found = compare(stored, now)
                 state, said = "differs" if found.differs else "same", str(found)
+                was, here = (record.environment.get("device") for record in (stored, now))
+                if found.differs and was != here:
+                    said += f" (made on {was}, now on {here}: sums are rounded in another order there)"
             except (ValueError, OSError, RuntimeError) as error:
                 state, said = "not made", str(error)
         counts[state] += 1

@@ -120,7 +120,7 @@ def test_the_folder_of_the_data_is_given_once(tmp_path):
         ("- {method: plain, data_options: {n_val: 8, n_val: 9}}", "g.yml, line 1: n_val is given twice"),
         ("- {method: [plain", "g.yml is not YAML"),
         ("method: plain", "g.yml: must be a list of blocks"),
-        (f"- {{method: rcl, noise_file: {'x' * 200}}}", "too many parameters for a file name"),
+        (f"- {{method: rcl, noise_file: {'x' * 220}}}", "too many parameters for a file name"),
         ("- plain", "g.yml, block 1: must be parameters with values"),
         ("", "g.yml: must be a list of blocks"),
     ],
@@ -317,6 +317,30 @@ def test_the_papers_data_are_looked_at_before_their_runs_start(f30k, capsys):
     assert "nclib data check ROOT" in said
     assert "there is no such file or folder" in refused({"root": str(f30k / "gone")})
     grids.check_place([], "/nothere")  # nothing is to be done
+
+
+def test_weights_lie_below_the_folder_of_the_data(f30k, capsys):
+    block = {"method": "plain", "dataset": "f30k", "model": "vse_inf", "preset": "paper", "mrate": 0.0}
+    bert = {"text": "bert", "text_folder": "weights/bert-base-uncased"}
+    read = {"data_options": {"pieces": "weights/bert-base-uncased"}, "model_options": bert}
+    other, root = {"data_options": {"pixels": "square224"}}, str(f30k)
+    runs = grids.plan(write(f30k, {**block}, {**block, **read}, {**block, **other}), root=root)
+    plain, words, pictures = (run.label for run in runs)
+    assert words == "plain-vse_inf-f30k-m0.0-bert-base-uncased-text=bert-preset=paper"
+    assert runs[1].settings["data_options"]["pieces"] == f"{root}/weights/bert-base-uncased"
+    lacking = grids.lacking_data(runs)
+    assert plain not in lacking
+    place = f"{root}/weights/bert-base-uncased"
+    assert lacking[words] == f"{place}: missing: google-bert/bert-base-uncased (nothing is downloaded here)"
+    assert "f30k_square224: " in lacking[pictures]
+    assert "nclib data prepare f30k --pixels square224" in lacking[pictures]
+    where = ["--root", root, "--out", str(f30k / "out"), "--there", "--match", "text=|pixels="]
+    assert grid.main([str(f30k / "g.yml"), *where]) == 0
+    said = capsys.readouterr().out
+    assert said.count("1 runs left out: ") == 2
+    (f30k / "f30k_precomp" / "f30k_precomp_vocab.json").unlink()
+    assert lacking[words] == grids.lacking_data(runs)[words]  # pieces need no vocabulary
+    assert "f30k_precomp_vocab.json" in grids.lacking_data(runs)[plain]
 
 
 def test_data_with_categories_are_looked_at_too(tmp_path):

@@ -218,7 +218,7 @@ def test_command(f30k, capsys):
     assert main([str(f30k)]) == 1
     out = capsys.readouterr().out
     assert out.startswith("f30k: complete, in other sizes")
-    assert "coco" not in out  # nothing of it is there
+    assert "\ncoco" not in out  # nothing of it is there
     assert main([str(f30k), "f30k", "--any-size"]) == 0
     assert main([str(f30k), "coco", "--any-size"]) == 1
     assert "coco: not there" in capsys.readouterr().out

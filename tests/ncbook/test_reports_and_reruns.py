@@ -176,20 +176,29 @@ def test_printed_cells_have_the_run_of_their_paper():
     assert both == str(RunSpec("plain", "scan", {"direction": "t2i+i2t"}))
     (twice,) = runs("OMIT", "2", method="VSRN")
     assert twice == str(RunSpec("plain", "vsrn+vsrn"))
-    hrem = {b: runs("OMIT", "1", method="HREM", backbone=b) for b in ("BUTD + BiGRU", "BUTD + BERT")}
-    assert hrem == {
-        "BUTD + BiGRU": {str(RunSpec("plain", "hrem"))},
-        "BUTD + BERT": {"BERT: its weights are not bundled"},
-    }
-    (pairs_of_sets,) = runs("OMIT", "1", method="SBE", backbone="BUTD + BiGRU")
-    assert pairs_of_sets == str(RunSpec("plain", "sbe"))
+    (sets,) = runs("OMIT", "1", method="SBE", backbone="BUTD + BiGRU")
+    assert sets == str(RunSpec("plain", "sbe"))
     omit = {b: runs("OMIT", "2", method="OMIT", backbone=b) for b in ("BUTD + BiGRU", "BUTD + BERT")}
     assert omit["BUTD + BiGRU"] == {str(RunSpec("plain", "omit"))}
-    assert omit["BUTD + BERT"] == {"BERT: its weights are not bundled"}
+    bert = {"text": "bert", "text_folder": "weights/bert-base-uncased", "finetune": True}
+    assert omit["BUTD + BERT"] == {
+        str(RunSpec("plain", "omit", {"pieces": "weights/bert-base-uncased", **bert}))
+    }
+    assert runs("OMIT", "1", method="HREM", backbone="BUTD + BiGRU") == {str(RunSpec("plain", "hrem"))}
+    (hrem,) = runs("OMIT", "1", method="HREM", backbone="BUTD + BERT")
+    assert hrem == str(RunSpec("plain", "hrem", {"pieces": "weights/bert-base-uncased", **bert}))
+    (chan,) = runs("OMIT", "2", method="CHAN")
+    assert "'pooling': 'mean', 'attend': False" in chan
+    (grid,) = runs("OMIT", "4", method="Prompt", backbone="ResNet-152 + BiGRU")
+    assert "'matching': 'prompt', 'pixels': 'square224', 'image_folder': 'weights/resnet-152'" in grid
+    (sbe,) = runs("OMIT", "2", method="SBE", backbone="ResNet-152 + BiGRU")
+    assert sbe == "SBE has no run here on grid and BiGRU"
+    (tuned,) = runs("UOT-RCL", "III")
+    assert tuned.startswith("CLIP trained on labels")
     (stand_in,) = runs("UOT-RCL", "II", method="GSS-SL")
     assert "stand-in" in stand_in
     table = ncbook.unfilled_table("OMIT")
-    assert sum(int(heads[0].text) for heads, _ in table.rows) == 789 - 280
+    assert sum(int(heads[0].text) for heads, _ in table.rows) == 789 - 655
 
 
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
@@ -203,7 +212,10 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     assert seen == {**one[0].arguments, "seed": 3, "data_options": {"root": "/my data"}}
     assert seen["cost"] == "cosine"
     omit, _ = ncbook.reruns("OMIT", "3", row="CAM")
-    assert omit[0].arguments["model_options"] == {"matching": "partial_cam"}
+    grid, regions = (run.arguments for run in omit)
+    assert regions["model_options"] == {"matching": "partial_cam"}
+    below = omit[0].parts("/my data")[0]["model_options"]
+    assert below == grid["model_options"] | {"image_folder": "/my data/weights/resnet-152"}
     # what is made by this call fills exactly the row that it was listed for
     given = {**one[0].arguments, "data_options": {"root": "d"}}
     save(tmp_path, given.pop("method"), 300, images=1000, **given)

@@ -87,6 +87,11 @@ def test_what_differs_is_told_and_by_how_much(made, tmp_path, capsys):
     assert f"curves.1.{loss} is {record.curves[0][loss]}, now " in said
     assert "differs   r.json (commit " in said
     assert said.endswith("1 differs, of 1 records\n")
+    assert "sums are rounded" not in said  # the same device
+    record.environment["device"] = "CPU, of another make"
+    record.save(tmp_path / "r.json")
+    assert cli.main(["records", "verify", str(tmp_path)]) == 1
+    assert "(made on CPU, of another make, now on CPU" in capsys.readouterr().out
 
 
 def test_a_run_that_cannot_be_made_is_named(made, tmp_path, capsys):

@@ -1,0 +1,196 @@
+"""Pictures of Flickr30K and MS-COCO as data: ``nclib data prepare f30k|coco --pixels FORM ...``.
+
+The pictures lie in a folder, their captions and the usual splits in the JSON file of Karpathy and Fei-Fei
+(CVPR 2015), ``dataset_flickr30k.json`` or ``dataset_coco.json``. They are scaled to one size and written as
+bytes, in the layout that :func:`nclib.data.region_features.f30k` reads. A preparation that was stopped
+continues when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nclib.common.files import digest, write_atomically
+from nclib.data.captions_table import one_line
+from nclib.data.flickr8k import MANIFEST
+from nclib.data.readers import UnreadableError, open_picture
+from nclib.data.region_features import PIXELS, Layout, build_words, pixel_layout
+from nclib.data.row_sources import some
+from nclib.data.row_writer import ConvertError, write_rows
+
+RECIPE = "bilinear squares, bicubic crops, 1"
+EACH = 5
+ROLES = {"train": "train", "restval": "train", "val": "dev", "test": "test"}  # splits of the JSON file
+
+
+def prepare(
+    name: str, *, images: str | Path, captions: str | Path, out: str | Path, pixels: str = "square224"
+) -> Path:
+    """Write the pictures of Flickr30K or MS-COCO with their captions as a data set.
+
+    Parameters
+    ----------
+    name : {"f30k", "coco"}
+    images : path
+        Folder of the pictures; of MS-COCO the one that holds ``train2014`` and ``val2014``.
+    captions : path
+        ``dataset_flickr30k.json`` or ``dataset_coco.json``, with the usual splits.
+    out : path
+        Folder for ``{train,dev,test}_ims.npy`` (``testall`` for MS-COCO), uint8 (pictures, side, 3 side),
+        ``*_caps.txt``, ``*_ids.txt``, the vocabulary and ``prepared.json``. It should be called
+        ``{name}_{pixels}`` and lie beside the other data.
+    pixels : {"square224", "square512", "crop224"}
+        Scaled to a square of this side whatever the shape, or scaled at the shorter side and cut around the
+        centre, as CLIP prepares pictures.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    ConvertError
+        When the JSON file or a picture is missing or damaged, a picture has fewer than five captions, or the
+        folder holds other data.
+    """
+    layout = pixel_layout(name, pixels)
+    folder, out = Path(images).expanduser(), Path(out).expanduser()
+    if not folder.is_dir():
+        raise ConvertError(f"--images {folder} is not a folder")
+    if out.resolve() == folder.resolve():
+        raise ConvertError(f"--out {out} is the folder of the pictures; choose another --out")
+    listed = _listed(Path(captions).expanduser(), layout)
+    for split, entries in listed.items():
+        absent = [file for file, _ in entries if not (folder / file).is_file()]
+        if absent:
+            raise ConvertError(f"{folder} lacks {len(absent):,} pictures of {split}: {some(absent)}")
+    about = {"name": name, "recipe": RECIPE, "pixels": pixels, "content": digest(json.dumps(listed))}
+    found = _noted(out)
+    if found is not None and any(found.get(k) != v for k, v in about.items()):
+        raise ConvertError(f"{out} holds other pictures or another form; choose another --out")
+    if found is not None and found.get("finished"):
+        print(f"{out} is prepared already", file=sys.stderr)
+        return out
+    out.mkdir(parents=True, exist_ok=True)
+    facts = {**about, "captions_per_image": EACH, "pictures": {k: len(v) for k, v in listed.items()}}
+    write_atomically(out / MANIFEST, json.dumps({**facts, "finished": False}, indent=1))
+    for split, entries in listed.items():
+        files = [file for file, _ in entries]
+        texts = [text for _, five in entries for text in five]
+        beside = {out / f"{split}_{layout.captions_file}": "".join(f"{text}\n" for text in texts)}
+        beside[out / f"{split}_ids.txt"] = "".join(f"{file}\n" for file in files)
+        if not (out / f"{split}_ims.npy").exists():
+            write_rows(out / f"{split}_ims.npy", Pixels(folder, files, pixels), beside=beside)
+    known = (text for split in ("train", "dev") for _, five in listed[split] for text in five)
+    build_words(known).to_json(out / layout.vocabulary_file)
+    small = [p for p in sorted(out.iterdir()) if p.suffix in (".txt", ".json") and p.name != MANIFEST]
+    done = {**facts, "finished": True, "files": {path.name: digest(path) for path in small}}
+    write_atomically(out / MANIFEST, json.dumps(done, indent=1))
+    return out
+
+
+def _noted(out: Path) -> dict[str, Any] | None:
+    """Return what an earlier preparation noted about a folder, finished or not; None without one."""
+    path = out / MANIFEST
+    try:
+        found = json.loads(path.read_text("utf8")) if path.exists() else None
+    except ValueError:
+        found = ""
+    if found is not None and not isinstance(found, dict):
+        raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out")
+    return found
+
+
+def _listed(path: Path, layout: Layout) -> dict[str, list[tuple[str, list[str]]]]:
+    """Return the file and the five captions of every picture, by split as the data set names it."""
+    try:
+        entries = json.loads(path.read_text("utf8"))["images"]
+        rows = [
+            (
+                "/".join(filter(None, (entry.get("filepath", ""), entry["filename"]))),
+                entry["split"],
+                [one_line(sentence["raw"]) for sentence in entry["sentences"][:EACH]],
+            )
+            for entry in entries
+        ]
+    except OSError as error:
+        raise ConvertError(f"--captions {path} cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ConvertError(
+            f"--captions {path} is not a file of splits such as dataset_{layout.name}.json ({said})"
+        ) from None
+    if odd := sorted({split for _, split, _ in rows if split not in ROLES}):
+        raise ConvertError(f"--captions {path}: split {some(odd)} is not one of {', '.join(ROLES)}")
+    if few := [file for file, _, texts in rows if len([text for text in texts if text]) < EACH]:
+        raise ConvertError(
+            f"--captions {path}: {len(few)} pictures have fewer than {EACH} captions: {some(few)}"
+        )
+    last = next(split for split in layout.images if split.startswith("test"))
+    found: dict[str, list[tuple[str, list[str]]]] = {"train": [], "dev": [], last: []}
+    for file, split, texts in rows:
+        role = ROLES[split]
+        found[last if role == "test" else role].append((file, texts))
+    if empty := [split for split, entries in found.items() if not entries]:
+        raise ConvertError(f"--captions {path} has no pictures for {', '.join(empty)}")
+    return found
+
+
+def _square(picture: Any, side: int) -> Any:
+    from PIL import Image
+
+    return picture.resize((side, side), Image.Resampling.BILINEAR)
+
+
+def _crop(picture: Any, side: int) -> Any:
+    """Scale the shorter side, and cut a square around the centre."""
+    from PIL import Image
+
+    short = min(picture.size)
+    sides = [side * length // short for length in picture.size]
+    picture = picture.resize(sides, Image.Resampling.BICUBIC)
+    left, top = (round((length - side) / 2) for length in sides)
+    return picture.crop((left, top, left + side, top + side))
+
+
+FORMS: dict[str, Callable[[Any, int], Any]] = {"square": _square, "crop": _crop}
+
+
+class Pixels:
+    """Rows of pictures, uint8 (pictures, side, 3 side), read from their files.
+
+    Parameters
+    ----------
+    folder : Path
+    files : sequence of str
+        Names below the folder.
+    pixels : str
+        Form, one of ``nclib.data.region_features.PIXELS``.
+    """
+
+    dtype = np.uint8
+
+    def __init__(self, folder: Path, files: Sequence[str], pixels: str) -> None:
+        self.folder, self.files, self.pixels = folder, files, pixels
+        self.side, self.form = PIXELS[pixels], FORMS[pixels.rstrip("0123456789")]
+        self.shape: tuple[int, ...] = (len(files), self.side, 3 * self.side)
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        rows = np.empty((last - first, *self.shape[1:]), np.uint8)
+        for row, name in zip(rows, self.files[first:last], strict=True):
+            try:
+                picture = open_picture(self.folder / name)
+            except UnreadableError as error:
+                raise ConvertError(f"{self.folder / name}: {error}; get the picture again") from error
+            row[:] = np.asarray(self.form(picture, self.side)).reshape(self.shape[1:])
+        return rows
+
+    def stamp(self) -> str:
+        return digest([RECIPE, self.pixels, *self.files])
