@@ -112,7 +112,17 @@ def combinations(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
         block["method"] = list(methods.available())
     lists = [v if isinstance(v, list) else [v] for v in block.values()]
     for values in itertools.product(*lists):
-        yield dict(zip(block, values, strict=True))
+        run = dict(zip(block, values, strict=True))
+        for part in {
+            "data_options",
+            "model_options",
+        } & run.keys():
+            given = run[part] or {}
+            run[part] = {  # every data set has files of its own
+                k: v.replace("{dataset}", str(run.get("dataset"))) if isinstance(v, str) else v
+                for k, v in given.items()
+            }
+        yield run
 
 
 def label(run: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
-from ncbook.runs import Runs, select, variant
+from ncbook.runs import GLOVE, Runs, select, variant
 from nclib import label_noise, methods, models
 from nclib.data import weights
 from nclib.data.registry import datasets
@@ -96,7 +96,8 @@ class RunSpec:
     @property
     def variant(self) -> str:
         """The options as text, as :func:`ncbook.runs.variant_of` writes them."""
-        return variant({k: weights.named(v) or v for k, v in self.options.items()})
+        own = {k: v for k, v in self.options.items() if k != "word_vectors"}  # the usual ones
+        return variant({k: weights.named(v) or v for k, v in own.items()})
 
     @property
     def label(self) -> str:
@@ -170,6 +171,8 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
         options["warmup_epochs"] = warmup
     if run.model == "scan" and row["ensemble"] == "true":
         options |= SCAN_BOTH
+    if run.model in GLOVE and row["features"].endswith("BiGRU"):
+        options["word_vectors"] = f"weights/glove_{dataset}.npy"
     if run.model in TWICE and row["ensemble"] == "true":
         return RunSpec(run.method, JOINED.join([run.model] * 2), options)
     return RunSpec(run.method, APART.get(run.model, run.model), options)

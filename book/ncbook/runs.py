@@ -26,6 +26,7 @@ RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own rec
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 ENCODED_BY = ("pieces", "pixels")  # options of the papers' data that decide what a model reads
+GLOVE = ("omit", "naaf", "sbe")  # models whose word embeddings start from GloVe in their papers
 METRICS = ("seed", "rsum", "map_avg")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
@@ -252,7 +253,16 @@ def variant_of(settings: Mapping[str, Any]) -> str:
     if usual is None:
         return "method unknown to this version"
     mine = _flat(settings)
+    if (vectors := published_vectors(settings)) and mine.get("text", "bigru") == "bigru":
+        usual, mine = usual | {"word_vectors": vectors}, {"word_vectors": "none"} | mine
     return variant({k: v for k, v in mine.items() if k in usual and v != usual[k]})
+
+
+def published_vectors(settings: Mapping[str, Any]) -> str:
+    """Return the file of word vectors from which a model usually starts, as in its paper; empty for none."""
+    model, dataset, preset = (str(settings.get(k, "")) for k in ("model", "dataset", "preset"))
+    name = f"glove_{dataset}.npy"
+    return name if model in GLOVE and preset == "paper" and name in weights.WEIGHTS else ""
 
 
 def usual_value(table: pd.DataFrame, option: str) -> Any:

@@ -1,7 +1,7 @@
 """Published weights of pretrained networks beside the papers' data: where they lie, and what they must be.
 
-Below the folder, ``weights`` holds one folder for each network. Runs of the papers' grids name it; the digest
-of its content, and not its place, names a run.
+Below the folder, ``weights`` holds a folder for each network, and files of word vectors. Runs of the papers'
+grids name them; the digest of the content, and not the place, names a run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from nclib.common.npy import npy_header
 
 PLACE = "weights"
 """Folder below that of the papers' data."""
@@ -30,12 +32,15 @@ class Weights:
         What the shapes of a file of torchvision's say; see :func:`nclib.models.residual.shape_of`.
     reads : bool
         Whether a tokeniser must lie beside them.
+    shape : tuple of int
+        Of a ``.npy`` file, which is not a folder.
     """
 
     publisher: str
     config: Mapping[str, Any]
     sizes: Mapping[str, Any]
     reads: bool = False
+    shape: tuple[int, ...] = ()
 
 
 WEIGHTS = {
@@ -61,8 +66,10 @@ WEIGHTS = {
         {},
         {"blocks": (3, 4, 23, 3), "groups": 32, "inner": 256, "out": 256},
     ),
+    "glove_f30k.npy": Weights("GloVe, by nclib data convert vectors f30k", {}, {}, shape=(8481, 300)),
+    "glove_coco.npy": Weights("GloVe, by nclib data convert vectors coco", {}, {}, shape=(11353, 300)),
 }
-"""By the name of their folder."""
+"""By the name of their folder or file."""
 
 
 def named(value: object) -> str:
@@ -79,13 +86,21 @@ def below(root: str | Path, value: Any) -> Any:
 
 
 def problem(folder: Path) -> str:
-    """Say what keeps a folder from holding the published weights of its name; empty when nothing does.
+    """Say what keeps a folder or file from holding the published weights of its name; empty for nothing.
 
     The configuration, or the shapes in the file, are looked at; runs read the weights themselves.
     """
     known = WEIGHTS[folder.name]
-    if not folder.is_dir():
+    if not (folder.is_file() if known.shape else folder.is_dir()):
         return f"missing: {known.publisher} (nothing is downloaded here)"
+    if known.shape:
+        try:
+            shape = npy_header(folder)[0]
+        except OSError as error:
+            return str(error)
+        return (
+            "" if shape == known.shape else f"has the shape {shape}, must be {known.shape}: {known.publisher}"
+        )
     if known.sizes:
         return _other_shapes(folder, known)
     files = ["config.json", *(["tokenizer.json or vocabulary"] if known.reads else [])]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from nclib.common.npy import read_npy
 from nclib.common.tokens import Tokens
 
 EPS = 1e-8
@@ -112,6 +114,22 @@ class TextEncoder(nn.Module):
         states = states._replace(data=l2(valid) if self.unit else valid)
         words, _ = pad_packed_sequence(states, batch_first=True, total_length=width)  # (C, W, D)
         return words, final.mean(0)
+
+
+def start_from(weight: Tensor, path: str) -> None:
+    """Copy word vectors of a ``.npy`` file into the first rows of weights (rows, dim), but no row of NaN.
+
+    A ValueError names a file that cannot be read, or whose shape does not fit.
+    """
+    (rows, dim), vectors = weight.shape, read_npy(path)
+    if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
+        raise ValueError(
+            f"word_vectors must be (at most {rows}, {dim}): one row per word of the vocabulary and word_dim "
+            f"columns, got {vectors.shape}"
+        )
+    known = torch.from_numpy(~np.isnan(vectors).any(1))
+    with torch.no_grad():
+        weight[: len(vectors)][known] = torch.from_numpy(vectors.astype(np.float32))[known].to(weight)
 
 
 class GlobalPooling(nn.Module):

@@ -68,8 +68,7 @@ class NAAF(FragmentMatcher):
     zero in each batch; here they move once per batch, and a small batch leaves its samples to the next.
     At given thresholds the scores agree with the official functions to 3e-7 on random weights.
 
-    The paper's tables begin with fixed GloVe embeddings, which this package does not have; the authors state
-    an rSum of 491.5 in place of 507.6 on Flickr30K without them.
+    In the official code the word embeddings start from GloVe (``word_vectors``).
 
     Parameters
     ----------

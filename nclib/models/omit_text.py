@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.npy import read_npy
 from nclib.common.tokens import Tokens
-from nclib.models.encoders import TextEncoder
+from nclib.models.encoders import TextEncoder, start_from
 from nclib.models.pretrained import PretrainedText, load_tokenizer
 from nclib.models.vse_inf import by_words, change_words
 
@@ -56,7 +54,7 @@ def text_encoder(
         gru = TextEncoder(vocab_size + 1, word_dim, embed_dim, unit=False)
         torch.nn.init.normal_(gru.embedding.weight)
         if word_vectors:
-            _fill(gru.embedding.weight, read_npy(word_vectors))
+            start_from(gru.embedding.weight, word_vectors)
         return gru
     encoder = PretrainedText(vocab_size, embed_dim, kind=kind, unit=False, **pretrained)
     if kind == "bert":
@@ -73,19 +71,6 @@ def text_encoder(
         if encoder.continues is not None:
             encoder.continues = F.pad(encoder.continues, (0, 1))
     return encoder
-
-
-def _fill(weight: Tensor, vectors: np.ndarray) -> None:
-    """Copy word vectors (at most rows, dim) into the first rows of weights (rows, dim), but no row of NaN."""
-    rows, dim = weight.shape
-    if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
-        raise ValueError(
-            f"word_vectors must be (at most {rows}, {dim}): one row per word of the vocabulary and word_dim "
-            f"columns, got {vectors.shape}"
-        )
-    known = torch.from_numpy(~np.isnan(vectors).any(1))
-    with torch.no_grad():
-        weight[: len(vectors)][known] = torch.from_numpy(vectors.astype(np.float32))[known].to(weight)
 
 
 @dataclass(frozen=True)

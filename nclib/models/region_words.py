@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, Matcher, fragments, option, used_with
-from nclib.models.encoders import RegionEncoder, TextEncoder, word_mask
+from nclib.models.encoders import RegionEncoder, TextEncoder, start_from, word_mask
 from nclib.models.grouping import Grouped, group_captions
 from nclib.models.pretrained import PretrainedCells, PretrainedText
 
@@ -103,6 +103,9 @@ class RegionWordMatcher(PictureMatcher):
         :class:`~nclib.models.pretrained.PretrainedText`.
     text_rate : float
         With ``finetune``: what multiplies the learning rate for the BERT or CLIP model.
+    word_vectors : str
+        For the BiGRU: a ``.npy`` file of at most ``vocab_size`` rows of ``word_dim`` numbers, from which the
+        embeddings start (``nclib data convert vectors``); rows of NaN start at random. All rows train.
     **common
         Of :class:`PictureMatcher`.
 
@@ -117,6 +120,7 @@ class RegionWordMatcher(PictureMatcher):
     text_folder: str = option("", file=True)
     text_words: str = option("", file=True)
     text_rate: float = option(TEXT_RATE, above=0)
+    word_vectors: str = option("", file=True)
 
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
@@ -124,6 +128,7 @@ class RegionWordMatcher(PictureMatcher):
         used_with("text_folder", self.text_folder, *kinds, needed=True)
         used_with("text_words", self.text_words, *kinds)
         used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
+        used_with("word_vectors", self.word_vectors, "text", self.text, "bigru")
         self.image_encoder: Any = self.region_encoder(self.cell_dim)
         self.text_encoder: Any = self.word_encoder()
 
@@ -134,7 +139,10 @@ class RegionWordMatcher(PictureMatcher):
     def word_encoder(self) -> nn.Module:
         """Return the encoder of words that ``text`` names."""
         if self.text == "bigru":
-            return TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
+            encoder = TextEncoder(self.vocab_size, self.word_dim, self.embed_dim, dropout=self.dropout)
+            if self.word_vectors:
+                start_from(encoder.embedding.weight, self.word_vectors)
+            return encoder
         return PretrainedText(self.vocab_size, self.embed_dim, kind=self.text, **text_options(self))
 
     def encode_regions(self, images: Tensor) -> Tensor:

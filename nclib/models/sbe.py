@@ -26,8 +26,8 @@ MARGIN = 0.2
 """Margin of the ranking loss, in the official code."""
 
 # The official command, which is for regions, BiGRU and MS-COCO. There a batch holds 200 images with all their
-# captions, word vectors start from GloVe and learn with the GRU at ten times this rate, and the rate falls
-# along a cosine, which comes to as much in sum as one fall halfway.
+# captions, word vectors start from GloVe (`word_vectors`) and learn with the GRU at ten times this rate, and
+# the rate falls along a cosine, which comes to about as much in sum as one fall halfway.
 PUBLISHED = {
     "loss": "own",
     "batch_size": 200,

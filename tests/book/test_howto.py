@@ -183,6 +183,7 @@ def test_the_commands_on_full_size_make_a_folder_that_loads(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folders["full_size"])
+    Path("glove.840B.300d.txt").write_text("".join(f"{word} 0.1 0.2\n" for word in ("a", "the", "dog")))
     lines = [shlex.split(c) for c in commands(PAGES["full_size"])]
     assert {words[0] for words in lines} == {"nclib"}
     assert [cli.main(words[1:]) for words in lines] == [0] * len(lines)

@@ -197,3 +197,16 @@ def test_files_of_residual_networks_are_checked_by_their_shapes(tmp_path):
     assert "is another network (blocks (1, 1, 1, 1)" in problem(place)
     (place / "a.pth").write_bytes(b"no weights")
     assert "is damaged" in problem(place)
+
+
+def test_word_vectors_are_checked_by_their_shape(tmp_path):
+    place = tmp_path / "weights" / "glove_f30k.npy"
+    place.parent.mkdir()
+    assert named("/data/weights/glove_f30k.npy") == "glove_f30k.npy"
+    assert problem(place).startswith("missing: GloVe, by nclib data convert vectors f30k")
+    place.write_bytes(b"no array")
+    assert "not a .npy file" in problem(place)
+    np.save(place, np.zeros((10, 300), np.float32))
+    assert problem(place).startswith("has the shape (10, 300), must be (8481, 300)")
+    np.save(place, np.zeros((8481, 300), np.float32))
+    assert problem(place) == ""

@@ -1,5 +1,6 @@
 """Encoders against worked numbers, and their errors."""
 
+import numpy as np
 import pytest
 import torch
 from toy import fill
@@ -142,3 +143,23 @@ def test_catalogue_names_every_model():
     catalogue = available()
     assert {"sgr", "saf", "sgraf", "vse"} <= set(catalogue)
     assert all(name in str(catalogue) for name in catalogue)
+
+
+@pytest.mark.parametrize("model", ["scan", "naaf", "vse_inf", "sgr"])
+def test_word_embeddings_start_from_a_file(model, tmp_path):
+    path = tmp_path / "vectors.npy"
+    rows = np.arange(24, dtype=np.float64).reshape(8, 3)
+    rows[2] = np.nan  # a word without a vector
+    np.save(path, rows)
+    torch.manual_seed(0)
+    own = build(model, **SIZES).text_encoder.embedding.weight
+    torch.manual_seed(0)
+    weight = build(model, **SIZES, word_vectors=str(path)).text_encoder.embedding.weight
+    known = [0, 1, 3, 4, 5, 6, 7]
+    assert torch.equal(weight[known], torch.from_numpy(rows[known]).float())
+    assert torch.equal(weight[[2, 8]], own[[2, 8]])
+    assert weight.requires_grad
+    with pytest.raises(ValueError, match=r"must be \(at most 7, 3\).*got \(8, 3\)"):
+        build(model, **SIZES | {"vocab_size": 7}, word_vectors=str(path))
+    with pytest.raises(ValueError, match="is used with text='bigru' only"):
+        build(model, **SIZES, word_vectors=str(path), text="bert", text_folder=str(tmp_path))

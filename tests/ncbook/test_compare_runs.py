@@ -106,6 +106,12 @@ def test_variants_name_what_is_unusual(made):
     assert variant_of(settings) == "loss=infonce, marginals=inter, model.tau=0.1"
     settings = nclib.resolve("l2rm", model="omit", tau=0.1).flat()
     assert variant_of(settings) == "tau=0.1"
+    paper = {"method": "plain", "model": "omit", "dataset": "f30k", "preset": "paper"}
+    glove = "/data/weights/glove_f30k.npy"
+    assert variant_of(paper) == "word_vectors=none"  # the paper's runs start from GloVe
+    assert variant_of({**paper, "model_options": {"word_vectors": glove}}) == ""
+    assert variant_of({**paper, "model_options": {"text": "bert"}}) == "text=bert"
+    assert variant_of({**paper, "preset": "quick"}) == ""
     assert "unknown" in variant_of({"method": "gone", "model": "vse", "dataset": "emoji", "preset": "quick"})
 
 

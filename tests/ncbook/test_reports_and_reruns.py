@@ -176,10 +176,12 @@ def test_printed_cells_have_the_run_of_their_paper():
     assert both == str(RunSpec("plain", "scan", {"direction": "t2i+i2t"}))
     (twice,) = runs("OMIT", "2", method="VSRN")
     assert twice == str(RunSpec("plain", "vsrn+vsrn"))
-    (sets,) = runs("OMIT", "1", method="SBE", backbone="BUTD + BiGRU")
-    assert sets == str(RunSpec("plain", "sbe"))
+    (sets,) = runs("OMIT", "1", method="SBE", backbone="BUTD + BiGRU", dataset="MS-COCO")
+    assert sets == str(RunSpec("plain", "sbe", {"word_vectors": "weights/glove_coco.npy"}))
     omit = {b: runs("OMIT", "2", method="OMIT", backbone=b) for b in ("BUTD + BiGRU", "BUTD + BERT")}
-    assert omit["BUTD + BiGRU"] == {str(RunSpec("plain", "omit"))}
+    glove = {"word_vectors": "weights/glove_coco.npy"}
+    assert omit["BUTD + BiGRU"] == {str(RunSpec("plain", "omit", glove))}
+    assert RunSpec("plain", "omit", glove).variant == ""  # what the paper's runs usually have
     bert = {"text": "bert", "text_folder": "weights/bert-base-uncased", "finetune": True}
     assert omit["BUTD + BERT"] == {
         str(RunSpec("plain", "omit", {"pieces": "weights/bert-base-uncased", **bert}))
@@ -213,9 +215,11 @@ def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     assert seen["cost"] == "cosine"
     omit, _ = ncbook.reruns("OMIT", "3", row="CAM")
     grid, regions = (run.arguments for run in omit)
-    assert regions["model_options"] == {"matching": "partial_cam"}
+    vectors = "weights/glove_f30k.npy"
+    assert regions["model_options"] == {"matching": "partial_cam", "word_vectors": vectors}
     below = omit[0].parts("/my data")[0]["model_options"]
-    assert below == grid["model_options"] | {"image_folder": "/my data/weights/resnet-152"}
+    own = {"image_folder": "/my data/weights/resnet-152", "word_vectors": f"/my data/{vectors}"}
+    assert below == grid["model_options"] | own
     # what is made by this call fills exactly the row that it was listed for
     given = {**one[0].arguments, "data_options": {"root": "d"}}
     save(tmp_path, given.pop("method"), 300, images=1000, **given)
