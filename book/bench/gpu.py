@@ -115,7 +115,7 @@ RUNS = (  # method and model of the printed runs, those with the most runs first
     ("l2rm", "sgr"), ("ncr", "sgr"), ("bicro", "sgr"), ("repair", "sgr"), ("decl", "sgr"), ("rcl", "sgr"),
     ("rcl", "saf"), ("l2rm", "saf"), ("plain", "sgr"), ("decl", "saf"), ("plain", "omit"), ("plain", "saf"),
     ("plain", "imram"), ("plain", "scan"), ("plain", "vse_inf"), ("mscn", "sgr"), ("ncr", "vse_inf"),
-    ("repair", "vse_inf"),
+    ("repair", "vse_inf"), ("plain", "naaf"), ("plain", "vsrn"), ("plain", "hrem"), ("plain", "sbe"),
 )  # fmt: skip
 LABELS = (  # methods of the printed runs on wrong labels
     "uot_rcl", "mrl", "elrcmr", "deep_sm", "dscmr", "sdml", "acmr", "dcca", "dccae", "gma", "mcca", "mvda",

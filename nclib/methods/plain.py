@@ -5,7 +5,7 @@ hardest-negative triplet of VSE++ (Faghri et al., BMVC 2018) fits mismatched pai
 InfoNCE degrades gently; two losses are bounded for each pair, so that a wrong one cannot dominate: InfoNCE
 with reverse cross entropy, which L2RM warms up with, and generalised cross entropy (Zhang and Sabuncu,
 NeurIPS 2018). The complementary loss is the method ``rcl``. Models with a loss of their own, PVSE, PCME,
-VSRN and HREM, can be trained with that.
+VSRN, HREM and SBE, can be trained with that.
 """
 
 from __future__ import annotations

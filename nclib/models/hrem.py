@@ -210,7 +210,7 @@ class HREM(ThinnedMatcher):
     farthest : float
         Negatives at this distance or farther are never drawn, above 0.5 and below 2.
     **common
-        Sizes, encoders and ``drop``; see :class:`~nclib.models.vse_inf.ThinnedMatcher`.
+        Sizes, encoders and ``drop``; see :class:`~nclib.models.vse_inf.ThinnedFragments`.
     """
 
     residual: float = option(0.8, low=0, high=1)

@@ -189,11 +189,10 @@ class PVSE(PictureMatcher):
         embeddings of images and of captions under exp(-distance / 2), the distance unsquared as in the
         official code.
         """
-        x, y = images.members.flatten(0, 1), captions.members.flatten(0, 1)
-        discrepancy = _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)
+        apart = discrepancy(images.members.flatten(0, 1), captions.members.flatten(0, 1))
         alike = _alike(images.detail) + _alike(captions.detail)
         ranking = triplet(self.similarity(images, captions), MARGIN, "hardest").mean()
-        return {"ranking": ranking, "diversity": self.diversity * alike, "mmd": self.mmd * discrepancy}
+        return {"ranking": ranking, "diversity": self.diversity * alike, "mmd": self.mmd * apart}
 
 
 def _alike(residuals: Tensor) -> Tensor:
@@ -202,6 +201,20 @@ def _alike(residuals: Tensor) -> Tensor:
     gram = unit @ unit.transpose(1, 2)
     gram = gram * (1 - torch.eye(k, dtype=gram.dtype, device=gram.device))
     return torch.linalg.vector_norm(gram.flatten(1), dim=1).mean() / k**2
+
+
+def discrepancy(x: Tensor, y: Tensor) -> Tensor:
+    """Maximum mean discrepancy of two samples under the kernel exp(-distance / 2), distance unsquared.
+
+    Parameters
+    ----------
+    x, y : Tensor, (n, D) and (m, D)
+
+    Returns
+    -------
+    Tensor, ()
+    """
+    return _kernel_mean(x, x) - 2 * _kernel_mean(x, y) + _kernel_mean(y, y)
 
 
 def _kernel_mean(x: Tensor, y: Tensor) -> Tensor:

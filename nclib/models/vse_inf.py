@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, option
 from nclib.models.encoders import l2, xavier_linear
-from nclib.models.region_words import CosineMatcher
+from nclib.models.region_words import DualEncoder, RegionWordMatcher
 from nclib.models.registry import register
 
 UNKNOWN = 3
@@ -197,8 +197,8 @@ def thinned(tokens: Tokens, drop: float, text_encoder: Any, vocab_size: int) -> 
     return change_words(tokens, chance, SHARES, mask_id, vocab_size)
 
 
-class ThinnedMatcher(CosineMatcher):
-    """A dual encoder with residual region encoder whose fragments are dropped at random in training.
+class ThinnedFragments(RegionWordMatcher):
+    """A model with residual region encoder whose fragments are dropped at random in training.
 
     Each region with probability ``drop``; each token with probability ``drop``, of which half become the
     unknown word, a tenth a random word, and the rest vanish (the paper has a mask token where this uses the
@@ -220,7 +220,7 @@ class ThinnedMatcher(CosineMatcher):
         super().__init__(**common)
         self.text_encoder.unit = False
 
-    def region_encoder(self, width: int) -> ResidualRegionEncoder:
+    def region_encoder(self, width: int) -> nn.Module:
         return ResidualRegionEncoder(width, self.embed_dim)
 
     def kept_regions(self, images: Tensor) -> tuple[Tensor, tuple[int, ...]]:
@@ -233,12 +233,21 @@ class ThinnedMatcher(CosineMatcher):
             return keep_rows(_not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop), regions)
         return regions, (regions.shape[1],) * regions.shape[0]
 
+    def kept_tokens(self, tokens: Tokens) -> Tokens:
+        """Replace or delete tokens at random while training."""
+        tokens = self.check_tokens(tokens)
+        if not (self.training and self.drop):
+            return tokens
+        return thinned(tokens, self.drop, self.text_encoder, self.vocab_size)
+
     def kept_words(self, tokens: Tokens) -> tuple[Tensor, tuple[int, ...]]:
         """Encode captions as words (C, W, D), zero beyond their lengths, and the lengths that were kept."""
-        tokens = self.check_tokens(tokens)
-        if self.training and self.drop:
-            tokens = thinned(tokens, self.drop, self.text_encoder, self.vocab_size)
+        tokens = self.kept_tokens(tokens)
         return self.encode_words(tokens)[0], tokens.lengths
+
+
+class ThinnedMatcher(DualEncoder, ThinnedFragments):
+    """A dual encoder whose fragments are dropped at random in training."""
 
 
 # The official run on regions: 25 epochs, the first on all violations; the rate falls after the 15th.
@@ -256,7 +265,7 @@ class VSEInfinity(ThinnedMatcher):
     pool_dim : int
         Width of the position codes and states of the GPO, even.
     **common
-        Sizes, encoders and ``drop``; see :class:`ThinnedMatcher`.
+        Sizes, encoders and ``drop``; see :class:`ThinnedFragments`.
     """
 
     pool_dim: int = option(32, low=2)

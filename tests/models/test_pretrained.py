@@ -341,7 +341,7 @@ def test_pictures_are_scaled_and_cut_as_by_pillow():
 
 @pytest.mark.parametrize("finetune", [False, True])
 @pytest.mark.parametrize("image", ["clip", "resnet"])
-@pytest.mark.parametrize("name", ["vse", "vse_inf", "scan", "imram", "sgr", "saf", "sgraf"])
+@pytest.mark.parametrize("name", ["vse", "vse_inf", "scan", "imram", "sgr", "saf", "sgraf", "sbe"])
 def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
     text = {"clip": "bert", "resnet": "clip"}[image]
     for kind in ("bert", "clip", "resnet"):

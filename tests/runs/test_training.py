@@ -138,8 +138,8 @@ def start_of(method, folder, **values):
 @pytest.mark.parametrize("method", methods.available())
 @pytest.mark.parametrize("model", models.available())
 def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_path):
-    # PCME learns slowly: one epoch of warm-up leaves hardly a pair that looks matched.
-    given = {"model": model, "epochs": 1, "warmup_epochs": 4 if model == "pcme" else 1}
+    # PCME and SBE learn slowly: one epoch of warm-up leaves hardly a pair that looks matched.
+    given = {"model": model, "epochs": 1, "warmup_epochs": 4 if model in ("pcme", "sbe") else 1}
     if method == "mscn":  # few pairs and one epoch: its mixture calls hardly any of them matched
         given["threshold"] = 0.0
     if method == "crcl":

@@ -25,7 +25,7 @@ from nclib.runs.record import RECALLS
 
 KINDS = {  # where image and caption meet; in all other models regions meet words
     **dict.fromkeys(("vse", "vse_inf", "vsrn", "hrem", "clip"), "dual"),
-    "pvse": "dual, several vectors",
+    **dict.fromkeys(("pvse", "sbe"), "dual, several vectors"),
     "pcme": "dual, Gaussians",
 }
 FULL_SIZE = {"feature_dim": 2048, "vocab_size": 8481, "n_regions": 36}
