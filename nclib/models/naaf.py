@@ -63,7 +63,7 @@ class NAAF(FragmentMatcher):
 
     In training, captions whose own image ranks first give the largest similarity of each word with the own
     image (matched) and with the last image (mismatched). When enough are collected, the threshold moves to
-    :func:`learning_boundary`; the one of evaluation mode to three standard deviations below the mean of the
+    :func:`learning_boundary`, and that of evaluation mode to three standard deviations below the mean of the
     matched, as in the official code. Both are buffers. The code moves them after each caption and starts from
     zero in each batch; here they move once per batch, and a small batch leaves its samples to the next.
     At given thresholds the scores agree with the official functions to 3e-7 on random weights.

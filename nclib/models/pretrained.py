@@ -590,7 +590,7 @@ class PretrainedCells(PictureReader):
     crop : bool
         As in :class:`Pictures`.
     class_token : bool
-        Put the state of CLIP's class token, which stands for the whole picture, before the patches.
+        Put the state of CLIP's class token, which describes the whole picture, before the patches.
 
     Attributes
     ----------
