@@ -53,6 +53,7 @@ def root(tmp_path_factory):
     (place / "weights" / "clip-vit-base-patch32").mkdir()
     clip_folder(place / "weights" / "clip-vit-base-patch32", max_position_embeddings=40)
     residual_folder(place / "weights" / "resnet-152")
+    np.save(place / "weights" / "glove_f30k.npy", np.ones((5, 300), np.float32))
     residual_folder(place / "weights" / "resnext101_32x8d_wsl", groups=2)
     regions, pictures, entries = place / "f30k_precomp", place / "f30k_images", []
     regions.mkdir()

@@ -25,7 +25,7 @@ def test_a_row_holds_each_seed_once_and_one_setting() -> None:
 def test_the_mean_is_that_of_the_records() -> None:
     found = [
         json.loads(path.read_text("utf8"))["metrics"]["test"]["rsum"]
-        for path in sorted((RESULTS / "crank").glob("plain-bow-f8k-m0.6-images-s?-loss=gce-*.json"))
+        for path in sorted((RESULTS / "crank").glob("plain-bow-f8k-m0.6-images-s?-loss=gce-*-tau=0.07.json"))
     ]
     runs = ablation_runs()
     row = runs[
