@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ncbook.chapters import photographs
 from ncbook.chapters.crank import VARIANTS, ablation_runs, scenes
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
@@ -40,3 +41,20 @@ def test_scenes_show_only_methods_recorded_at_every_rate() -> None:
     assert table is not None
     assert "crank" in table.data.index
     assert not table.data.isna().any().any()
+
+
+def test_a_model_without_records_leaves_the_tables_out() -> None:
+    runs = photographs.photograph_runs("scan")
+    assert runs.empty
+    assert photographs.difference_rows(runs, compared=photographs.OURS) is None
+    assert photographs.rate_rows(runs, "images", "none", "one_network") is None
+
+
+def test_comparisons_of_our_methods_are_paired_by_seed() -> None:
+    runs = photographs.photograph_runs()
+    found = photographs.differences(runs, compared=photographs.OURS).set_index(["comparison", "mrate"])
+    mine = runs[(runs["protocol"] == "images") & (runs["mrate"] == 0.6)].set_index("seed")
+    both = [mine.loc[mine["label"] == label, "rsum"] for label in ("crank_plus", "sps")]
+    row = found.loc[("CRANK+ against SPS, two networks each", 0.6)]
+    assert row["n"] == 3
+    assert row["mean"] == pytest.approx((both[0] - both[1]).mean())

@@ -26,7 +26,7 @@ def photograph_runs(model: str = "bow") -> pd.DataFrame:
     """Return the recorded runs of a model on Flickr8K in the preset ``standard``, with a column ``label``."""
     runs = recorded(preset="standard", dataset="f8k", model=model)
     if runs.empty:
-        return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "auc"])
+        return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc"])
     place = {"root": "any"}
     usual = labelled(as_preset(runs, data_options=place))
     dropped = as_preset(runs[runs["method"] == "l2rm"], data_options=place, rematch_weight=0)
