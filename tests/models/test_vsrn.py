@@ -187,7 +187,8 @@ def test_paper_sizes():
 
 def test_plain_training_minimises_both_terms(tmp_path):
     given = {"dataset": "planted", "mrate": 0.0, "warmup_epochs": 0, "epochs": 3, "loss": "own"}
-    record = nclib.run("plain", model="vsrn", **given, out=tmp_path, progress=False)
+    small = {"data_options": {"n_train": 80, "n_val": 20, "n_test": 20}, "model_options": {"embed_dim": 32}}
+    record = nclib.run("plain", model="vsrn", **given, **small, out=tmp_path, progress=False)
     first, *_, last = record.curves
     for term in ("loss_ranking", "loss_caption"):
         assert last[term] < first[term]
