@@ -18,7 +18,6 @@ from pandas.io.formats.style import Styler
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.metrics import confusion_matrix
-from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 
 from ncbook import means, show
@@ -26,6 +25,7 @@ from ncbook.chapters import cost_of, devices, over_rates, recorded_or_run, say, 
 from ncbook.runs import select
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, data, plots, resolve
+from nclib.evaluation import precision_at_k
 from nclib.label_noise.parts import correction
 from nclib.noise import LabelNoise
 from nclib.ot import label_transport
@@ -430,14 +430,12 @@ def feature_maps(found: Features) -> Figure:
 
 def mixing(found: Features) -> Styler:
     """Show how many of the ten nearest neighbours have the same class, and how many the other modality."""
-    label, is_text = np.tile(found.labels, 2), np.repeat([False, True], len(found.labels))
+    label = torch.from_numpy(np.tile(found.labels, 2))
+    is_text = torch.arange(len(label)) >= len(found.labels)
     rows = {}
     for word, parts in (("given", found.given), ("learned", found.learned)):
-        search = NearestNeighbors(n_neighbors=10, metric="cosine").fit(np.concatenate(parts))
-        near = search.kneighbors(return_distance=False)  # of every point, itself left out
-        rows[word] = {
-            "same class": (label[near] == label[:, None]).mean(),
-            "other modality": (is_text[near] != is_text[:, None]).mean(),
-        }
+        x = torch.from_numpy(np.concatenate(parts))
+        own, side = (precision_at_k(x, x, y, y, 10, same_items=True) for y in (label, is_text))
+        rows[word] = {"same class": own, "other modality": 1 - side}
     caption = "Measured on the pairs shown: the ten nearest neighbours among images and texts together"
     return show(pd.DataFrame(rows).T, "mixing", caption, digits=3)
