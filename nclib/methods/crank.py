@@ -13,7 +13,8 @@ Three parts, each kept because an ablation asks for it:
    .. math:: \hat\pi=\min\Big(1,\;\frac{\#\{i\in H: s_i<q_\kappa(s^0)\}}{\kappa\,\#H}\Big)
 
 3. *Rank.* Before every epoch all pairs are ranked by score. As many as were counted get a weight near 0, the
-   others train with InfoNCE and reverse cross entropy. All pairs train when no wrong ones were counted.
+   others train with InfoNCE and reverse cross entropy. All pairs train when no wrong ones were counted. Warm-up
+   goes on for an epoch, and the pairs are counted again, when nearly all were counted as wrong.
 
 Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :math:`s` score of a given pair,
 :math:`s^0` score of a pair that is wrong for sure, :math:`\kappa` the quarter, :math:`\hat\pi` counted share,
@@ -23,6 +24,7 @@ Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :mat
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +39,7 @@ from nclib.methods.parts.views import partial_view
 
 LOW = 0.25  # kappa: quantile of the wrong pairs below which hardly any right pair is expected
 LEAST_COUNT = 0.02  # a smaller share cannot be told from none by a held-out tenth
+MOST_COUNT = 0.95  # above it the network tells no pair from a wrong one: it has learned too little to count
 LEAST_WEIGHT = 0.02  # pairs below it are not loaded
 
 
@@ -156,7 +159,7 @@ class CRANK(Method):
             batch = partial_view(batch, o.drop, g, regions=network.needs_regions is None)
         return loop.similarity(batch)
 
-    # -- 2. count: once, after warm-up -----------------------------------------------------------------
+    # -- 2. count: after warm-up, and again as long as nearly all pairs are counted as wrong ------------
 
     def begin_training(self, loop: Loop) -> None:
         if self.options.select == "rank":
@@ -165,8 +168,11 @@ class CRANK(Method):
                     "warmup_epochs=0: crank counts the wrong pairs by what warm-up has learned; give at "
                     "least 1, or select='none'"
                 )
-            given, wrong = self._scores(loop).unbind(1)
-            self.share = counted_share(given[~self._trained(loop)], wrong)
+            self._count(loop)
+
+    def _count(self, loop: Loop) -> None:
+        given, wrong = self._scores(loop).unbind(1)
+        self.share = counted_share(given[~self._trained(loop)], wrong)
 
     def _scores(self, loop: Loop) -> Tensor:
         """Return the mean scores of all networks, (N, 2)."""
@@ -181,15 +187,25 @@ class CRANK(Method):
 
     def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
         if loop.active == 0:  # a second network trains with the same weights
+            if self.share > MOST_COUNT and loop.training_epoch:
+                self._count(loop)
+            if self.share > MOST_COUNT:
+                warnings.warn(
+                    f"crank counted {self.share:.0%} of the pairs as wrong after epoch {loop.epoch}: no score "
+                    "tells them apart yet, and warm-up goes on for an epoch",
+                    stacklevel=2,
+                )
             self.score = torch.zeros(loop.n_pairs)
             self.weight = torch.ones(loop.n_pairs)
-            if self.share >= LEAST_COUNT:
+            if LEAST_COUNT <= self.share <= MOST_COUNT:
                 self.score = self._scores(loop)[:, 0]
                 self.weight = rank_weights(self.score, self.share, self.options.width)
         return loop.batches((self.weight > LEAST_WEIGHT).nonzero()[:, 0], purpose="pairs")
 
     def step(self, loop: Loop, batch: Batch) -> Terms:
         o = self.options
+        if self.share > MOST_COUNT:
+            return self.warmup_step(loop, batch)
         w = self.weight[batch.index].to(loop.device, non_blocking=True)
         S = self._similarity(loop, batch)
         if o.loss == "gce":

@@ -172,3 +172,14 @@ def test_it_counts_and_finds_the_wrong_pairs(tmp_path):
     record = nclib.run("crank", dataset="planted", model="vse", mrate=0.4, out=str(tmp_path), progress=False)
     assert record.diagnostics["auc"] > 0.85
     assert record.diagnostics["counted_share"] == pytest.approx(0.4, abs=0.15)
+
+
+def test_warm_up_goes_on_while_all_pairs_are_counted_as_wrong(tmp_path, monkeypatch):
+    counted = iter([1.0, 0.97, 0.3])
+    monkeypatch.setattr("nclib.methods.crank.counted_share", lambda given, wrong: next(counted))
+    with pytest.warns(UserWarning, match="as wrong after epoch"):
+        record = nclib.run("crank", **{**TINY, "warmup_epochs": 1, "epochs": 3}, out=str(tmp_path))
+    trained = [[key for key in epoch if key.startswith("loss_")] for epoch in record.curves]
+    assert trained == [["loss_gce"]] * 3 + [["loss_infonce_rce"]]
+    assert record.diagnostics["counted_share"] == 0.3
+    assert [text.split(" of")[0] for text in record.warnings] == ["crank counted 100%", "crank counted 97%"]
