@@ -86,15 +86,23 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def described(page: Any) -> Any:
-    """Give every figure without alternative text one from its heading, in place; a file name says nothing."""
+    """Give figures an alternative text from their heading, and drawings without pictures a class, in place.
+
+    A drawing of lines and text alone can be shown dark on a dark page.
+    """
     heading = ""
     for cell in page.cells:
         if cell.cell_type == "markdown":
             found = re.findall(r"^#+ +(.+)$", cell.source, re.MULTILINE)
             heading = re.sub(r"\{[\w:]+\}`[^`]*`|[*`$]", "", found[-1]).strip() if found else heading
-        elif any(k.startswith("image/") for o in cell.get("outputs", []) for k in o.get("data", {})):
+            continue
+        data = [o["data"] for o in cell.get("outputs", []) if "data" in o]
+        if any(kind.startswith("image/") for d in data for kind in d):
             image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
             image.setdefault("alt", f"Figure under the heading: {heading}")
+            drawings = [d.get("image/svg+xml", "<image") for d in data if any("image/" in kind for kind in d)]
+            if not any("<image" in drawing for drawing in drawings):
+                image.setdefault("class", "nc-drawing")
     return page
 
 

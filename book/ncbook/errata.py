@@ -100,8 +100,9 @@ def two_papers_figure() -> Figure:
     figure, (axes,) = plots.panels(1, 3, height=2.9, sharey=True)
     for axis, (name, part) in zip(axes, both.groupby("method"), strict=True):
         rate = [float(r) for r in part.index.get_level_values("noise_rate")]
-        axis.plot(rate, part["REPAIR"], "-o", color=plots.MATCHED, label="as printed in REPAIR")
-        axis.plot(rate, part["L2RM"], "--s", color=plots.MISMATCHED, label="as printed in L2RM")
+        for paper, line in (("REPAIR", "-o"), ("L2RM", "--s")):
+            colour = plots.METHOD_STYLES[paper.lower()][0]
+            axis.plot(rate, part[paper], line, color=colour, label=f"as printed in {paper}")
         axis.set(xlabel="nominal rate", title=name, ylim=(0, 600))
     axes[0].set_ylabel("rSum, Flickr30K")
     axes[0].legend(fontsize=8)

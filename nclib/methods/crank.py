@@ -13,8 +13,8 @@ Three parts, each kept because an ablation asks for it:
    .. math:: \hat\pi=\min\Big(1,\;\frac{\#\{i\in H: s_i<q_\kappa(s^0)\}}{\kappa\,\#H}\Big)
 
 3. *Rank.* Before every epoch all pairs are ranked by score. As many as were counted get a weight near 0, the
-   others train with InfoNCE and reverse cross entropy. All pairs train when no wrong ones were counted. Warm-up
-   goes on for an epoch, and the pairs are counted again, when nearly all were counted as wrong.
+   others train with InfoNCE and reverse cross entropy. All pairs train when no wrong ones were counted. When
+   nearly all were, warm-up goes on for an epoch, and the pairs are counted again.
 
 Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :math:`s` score of a given pair,
 :math:`s^0` score of a pair that is wrong for sure, :math:`\kappa` the quarter, :math:`\hat\pi` counted share,
@@ -191,8 +191,8 @@ class CRANK(Method):
                 self._count(loop)
             if self.share > MOST_COUNT:
                 warnings.warn(
-                    f"crank counted {self.share:.0%} of the pairs as wrong after epoch {loop.epoch}: no score "
-                    "tells them apart yet, and warm-up goes on for an epoch",
+                    f"crank counted {self.share:.0%} of the pairs as wrong after epoch {loop.epoch}: no "
+                    "score tells them apart yet, and warm-up goes on for an epoch",
                     stacklevel=2,
                 )
             self.score = torch.zeros(loop.n_pairs)

@@ -16,7 +16,9 @@ from nclib.plots.pairs import (
 )
 from nclib.plots.style import (
     ACCENT,
+    CAPTIONS,
     CYCLE,
+    IMAGES,
     MARKS,
     MATCHED,
     METHOD_STYLES,
@@ -34,8 +36,8 @@ from nclib.plots.style import (
 )
 
 __all__ = [
-    "ACCENT", "CYCLE", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED", "NEUTRAL", "THIRD", "bars",
-    "by_truth", "captioned_pictures", "cost_distributions", "division", "heatmap", "histograms",
-    "learning_curves", "method_style", "over_setting", "pairs_by_epoch", "panels", "ranked_alignment",
-    "rates", "recall_bars", "use",
+    "ACCENT", "CAPTIONS", "CYCLE", "IMAGES", "MARKS", "MATCHED", "METHOD_STYLES", "MISMATCHED",
+    "NEUTRAL", "THIRD", "bars", "by_truth", "captioned_pictures", "cost_distributions", "division",
+    "heatmap", "histograms", "learning_curves", "method_style", "over_setting", "pairs_by_epoch",
+    "panels", "ranked_alignment", "rates", "recall_bars", "use",
 ]  # fmt: skip

@@ -10,9 +10,11 @@ import numpy as np
 
 from nclib.plots.style import (
     ACCENT,
+    IMAGES,
     MATCHED,
     MISMATCHED,
     NEUTRAL,
+    THIRD,
     bars,
     by_truth,
     method_style,
@@ -56,7 +58,7 @@ def learning_curves(records: Mapping[str, Record]) -> Figure:
     left.set(xlabel="epoch", ylabel="rSum on validation (max 600)", title="Validation", ylim=(0, None))
     left.legend()
     terms = sorted({k for r in first.curves for k in r if k.startswith("loss_")})
-    looks = zip(("-", "--", ":", "-."), (NEUTRAL, MATCHED, MISMATCHED, ACCENT), strict=True)
+    looks = zip(("-", "--", ":", "-."), (NEUTRAL, ACCENT, THIRD, IMAGES), strict=True)
     for term, (style, colour) in zip(terms, looks, strict=False):
         rows = [r for r in first.curves if term in r]
         # Each term in units of its first value: sums and means over the batch differ by its size.

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours: distinguishable with every common form of colour blindness.
 MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#7A7A7A"
+# Right and wrong are MATCHED and MISMATCHED, in every figure. Images and captions have colours of their own:
+# as points, as directions of a search, as what the noise exchanges. Other series take ACCENT and THIRD.
+IMAGES, CAPTIONS = "#5E3C99", "#C49A00"
 CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", "#8C6D31", "#6F63B5", "#A89400")
 MARKS = "osXh^PDvp"
 # Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).

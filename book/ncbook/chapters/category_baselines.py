@@ -130,7 +130,7 @@ def live_bars(records: Mapping[str, Record], run: LoadedRun) -> Figure:
         for name, r in records.items()
     }
     table = pd.DataFrame(rows).T[list(MAPS)].rename(columns=MAPS)
-    plots.bars(axis, table, (plots.MATCHED, plots.MISMATCHED))
+    plots.bars(axis, table, (plots.IMAGES, plots.CAPTIONS))
     axis.axhline(chance, color="#444444", ls=":", lw=1.5, label="random order")
     axis.set(ylabel="mAP on test", ylim=(0, 1.15 * table.to_numpy().max()))
     axis.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, 1.2))

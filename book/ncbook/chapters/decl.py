@@ -186,7 +186,7 @@ def hardness_curves(record: Record) -> Figure:
     size = s["batch_size"]
     n = [hardness(i, size, options["eta"], options["mu"]) / size for i in range(1, steps + 1)]
     label = f"this run: warm-up {s['warmup_epochs']} of {len(record.curves)} epochs"
-    line(label, warm, steps, np.arange(1, steps + 1) / steps, n, color=plots.MATCHED)
+    line(label, warm, steps, np.arange(1, steps + 1) / steps, n, color=plots.METHOD_STYLES["decl"][0])
     axis.set(xlabel="share of all steps (ticks: end of warm-up)", ylabel="hardness n / batch size")
     axis.set(ylim=(0, 1.02), xlim=(0, 1))
     axis.legend(loc="upper right")

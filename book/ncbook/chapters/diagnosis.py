@@ -20,8 +20,8 @@ from nclib.data import Split
 from nclib.noise import Mismatch
 
 LOOK: dict[str, dict[str, Any]] = {
-    "images": {"color": plots.MATCHED, "marker": "o"},
-    "captions": {"color": plots.MISMATCHED, "marker": "s"},
+    "images": {"color": plots.IMAGES, "marker": "o"},
+    "captions": {"color": plots.CAPTIONS, "marker": "s"},
 }
 BATCHES = (32, 64, 128, 256, 512)
 ROWS = 2048  # wrong pairs of drawn data whose batches are looked at
@@ -229,10 +229,10 @@ def found_by_epoch(epochs: pd.DataFrame) -> Figure:
     part = epochs[(epochs["phase"] == "training") & epochs["label"].isin(["L2RM", "L2RM, cosine cost"])]
     figure, (axes,) = plots.panels(1, 2, height=3.0)
     lines = {
-        "there_found": ("largest entry of the plan", plots.MATCHED, "o"),
+        "there_found": ("largest entry of the plan", plots.IMAGES, "o"),
         "there_nearest": ("lowest cost", plots.ACCENT, "^"),
         "there_chance": ("chance", plots.NEUTRAL, "x"),
-        "accuracy": ("largest entry, all wrong pairs", plots.MISMATCHED, "s"),
+        "accuracy": ("largest entry, all wrong pairs", plots.THIRD, "s"),
     }
     learned = part[part["label"] == "L2RM"].groupby("epoch").mean(numeric_only=True)
     for key, (name, colour, marker) in lines.items():
@@ -379,7 +379,7 @@ def gain_figure(runs: pd.DataFrame) -> Figure | None:
         return None
     table = part.pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
     figure, ((axis,),) = plots.panels(1, 1, height=3.2)
-    colours = dict(zip(AGAINST, (plots.MISMATCHED, plots.ACCENT, plots.MATCHED), strict=True))
+    colours = dict(zip(AGAINST, (plots.THIRD, plots.ACCENT, plots.IMAGES), strict=True))
     for label, name in AGAINST.items():
         if label in table and "l2rm" in table:
             gain = (table["l2rm"] - table[label]).dropna().rename("gain").reset_index()

@@ -88,8 +88,8 @@ def maps(runs: Mapping[str, Finished], n: int = 250) -> Figure:
         plane = TSNE(init="pca", perplexity=30, metric="cosine", random_state=0).fit_transform(both)
         a, b = plane[: len(images)], plane[len(images) :]
         axis.plot(*np.stack([a, b], 1).T, color=plots.NEUTRAL, lw=0.5, alpha=0.5, zorder=1)
-        axis.scatter(*a.T, s=9, color=plots.MATCHED, label="pictures", zorder=2)
-        axis.scatter(*b.T, s=12, color=plots.MISMATCHED, marker="x", lw=0.9, label="captions", zorder=2)
+        axis.scatter(*a.T, s=9, color=plots.IMAGES, label="pictures", zorder=2)
+        axis.scatter(*b.T, s=12, color=plots.CAPTIONS, marker="x", lw=0.9, label="captions", zorder=2)
         axis.set(title=name, xticks=[], yticks=[])
         axis.grid(False)
     axes[0, 0].legend()

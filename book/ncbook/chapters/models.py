@@ -120,8 +120,8 @@ def scatter(table: pd.DataFrame) -> Figure:
     found = table.dropna(subset=["rsum"])
     dual = np.array([name.split(",")[0] in KINDS for name in found.index], bool)
     for part, mark, colour, label in (
-        (found[dual], "o", plots.MATCHED, "dual encoder"),
-        (found[~dual], "s", plots.MISMATCHED, "regions meet words"),
+        (found[dual], "o", plots.ACCENT, "dual encoder"),
+        (found[~dual], "s", plots.THIRD, "regions meet words"),
     ):
         axis.scatter(part["step, ms"], part["rsum"], marker=mark, s=45, color=colour, label=label)
     for name, row in found.iterrows():
@@ -183,7 +183,7 @@ def _boxes(axis: Axes, split: Split, image: int, share: np.ndarray) -> None:
     for k in np.argsort(share):
         x0, y0, x1, y1 = corners[k]
         strength = float(share[k] / share.max())
-        box = Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, ec=plots.MISMATCHED)
+        box = Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, ec=plots.ACCENT)
         box.set(lw=0.5 + 2.5 * strength, alpha=max(0.08, strength))
         axis.add_patch(box)
     x0, y0 = corners[share.argmax(), :2]

@@ -152,7 +152,7 @@ def label_and_margin() -> Figure:
     left.axvspan(0, 0.5, facecolor="none", edgecolor="white", hatch="//", lw=0)
     centred = {"ha": "center", "va": "center", "fontsize": 9}
     left.text(0.25, 0.5, "noisy:\nmean of both P", backgroundcolor="white", **centred)
-    kinds, colours = ("exponential", "linear", "sine"), (plots.MATCHED, plots.MISMATCHED, plots.ACCENT)
+    kinds, colours = ("exponential", "linear", "sine"), (plots.ACCENT, plots.THIRD, plots.IMAGES)
     for kind, style, colour in zip(kinds, ("-", "--", ":"), colours, strict=True):
         right.plot(grid, losses.soft_margins(grid, kind=kind), style, color=colour, label=kind)
     right.set(xlabel="rectified label", ylabel="margin", title="Soft margin")

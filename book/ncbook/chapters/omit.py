@@ -363,8 +363,8 @@ def alignments(seen: Look) -> Figure:
     figure, axes = plots.panels(2, len(chosen), 2.1 * len(chosen), 4.6)
     for k, j in enumerate(chosen):
         name = f"{NAMES[seen.mover.matching]}: {seen.words[j]}"
-        seen.boxes(axes[0, k], seen.shares(plan, j), plots.MATCHED, name)
-        seen.boxes(axes[1, k], seen.shares(share, j, 0), plots.MISMATCHED, f"CAM: {seen.words[j]}")
+        seen.boxes(axes[0, k], seen.shares(plan, j), plots.ACCENT, name)
+        seen.boxes(axes[1, k], seen.shares(share, j, 0), plots.THIRD, f"CAM: {seen.words[j]}")
     return figure
 
 
@@ -374,7 +374,7 @@ def over_lambda(seen: Look, lams: Sequence[float] = (0.5, 0.1, 0.05, 0.02, 0.005
     for axis, value in zip(axes, lams, strict=True):
         part = seen.shares(seen.plan(lam=value, iterations=200, sinkhorn="log"), seen.word)
         spread = np.exp(-(part * np.log(part + 1e-12)).sum())
-        seen.boxes(axis, part, plots.MATCHED, f"λ = {value:g}\n{spread:.1f} regions")
+        seen.boxes(axis, part, plots.ACCENT, f"λ = {value:g}\n{spread:.1f} regions")
     figure.suptitle(f"“{seen.words[seen.word]}”", x=0.01, ha="left", fontsize=10)
     return figure
 
@@ -384,8 +384,8 @@ def scoring_lambda(seen: Look, grid: Sequence[float] = (0.3, 0.1, 0.05, 0.02, 0.
     val = seen.dataset.val
     figure, ((axis,),) = plots.panels(1, 1, 5.6, 3.0)
     for loop, name, colour, mark in (
-        ("released", "official loop", plots.MATCHED, "o"),
-        ("log", "exact scaling", plots.MISMATCHED, "s"),
+        ("released", "official loop", plots.THIRD, "o"),
+        ("log", "exact scaling", plots.ACCENT, "s"),
     ):
         networks = [view(seen.mover, lam=x, sinkhorn=loop) for x in grid]
         sums = [recall(similarity_matrix(net, val), val.captions_per_image)["rsum"] for net in networks]
@@ -409,7 +409,7 @@ def plan_figure(seen: Look) -> Figure:
     pair = [j + lead for j in seen.shown[:2]]
     giving = [int(plan[lead:, j].argmax()) + lead for j in pair]
     for k, (j, i) in enumerate(zip(pair, giving, strict=True)):
-        bar = {"width": 0.4, "color": (plots.MATCHED, plots.MISMATCHED)[k], "hatch": ("", "//")[k]}
+        bar = {"width": 0.4, "color": (plots.ACCENT, plots.THIRD)[k], "hatch": ("", "//")[k]}
         for axis, part, label in ((axes[1], plan[:, j], labels[j]), (axes[2], plan[i], f"region {i}")):
             axis.bar(np.arange(len(part)) + 0.4 * k - 0.2, part / part.sum(), label=label, **bar)
     axes[1].set(xlabel="region" + ", 0: dustbin" * lead, title="columns (share of the word)", ylim=(0, None))
@@ -430,7 +430,7 @@ def stages(seen: Look, passes: Sequence[int] = (1, 2, 3, 10)) -> Figure:
         plots.heatmap(stage.sqrt(), axes[0, k], f"t = {t}", square=False)
         axes[0, k].set(xlabel="", ylabel="")
         column = stage[:, seen.word + seen.lead]
-        axes[1, k].bar(range(len(stage)), column / column.sum(), color=plots.MATCHED)
+        axes[1, k].bar(range(len(stage)), column / column.sum(), color=plots.ACCENT)
         axes[1, k].set(xticks=[], yticks=(0, 0.5, 1), ylim=(0, 1))
         axes[1, k].tick_params(labelleft=k == 0)
         axes[1, k].set_title(f"shares of “{seen.words[seen.word]}”", fontsize=8)
@@ -454,7 +454,7 @@ def convergence(seen: Look, passes: Sequence[int] = (1, 2, 3, 5, 10, 30, 100, 30
     }
     cells = [float((-(x * (x + 1e-30).log()).sum((1, 2))).exp().mean()) for x in plans]
     figure, (axes,) = plots.panels(1, 2, 8.2, 2.9)
-    looks = zip(lines.items(), (plots.MATCHED, plots.MISMATCHED), "os", strict=True)
+    looks = zip(lines.items(), (plots.THIRD, plots.IMAGES), "os", strict=True)
     for (name, values), colour, mark in looks:
         axes[0].loglog(passes[:-1], np.maximum(values, 1e-8), marker=mark, color=colour, label=name)
     axes[0].set(xlabel="passes T", ylabel="mean L1 distance")

@@ -86,7 +86,7 @@ def bars(record: Record) -> Figure:
     figure, ((axis,),) = plots.panels(1, 1, 6.0, 2.6)
     epochs = {"selected epoch": record.metrics["test"], "last epoch": record.metrics["last"]}
     table = pd.DataFrame(epochs).loc[["map_i2t", "map_t2i"]].rename(index=MAPS)
-    plots.bars(axis, table, (plots.MATCHED, plots.NEUTRAL), digits=3)
+    plots.bars(axis, table, (plots.ACCENT, plots.NEUTRAL), digits=3)
     axis.set(ylabel="mAP on test", ylim=(0, 1.25 * max(record.metrics["test"].values())))
     axis.legend(ncols=2, loc="upper right")
     return figure

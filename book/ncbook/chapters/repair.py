@@ -220,8 +220,8 @@ def longer_runs() -> Figure | None:
         return None
     key, runs = found
     figure, ((axis,),) = plots.panels(1, 1, 7.0, 3.2)
-    for name, mark, colour in (("repair", "o", plots.MATCHED), ("ncr", "s", plots.MISMATCHED)):
-        rows = pd.DataFrame(runs[name].curves)
+    for name in ("repair", "ncr"):
+        rows, (colour, mark) = pd.DataFrame(runs[name].curves), plots.METHOD_STYLES[name]
         axis.plot(rows["epoch"], rows["val_rsum"], marker=mark, ms=4, color=colour, label=name)
     enter = key["warmup_epochs"] + key["epochs"] // 2 + 0.5
     axis.axvline(enter, ls="--", color=plots.NEUTRAL, label="noisy pairs enter")
@@ -257,8 +257,8 @@ def thresholds(run: Finished) -> Figure | None:
     right, found = (chosen & ~matched).sum(1), chosen.sum(1)
     measures = {
         "accuracy": ((chosen == ~matched).mean(1), "-", plots.ACCENT),
-        "precision": (np.where(found, right / np.maximum(found, 1), np.nan), "--", plots.MATCHED),
-        "recall": (right / (~matched).sum(), ":", plots.MISMATCHED),
+        "precision": (np.where(found, right / np.maximum(found, 1), np.nan), "--", plots.IMAGES),
+        "recall": (right / (~matched).sum(), ":", plots.THIRD),
     }
     figure, ((axis,),) = plots.panels(1, 1, 7.0, 3.2)
     for name, (values, style, colour) in measures.items():

@@ -308,8 +308,8 @@ def _links(axis: Axes, record: Record) -> None:
     if len(rows):
         rows["alone"] = rows["predicted_accuracy_image"] * rows["predicted_accuracy_text"]
         for column, text, colour, line in (
-            ("relation_same_class", "plan: same class", plots.MATCHED, "o-"),
-            ("relation_own_pair", "plan: own text", plots.MISMATCHED, "s-"),
+            ("relation_same_class", "plan: same class", plots.ACCENT, "o-"),
+            ("relation_own_pair", "plan: own text", plots.THIRD, "s-"),
             ("alone", "image right × text right", plots.NEUTRAL, "--"),
             ("relation_chance", "by chance", plots.NEUTRAL, ":"),
         ):

@@ -22,8 +22,8 @@ from nclib.noise import Mismatch, auc
 
 PROTOCOLS = ("images", "captions")
 LOOK: dict[str, dict[str, Any]] = {
-    "images": {"color": plots.MATCHED, "marker": "o", "ls": "-", "label": "images"},
-    "captions": {"color": plots.MISMATCHED, "marker": "s", "ls": "--", "label": "captions"},
+    "images": {"color": plots.IMAGES, "marker": "o", "ls": "-", "label": "images"},
+    "captions": {"color": plots.CAPTIONS, "marker": "s", "ls": "--", "label": "captions"},
 }
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 BATCHES = 4000  # random batches over which pairs of pairs are counted
