@@ -20,14 +20,14 @@ import yaml
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from nb_overlay import runs_of
+from nb_overlay import DRAWING, SVG, is_drawing, runs_of
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 log = logging.getLogger(__name__)
 REFERENCE = re.compile(r"\b(19|20)\d\d\b|arXiv")
-SVG, PNG = "image/svg+xml", "image/png"
+PNG = "image/png"
 CARD = """:::{{grid-item-card}} {title}
 :link: /notebooks/{name}
 :link-type: doc
@@ -151,7 +151,8 @@ class StoredOutput(SphinxDirective):
         if SVG in data:
             alt = self.options.get("alt") or cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
             source = f"data:{SVG};base64,{base64.b64encode(data[SVG].encode()).decode()}"
-            figure = f'<figure><img src="{source}" alt="{html.escape(alt)}"></figure>'
+            look = f' class="{DRAWING}"' if is_drawing(data) else ""
+            figure = f'<figure><img src="{source}" alt="{html.escape(alt)}"{look}></figure>'
             return [nodes.raw("", figure, format="html")]
         if "text/html" in data:
             scrolling = f'<div class="output text_html">{data["text/html"]}</div>'

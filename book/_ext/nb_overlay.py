@@ -29,6 +29,8 @@ from nclib.runs.identity import naming
 
 log = logging.getLogger(__name__)
 LIVE_PAGE = "book/your_machine"
+SVG = "image/svg+xml"
+DRAWING = "nc-drawing"  # class of drawings, which custom.css turns dark on dark pages
 GLUE = "application/papermill.record/"
 COLUMNS = {
     "i2t_r1": "image to text R@1",
@@ -100,10 +102,14 @@ def described(page: Any) -> Any:
         if any(kind.startswith("image/") for d in data for kind in d):
             image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
             image.setdefault("alt", f"Figure under the heading: {heading}")
-            drawings = [d.get("image/svg+xml", "<image") for d in data if any("image/" in kind for kind in d)]
-            if not any("<image" in drawing for drawing in drawings):
-                image.setdefault("class", "nc-drawing")
+            if all(is_drawing(d) for d in data if any(kind.startswith("image/") for kind in d)):
+                image.setdefault("classes", DRAWING)
     return page
+
+
+def is_drawing(data: Mapping[str, Any]) -> bool:
+    """Tell whether an output is a drawing of lines and text, without pictures."""
+    return SVG in data and "<image" not in data[SVG]
 
 
 class ExecutionStatus(SphinxDirective):

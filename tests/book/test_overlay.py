@@ -11,7 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from nb_overlay import comparison, live_cells, merge, show_live
+from nb_overlay import DRAWING, comparison, described, live_cells, merge, show_live
 from nbstamp import INJECTED, PARAMETERS, STAMP, Book, packed, records_in, stamp
 from notebook_tools import executed, notebook
 
@@ -54,6 +54,16 @@ def test_injected_parameters_stand_behind_the_parameters() -> None:
     injected = nbformat.v4.new_code_cell("mrate = 0.6", metadata={"tags": [INJECTED]}, execution_count=2)
     stored.cells.insert(2, injected)
     assert [c.source for c in merge(source, stored).cells][1:3] == ["mrate = 0.4", "mrate = 0.6"]
+
+
+def test_drawings_without_pictures_may_be_shown_dark() -> None:
+    page = executed(notebook("# Recall", "draw()", "show()", "both()"))
+    svg = ["<svg><path/></svg>", "<svg><image href='x'/></svg>"]
+    for cell, drawn in zip(page.cells[1:], ([0], [1], [0, 1]), strict=True):
+        cell.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": svg[k]}) for k in drawn]
+    images = [cell.metadata["mystnb"]["image"] for cell in described(page).cells[1:]]
+    assert [image.get("classes") for image in images] == [DRAWING, None, None]
+    assert {image["alt"] for image in images} == {"Figure under the heading: Recall"}
 
 
 def test_live_cells_bring_no_names_a_second_time() -> None:
