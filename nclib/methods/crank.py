@@ -34,8 +34,11 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.parts.anchors import global_vectors
+from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.views import partial_view
+from nclib.methods.sps import asymmetry, disagreement
 
 LOW = 0.25  # kappa: quantile of the wrong pairs below which hardly any right pair is expected
 LEAST_COUNT = 0.02  # a smaller share cannot be told from none by a held-out tenth
@@ -56,6 +59,9 @@ class CRANKOptions:
     width: float = option(0.25, above=0, help="width of the step of the weights, in deviations of the score")
     select: str = option("rank", choices=("rank", "none"), help="weights from the ranking, or none")
     loss: str = option("infonce_rce", choices=("infonce_rce", "gce"), help="loss of the believed pairs")
+    stable: float = option(
+        0.0, low=0, help="weight of SPS's two terms for a stable space, on the batches of believed pairs"
+    )
 
 
 # ------------------------------------------------------------------------------------------ count and rank
@@ -139,7 +145,8 @@ class CRANK(Method):
     def warmup_step(self, loop: Loop, batch: Batch) -> Terms:
         o = self.options
         w = self._trained(loop)[batch.index].float().to(loop.device, non_blocking=True)
-        loss = losses.generalised_cross_entropy(self._similarity(loop, batch), o.tau, o.q)
+        S = loop.similarity(self._view(loop, batch))
+        loss = losses.generalised_cross_entropy(S, o.tau, o.q)
         return {"gce": (w * loss).sum() / w.sum().clamp_min(1)}
 
     def _trained(self, loop: Loop) -> Tensor:
@@ -151,13 +158,12 @@ class CRANK(Method):
             self.trained = ~torch.isin(image_of, order[: math.ceil(self.options.held * n)])
         return self.trained
 
-    def _similarity(self, loop: Loop, batch: Batch) -> Tensor:
-        """Return the similarities of a partial view of the batch, (B, B)."""
-        o, network = self.options, loop.networks[loop.active]
-        if o.drop:
-            g = loop.generator(f"view {int(batch.index[0])}")
-            batch = partial_view(batch, o.drop, g, regions=network.needs_regions is None)
-        return loop.similarity(batch)
+    def _view(self, loop: Loop, batch: Batch) -> Batch:
+        """Return a partial view of the batch."""
+        if not self.options.drop:
+            return batch
+        g, network = loop.generator(f"view {int(batch.index[0])}"), loop.networks[loop.active]
+        return partial_view(batch, self.options.drop, g, regions=network.needs_regions is None)
 
     # -- 2. count: after warm-up, and again as long as nearly all pairs are counted as wrong ------------
 
@@ -207,12 +213,19 @@ class CRANK(Method):
         if self.share > MOST_COUNT:
             return self.warmup_step(loop, batch)
         w = self.weight[batch.index].to(loop.device, non_blocking=True)
-        S = self._similarity(loop, batch)
+        view, terms = self._view(loop, batch), {}
+        if o.stable:
+            images, captions = encode(loop, view, loop.active)
+            S = compare(loop, loop.active, images, captions)
+            v, t = global_vectors(images, captions)
+            terms = {"stable": o.stable * (asymmetry(S) + disagreement(v.float(), t.float()))}
+        else:
+            S = loop.similarity(view)
         if o.loss == "gce":
             loss = losses.generalised_cross_entropy(S, o.tau, o.q)
         else:
             loss = losses.infonce_rce(S, o.tau)
-        return {o.loss: (w * loss).sum() / w.sum().clamp_min(1)}
+        return {o.loss: (w * loss).sum() / w.sum().clamp_min(1), **terms}
 
     # -- figures and record ----------------------------------------------------------------------------
 

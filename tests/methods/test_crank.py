@@ -119,8 +119,8 @@ def test_weights_step_at_the_share_and_are_ones_without_wrong_pairs():
 @pytest.mark.parametrize(
     "options",
     [
-        {}, {"drop": 0.0}, {"select": "none"}, {"loss": "gce"}, {"mrate": 0.0}, {"mrate": 0.9},
-        {"warmup_epochs": 0, "select": "none"}, {"batch_size": 2},
+        {}, {"drop": 0.0}, {"select": "none"}, {"loss": "gce"}, {"stable": 25.0}, {"mrate": 0.0},
+        {"mrate": 0.9}, {"warmup_epochs": 0, "select": "none"}, {"batch_size": 2},
         {"model": "saf", "model_options": {"embed_dim": 8, "sim_dim": 4}},
     ],
     ids=str,
@@ -183,3 +183,17 @@ def test_warm_up_goes_on_while_all_pairs_are_counted_as_wrong(tmp_path, monkeypa
     assert trained == [["loss_gce"]] * 3 + [["loss_infonce_rce"]]
     assert record.diagnostics["counted_share"] == 0.3
     assert [text.split(" of")[0] for text in record.warnings] == ["crank counted 100%", "crank counted 97%"]
+
+
+def test_the_stable_terms_are_those_of_sps_on_the_view(tmp_path):
+    trainer = trainer_of("crank", tmp_path, stable=2.0, drop=0.0)
+    method, batch = trainer.method, next(iter(trainer.batches(purpose="test")))
+    method.weight = torch.ones(trainer.n_pairs)
+    terms = method.step(trainer, batch)
+    network = trainer.networks[0].eval()
+    with torch.no_grad():
+        v, t = network.encode_images(batch.images).vectors, network.encode_captions(batch.captions).vectors
+    S, C = v @ t.T, v @ v.T - t @ t.T  # of a dual encoder with unit vectors
+    expected = 2 * (S - S.T).square().mean() + 2 * C.square().mean()
+    assert terms["stable"].detach() == pytest.approx(float(expected), rel=1e-5)
+    assert set(terms) == {"infonce_rce", "stable"}
