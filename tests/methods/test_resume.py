@@ -70,7 +70,7 @@ def numbers(record):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.filterwarnings("ignore:.*do not fill a batch", "ignore:crank counted 100%")
 @pytest.mark.parametrize(("method", "own"), CASES, ids=[method for method, _ in CASES])
 def test_stopped_after_every_epoch_equals_never_stopped(method, own, tmp_path, monkeypatch):
     monkeypatch.setattr(MSCN, "posterior", sixty_clean)
