@@ -44,7 +44,7 @@ METHODS = {**dict.fromkeys(methods.available(), PAIRS), **dict.fromkeys(label_no
 
 def values_of(method: str) -> dict:
     own = {"uot_rcl": {"warmup_epochs": 1}, "crcl": {"epochs": 3}}
-    own |= dict.fromkeys(("crank", "crank_plus"), {"warmup_epochs": 6})  # learns enough to count
+    own |= {method: {"warmup_epochs": 6} for method in ("crank", "crank_plus")}  # learns enough to count
     return {**METHODS[method], **own.get(method, {})}
 
 
