@@ -25,7 +25,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     "decl": {
         "warmup_epochs": [5, 2, 5], "epochs": [40, 20, 40], "decay_every": [20, 10, 20],
-        "lr": [2e-4, 5e-4, 2e-4], "lam1": 0.8, "lam2": 0.1, "eta": 0.025, "mu": 5, "tau": 0.1, "margin": 0.2, "hinge": "sum",
+        "lr": [2e-4, 5e-4, 2e-4], "lam1": 0.8, "lam2": 0.1, "eta": 0.025, "mu": 5, "tau": 0.1, "margin": 0.2,
+        "hinge": "sum",
     },
     "gsc": {
         "warmup_epochs": 0, "epochs": 60, "lr": 2e-4, "gamma": [0.01, 0.05, 0.01], "tau": 0.07, "beta": 0.7,
