@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ VARIANTS = ("float32", "tf32", "bf16", "loop", "compiled", "graph")
 NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
 
 Found = Mapping[str, Any]
+Rows = list[list[str]]
 
 
 def stored(root: pathlib.Path) -> dict[str, Any] | None:
@@ -155,7 +156,7 @@ def provenance(found: Found) -> str:
     return text
 
 
-def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(rows: Rows) -> Iterator[str]:
     """Yield a table; its first column is text, the others are numbers."""
     yield f"| {' | '.join(rows[0])} |"
     yield "|---" + "|---:" * (len(rows[0]) - 1) + "|"
@@ -163,72 +164,45 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield f"| {' | '.join(row)} |"
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with ``digits`` digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.{digits}g}" if value < 100 else f"{value:,.0f}"
+def number(value: float | None) -> str:
+    """Return a number with three digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
-def agreement(found: Found) -> list[list[str]]:
+def agreement(found: Found) -> Rows:
     """Return the parts that compare both devices, with the case that is nearest to what is allowed."""
     rows = [["what", "cases", "agree", "worst case", "difference", "allowed"]]
     for name, part in results(found, "agree/").items():
-        cases = part["cases"]
-
-        def share(case: str, cases: Found = cases) -> float:
-            value = cases[case].get("difference")
-            return math.inf if value is None else value / cases[case]["allowed"]
-
-        worst = max(cases, key=share)
-        good = sum(case["agrees"] for case in cases.values())
-        difference = cases[worst].get("difference")
-        shown = "failed" if difference is None else f"{difference:.1e}"
-        rows.append([name, str(len(cases)), str(good), worst, shown, f"{cases[worst]['allowed']:.0e}"])
+        cases = part["cases"].items()
+        gaps = {k: math.inf if (gap := case.get("difference")) is None else gap for k, case in cases}
+        worst, case = max(cases, key=lambda item, gaps=gaps: gaps[item[0]] / item[1]["allowed"])
+        shown = f"{gaps[worst]:.1e}" if gaps[worst] < math.inf else "failed"
+        good = sum(case["agrees"] for _, case in cases)
+        rows.append([name, str(len(cases)), str(good), worst, shown, f"{case['allowed']:.0e}"])
     return rows
 
 
-def steps(found: Found) -> list[list[str]]:
+def steps(found: Found) -> Rows:
     """Return milliseconds of a step by arithmetic and form, memory, and how near the bounds are."""
     rows = [["model", *VARIANTS, "loop / float32", "peak MB", "bound", "bandwidth", "products"]]
-    parts = results(found, "step/")
-    bounds = results(found).get("device/bounds")
+    parts, bounds = results(found, "step/"), results(found).get("device/bounds")
     for model in dict.fromkeys(name.split()[0] for name in parts):
         own = {v: parts[f"{model} {v}"] for v in VARIANTS if f"{model} {v}" in parts}
-        ms = {v: part["ms"] for v, part in own.items()}
-        cells = [_step_cell(own.get(v)) for v in VARIANTS]
-        plain = own.get("float32")
-        gain = ms["loop"] / ms["float32"] if {"loop", "float32"} <= ms.keys() else None
+        smaller = {v: f" (batch {part['batch']})" if part["too_large"] else "" for v, part in own.items()}
+        cells = [number(own[v]["ms"]) + smaller[v] if v in own else "–" for v in VARIANTS]
+        plain = own.get("float32", {})
+        gain = own["loop"]["ms"] / plain["ms"] if plain and "loop" in own else None
         near = ["–"] * 3
-        if plain is not None and bounds is not None and "work" in plain:
-            near = [number(bound_ms(plain, bounds)), *map(percent, shares(plain, bounds))]
-        peak = None if plain is None else plain["peak_mb"]
-        rows.append([model, *cells, number(gain), number(peak), *near])
+        if bounds is not None and "work" in plain:
+            work, seconds = plain["work"], plain["ms"] / 1e3
+            least = least_ms({"flops": work["flops"], "bytes": plain["least_bytes"]}, bounds)
+            used = work["bytes"] / bounds["bytes_per_s"], work["flops"] / bounds["flops_per_s"]["float32"]
+            near = [number(least), *(f"{100 * share / seconds:.0f} %" for share in used)]
+        rows.append([model, *cells, number(gain), number(plain.get("peak_mb")), *near])
     return rows
 
 
-def _step_cell(part: Found | None) -> str:
-    if part is None:
-        return "–"
-    smaller = f" (batch {part['batch']})" if part["too_large"] else ""
-    return number(part["ms"]) + smaller
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def bound_ms(part: Found, bounds: Found) -> float:
-    """Return the least milliseconds of a step: of its products, or of its fewest bytes."""
-    return least_ms({"flops": part["work"]["flops"], "bytes": part["least_bytes"]}, bounds)
-
-
-def shares(part: Found, bounds: Found) -> tuple[float, float]:
-    """Return the shares of the device's bandwidth, as the operations use it, and of its float32 products."""
-    seconds = part["ms"] / 1e3
-    moved = part["work"]["bytes"] / seconds / bounds["bytes_per_s"]
-    return moved, part["work"]["flops"] / seconds / bounds["flops_per_s"]["float32"]
-
-
-def method_steps(found: Found) -> list[list[str]]:
+def method_steps(found: Found) -> Rows:
     """Return milliseconds of a warm-up step and of a training step, and of what surrounds 1,000 pairs."""
     rows = [["method, model", "networks", "warm-up step", "first epoch", "last epoch", "around 1,000 pairs"]]
     for name, part in results(found, "method/").items():
@@ -238,28 +212,25 @@ def method_steps(found: Found) -> list[list[str]]:
     return rows
 
 
-def transport(found: Found) -> list[list[str]]:
+def transport(found: Found) -> Rows:
     """Return medians over the problems of a size, and ratios to the loop of the official code."""
     rows = [["solver", "size", "ms", "official loop / this", "largest plan error"]]
     for size, part in sorted(results(found, "transport/partial ").items(), key=lambda item: int(item[0])):
+        other = results(found, "transport/ott ").get(size, {}).get("rows", ())
         good = [row for row in part["rows"] if "ms" in row]
         base = {(r["cost"], r["reg"]): r["ms"] for r in good if r["solver"] == "published loop"}
+        good += [{"solver": "OTT float32", **row} for row in other]
         for solver in dict.fromkeys(row["solver"] for row in good):
             own = [row for row in good if row["solver"] == solver]
             ratios = [base[r["cost"], r["reg"]] / r["ms"] for r in own if (r["cost"], r["reg"]) in base]
-            gain = number(median(ratios)) if ratios else "–"
-            error = max(row["plan_error"] for row in own)
-            rows.append([solver, size, number(median(row["ms"] for row in own)), gain, f"{error:.0e}"])
-        other = results(found, "transport/ott ").get(size, {}).get("rows", ())
-        if other:
-            ratios = [base[r["cost"], r["reg"]] / r["ms"] for r in other if (r["cost"], r["reg"]) in base]
-            gain = number(median(ratios)) if ratios else "–"
-            rows.append(["OTT float32", size, number(median(r["ms"] for r in other)), gain, "–"])
+            errors = [row["plan_error"] for row in own if "plan_error" in row]
+            cells = [number(median(row["ms"] for row in own)), number(median(ratios) if ratios else None)]
+            rows.append([solver, size, *cells, f"{max(errors):.0e}" if errors else "–"])
     return rows
 
 
-def small_problems(found: Found) -> list[list[str]]:
-    """Return times of the small problems, ratios to the official loop, and the share of the bandwidth."""
+def small_problems(found: Found) -> Rows:
+    """Return times of the small problems, ratios to the official loop, and the least time."""
     rows = [["problems, passes, what", "solver", "ms", "official loop / this", "bound ms"]]
     bounds = results(found).get("device/bounds")
     for count, part in sorted(results(found, "transport/small ").items(), key=lambda item: int(item[0])):
@@ -274,42 +245,36 @@ def small_problems(found: Found) -> list[list[str]]:
     return rows
 
 
-def attention(found: Found) -> list[list[str]]:
+def attention(found: Found) -> Rows:
     """Return the time of the comparison of SCAN beside its bound."""
-    rows = [["arithmetic", "ms", "bound ms"]]
     parts = results(found)
-    if {"kernel/attention", "device/bounds"} <= parts.keys():
-        part = parts["kernel/attention"]
-        rows.append(["float32", number(part["ms"]), number(least_ms(part["bound"], parts["device/bounds"]))])
-    return rows
+    if not {"kernel/attention", "device/bounds"} <= parts.keys():
+        return []
+    part = parts["kernel/attention"]
+    least = least_ms(part["bound"], parts["device/bounds"])
+    return [["arithmetic", "ms", "bound ms"], ["float32", number(part["ms"]), number(least)]]
 
 
 def least_ms(bound: Found, bounds: Found) -> float:
-    """Return the least milliseconds of a kernel: of its bytes, or of its float32 operations."""
+    """Return the least milliseconds of a kernel or step: of its bytes, or of its float32 operations."""
     operations = bound["flops"] / bounds["flops_per_s"]["float32"]
     return 1e3 * max(bound["bytes"] / bounds["bytes_per_s"], operations)
 
 
-def scoring(found: Found) -> list[list[str]]:
+def scoring(found: Found) -> Rows:
     """Return seconds of a test set; a share that was scored is extended to the whole, and marked."""
-    sizes: dict[tuple[int, int, str], None] = {}
-    models = results(found, "score/")
-    for part in models.values():
-        sizes |= dict.fromkeys((r["images"], r["captions"], r["precision"]) for r in part["rows"])
-    rows = [["model", *(f"{i:,} x {c:,}, {precision}" for i, c, precision in sizes)]]
-    for name, part in models.items():
-        own = {(r["images"], r["captions"], r["precision"]): r for r in part["rows"]}
-        cells = []
-        for size in sizes:
-            row = own.get(size)
-            share = 1.0 if row is None else row["share"]
-            text = "–" if row is None else number(row["seconds"] / share)
-            cells.append(text + (f" (from {share:.0%})".replace("%", " %") if share < 1 else ""))
-        rows.append([name, *cells])
-    return rows
+    cells: dict[str, dict[str, str]] = {}
+    for name, part in results(found, "score/").items():
+        cells[name] = {}
+        for row in part["rows"]:
+            share = f" (from {100 * row['share']:.0f} %)" if row["share"] < 1 else ""
+            size = f"{row['images']:,} x {row['captions']:,}, {row['precision']}"
+            cells[name][size] = number(row["seconds"] / row["share"]) + share
+    sizes = list(dict.fromkeys(size for own in cells.values() for size in own))
+    return [["model", *sizes], *([name, *(own.get(s, "–") for s in sizes)] for name, own in cells.items())]
 
 
-def runs(found: Found) -> list[list[str]]:
+def runs(found: Found) -> Rows:
     """Return the results of the real runs."""
     rows = [["data", "precision", "epochs", "seconds", "test rSum", "peak MB"]]
     for part in results(found, "run/").values():
@@ -321,17 +286,10 @@ def runs(found: Found) -> list[list[str]]:
 
 
 def failures(found: Found) -> list[str]:
-    """Return what failed, with its message."""
+    """Return what failed, with its message as code on one line."""
     failed = {k: part["error"] for k, part in found["parts"].items() if part["state"] == "failed"}
-    if not failed:
-        return []
-    shown = [f"- {name}: {_plain(error)}" for name, error in failed.items()]
-    return ["**Parts that failed**", "", *shown]
-
-
-def _plain(text: str) -> str:
-    """Return a message as code, on one line."""
-    return "`" + " ".join(text.replace("`", "'").split()) + "`"
+    shown = [f"- {name}: `{' '.join(error.replace('`', chr(39)).split())}`" for name, error in failed.items()]
+    return ["**Parts that failed**", "", *shown] if failed else []
 
 
 # ---------------------------------------------------------------------------------------------- the extension

@@ -19,12 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,12 +33,13 @@ import torch
 from scipy.spatial.distance import cdist
 from scipy.stats import rankdata, spearmanr
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import interleave, write_json
 
 from nclib.methods.coteaching import Division
 from nclib.noise import rank_correspondence
 from nclib.runs import experiment_of, resolve
-from nclib.runs.machine import environment
 from nclib.runs.pair_trainer import PairTrainer
 
 Features = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -94,36 +92,22 @@ def batched(images: np.ndarray, texts: np.ndarray, u: np.ndarray, t: np.ndarray)
     return rank_correspondence(*map(torch.from_numpy, (images, texts, u, t))).correlation.numpy()
 
 
-def take_turns(candidates: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
-    """Return the median CPU milliseconds of each candidate, the candidates taking turns."""
-    spent: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(turns):
-        for name, call in candidates.items():
-            began = time.process_time()
-            call()
-            spent[name].append(1e3 * (time.process_time() - began))
-    return {name: statistics.median(values) for name, values in spent.items()}
-
-
 def bench_rank(turns: int, sizes: tuple[int, int, int] = (128, 4096, 1024)) -> list[dict[str, Any]]:
     """Time and check the correlation with and without ties."""
     rows = []
+    loops = {"scipy, subtraction": loop_subtraction, "scipy, cdist": loop_cdist, "nclib": batched}
     for ties in (False, True):
         data = make_features(*sizes, ties)
         exact = reference(*data)
-        loops = {"scipy, subtraction": loop_subtraction, "scipy, cdist": loop_cdist}
-        calls = {**loops, "nclib": batched}
-        ms = take_turns({name: partial(f, *data) for name, f in calls.items()}, turns)
-        for name, f in calls.items():
-            rows.append(
-                {
-                    "ties": ties,
-                    "candidate": name,
-                    "ms": ms[name],
-                    "ratio": ms["scipy, subtraction"] / ms[name],
-                    "error": float(np.abs(f(*data) - exact).max()),
-                }
-            )
+        seconds, found = interleave({name: partial(f, *data) for name, f in loops.items()}, turns, 1e9)
+        rows += [
+            {
+                "ties": ties, "candidate": name, "ms": 1e3 * spent,
+                "ratio": seconds["scipy, subtraction"] / spent,
+                "error": float(np.abs(found[name] - exact).max()),
+            }
+            for name, spent in seconds.items()
+        ]  # fmt: skip
     return rows
 
 
@@ -138,18 +122,11 @@ def prepared(
     method: str, model: str, sizes: dict[str, int], batch: int, options: dict[str, Any]
 ) -> PairTrainer:
     """Return a loop at its first training epoch, half of the pairs called clean, and noisy pairs in use."""
+    data = {"n_train": 1024, "regions": 36, "n_val": 8, "n_test": 8}
     settings = resolve(
-        method,
-        dataset="planted",
-        model=model,
-        mrate=0.5,
-        batch_size=batch,
-        warmup_epochs=0,
-        epochs=1,
-        model_options=sizes,
-        data_options={"n_train": 1024, "regions": 36, "n_val": 8, "n_test": 8},
-        **options,
-    )
+        method, dataset="planted", model=model, mrate=0.5, batch_size=batch, warmup_epochs=0, epochs=1,
+        model_options=sizes, data_options=data, **options,
+    )  # fmt: skip
     trainer = experiment_of(settings.method).load(settings, Path("unused"), torch.device("cpu")).trainer
     # Untrained losses divide at random; the same division for all makes the steps comparable.
     half = torch.arange(trainer.n_pairs) % 2 == 0
@@ -217,17 +194,7 @@ def main() -> None:
         steps = options.steps if sizes is SMALL else 3
         found["step"] += bench_step(model, sizes, batch, steps)
         print(json.dumps(found["step"][-4:], indent=1), flush=True)
-    found["when"] = datetime.now(UTC).strftime("%Y-%m-%d")
-    found["commit"] = environment(torch.device("cpu"))["commit"]
-    found["environment"] = {
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "threads": 1,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(options.out, **found)
 
 
 if __name__ == "__main__":

@@ -26,12 +26,10 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -41,7 +39,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import in_own_process, resident, write_json
 
 from nclib import methods, models
 from nclib.data import Captions, Split, Vocabulary
@@ -49,7 +49,6 @@ from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL
 from nclib.noise import Mismatch
 from nclib.runs import noisy_pairs
-from nclib.runs.machine import environment
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -78,11 +77,8 @@ def write(folder: Path, rows: int) -> None:
     chunk = rng.exponential(size=(CHUNK, REGIONS, FEATURES)).astype(np.float32)
     for dtype, name in FILES.items():
         with open(folder / name, "wb") as file:
-            header = {
-                "descr": np.dtype(dtype).str,
-                "fortran_order": False,
-                "shape": (rows, REGIONS, FEATURES),
-            }
+            shape = rows, REGIONS, FEATURES
+            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             part = chunk.astype(dtype)
             for k, first in enumerate(range(0, rows, CHUNK)):
@@ -102,11 +98,10 @@ def cache(path: Path, warm: bool) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def resident() -> dict[str, float]:
+def sizes() -> dict[str, float]:
     """Sizes of this process in MB."""
-    names = {"VmHWM": "vm_hwm_mb", "RssAnon": "rss_anon_mb", "RssFile": "rss_file_mb"}
-    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    return {names[w[0][:-1]]: int(w[1]) * 1024 / 1e6 for w in lines if w and w[0][:-1] in names}
+    names = {"vm_hwm_mb": "VmHWM", "rss_anon_mb": "RssAnon", "rss_file_mb": "RssFile"}
+    return {name: resident(field) / 1e6 for name, field in names.items()}
 
 
 def split_of(images: Images) -> Split:
@@ -122,7 +117,7 @@ def split_of(images: Images) -> Split:
 def loading(images: Images, random: bool) -> dict[str, Any]:
     """Draw one epoch of batches, of random rows or in the order of the file."""
     split = split_of(images)
-    start = resident()
+    start = sizes()
     order = np.arange(len(images))
     if random:
         order = np.random.default_rng(2).permutation(order)
@@ -139,7 +134,7 @@ def loading(images: Images, random: bool) -> dict[str, Any]:
         **{name: BATCH / median(part) for name, part in speed.items()},
         "seconds": sum(seconds),
         "rss_anon_at_start_mb": start["rss_anon_mb"],
-        **resident(),
+        **sizes(),
     }
 
 
@@ -151,18 +146,12 @@ def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
     sizes = {"feature_dim": FEATURES, "vocab_size": WORDS, "n_regions": REGIONS}
     network = models.build("vse", **sizes, embed_dim=64, word_dim=64)
     with tempfile.TemporaryDirectory() as folder:
+        pairs = noisy_pairs.NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0))
         trainer = PairTrainer(
-            methods.build("plain"),
-            [network],
-            noisy_pairs.NoisyPairs(split, Mismatch.draw(split.image_of, 0.4, seed=0)),
-            split.part(0, 2),
-            PairSchedule(batch_size=BATCH),
-            seed=0,
-            device=torch.device("cpu"),
-            folder=Path(folder),
-            fingerprint="benchmark",
-            data_checksum="benchmark",
-        )
+            methods.build("plain"), [network], pairs, split.part(0, 2), PairSchedule(batch_size=BATCH),
+            seed=0, device=torch.device("cpu"), folder=Path(folder),
+            fingerprint="benchmark", data_checksum="benchmark",
+        )  # fmt: skip
         network.train()
         trace: list[tuple[float, float]] = []
         total = torch.zeros(())
@@ -185,7 +174,7 @@ def steps(images: Images, n_steps: int, n_ahead: int) -> dict[str, Any]:
         "step_ms": float(late.sum(1).mean()),
         "loss": float(total) / n_steps,
         "trace": [[round(a, 1), round(b, 1)] for a, b in trace],
-        **resident(),
+        **sizes(),
     }
 
 
@@ -236,7 +225,6 @@ def main() -> None:
         return
     if options.out is None:
         parser.error("--out is needed")
-    made = environment(torch.device("cpu"))  # before anything, since the checkout may change meanwhile
     row = REGIONS * FEATURES * 4
     rows = int(options.gigabytes * 1e9 / row)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
@@ -247,22 +235,11 @@ def main() -> None:
         found: dict[str, list[dict[str, Any]]] = {"loading": [], "steps": []}
         for plan in plans(options.steps):
             shared = {"folder": folder, "rows_in_memory": min(rows, int(options.memory * 1e9 / row))}
-            command = [sys.executable, __file__, "--one", json.dumps(plan | shared)]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            result = {k: v for k, v in plan.items() if k not in ("what", "steps")} | json.loads(done.stdout)
+            done = in_own_process(__file__, "--one", json.dumps(plan | shared))
+            result = {k: v for k, v in plan.items() if k not in ("what", "steps")} | done
             found[plan["what"]].append(result)
             print(json.dumps({k: v for k, v in result.items() if k != "trace"}), flush=True)
-    content = {
-        "rows": rows,
-        "gigabytes": rows * row / 1e9,
-        **found,
-        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "processors": os.cpu_count(),
-        "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
-        "environment": made,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(options.out, rows=rows, gigabytes=rows * row / 1e9, **found)
 
 
 if __name__ == "__main__":

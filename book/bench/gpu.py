@@ -23,10 +23,11 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,28 +40,10 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import gpu_common as common
 import ot_partial
 import ot_small
-from gpu_common import (
-    VARIANTS,
-    Bench,
-    Call,
-    DeviceError,
-    Part,
-    Result,
-    attention_bound,
-    counted,
-    gru_flops,
-    halving,
-    least_bytes,
-    message,
-    partial_bound,
-    peak_mb,
-    products,
-    relative,
-    small_bound,
-    timed,
-)
+from gpu_common import VARIANTS, Bench, DeviceError, Part, Result, halving, message, peak_mb, products, timed
 from similarity import LOOPS, OPTIONS
 
 import nclib
@@ -123,6 +106,7 @@ LABELS = (  # methods of the printed runs on wrong labels
 )  # fmt: skip
 FIRST = ("sgr", "saf", "scan", "imram", "omit", "vse_inf")  # models of the printed runs
 CLEAN = 0.5  # share of matched pairs when methods are measured
+SHORT = {"crcl": {"schedules": 1}}  # options with which a method's epochs fit into those of a measurement
 ALL_PAIRS = ("plain", "decl", "rcl")  # methods whose epoch is all pairs, whatever they think of them
 
 
@@ -145,101 +129,82 @@ def captions(n: int, size: Size) -> Tokens:
     return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
 
 
-def pictures(n: int, size: Size, seed: int = 0) -> Tensor:
+def pictures(n: int, size: Size) -> Tensor:
     """Return random region features on the CPU."""
-    g = torch.Generator().manual_seed(seed)
-    return torch.randn(n, size.regions, size.features, generator=g)
+    return torch.randn(n, size.regions, size.features, generator=torch.Generator().manual_seed(0))
 
 
 # --------------------------------------------------------------------------------------- bounds of the device
 
 
 def bounds(bench: Bench) -> Result:
-    """Memory bandwidth, rate of products of matrices, cost of a launch, and of a copy from the host."""
+    """Memory bandwidth, rate of products of matrices, and cost of a launch."""
     size, device = size_of(bench), bench.device
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 8 << 30
     n = min(size.copied, free // 8) // 4
     source = torch.rand(n, device=device)
     target = torch.empty_like(source)
     copied = timed(partial(target.copy_, source), device)
-    found: Result = {"bytes_per_s": 8e3 * n / copied["ms"], "copied_bytes": 4 * n}
+    found: Result = {"bytes_per_s": 8e3 * n / copied["ms"], "copied_bytes": 4 * n, "flops_per_s": {}}
     del source, target
-    one = torch.ones((), device=device)
-    launches = 200
+    one, launches = torch.ones((), device=device), 200
 
     def launch() -> None:
         for _ in range(launches):
             one.add_(1)
 
     found["launch_us"] = 1e3 * timed(launch, device, seconds=0.5)["ms"] / launches
-    side = size.product
-    a, b = (torch.randn(side, side, device=device) for _ in range(2))
-    found["flops_per_s"] = {}
+    a, b = (torch.randn(size.product, size.product, device=device) for _ in range(2))
     for name in VARIANTS:
         x, y = (m.bfloat16() if name == "bf16" else m for m in (a, b))
         with products(name):
-            found["flops_per_s"][name] = 2e3 * side**3 / timed(partial(torch.matmul, x, y), device)["ms"]
-    batch = pictures(size.batch, size)
-    found["batch_bytes"] = batch.nbytes
-    found["to_device_ms"] = timed(lambda: batch.to(device, copy=True), device)["ms"]
-    if device.type == "cuda":
-        pinned = batch.pin_memory()
-        found["to_device_pinned_ms"] = timed(lambda: pinned.to(device, non_blocking=True), device)["ms"]
+            ms = timed(partial(torch.matmul, x, y), device)["ms"]
+        found["flops_per_s"][name] = 2e3 * size.product**3 / ms
     return found
 
 
 # -------------------------------------------------------------------------------------- (a) CPU and GPU agree
 
 
-Compute = Callable[[torch.device], dict[str, Tensor]]
+Case = tuple[str, float, Callable[[torch.device], dict[str, Tensor]]]  # name, allowed difference, computation
+Solve = Callable[[Tensor], Tensor]
 
 
-def agreement(bench: Bench, cases: Iterator[tuple[str, float, Compute]]) -> Result:
-    """Compare what a case gives on both devices, by the relative difference in norm."""
+def agreement(bench: Bench, cases: Iterable[Case]) -> Result:
+    """Compare what each case gives on both devices, by the relative difference in norm."""
     found: Result = {}
     tf32 = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False  # float32 is meant
     try:
         for name, allowed, compute in cases:
-            case: Result = {"allowed": allowed}
+            case: Result = {"allowed": allowed, "agrees": False}
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    case["difference"] = relative(compute(bench.device), compute(torch.device("cpu")))
-                case["agrees"] = case["difference"] <= allowed
+                    gap = common.relative(compute(bench.device), compute(torch.device("cpu")))
+                case["difference"] = None if gap == float("inf") else gap  # JSON has no infinity
+                case["agrees"] = gap <= allowed
             except Exception as error:
-                case |= {"agrees": False, "error": message(error)}
-            if case.get("difference") == float("inf"):  # JSON has no infinity
-                case["difference"] = None
+                case["error"] = message(error)
             found[name] = case
     finally:
         torch.backends.cudnn.allow_tf32 = tf32
     return {"cases": found, "agree": all(case["agrees"] for case in found.values())}
 
 
-def agree_transport(bench: Bench) -> Result:
-    """Every solver of ``nclib.ot``, plans and gradients."""
-
-    def cases() -> Iterator[tuple[str, float, Compute]]:
-        for dtype, allowed in ((torch.float64, 1e-6), (torch.float32, 1e-2)):
-            for name, solve in SOLVERS.items():
-                loose = 1e-2 if name == "published" else allowed  # it may stop one pass earlier
-                yield f"{name} {str(dtype)[6:]}", loose, partial(_solve, solve, dtype)
-
-    return agreement(bench, cases())
-
-
-def _solve(solve: Callable[[Tensor], Tensor], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
-    g = torch.Generator().manual_seed(0)
-    cost = torch.rand(3, 24, 24, generator=g, dtype=torch.float64).to(dtype).to(device)
-    return {"plan": solve(cost)}
-
-
 def _off(cost: Tensor) -> Tensor:
     return ~torch.eye(cost.shape[-1], dtype=torch.bool, device=cost.device)
 
 
-def _gradient(solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def _partial(c: Tensor, mass: float = 0.1, reg: float = 0.05, **options: Any) -> Tensor:
+    return ot.partial_sinkhorn(c, mass, reg=reg, mask=_off(c), **options).plan
+
+
+def _passes(c: Tensor, **options: Any) -> Tensor:
+    return ot.scaling_plan(1 - c, reg=0.1, passes=3, **options)
+
+
+def _gradient(solve: Solve) -> Solve:
     """Return the function that gives the gradient of a plan's cost-weighted square."""
 
     def gradient(cost: Tensor) -> Tensor:
@@ -251,28 +216,37 @@ def _gradient(solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return gradient
 
 
-def _through(gradient: str) -> Callable[[Tensor], Tensor]:
-    return _gradient(lambda c: ot.partial_sinkhorn(c, 0.3, reg=0.1, mask=_off(c), gradient=gradient).plan)
-
-
-SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "extended": lambda c: ot.partial_sinkhorn(c, 0.1, reg=0.05, mask=_off(c)).plan,
-    "extended, one": lambda c: ot.partial_sinkhorn(c[0], 0.1, reg=0.05, mask=_off(c)).plan,
-    "extended, log": lambda c: ot.partial_sinkhorn(c, 0.1, reg=0.05, mask=_off(c), method="log").plan,
-    "capped": lambda c: ot.partial_sinkhorn(c, 0.1, reg=0.05, mask=_off(c), formulation="capped").plan,
-    "published": lambda c: ot.partial_sinkhorn(c[0], 0.1, reg=0.05, mask=_off(c), stop="published").plan,
+_released = partial(_passes, loop="released")
+SOLVERS: dict[str, Solve] = {
+    "extended": _partial,
+    "extended, one": lambda c: _partial(c[0]),
+    "extended, log": partial(_partial, method="log"),
+    "capped": partial(_partial, formulation="capped"),
+    "published": lambda c: _partial(c[0], stop="published"),
     "balanced": lambda c: ot.sinkhorn(c, reg=0.1).plan,
     "labels": lambda c: ot.label_transport(c[..., :5].contiguous(), 0.5, reg=0.1).plan,
     "exact": lambda c: ot.partial_exact(c[0], 0.1, mask=_off(c)).plan,
-    "implicit gradient": _through("implicit"),
-    "unrolled gradient": _through("unrolled"),
-    "passes": lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3),
-    "passes, released": lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3, loop="released"),
-    "passes, gradient": _gradient(lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3)),
-    "passes, released, gradient": _gradient(
-        lambda c: ot.scaling_plan(1 - c, reg=0.1, passes=3, loop="released")
-    ),
+    "implicit gradient": _gradient(partial(_partial, mass=0.3, reg=0.1, gradient="implicit")),
+    "unrolled gradient": _gradient(partial(_partial, mass=0.3, reg=0.1, gradient="unrolled")),
+    "passes": _passes,
+    "passes, released": _released,
+    "passes, gradient": _gradient(_passes),
+    "passes, released, gradient": _gradient(_released),
 }
+
+
+def agree_transport(bench: Bench) -> Result:
+    """Every solver of ``nclib.ot``, plans and gradients."""
+
+    def solved(solve: Solve, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        cost = torch.rand(3, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return {"plan": solve(cost.to(dtype).to(device))}
+
+    types = ((torch.float64, 1e-6), (torch.float32, 1e-2))
+    return agreement(bench, [  # the published rule may stop one pass earlier
+        (f"{name} {str(dtype)[6:]}", 1e-2 if name == "published" else allowed, partial(solved, solve, dtype))
+        for dtype, allowed in types for name, solve in SOLVERS.items()
+    ])  # fmt: skip
 
 
 def agree_losses(bench: Bench) -> Result:
@@ -282,43 +256,32 @@ def agree_losses(bench: Bench) -> Result:
     plan, margins = torch.rand(32, 32, generator=g), torch.rand(32, generator=g)
     features = [torch.rand(n, 8, generator=g) for n in (16, 16, 64, 64)]
 
-    def value_and_gradient(
-        loss: Callable[..., Tensor], *given: Tensor, device: torch.device
-    ) -> dict[str, Any]:
+    def both(loss: Callable[..., Tensor], given: Sequence[Tensor], device: torch.device) -> dict[str, Any]:
         x = S.to(device).requires_grad_()
         value = loss(x, *(other.to(device) for other in given))
         value.sum().backward()
         return {"value": value, "gradient": x.grad}
 
-    def cases() -> Iterator[tuple[str, float, Compute]]:
-        def case(name: str, loss: Callable[..., Tensor], *given: Tensor) -> tuple[str, float, Compute]:
-            return name, 1e-4, lambda device: value_and_gradient(loss, *given, device=device)
+    def ranked(device: torch.device) -> dict[str, Tensor]:
+        return {"labels": rank_correspondence(*(x.to(device) for x in features)).correlation}
 
-        for name in losses.WARMUP:
-            yield case(name, losses.WARMUP[name])
-        for name in losses.REMATCH:
-            yield case(f"rematch {name}", lambda x, p, n=name: losses.REMATCH[n](x, p, 0.05), plan)
-        for name in losses.SOFT_TRIPLET:
-            yield case(f"soft triplet {name}", losses.SOFT_TRIPLET[name], margins)
-        for name in losses.COMPLEMENTARY:
-            yield case(f"complementary {name}", lambda x, n=name: losses.complementary(x, n))
-        yield (
-            "rank correspondence",
-            1e-4,
-            lambda device: {"labels": rank_correspondence(*(x.to(device) for x in features)).correlation},
-        )
+    cases: list[tuple[str, Callable[..., Tensor], list[Tensor]]] = [
+        *((name, loss, []) for name, loss in losses.WARMUP.items()),
+        *((f"rematch {k}", lambda x, p, f=f: f(x, p, 0.05), [plan]) for k, f in losses.REMATCH.items()),
+        *((f"soft triplet {name}", loss, [margins]) for name, loss in losses.SOFT_TRIPLET.items()),
+        *((f"complementary {k}", partial(losses.complementary, loss=k), []) for k in losses.COMPLEMENTARY),
+    ]
+    every: list[Case] = [(name, 1e-4, partial(both, loss, given)) for name, loss, given in cases]
+    return agreement(bench, [*every, ("rank correspondence", 1e-4, ranked)])
 
-    return agreement(bench, cases())
+
+def gradient_of(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def agree_models(bench: Bench) -> Result:
     """Every model in small, in training and evaluation mode: scores, and the gradient of all weights."""
     size = SMALL
-
-    def cases() -> Iterator[tuple[str, float, Compute]]:
-        for name in models.available():
-            for dtype, allowed in ((torch.float64, 1e-6), (torch.float32, 2e-3)):
-                yield f"{name} {str(dtype)[6:]}", allowed, partial(scores_of, name, dtype)
 
     def scores_of(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
         model = build(name, size).to(device, dtype)
@@ -327,20 +290,20 @@ def agree_models(bench: Bench) -> Result:
         model.train()
         scores = model(images, tokens)
         losses.info_nce(scores, 0.5).sum().backward()
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        gradient = gradient_of(model)
         model.eval()
         with torch.no_grad():
-            return {"training": scores, "gradient": torch.cat(gradients), "evaluation": model(images, tokens)}
+            return {"training": scores, "gradient": gradient, "evaluation": model(images, tokens)}
 
-    return agreement(bench, cases())
+    types = ((torch.float64, 1e-6), (torch.float32, 2e-3))
+    return agreement(bench, [
+        (f"{name} {str(dtype)[6:]}", allowed, partial(scores_of, name, dtype))
+        for name in models.available() for dtype, allowed in types
+    ])  # fmt: skip
 
 
 def agree_methods(bench: Bench) -> Result:
     """The first step of every method for wrong pairs: loss terms, and the gradient of the first of them."""
-
-    def cases() -> Iterator[tuple[str, float, Compute]]:
-        for name in methods.available():
-            yield name, 1e-2, partial(first_steps, name)
 
     def first_steps(name: str, device: torch.device) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
@@ -356,28 +319,21 @@ def agree_methods(bench: Bench) -> Result:
             terms = next(loss_terms(step(trainer, next(iter(items))), step))
             found |= {f"{phase} {key}": value.detach() for key, value in terms.items()}
             trainer._minimise(terms)
-            gradients = [p.grad.flatten() for p in trainer.networks[0].parameters() if p.grad is not None]
-            found[f"{phase} gradient"] = torch.cat(gradients)
+            found[f"{phase} gradient"] = gradient_of(trainer.networks[0])
         return found
 
-    return agreement(bench, cases())
+    return agreement(bench, [(name, 1e-2, partial(first_steps, name)) for name in methods.available()])
 
 
 def agree_labels(bench: Bench) -> Result:
     """One epoch of every method for wrong labels: the means of its loss terms, or what validation gave."""
 
-    def cases() -> Iterator[tuple[str, float, Compute]]:
-        for name in label_noise.available():
-            yield name, 5e-2, partial(one_epoch, name)
-
     def one_epoch(name: str, device: torch.device) -> dict[str, Tensor]:
-        trainer = labelled(name, SMALL, 1, device, bench.folder)
-        row = trainer.fit(progress=False)[0]
-        numbers = {k: float(v) for k, v in row.items() if k.startswith("loss_")}
-        numbers = numbers or {k: float(v) for k, v in row.items() if k.startswith("val_")}
-        return {k: torch.tensor(v) for k, v in numbers.items()}
+        row = labelled(name, SMALL, 1, device, bench.folder).fit(progress=False)[0]
+        terms, shown = ([k for k in row if k.startswith(start)] for start in ("loss_", "val_"))
+        return {k: torch.tensor(float(row[k])) for k in terms or shown}
 
-    return agreement(bench, cases())
+    return agreement(bench, [(name, 5e-2, partial(one_epoch, name)) for name in label_noise.available()])
 
 
 # ----------------------------------------------------------------------------------------- (b) training steps
@@ -393,38 +349,31 @@ def one_step(name: str, variant: str, bench: Bench, batch: int) -> Result:
     model = build(name, size).to(device)
     images, tokens = pictures(batch, size).to(device), captions(batch, size).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-4, capturable=variant == "graph")
-    scores: Callable[[], Tensor] = lambda: model(images, tokens)  # noqa: E731
-    if variant == "loop":
-        scores = lambda: LOOPS[name](model, images, tokens)  # noqa: E731
-    elif variant == "compiled":
-        compiled = torch.compile(model)
-        scores = lambda: compiled(images, tokens)  # noqa: E731
+    forward = partial(LOOPS[name], model) if variant == "loop" else model
+    forward = torch.compile(model) if variant == "compiled" else forward
+
+    def scores() -> Tensor:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=variant == "bf16"):
+            return forward(images, tokens)
 
     def train() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=variant == "bf16"):
-            S = scores()
-        losses.triplet(S.float(), 0.2).sum().backward()
+        losses.triplet(scores().float(), 0.2).sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), 2.0)
         optimizer.step()
 
-    def compare() -> None:
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=variant == "bf16"):
-            scores()
-
-    found: Result = {}
     with products(variant):
         if variant == "graph":
             return timed(captured(train, device), device)
-        found |= timed(train, device)
+        found = timed(train, device)
         found["peak_mb"] = peak_mb(train, device)
-        found["forward_ms"] = timed(compare, device, seconds=0.5)["ms"]
+        with torch.no_grad():
+            found["forward_ms"] = timed(scores, device, seconds=0.5)["ms"]
         if variant == "float32":
-            words = sum(tokens.lengths)
-            found["work"] = counted(train, gru_flops(words, size.word, size.embed))
-            weights = sum(p.numel() for p in model.parameters())
+            words, weights = sum(tokens.lengths), sum(p.numel() for p in model.parameters())
+            found["work"] = common.counted(train, common.gru_flops(words, size.word, size.embed))
             found |= {"parameters": weights, "words": words}
-            found["least_bytes"] = least_bytes(weights, images.nbytes)
+            found["least_bytes"] = common.least_bytes(weights, images.nbytes)
     return found
 
 
@@ -450,26 +399,15 @@ def prepared(method: str, model: str, size: Size, device: torch.device, folder: 
     What a method finds in its pass over all pairs is computed, and then replaced by what the truth gives, so
     that networks without training divide the pairs as trained ones would.
     """
+    data = {
+        "n_train": size.pictures, "n_val": max(16, size.pictures // 4), "n_test": 16, "n_concepts": 200,
+        "regions": size.regions, "feature_dim": size.features, "concepts_per_image": min(20, size.regions),
+    }  # fmt: skip
     settings = resolve(
-        method,
-        preset="paper",
-        dataset="planted",
-        model=model,
-        mrate=1 - CLEAN,
-        batch_size=size.batch,
-        warmup_epochs=1,
-        epochs=4,
-        model_options=size.model,
-        data_options={
-            "n_train": size.pictures,
-            "n_val": max(16, size.pictures // 4),
-            "n_test": 16,
-            "regions": size.regions,
-            "feature_dim": size.features,
-            "concepts_per_image": min(20, size.regions),
-            "n_concepts": 200,
-        },
-    )
+        method, preset="paper", dataset="planted", model=model, mrate=1 - CLEAN, batch_size=size.batch,
+        warmup_epochs=1, epochs=4, model_options=size.model, data_options=data,
+        **SHORT.get(method, {}),
+    )  # fmt: skip
     trainer: Any = experiment_of(method).load(settings, folder / "unused", device).trainer
     matched = torch.from_numpy(trainer.pairs.noise.matched)
     level = torch.where(matched, 0.2, 0.7).double()
@@ -499,30 +437,25 @@ def method_step(method: str, model: str, bench: Bench) -> Result:
 
 
 def epochs_of(method: str, model: str, bench: Bench, batch: int) -> Result:
-    size = size_of(bench)
-    trainer = prepared(method, model, Size(**{**vars(size), "batch": batch}), bench.device, bench.folder)
+    trainer = prepared(method, model, replace(size_of(bench), batch=batch), bench.device, bench.folder)
     divided = method not in ALL_PAIRS
     found: Result = {
-        "networks": trainer.method.n_networks,
-        "pairs": trainer.n_pairs,
+        "networks": trainer.method.n_networks, "pairs": trainer.n_pairs, "divides": divided,
         "trained_pairs": int(trainer.pairs.noise.matched.sum()) if divided else trainer.n_pairs,
-        "divides": divided,
-    }
+    }  # fmt: skip
     for net in trainer.networks:
         net.train()
     first, last = trainer.schedule.warmup_epochs, trainer.n_planned - 1
-    phases = {"warm-up": 0, "once before": first, "first": first, "last": last}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for phase, epoch in phases.items():
+        for phase, epoch in {"warm-up": 0, "once before": first, "first": first, "last": last}.items():
             trainer.epoch = epoch
             if phase == "once before":
                 trainer.method.begin_training(trainer)
             found[phase] = one_epoch_of(trainer, epoch < first, bench)
     del found["once before"]  # it loads what later epochs have
-    found["peak_mb"] = None
-    if bench.device.type == "cuda":
-        found["peak_mb"] = torch.cuda.max_memory_allocated(bench.device) / 2**20
+    cuda = bench.device.type == "cuda"
+    found["peak_mb"] = torch.cuda.max_memory_allocated(bench.device) / 2**20 if cuda else None
     return found
 
 
@@ -589,9 +522,10 @@ def partial_transport(size: int, bench: Bench) -> Result:
     rows = []
     for kind, reg in PROBLEMS:
         cost = ot_partial.costs(size)[kind]
-        off = ~torch.eye(size, dtype=torch.bool)
-        best = ot.partial_sinkhorn(torch.from_numpy(cost).double(), MASS, reg=reg, mask=off, tol=1e-12).plan
-        for name, (solve, problems) in on_device(size, cost, reg, bench).items():
+        double = torch.from_numpy(cost).double()
+        best = ot.partial_sinkhorn(double, MASS, reg=reg, mask=_off(double), tol=1e-12).plan
+        for name, solve in on_device(size, cost, reg, bench).items():
+            problems = AT_ONCE if "at once" in name else 1
             row: Result = {"cost": kind, "reg": reg, "solver": name, "problems": problems}
             try:
                 spent = timed(solve, bench.device, seconds=0.6)
@@ -601,17 +535,16 @@ def partial_transport(size: int, bench: Bench) -> Result:
             except Exception as error:
                 row["error"] = message(error)
             rows.append(row)
-    return {"size": size, "bound": partial_bound(size, 20), "rows": rows}
+    return {"size": size, "bound": common.partial_bound(size, 20), "rows": rows}
 
 
-def on_device(
-    size: int, cost: np.ndarray, reg: float, bench: Bench
-) -> dict[str, tuple[Callable[[], Tensor], int]]:
-    """Return solvers that start from a cost on the device, and how many problems each solves at once."""
+def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str, Callable[[], Tensor]]:
+    """Return solvers that start from a cost on the device."""
     device = bench.device
-    single, off = torch.from_numpy(cost).to(device), ~torch.eye(size, dtype=torch.bool, device=device)
+    single = torch.from_numpy(cost).to(device)
     big, p = (torch.from_numpy(x).to(device) for x in ot_partial.extended(cost, MASS))
-    many, host_off = single.expand(AT_ONCE, size, size).contiguous(), off.cpu()
+    many, off = single.expand(AT_ONCE, size, size).contiguous(), _off(single)
+    host_off = off.cpu()
 
     def ours(c: Tensor, mask: Tensor = off) -> Tensor:
         return ot.partial_sinkhorn(c, MASS, reg=reg, mask=mask).plan
@@ -630,15 +563,14 @@ def on_device(
         given = {"max_iter": 5000, "tol": 1e-7 * MASS, "method": "log_sinkhorn"}
         return solve_batch(big[None], reg, p[None], p[None], **given).plan[0]
 
-    found: dict[str, tuple[Callable[[], Tensor], int]] = {
-        "published loop": (published, 1),
-        "nclib": (lambda: ours(single), 1),
-        "nclib on the host": (lambda: ours(single.cpu(), host_off).to(device), 1),
-        f"nclib, {AT_ONCE} at once": (lambda: ours(many), AT_ONCE),
+    return {
+        "published loop": published,
+        "nclib": lambda: ours(single),
+        "nclib on the host": lambda: ours(single.cpu(), host_off).to(device),
+        f"nclib, {AT_ONCE} at once": lambda: ours(many),
+        "POT sinkhorn": pot,
+        "POT batch log": pot_batch,
     }
-    if importlib.util.find_spec("ot"):
-        found |= {"POT sinkhorn": (pot, 1), "POT batch log": (pot_batch, 1)}
-    return found
 
 
 def ott_transport(size: int, bench: Bench) -> Result:
@@ -656,21 +588,21 @@ def ott_transport(size: int, bench: Bench) -> Result:
 
 def small_problems(count: int, bench: Bench) -> Result:
     """Many small problems of a few passes, forward, and with the backward pass."""
-    rows = []
+    rows, modes = [], {"forward": ot_small.forward, "forward+backward": ot_small.backward}
     s, p, q = (x.to(bench.device) for x in ot_small.batch(count))
     for passes in ot_small.PASSES:
-        for what, mode in (("forward", ot_small.forward), ("forward+backward", ot_small.backward)):
-            if what != "forward" and count * passes > 4096 * 50:
+        for what, mode in modes.items():
+            back = what != "forward"
+            if back and count * passes > 4096 * 50:
                 continue  # the graph of ``released loop`` would take many gigabytes
+            bound = common.small_bound(count, ot_small.REGIONS, ot_small.WORDS, passes, backward=back)
             for name, plan in ot_small.candidates(s, p, q, 0.05, passes).items():
-                row: Result = {"passes": passes, "what": what, "solver": name}
+                row: Result = {"passes": passes, "what": what, "solver": name, "bound": bound}
                 try:
                     row |= timed(mode(plan, s), bench.device, seconds=0.4)
                     row["peak_mb"] = peak_mb(mode(plan, s), bench.device)
                 except Exception as error:
                     row["error"] = message(error)
-                words, backward = ot_small.WORDS, what != "forward"
-                row["bound"] = small_bound(count, ot_small.REGIONS, words, passes, backward=backward)
                 rows.append(row)
                 bench.free()
     return {"problems": count, "rows": rows}
@@ -679,20 +611,12 @@ def small_problems(count: int, bench: Bench) -> Result:
 # ------------------------------------------------------------------------------------------------ (d) scoring
 
 
-class Features:
-    """Region features on the device and random captions, as similarity_matrix asks a split for them."""
+class Words:
+    """Random captions, as similarity_matrix asks a split for them."""
 
-    def __init__(self, n_images: int, n_captions: int, size: Size, device: torch.device) -> None:
-        self.images = torch.empty(n_images, size.regions, size.features, device=device).normal_()
-        self.captions = _Captions(captions(n_captions, size))
-
-    def features(self, rows: np.ndarray) -> Tensor:
-        return self.images[int(rows[0]) : int(rows[-1]) + 1]
-
-
-class _Captions:
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens, self.lengths = tokens, tokens.lengths
+    def __init__(self, n: int, size: Size) -> None:
+        self.tokens = captions(n, size)
+        self.lengths = self.tokens.lengths
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -707,23 +631,29 @@ PATIENCE = 15.0  # seconds that the scoring of a test set may take; else a share
 
 def scoring(name: str, bench: Bench) -> Result:
     """All similarities of test sets, encoding included, the matrix on the host at the end."""
-    size, per_pair = size_of(bench), 0.0
+    size, device, per_pair = size_of(bench), bench.device, 0.0
     rows: list[Result] = []
-    model = build(name, size).to(bench.device).eval()
+    model = build(name, size).to(device).eval()
+
+    def made(n_images: int, n_captions: int) -> SimpleNamespace:
+        images = torch.empty(n_images, size.regions, size.features, device=device).normal_()
+        features = lambda rows: images[int(rows[0]) : int(rows[-1]) + 1]  # noqa: E731
+        return SimpleNamespace(images=images, features=features, captions=Words(n_captions, size))
+
     for n_images, n_captions in size.tests:
-        split = Features(n_images, n_captions, size, bench.device)
+        split = made(n_images, n_captions)
         for precision in ("float32", "bfloat16"):
+            score = partial(similarity_matrix, model, device=device, precision=precision)
             expected = per_pair * n_images * n_captions
             every = max(1, min(n_captions // 256, round(expected / PATIENCE))) if expected else 1
-            few = Features(8, 16, size, bench.device)
-            similarity_matrix(model, few, device=bench.device, precision=precision)  # libraries warm up
+            score(split=made(8, 16))  # libraries warm up
             bench.wait()
             began = time.perf_counter()
-            similarity_matrix(model, split, device=bench.device, precision=precision, share=(0, every))
+            score(split=split, share=(0, every))
             bench.wait()
             seconds = time.perf_counter() - began
-            rows.append({"images": n_images, "captions": n_captions, "precision": precision})
-            rows[-1] |= {"seconds": seconds, "share": 1 / every}
+            about = {"images": n_images, "captions": n_captions, "precision": precision}
+            rows.append({**about, "seconds": seconds, "share": 1 / every})
             if precision == "float32":
                 per_pair = seconds * every / (n_images * n_captions)
         del split
@@ -740,7 +670,9 @@ def attention(bench: Bench) -> Result:
         texts = model.encode_captions(captions(size.batch, size).to(bench.device))
         found = timed(lambda: model.similarity(images, texts), bench.device)
     longest = max(texts.lengths)
-    return found | {"bound": attention_bound(size.batch, size.batch, size.regions, longest, size.embed)}
+    return found | {
+        "bound": common.attention_bound(size.batch, size.batch, size.regions, longest, size.embed)
+    }
 
 
 # ---------------------------------------------------------------------------------------------- (e) real runs
@@ -820,68 +752,45 @@ def parts(small: bool, root: str) -> list[Part]:
 # ------------------------------------------------------------------------------------------------ the command
 
 
-def seconds(text: str) -> float:
-    """Parse the seconds of a call."""
-    if not text.isdecimal() or int(text) < 30:
-        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number of seconds, at least 30")
-    return float(text)
-
-
-def expression(text: str) -> re.Pattern[str]:
-    """Parse a regular expression."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from error
-
-
-def existing(text: str) -> str:
-    """Parse the path of a folder."""
-    if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no such folder; give that of the papers' data")
-    return str(Path(text).absolute())
-
-
 def main(words: list[str] | None = None) -> int:
     """Measure what is missing; return 0 when every part is measured."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    folder = ROOT / "runs" / "bench"
-    parser.add_argument(
-        "--out", type=Path, help="JSON file; default: gpu.json or gpu_small.json in runs/bench"
-    )
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, ...; cpu with --small")
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to try the command")
-    parser.add_argument("--root", type=existing, help="folder of the papers' data, for a run of f8k")
-    parser.add_argument("--budget", type=seconds, default=480.0, help="seconds of this call")
-    parser.add_argument("--match", type=expression, default=re.compile(""), help="only parts that fit this")
-    parser.add_argument("--commit", default="", help="commit of the code, where there is no git to tell")
-    parser.add_argument("--retry", action="store_true", help="measure failed parts again")
-    parser.add_argument(
-        "--list", action="store_true", help="show the parts and their limits; measure nothing"
-    )
+    add = parser.add_argument
+    add("--out", type=Path, help="JSON file; default: gpu.json or gpu_small.json in runs/bench")
+    add("--device", default="cuda", help="cuda, cuda:1, ...; cpu with --small")
+    add("--small", action="store_true", help="tiny sizes, to try the command")
+    add("--root", default="", help="folder of the papers' data, for a run of f8k")
+    add("--budget", type=int, default=480, help="seconds of this call, at least 30")
+    add("--match", default="", help="only parts that fit this regular expression")
+    add("--commit", default="", help="commit of the code, where there is no git to tell")
+    add("--retry", action="store_true", help="measure failed parts again")
+    add("--list", action="store_true", help="show the parts and their limits; measure nothing")
     asked = parser.parse_args(words)
-    root = asked.root or ""
-    known = [part for part in parts(asked.small, root) if asked.match.search(part.name)]
+    if asked.budget < 30:
+        parser.error(f"--budget {asked.budget}: must be at least 30 seconds")
+    if asked.root and not Path(asked.root).is_dir():
+        parser.error(f"--root {asked.root}: there is no such folder; give that of the papers' data")
+    root = asked.root and str(Path(asked.root).absolute())
+    try:
+        match = re.compile(asked.match).search
+    except re.error as error:
+        parser.error(f"--match {asked.match!r} is not a regular expression: {error}")
+    known = [part for part in parts(asked.small, root) if match(part.name)]
     if not known:
-        parser.error(f"--match {asked.match.pattern!r} fits no part; --list shows them")
+        parser.error(f"--match {asked.match!r} fits no part; --list shows them")
     if asked.list:
         print("\n".join(f"{part.limit:5.0f} s at most  {part.name}" for part in known))
         return 0
     if asked.device == "cpu" and not asked.small:
-        parser.error(
-            "device cpu: the papers' sizes are for a GPU; SMALL=1 (--small) tries the command on a CPU"
-        )
-    out = asked.out or folder / ("gpu_small.json" if asked.small else "gpu.json")
+        parser.error("device cpu: the papers' sizes are for a GPU; SMALL=1 (--small) tries the command on it")
+    out = asked.out or ROOT / "runs" / "bench" / ("gpu_small.json" if asked.small else "gpu.json")
     if out.is_dir():
         parser.error(f"--out {out} is a folder; give a file")
-    call = Call(
-        parts, out, asked.device, asked.small, root, asked.budget, asked.commit,
-        asked.match.search, asked.retry,
-    )  # fmt: skip
+    chosen = {"small": asked.small, "root": root, "budget": asked.budget, "commit": asked.commit}
     try:
-        return call.make()
+        return common.call(parts, out, asked.device, **chosen, match=match, retry=asked.retry)
     except DeviceError as error:
         print(error, file=sys.stderr)
         return 2

@@ -15,13 +15,14 @@ import os
 import platform
 import statistics
 import subprocess
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,34 +37,12 @@ Result = dict[str, Any]
 START = 120.0  # seconds in which a process must have loaded torch and reached the device
 SPARE = 20.0  # seconds of a call kept for starting and ending the second process
 VARIANTS = ("float32", "tf32", "bf16")
-PACKAGES = (
-    "torch",
-    "numpy",
-    "scipy",
-    "pot",
-    "jax",
-    "ott-jax",
-    "triton",
-    "scikit-learn",
-    "pandas",
-    "matplotlib",
-)
+PACKAGES = ("torch", "numpy", "scipy", "pot", "jax", "ott-jax", "triton", "scikit-learn", "pandas")
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a part is given.
-
-    Parameters
-    ----------
-    device : torch.device
-    small : bool
-        Tiny sizes, to try the command; the numbers say nothing.
-    root : str
-        Folder of the papers' data; empty without one.
-    folder : Path
-        For files of a part, removed at the end of a call.
-    """
+    """What a part is given: device, tiny sizes or not, folder of the papers' data, and a folder for files."""
 
     device: torch.device
     small: bool
@@ -83,8 +62,7 @@ class Bench:
             torch.cuda.reset_peak_memory_stats(self.device)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One measurement: its name, the function that returns what it found, and the seconds it may take."""
 
     name: str
@@ -92,21 +70,25 @@ class Part:
     limit: float = 60.0
 
 
+Listed = Callable[[bool, str], list[Part]]  # parts of small sizes or not, and of a folder of data
+
+
+class DeviceError(Exception):
+    """The device cannot be used, or the stored results are of another one."""
+
+
 # ----------------------------------------------------------------------------------------- the second process
 
 
-def serve(
-    connection: Any, listed: Callable[[bool, str], Sequence[Part]], device: str, options: Result
-) -> None:
+def serve(connection: Any, listed: Listed, device: str, small: bool, root: str, folder: str) -> None:
     """Run the parts whose names come through a pipe, until it closes; send back what each gave."""
     try:
         where = choose_device(device)
         if where.type == "cuda":
-            if where.index is None:
-                where = torch.device("cuda", torch.cuda.current_device())
+            where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
             torch.cuda.set_device(where)
-        bench = Bench(where, options["small"], options["root"], Path(options["folder"]))
-        parts = {part.name: part for part in listed(bench.small, bench.root)}
+        bench = Bench(where, small, root, Path(folder))
+        parts = {part.name: part for part in listed(small, root)}
         connection.send({"device": describe(where)})
         while True:
             connection.send(measured(parts[connection.recv()], bench))
@@ -119,40 +101,33 @@ def serve(
 def measured(part: Part, bench: Bench) -> Result:
     """Return the outcome of a part: ``done`` with its result, or ``failed`` with the message."""
     began = time.perf_counter()
-    found: Result = {}
     try:
         bench.free()
         with numbers_fixed(threads=0):
-            result = part.run(bench)
+            found: Result = {"state": "done", "result": part.run(bench)}
             bench.wait()
-        found |= {"state": "done", "result": result}
     except Exception as error:
-        found |= {"state": "failed", "error": message(error), "where": last_frame(error)}
-    found["seconds"] = round(time.perf_counter() - began, 2)
-    return found
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(at.filename).name}:{at.lineno} {at.name}"
+        found = {"state": "failed", "error": message(error), "where": where}
+    return {**found, "seconds": round(time.perf_counter() - began, 2)}
 
 
 def message(error: BaseException) -> str:
     """Return type and text of an error, without the rest of a long one and without folders."""
     text = " ".join(str(error).split())
-    for place in (str(Path(__file__).resolve().parents[2]), str(Path.home())):
-        text = text.replace(place + os.sep, "")
+    for place in (Path(__file__).resolve().parents[2], Path.home()):
+        text = text.replace(f"{place}{os.sep}", "")
     return f"{type(error).__name__}: {text:.400}"
-
-
-def last_frame(error: BaseException) -> str:
-    """Return file, line and function in which an error was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} {frames[-1].name}" if frames else ""
 
 
 class Worker:
     """The process that touches the device."""
 
-    def __init__(self, listed: Callable[..., Sequence[Part]], device: str, options: Result) -> None:
+    def __init__(self, listed: Listed, device: str, *options: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        given = (theirs, listed, device, options)
+        given = (theirs, listed, device, *options)
         self.process = context.Process(target=serve, args=given)  # not a daemon: compilers start processes
         self.process.start()
         theirs.close()
@@ -187,13 +162,11 @@ class Worker:
             self.process.join()
 
 
-class DeviceError(Exception):
-    """The device cannot be used, or the stored results are of another one."""
-
-
-@dataclass
-class Call:
-    """One call of the command: what to measure, where the results are kept, and for how long.
+def call(
+    listed: Listed, out: Path, device: str, *, small: bool = False, root: str = "", budget: float = 480.0,
+    commit: str = "", match: Callable[[str], Any] = bool, retry: bool = False,
+) -> int:  # fmt: skip
+    """Measure what ``out`` lacks, as long as the call lasts; return 0 when every part is measured.
 
     Parameters
     ----------
@@ -211,98 +184,70 @@ class Call:
         Which parts, by name.
     retry : bool
         Measure parts again that failed.
+
+    Raises
+    ------
+    DeviceError
+        When the device cannot be used, or ``out`` holds other results.
     """
-
-    listed: Callable[[bool, str], Sequence[Part]]
-    out: Path
-    device: str
-    small: bool
-    root: str
-    budget: float
-    commit: str
-    match: Callable[[str], Any]
-    retry: bool
-    found: Result = field(default_factory=dict)
-
-    def make(self) -> int:
-        """Measure what is missing; return 0 when nothing is left to measure and nothing failed."""
-        began = time.monotonic()
-        known = self.listed(self.small, self.root)
-        parts = [part for part in known if self.match(part.name)]
-        self.found = self.read()
-        options = {"small": self.small, "root": self.root, "folder": ""}
-        commit = self.commit or code_commit()
-        worker: Worker | None = None
-        waiting = []
-        with folder() as options["folder"]:
-            try:
-                for part in parts:
-                    state = self.found["parts"].get(part.name, {}).get("state")
-                    if state == "done" or (state == "failed" and not self.retry):
-                        continue
-                    if part.limit + SPARE > self.budget - (time.monotonic() - began):
-                        waiting.append(part.name)
-                        continue
-                    if worker is None:
-                        worker = Worker(self.listed, self.device, options)
-                        self.check(worker.device)
-                    outcome = worker.run(part)
-                    now = datetime.now(UTC).isoformat(timespec="seconds")
-                    self.keep(part.name, {"commit": commit, "when": now, **outcome})
-                    print(line(part.name, outcome), flush=True)
-                    if failures(outcome):  # what they left on the device is not trusted
-                        worker.end()
-                        worker = None
-            finally:
-                if worker is not None:
-                    worker.end()
-        return self.report(parts, waiting)
-
-    def read(self) -> Result:
-        """Return the stored results, or none yet."""
-        if not self.out.exists():
-            return {"benchmark": "gpu", "small": self.small, "parts": {}}
+    began, waiting = time.monotonic(), []
+    parts = [part for part in listed(small, root) if match(part.name)]
+    found, commit = read(out, small), commit or code_commit()
+    outcomes, worker = found["parts"], None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a killed process leaves files
         try:
-            stored: Result = json.loads(self.out.read_text("utf8"))
-        except ValueError as error:
-            raise DeviceError(f"{self.out} is not JSON ({error}); delete it or give another file") from error
-        if stored.get("benchmark") != "gpu":
-            raise DeviceError(f"{self.out} holds no results of this command; give another file")
-        if stored["small"] != self.small:
-            kind = "small sizes" if stored["small"] else "the papers' sizes"
-            raise DeviceError(f"{self.out} holds results of {kind}; give another file")
-        return stored
+            for part in parts:
+                state = outcomes.get(part.name, {}).get("state")
+                if state == "done" or (state == "failed" and not retry):
+                    continue
+                if part.limit + SPARE > budget - (time.monotonic() - began):
+                    waiting.append(part)
+                    continue
+                if worker is None:
+                    worker = Worker(listed, device, small, root, folder)
+                    before = found.setdefault("device", worker.device)
+                    for name in ("name", "torch"):
+                        if before[name] != worker.device[name]:
+                            here = f"{before[name]}, here it is {worker.device[name]}"
+                            raise DeviceError(f"{out} was measured with {name} {here}; give another file")
+                outcome = worker.run(part)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                outcomes[part.name] = {"commit": commit, "when": now, **outcome}
+                out.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = out.with_name(out.name + ".part")
+                unfinished.write_text(json.dumps(found, indent=1) + "\n", "utf8")
+                os.replace(unfinished, out)
+                print(line(part.name, outcome), flush=True)
+                if failures(outcome):  # what they left on the device is not trusted
+                    worker.end()
+                    worker = None
+        finally:
+            if worker is not None:
+                worker.end()
+    states = [outcomes.get(part.name, {}).get("state") for part in parts]
+    done, failed = states.count("done"), states.count("failed")
+    print(f"{done} of {len(parts)} parts measured, {failed} failed, {len(waiting)} left: {out}")
+    if waiting:
+        print(f"Call the same command again; it continues with {waiting[0].name}.")
+    if never := [part.name for part in waiting if part.limit + SPARE > budget]:
+        print(f"A call of {budget:.0f} s is too short for: {', '.join(never)}")
+    return int(done < len(parts))
 
-    def check(self, device: Result) -> None:
-        """Refuse another device than that of the stored results."""
-        before = self.found.setdefault("device", device)
-        for name in ("name", "torch"):
-            if before[name] != device[name]:
-                raise DeviceError(
-                    f"{self.out} was measured with {name} {before[name]}, here it is {device[name]}; give "
-                    "another file"
-                )
 
-    def keep(self, name: str, outcome: Result) -> None:
-        """File an outcome and write all of them at once."""
-        self.found["parts"][name] = outcome
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        part = self.out.with_name(self.out.name + ".part")
-        part.write_text(json.dumps(self.found, indent=1) + "\n", "utf8")
-        os.replace(part, self.out)
-
-    def report(self, parts: Sequence[Part], waiting: Sequence[str]) -> int:
-        """Print what is done, failed and left; return the exit status."""
-        states = [self.found["parts"].get(part.name, {}).get("state") for part in parts]
-        done, failed = states.count("done"), states.count("failed")
-        print(f"{done} of {len(parts)} parts measured, {failed} failed, {len(waiting)} left: {self.out}")
-        if waiting:
-            print(f"Call the same command again; it continues with {waiting[0]}.")
-        if never := [
-            part.name for part in parts if part.name in waiting and part.limit + SPARE > self.budget
-        ]:
-            print(f"A call of {self.budget:.0f} s is too short for: {', '.join(never)}")
-        return int(done < len(parts))
+def read(out: Path, small: bool) -> Result:
+    """Return the stored results, or none yet; refuse those of another command or of other sizes."""
+    if not out.exists():
+        return {"benchmark": "gpu", "small": small, "parts": {}}
+    try:
+        stored: Result = json.loads(out.read_text("utf8"))
+    except ValueError as error:
+        raise DeviceError(f"{out} is not JSON ({error}); delete it or give another file") from error
+    if stored.get("benchmark") != "gpu":
+        raise DeviceError(f"{out} holds no results of this command; give another file")
+    if stored["small"] != small:
+        kind = "small sizes" if stored["small"] else "the papers' sizes"
+        raise DeviceError(f"{out} holds results of {kind}; give another file")
+    return stored
 
 
 def failures(outcome: Result) -> bool:
@@ -319,61 +264,37 @@ def line(name: str, outcome: Result) -> str:
     return f"{outcome['state']:<7}{outcome['seconds']:7.1f} s  {name}{': ' if text else ''}{text:.160}"
 
 
-@contextlib.contextmanager
-def folder() -> Iterator[str]:
-    """Yield a temporary folder that is removed even if a killed process left files in it."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        yield name
-
-
 # ------------------------------------------------------------------------------------------------- provenance
 
 
 def code_commit() -> str:
     """Return the commit of the checkout, ``unknown`` outside of one."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # it names all packages of a run
-        commit: str = environment(torch.device("cpu"))["commit"]
-        return commit
+        return str(environment(torch.device("cpu"))["commit"])
     return "unknown"
 
 
 def describe(device: torch.device) -> Result:
     """Return name, driver, memory and versions of a device, so that a number can be read years later."""
     found: Result = {
-        "name": device_name(device),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-    found |= {"platform": platform.platform(terse=True), "cores": os.cpu_count()}
-    found |= {"threads": torch.get_num_threads(), "cpu": device_name(torch.device("cpu"))}
-    found["versions"] = {}
+        "name": device_name(device), "torch": torch.__version__, "python": platform.python_version(),
+        "platform": platform.platform(terse=True), "cores": os.cpu_count(), "versions": {},
+        "threads": torch.get_num_threads(), "cpu": device_name(torch.device("cpu")),
+    }  # fmt: skip
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found["versions"][name] = importlib.metadata.version(name)
-    if device.type != "cuda":
-        return found
-    about = torch.cuda.get_device_properties(device)
-    found |= {
-        "driver": driver(),
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "memory_mb": about.total_memory // 2**20,
-        "multiprocessors": about.multi_processor_count,
-        "capability": f"{about.major}.{about.minor}",
-    }
+    if device.type == "cuda":
+        about, driver = torch.cuda.get_device_properties(device), ""
+        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            driver = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
+        found |= {
+            "driver": driver.strip().partition("\n")[0], "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(), "memory_mb": about.total_memory // 2**20,
+            "multiprocessors": about.multi_processor_count, "capability": f"{about.major}.{about.minor}",
+        }  # fmt: skip
     return found
-
-
-def driver() -> str:
-    """Return the version of the GPU's driver; empty where it does not say."""
-    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
 
 
 # ------------------------------------------------------------------------------------------- times and memory
@@ -391,14 +312,16 @@ def timed(run: Callable[[], Any], device: torch.device, *, seconds: float = 1.5,
         ``ms`` the median, ``low_ms`` and ``high_ms`` the quartiles, ``calls`` the number of timed calls.
     """
     cuda = device.type == "cuda"
-    once = []
-    for _ in range(2):
+
+    def once() -> float:
         began = time.perf_counter()
         run()
         if cuda:
             torch.cuda.synchronize(device)
-        once.append(time.perf_counter() - began)
-    calls = max(3, min(most if cuda else 5, int(seconds / max(once[-1], 1e-9))))
+        return 1e3 * (time.perf_counter() - began)
+
+    once()
+    calls = max(3, min(most if cuda else 5, int(1e3 * seconds / max(once(), 1e-6))))
     if cuda:
         marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
         for start, end in marks:
@@ -408,11 +331,7 @@ def timed(run: Callable[[], Any], device: torch.device, *, seconds: float = 1.5,
         torch.cuda.synchronize(device)
         ms = [start.elapsed_time(end) for start, end in marks]
     else:
-        ms = []
-        for _ in range(calls):
-            began = time.perf_counter()
-            run()
-            ms.append(1e3 * (time.perf_counter() - began))
+        ms = [once() for _ in range(calls)]
     low, middle, high = statistics.quantiles(ms, n=4)
     return {"ms": middle, "low_ms": low, "high_ms": high, "calls": calls}
 
@@ -432,15 +351,8 @@ def peak_mb(run: Callable[[], Any], device: torch.device) -> float | None:
 def halving(run: Callable[[int], Result], batch: int, bench: Bench, least: int = 2) -> Result:
     """Return ``run(batch)``; with half the batch, again and again, where memory does not suffice.
 
-    Returns
-    -------
-    dict
-        Of the run, with the ``batch`` that it had and those that were ``too_large``.
-
-    Raises
-    ------
-    RuntimeError
-        When even ``least`` pairs are too many, or for any other error.
+    The result has the ``batch`` that it was measured with and those that were ``too_large``; RuntimeError
+    when even ``least`` pairs are too many.
     """
     too_large: list[int] = []
     while True:
@@ -471,7 +383,7 @@ def products(name: str) -> Iterator[None]:
 
 
 class _Traffic(TorchDispatchMode):
-    """Adds up what operations read and write, and the products of recurrent layers within one operation."""
+    """Adds up what operations read and write; notes whether one of them is a whole recurrent layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -490,11 +402,8 @@ class _Traffic(TorchDispatchMode):
 def counted(run: Callable[[], Any], recurrent_flops: float = 0.0) -> Result:
     """Count the work of a function while it runs.
 
-    Parameters
-    ----------
-    run : callable
-    recurrent_flops : float
-        Added where the device has its recurrent layers in one operation, which cannot be looked into.
+    ``recurrent_flops`` are added where the device has its recurrent layers in one operation, which cannot be
+    looked into.
 
     Returns
     -------
@@ -519,27 +428,23 @@ def least_bytes(parameters: int, inputs: int) -> float:
 
 
 def gru_flops(words: int, word_dim: int, embed_dim: int) -> float:
-    """Return the operations of a bidirectional GRU, forward and backward.
+    """Return the operations of a bidirectional GRU, forward and backward (twice the forward ones).
 
-    Three gates in two directions, each a product with the word and one with the state; the backward pass
-    costs twice the forward one.
+    Three gates in two directions, each a product with the word and one with the state.
     """
     return 3.0 * 2 * words * 2 * 3 * embed_dim * (word_dim + embed_dim)
 
 
-def partial_bound(size: int, passes: int, problems: int = 1, item: int = 4) -> dict[str, float]:
+def partial_bound(size: int, passes: int) -> dict[str, float]:
     """Return bytes and operations that partial transport of ``size`` x ``size`` costs needs at least.
 
     The cost is read and the plan written once; a pass is two products of the kernel with a vector, and the
     kernel is one exponential an entry, here counted as one operation, made once and once more for the plan.
     """
-    entries = problems * size * size
-    return {"bytes": 2.0 * item * entries, "flops": entries * (4.0 * passes + 2)}
+    return {"bytes": 8.0 * size**2, "flops": size**2 * (4.0 * passes + 2)}
 
 
-def small_bound(
-    problems: int, regions: int, words: int, passes: int, *, backward: bool, item: int = 4
-) -> dict[str, float]:
+def small_bound(problems: int, regions: int, words: int, passes: int, *, backward: bool) -> dict[str, float]:
     """Return bytes and operations of many small problems of a fixed number of passes, up to their scores.
 
     Forward reads similarities and both weights and writes a score a problem; the backward pass reads the
@@ -547,17 +452,13 @@ def small_bound(
     two more and the two outer products that the kernel's gradient collects.
     """
     entries = problems * regions * words
-    moved = entries + problems * (regions + words + 1)
-    flops = entries * (4.0 * passes + 4)
+    moved, flops = entries + problems * (regions + words + 1), entries * (4.0 * passes + 4)
     if backward:
-        moved += 2 * entries + problems
-        flops += entries * (8.0 * passes + 4)
-    return {"bytes": float(item * moved), "flops": flops}
+        moved, flops = moved + 2 * entries + problems, flops + entries * (8.0 * passes + 4)
+    return {"bytes": 4.0 * moved, "flops": flops}
 
 
-def attention_bound(
-    images: int, captions: int, regions: int, words: int, dim: int, item: int = 4
-) -> dict[str, float]:
+def attention_bound(images: int, captions: int, regions: int, words: int, dim: int) -> dict[str, float]:
     """Return bytes and operations of the attention of every caption on every image, forward, up to scores.
 
     Regions and words are read and one score a pair is written; the products are that of words with regions
@@ -565,7 +466,7 @@ def attention_bound(
     """
     pairs = images * captions
     moved = images * regions * dim + captions * words * dim + pairs
-    return {"bytes": float(item * moved), "flops": 4.0 * pairs * regions * words * dim}
+    return {"bytes": 4.0 * moved, "flops": 4.0 * pairs * regions * words * dim}
 
 
 def relative(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:

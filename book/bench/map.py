@@ -14,13 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,10 +27,11 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import in_own_process, interleave, resident, write_json
 
 from nclib.evaluation import mean_average_precision
-from nclib.runs.machine import environment
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -82,48 +79,23 @@ def problem(n_query: int, n_gallery: int, several: bool, dim: int = 64) -> Data:
 
 def candidates(several: bool) -> dict[str, Callable[..., float]]:
     ours = partial(mean_average_precision, empty="skip" if several else "zero")
-    return {
-        "published": published_several if several else published,
-        "nclib": ours,
-    }
+    return {"published": published_several if several else published, "nclib": ours}
 
 
 def compare(n_query: int, n_gallery: int, several: bool, turns: int, dim: int = 64) -> list[dict[str, Any]]:
     """Times and values of all candidates, which take turns."""
     data = problem(n_query, n_gallery, several, dim)
-    calls = candidates(several)
-    small = problem(20, 50, several, dim)
-    for call in calls.values():
-        call(*small)
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    value = {}
-    for _ in range(turns):
-        for name, call in calls.items():
-            start = time.process_time()
-            value[name] = call(*data)
-            seconds[name].append(time.process_time() - start)
-    median = {name: statistics.median(times) for name, times in seconds.items()}
+    calls = {name: partial(call, *data) for name, call in candidates(several).items()}
+    seconds, value = interleave(calls, turns, patience=1e9)
     return [
         {
             "queries": n_query, "items": n_gallery, "dim": dim, "labels": "several" if several else "one",
-            "candidate": name, "ms_per_query": 1e3 * median[name] / n_query,
-            "ratio": median["published"] / median[name], "value": value[name],
+            "candidate": name, "ms_per_query": 1e3 * seconds[name] / n_query,
+            "ratio": seconds["published"] / seconds[name], "value": value[name],
             "difference": abs(value[name] - value["published"]),
         }
         for name in calls
     ]  # fmt: skip
-
-
-def resident() -> int:
-    """Largest resident set so far, in bytes."""
-    import resource
-
-    status = Path("/proc/self/status")
-    if status.exists():  # the portable number below is inherited from the parent process
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    scale = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
 
 
 def whole(several: bool, n: int, dim: int) -> dict[str, float]:
@@ -172,26 +144,11 @@ def main() -> None:
     full = []
     for several in (False, True) if options.full else ():
         for dim in (64, 512):
-            command = [sys.executable, __file__, "--whole", str(int(several)), str(options.items), str(dim)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            full.append({"labels": "several" if several else "one", "dim": dim, **json.loads(done.stdout)})
+            found = in_own_process(__file__, "--whole", str(int(several)), str(options.items), str(dim))
+            full.append({"labels": "several" if several else "one", "dim": dim, **found})
             print(f"whole {options.items} x {options.items}: {full[-1]}", flush=True)
     if options.out:
-        result = {
-            "benchmark": "mean average precision",
-            "measured": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": environment(torch.device("cpu"))["commit"],
-            "machine": platform.processor() or platform.machine(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "threads": 1,
-            "rows": rows,
-            "whole": full,
-        }
-        temporary = options.out.with_suffix(".part")
-        temporary.write_text(json.dumps(result, indent=1))
-        os.replace(temporary, options.out)
+        write_json(options.out, benchmark="mean average precision", rows=rows, whole=full)
 
 
 if __name__ == "__main__":

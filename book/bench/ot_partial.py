@@ -21,6 +21,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,7 +30,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ot_common import Row, print_table, take_turns, write_json
+from bench_common import print_table, take_turns, write_json
 
 import nclib.ot
 
@@ -38,6 +39,28 @@ MASSES = (0.05, 0.1, 0.2)
 REGS = (0.01, 0.07)
 SIZES = (64, 128, 256, 512)
 LIBRARIES = ("POT sinkhorn", "POT stabilized", "POT batch log", "OTT float32", "GeomLoss")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One solver on one problem: process times, and ratios to the first solver.
+
+    ``ms`` and ``ratio`` are medians over the turns, ``best_ms`` and ``best_ratio`` the least times: on a
+    machine with other work they are nearer to what an idle one would show.
+    """
+
+    formulation: str
+    size: int
+    cost: str
+    reg: float
+    mass: float
+    solver: str
+    ms: float
+    ratio: float
+    best_ms: float
+    best_ratio: float
+    plan_error: float | None
+    mass_error: float | None
 
 
 def costs(size: int, seed: int = 0) -> dict[str, Plan]:
@@ -335,8 +358,8 @@ def main() -> None:
     print_goals(summary)
     if options.out:
         missing = [name for name in ("geomloss", "ott") if not importlib.util.find_spec(name)]
-        extra = {"benchmark": "ot_partial", "turns": options.turns, "not_installed": missing}
-        write_json(options.out, rows, extra=extra | {"summary": summary})
+        about = {"benchmark": "ot_partial", "turns": options.turns, "not_installed": missing}
+        write_json(options.out, **about, summary=summary, rows=rows)
 
 
 if __name__ == "__main__":

@@ -18,18 +18,15 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from ot_common import interleave, print_table, write_json
+from bench_common import interleave, print_table, write_json
 
 import nclib.ot
-from nclib.runs.machine import environment
 
 REGIONS, WORDS = 36, 32
 COUNTS = {"all": (1, 32, 256, 4096, 16384), "quick": (1, 256, 2048)}
@@ -165,14 +162,7 @@ def main() -> None:
                     )
     print_table(rows, ("what", "problems", "passes", "solver"))
     if options.out:
-        extra: dict[str, Any] = {
-            "turns": options.turns,
-            "grid": grid,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        extra["commit"] = environment(torch.device("cpu"))["commit"]
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        write_json(options.out, rows, extra=extra)
+        write_json(options.out, turns=options.turns, grid=grid, rows=rows)
 
 
 if __name__ == "__main__":

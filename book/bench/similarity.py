@@ -14,16 +14,11 @@ compared with the loop in float64; errors of similar size mean that their differ
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
-import resource
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +28,14 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "models")]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "models")]
 
+from bench_common import in_own_process, resident, write_json  # noqa: E402
 from cross_reference import loop_scores  # noqa: E402
 from sgraf_reference import loop_similarity  # noqa: E402
 
 from nclib.common.tokens import Tokens  # noqa: E402
 from nclib.models import available, build  # noqa: E402
-from nclib.runs.machine import environment  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -98,12 +93,9 @@ def ensemble_loop(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Ten
 
 
 LOOPS = {
-    "sgr": node_loop,
-    "saf": node_loop,
-    "sgraf": ensemble_loop,
-    "scan": loop_scores,
-    "imram": loop_scores,
-}
+    **dict.fromkeys(("sgr", "saf"), node_loop), "sgraf": ensemble_loop,
+    **dict.fromkeys(("scan", "imram"), loop_scores),
+}  # fmt: skip
 
 
 def ours(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
@@ -123,15 +115,6 @@ def step(
     scores = candidate(model, images, tokens)
     (scores * pull).sum().backward()
     return scores.detach()
-
-
-def resident() -> int:
-    """Largest resident set so far, in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # the portable number below is inherited from the parent process
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def growth(name: str, size_name: str, candidate: str) -> int:
@@ -184,10 +167,7 @@ def compare(name: str, size_name: str, truth: bool = False) -> dict[str, Any]:
     row: dict[str, Any] = {"model": name, "size": size_name, "turns": size.turns}
     for key in compared:
         row[key] = {part: statistics.median(values) for part, values in seconds[key].items()}
-        command = [sys.executable, __file__, "--growth", name, size_name, key]
-        row[key]["peak_bytes"] = int(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        )
+        row[key]["peak_bytes"] = in_own_process(__file__, "--growth", name, size_name, key)
     if len(compared) == 1:
         return row
     for part in ("step", "forward"):
@@ -201,51 +181,22 @@ def compare(name: str, size_name: str, truth: bool = False) -> dict[str, Any]:
     return row
 
 
-def hardware() -> dict[str, Any]:
-    """What the numbers were measured on."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-    }
-
-
 def table(rows: list[dict[str, Any]]) -> str:
     """The results as aligned text."""
-    head = (
-        "model",
-        "size",
-        "loop s",
-        "nclib s",
-        "ratio",
-        "forward",
-        "loop MiB",
-        "nclib MiB",
-        "share",
-        "diff",
-    )
-    lines = [head]
+    lines = [
+        ("model", "size", "loop s", "nclib s", "ratio", "forward", "loop MiB", "nclib MiB", "share", "diff")
+    ]
     for row in rows:
-        old, new = row.get("loop"), row["nclib"]
-        lines.append(
-            (
-                row["model"],
-                row["size"],
-                f"{old['step']:.3f}" if old else "",
-                f"{new['step']:.3f}",
-                f"{row['step_ratio']:.2f}" if old else "",
-                f"{row['forward_ratio']:.2f}" if old else f"{new['forward']:.3f} s",
-                f"{old['peak_bytes'] / 2**20:.0f}" if old else "",
-                f"{new['peak_bytes'] / 2**20:.0f}",
-                f"{row['memory_ratio']:.2f}" if old else "",
-                f"{row['score_difference']:.0e}" if old else "",
-            )
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        new, own = row["nclib"], (row["model"], row["size"])
+        took, held = f"{new['step']:.3f}", f"{new['peak_bytes'] / 2**20:.0f}"
+        if old := row.get("loop"):
+            ratios = f"{row['step_ratio']:.2f}", f"{row['forward_ratio']:.2f}"
+            memory = f"{old['peak_bytes'] / 2**20:.0f}", held, f"{row['memory_ratio']:.2f}"
+            line = (*own, f"{old['step']:.3f}", took, *ratios, *memory, f"{row['score_difference']:.0e}")
+        else:
+            line = (*own, "", took, "", f"{new['forward']:.3f} s", "", held, "", "")
+        lines.append(line)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
 
 
@@ -277,22 +228,8 @@ def main() -> None:
         + table(rows)
     )
     if options.out:
-        record = {
-            "benchmark": "similarity",
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": environment(torch.device("cpu"))["commit"],
-            "hardware": hardware(),
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-            },
-            "sizes": {size: asdict(SIZES[size]) for size in sizes},
-            "rows": rows,
-        }
-        temporary = options.out.with_name(options.out.name + ".part")
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
-        os.replace(temporary, options.out)
+        made = {size: asdict(SIZES[size]) for size in sizes}
+        write_json(options.out, benchmark="similarity", sizes=made, rows=rows)
 
 
 if __name__ == "__main__":

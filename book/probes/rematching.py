@@ -3,7 +3,6 @@
     python book/probes/rematching.py counts --root data       # seconds: true partners in a batch
     python book/probes/rematching.py targets --root data      # 12 variants of L2RM at rate 0.6, a minute each
     python book/probes/rematching.py clean --root data        # L2RM without wrong pairs, a minute a run
-    python book/probes/rematching.py fragments                # SAF on drawn scenes, two minutes
 
 ``--root`` is the folder of ``nclib data prepare f8k``. Each part writes ``book/results/diagnosis/PART.json``
 after every run, with commit and machine; runs that the file has are not made again. Low seeds come first, so
@@ -92,7 +91,6 @@ class ProbeOptions(L2RMOptions):
     target: str = option("plan", choices=tuple(TARGETS), help="target of the mismatched pairs")
     batches: str = option("random", choices=("random", "partners"), help="batches of mismatched pairs")
     division: str = option("mixture", choices=("mixture", "truth"), help="what divides the pairs")
-    compare: bool = option(False, help="score also the plans that the cosine as cost would give")
 
 
 @register("l2rm_probe", summary="L2RM with other targets, batches or division, and a count of what it finds")
@@ -105,7 +103,6 @@ class Probe(L2RM):
     def begin_epoch(self, loop: Loop) -> Steps:
         assert isinstance(loop, PairTrainer)
         self.rows: list[Tensor] = []
-        self.cosine_rows: list[Tensor] = []
         self.pull: dict[str, float] = {}
         self.network = loop.networks[0]
         self.shown = loop.pairs.image_of  # picture of each pair, (N,)
@@ -144,10 +141,6 @@ class Probe(L2RM):
             v2t, t2v = log_probabilities(S, self.options.tau)
             loss = 0.5 * (sym_kl(v2t, target(plan, true)) + sym_kl(t2v, target(plan.T, true.T)))
             terms["rematch"] = self.options.rematch_weight * loss.mean()
-        if self.options.compare and noisy is not None:
-            with loop.evaluating():
-                cost = 1 - loop.cosine(noisy)
-            self.cosine_rows.append(score_rows(super().refine(cost), cost, self.partners(noisy.index)))
         if not self.pull:
             self._compare_gradients(terms)
         return terms
@@ -173,14 +166,20 @@ class Probe(L2RM):
         report = super().diagnostics(truth) | self.pull
         if self.rows:
             report |= summary(torch.cat(self.rows))
-        if self.cosine_rows:
-            found = summary(torch.cat(self.cosine_rows))
-            report |= {f"cosine_{name}": value for name, value in found.items()}
         return report
 
 
 COLUMNS = (
-    *("right", "partners", "moved", "found", "nearest", "own", "on_partners", "best", "effective", "others"),
+    "right",
+    "partners",
+    "moved",
+    "found",
+    "nearest",
+    "own",
+    "on_partners",
+    "best",
+    "effective",
+    "others",
 )
 
 
@@ -289,8 +288,6 @@ CLEAN_ROWS: dict[str, dict[str, Any]] = {
     "mismatched pairs dropped": {"rematch_weight": 0.0},
     "no division": {"threshold": 1e-9},
 }
-# A model whose similarity is not the cosine; both costs are compared on the same weights.
-FRAGMENT_ROWS: dict[str, dict[str, Any]] = {"L2RM": {"compare": True}}
 
 
 def counts(root: str) -> list[dict[str, Any]]:
@@ -338,11 +335,9 @@ def run(label: str, values: Mapping[str, Any], work: str) -> dict[str, Any]:
 
 
 PHOTOGRAPHS = {"dataset": "f8k", "model": "bow", "preset": "standard", "protocol": "images"}
-SCENES = {"dataset": "emoji", "model": "saf", "preset": "quick", "protocol": "images"}
 PARTS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {  # rows, and what they share
     "targets": (L2RM_ROWS, {**PHOTOGRAPHS, "mrate": 0.6}),
     "clean": (CLEAN_ROWS, {**PHOTOGRAPHS, "mrate": 0.0}),
-    "fragments": (FRAGMENT_ROWS, {**SCENES, "mrate": 0.6}),
 }
 
 
@@ -370,7 +365,7 @@ def main() -> None:
         save(path, {"dataset": "f8k"}, counts(given.root))
         return
     variants, shared = PARTS[given.part]
-    place = {"data_options": {"root": given.root}} if shared["dataset"] == "f8k" else {}
+    place = {"data_options": {"root": given.root}}
     with tempfile.TemporaryDirectory() as folder:
         for seed, label in itertools.product(given.seeds, given.rows or variants):
             if any((row["label"], row["seed"]) == (label, seed) for row in rows_in(path)):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nclib
-from nclib import losses, methods, models
+from nclib import losses, models
 from nclib.methods import Truth
 from nclib.methods.parts.anchors import (
     LabelLog,
@@ -338,10 +338,3 @@ def test_fewer_clean_pairs_than_a_batch_still_train(tmp_path, monkeypatch):
     record = run(tmp_path, epochs=1)
     assert record.curves[-1]["steps"] == 2  # one batch of seven for each network
     assert np.isfinite(epoch_arrays(record.folder)[2]["label_clean"]).sum() == 7
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="metric='l1': must be one of 'cosine', 'euclidean'"):
-        methods.build("bicro", metric="l1")
-    with pytest.raises(ValueError, match="keep_ratio=0: must be a number, above 0"):
-        methods.build("bicro", keep_ratio=0)

@@ -285,25 +285,8 @@ def test_division_that_calls_everything_clean_mines_without_a_filter(tmp_path, m
 # ------------------------------------------------------------------------------------------------ settings
 
 
-@pytest.mark.parametrize(("dataset", "epochs"), [("f30k", 40), ("coco", 20), ("cc152k", 40)])
-def test_published_settings(dataset, epochs):
-    s = resolve("cream", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
-    assert tuple(s[n] for n in names) == (5, epochs, 10, 2e-4, 128, 2.0)
-    o = s["method_options"]
-    assert (o["tau"], o["threshold"]) == (0.07, 0.5)
-    assert [first_epoch(o[name], epochs) for name in ("hard_from", "noisy_from")] == [10, 15]
-
-
 @pytest.mark.parametrize("preset", ["quick", "standard"])
 def test_every_phase_has_an_epoch_in_short_runs(preset):
     s = resolve("cream", preset=preset)
     o, n = s.method_options, s.schedule.epochs
     assert 0 < first_epoch(o.hard_from, n) < first_epoch(o.noisy_from, n) < n
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="filter='mean': must be one of 'labels', 'none'"):
-        methods.build("cream", filter="mean")
-    with pytest.raises(ValueError, match="hard_from=10: must be a number, at least 0 and at most 1"):
-        methods.build("cream", hard_from=10)

@@ -191,19 +191,6 @@ def test_shapes_are_checked():
         methods.build("decl", mu=0)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "warmup", "epochs", "decay", "lr", "high"),
-    [("f30k", 5, 40, 20, 2e-4, 2), ("coco", 2, 20, 10, 5e-4, 1), ("cc152k", 5, 40, 20, 2e-4, 5)],
-)
-def test_published_settings(dataset, warmup, epochs, decay, lr, high):
-    s = resolve("decl", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
-    assert tuple(s[n] for n in names) == (warmup, epochs, decay, lr, 128, 2.0)
-    expected = {"lam1": 0.8, "lam2": 0.1, "eta": 0.025, "mu": 5, "tau": 0.1, "margin": 0.2, "hinge": "sum"}
-    assert s["method_options"] == expected
-    assert [published_warmup(dataset, r) for r in (0, 0.2, 0.4, 0.6, 0.8)] == [warmup] * 3 + [high] * 2
-
-
 def test_hardness_reaches_its_floor_within_the_published_warm_up_and_halfway_through_a_quick_run():
     def steps_to_floor(s):
         return (s.schedule.batch_size - s.method_options.mu) / s.method_options.eta

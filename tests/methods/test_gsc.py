@@ -13,7 +13,7 @@ from nclib.common.tokens import Tokens
 from nclib.methods import Truth, coteaching, gsc
 from nclib.methods.gsc import own_similarities, predictions, structure
 from nclib.methods.parts.anchors import global_vectors
-from nclib.runs import epoch_arrays, resolve
+from nclib.runs import epoch_arrays
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -282,35 +282,6 @@ def test_every_option_trains(options, tmp_path):
 # ------------------------------------------------------------------------------------------------ settings
 
 
-@pytest.mark.parametrize(
-    ("method", "dataset", "epochs", "gamma"),
-    [
-        ("gsc", "f30k", 60, 0.01), ("gsc", "coco", 60, 0.05), ("gsc", "cc152k", 60, 0.01),
-        ("gsc_plus", "f30k", 60, 0.01), ("gsc_plus", "coco", 30, 0.05), ("gsc_plus", "cc152k", 60, 0.02),
-    ],
-)  # fmt: skip
-def test_published_settings(method, dataset, epochs, gamma):
-    s = resolve(method, dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-    names = ("warmup_epochs", "epochs", "lr", "batch_size", "grad_clip")
-    assert tuple(s[n] for n in names) == (0, epochs, 2e-4, 128, 2.0)
-    assert s["method_options"] == {"gamma": gamma, "tau": 0.07, "beta": 0.7}
-
-
 @pytest.mark.parametrize(("step", "every"), [(15, 21), (20, 29)])
 def test_the_rate_falls_as_steeply_as_published(step, every):
     assert 0.1 ** (1 / every) == pytest.approx(0.2 ** (1 / step), rel=5e-3)
-
-
-def test_quick_and_standard_runs_are_as_long_as_those_of_the_others():
-    for preset in ("quick", "standard"):
-        own, other = (resolve(name, preset=preset).schedule for name in ("gsc", "plain"))
-        assert own.warmup_epochs == 0
-        assert own.epochs == other.warmup_epochs + other.epochs
-        assert own.decay_every == other.warmup_epochs + other.decay_every
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="beta=0: must be a number, above 0"):
-        methods.build("gsc", beta=0)
-    with pytest.raises(ValueError, match="gamma=-1: must be a number, at least 0"):
-        methods.build("gsc_plus", gamma=-1)

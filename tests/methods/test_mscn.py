@@ -9,7 +9,7 @@ import tiny
 import torch
 
 import nclib
-from nclib import losses, methods, models
+from nclib import losses, models
 from nclib.methods.mscn import MSCN, clipped_inside, purify, score_margins
 from nclib.methods.parts.meta import LOOK_AHEAD, MetaMatcher, MetaPairs, join_batches, sgd_step
 from nclib.models import similarity_matrix
@@ -406,11 +406,3 @@ def test_fewer_known_matches_than_asked_for_are_told(trainer):
     trainer.n_held_out = 2  # the validation split could not give the 4 that clean_share asks for
     with pytest.warns(UserWarning, match=r"learns from 2 pairs known to be matched instead of 4 \(2% of"):
         trainer.method.begin_training(trainer)
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="lookahead='third': must be one of 'exact', 'difference'"):
-        methods.build("mscn", lookahead="third")
-    assert isinstance(
-        methods.build("mscn").prepare(models.build("vse", feature_dim=3, vocab_size=4)), MetaMatcher
-    )

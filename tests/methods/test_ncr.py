@@ -175,12 +175,3 @@ def test_noisy_loss_enters_in_the_second_half(tmp_path):
     record = nclib.run("ncr", **TINY, mrate=0.5, out=str(tmp_path))
     assert ["loss_noisy" in row for row in record.curves] == [False, False, True, True]
     assert {"auc", "ece", "division_precision", "called_matched"} <= set(record.diagnostics)
-
-
-def test_settings_of_the_paper():
-    from nclib.runs import resolve
-
-    for dataset, values in {"f30k": (5, 40, 30), "coco": (10, 20, 10), "cc152k": (10, 40, 30)}.items():
-        found = resolve("ncr", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-        assert (found["warmup_epochs"], found["epochs"], found["decay_every"]) == values
-        assert (found["batch_size"], found["lr"], found["grad_clip"]) == (128, 2e-4, 2.0)

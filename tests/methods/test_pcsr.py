@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 
-from nclib import losses, methods, models
+from nclib import losses, models
 from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import Division
 from nclib.methods.parts.classes import (
@@ -22,7 +22,7 @@ from nclib.methods.parts.replacing import ReplaceLog
 from nclib.methods.pcsr import clean_labels, next_threshold
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import GaussianMixture1d
-from nclib.runs import epoch_arrays, resolve
+from nclib.runs import epoch_arrays
 from nclib.runs.pair_trainer import PairTrainer
 
 run = partial(tiny.run, "pcsr", classes=12, data_options=tiny.SMALLER)
@@ -334,26 +334,6 @@ def test_warm_up_is_half_of_infonce(tmp_path):
     found = method.warmup_step(trainer, batch)["warmup"].item()
     assert found == pytest.approx(losses.info_nce(trainer.similarity(batch), 0.05).mean().item() / 2)
     assert not method.n_votes
-
-
-# ------------------------------------------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize("dataset", ["f30k", "coco", "cc152k"])
-def test_published_settings(dataset):
-    s = resolve("pcsr", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
-    assert tuple(s[n] for n in names) == (5, 50, 30, 2e-4, 128, 2.0)
-    options = s["method_options"]
-    assert (options["margin"], options["classes"], options["entropy_weight"]) == (0.2, 256, 10)
-    assert (options["refinable_from"], options["ambiguous_from"]) == (0.5, 0.8)
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match="entropy='none': must be one of 'batch', 'sample'"):
-        methods.build("pcsr", entropy="none")
-    with pytest.raises(ValueError, match="classes=1: must be a whole number, at least 2"):
-        methods.build("pcsr", classes=1)
 
 
 # ---------------------------------------------------------------------------------------------- whole runs

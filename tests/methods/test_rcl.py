@@ -9,7 +9,7 @@ import nclib
 from nclib import losses, methods
 from nclib.methods import Batch
 from nclib.methods.rcl import COMPLEMENTARY, complementary, draw_negatives
-from nclib.runs import epoch_arrays, resolve
+from nclib.runs import epoch_arrays
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -195,24 +195,6 @@ def test_a_step_is_the_mean_over_pairs():
 def test_wrong_arguments(values, message):
     with pytest.raises(ValueError, match=message):
         complementary(**{"S": S, **values})
-
-
-@pytest.mark.parametrize(
-    ("dataset", "epochs", "decay", "lr"),
-    [("f30k", 30, 15, 2e-4), ("coco", 20, 10, 5e-4), ("cc152k", 40, 20, 2e-4)],
-)
-def test_published_settings(dataset, epochs, decay, lr):
-    s = resolve("rcl", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
-    assert tuple(s[n] for n in names) == (0, epochs, decay, lr, 128, 2.0)
-    assert (s["method_options"]["loss"], s["method_options"]["tau"]) == ("log", 0.05)
-
-
-def test_quick_runs_are_as_long_as_those_of_the_others_and_lower_the_rate_at_the_same_epoch():
-    own, other = resolve("rcl").schedule, resolve("plain").schedule
-    assert own.warmup_epochs == 0
-    assert own.epochs == other.warmup_epochs + other.epochs
-    assert own.decay_every == other.warmup_epochs + other.decay_every
 
 
 def test_half_precision_is_raised_and_other_types_are_refused():

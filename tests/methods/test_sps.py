@@ -21,7 +21,7 @@ from nclib.methods.sps import (
     proxy_labels,
 )
 from nclib.noise import GaussianMixture1d
-from nclib.runs import epoch_arrays, resolve
+from nclib.runs import epoch_arrays
 
 S = torch.tensor(
     [[0.82, 0.31, 0.12, 0.25], [0.28, 0.35, 0.47, 0.09], [0.15, 0.22, 0.76, 0.33], [0.05, 0.41, 0.18, 0.54]],
@@ -191,28 +191,6 @@ def test_a_step_labels_first_and_then_updates_for_each_kind(duplicates, tmp_path
     assert kept["replaced_by"].tolist() == sure.index[proxy].tolist()
     assert kept["replaced_label"].tolist() == pytest.approx(y.tolist(), rel=1e-4)
     assert not kept["replaced_image"].any()
-
-
-# ------------------------------------------------------------------------------------------------- settings
-
-
-@pytest.mark.parametrize(
-    ("dataset", "epochs", "noisy_from"), [("f30k", 40, 0.375), ("coco", 20, 0.5), ("cc152k", 40, 0.375)]
-)
-def test_published_settings(dataset, epochs, noisy_from):
-    s = resolve("sps", dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
-    names = ("warmup_epochs", "epochs", "decay_every", "lr", "batch_size", "grad_clip")
-    assert tuple(s[n] for n in names) == (5, epochs, 10, 2e-4, 128, 2.0)
-    options = s["method_options"]
-    assert (options["tau"], options["symmetry"], options["geometry"]) == (0.07, 25, 25)
-    assert (options["clean_from"], options["noisy_from"]) == (0.25, noisy_from)
-
-
-def test_wrong_options_are_named():
-    with pytest.raises(ValueError, match=r"sure=0\.4 lies below threshold=0\.5"):
-        methods.build("sps", sure=0.4)
-    with pytest.raises(ValueError, match="duplicates='all': must be one of 'one', 'released'"):
-        methods.build("sps", duplicates="all")
 
 
 # ---------------------------------------------------------------------------------------------- whole runs

@@ -422,7 +422,8 @@ class Mine(FragmentMatcher):
     (tmp_path / "my_model.py").write_text(code)
     script = (
         "import my_model, nclib; r = nclib.run('plain', model='mine', dataset='planted', mrate=0.2, "
-        "warmup_epochs=1, epochs=1, progress=False, model_options={'softness': 0.1}); "
+        "warmup_epochs=1, epochs=1, progress=False, model_options={'softness': 0.1}, "
+        "data_options={'n_train': 32, 'n_val': 8, 'n_test': 8}); "
         "print(r.settings['model_options'])"
     )
     done = subprocess.run(

@@ -29,7 +29,7 @@ def test_record_of_a_tiny_run(tmp_path):
     assert all(max(row["error"].values()) < 5e-6 for row in compared)
     assert "loop" not in alone
     assert alone["nclib"]["step"] > 0
-    assert record["hardware"]["threads"] == 1
-    assert {"python", "torch", "numpy"} <= set(record["versions"])
+    assert record["machine"]["threads"] == 1
+    assert {"torch", "numpy"} <= set(record["machine"]["versions"])
     assert "nclib MiB" in done.stdout
     assert list(tmp_path.iterdir()) == [out]

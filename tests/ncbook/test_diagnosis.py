@@ -107,10 +107,10 @@ def test_the_probe_is_l2rm_until_a_part_is_exchanged(probe, tmp_path):
         **{"data_options": {"n_val": 20, "n_test": 20}, "device": "cpu", "out": tmp_path},
     }
     usual = nclib.run("l2rm", **same, progress=False).curves[-1]
-    probed = nclib.run("l2rm_probe", compare=True, **same, progress=False).curves[-1]
+    probed = nclib.run("l2rm_probe", **same, progress=False).curves[-1]
     for name in ("loss_triplet", "loss_rematch", "val_rsum", "val_i2t_meanr"):
         assert probed[name] == usual[name]
-    assert probed["cosine_rematched"] == probed["rematched"] > 0
+    assert probed["rematched"] > 0
     assert probed["gradient_triplet"] > 0
     given = {"target": "truth", "batches": "partners", "division": "truth"}
     other = nclib.run("l2rm_probe", **given, **same, progress=False).curves[-1]

@@ -113,7 +113,7 @@ def speed() -> Styler | None:
     table = pd.DataFrame(bench["rows"])[columns].rename(columns=names)
     peak = max((row["mb"] for row in bench["whole"]), default=float("nan"))
     caption = (
-        f"Measured {bench['measured'][:10]}, CPU time on one thread. All items as queries: "
+        f"Measured {bench['when'][:10]}, CPU time on one thread. All items as queries: "
         f"at most {peak:.0f} MB on top of the embeddings"
     )
     text = {"ms per query": "{:.3f}", "times as fast": "{:.1f}", "difference": "{:.0e}"}

@@ -213,8 +213,8 @@ def loops() -> Styler | None:
     caption = (
         f"Measured: batch {size['batch']}, {size['n_regions']} regions of {size['feature_dim']} numbers, "
         f"common space {size['embed_dim']}, captions of {size['words'][0]} to {size['words'][1]} words, "
-        f"float32, {bench['hardware']['cpu']}, one thread, torch {bench['versions']['torch']}, "
-        f"{bench['date'][:10]}"
+        f"float32, {bench['machine']['cpu']}, one thread, torch {bench['machine']['versions']['torch']}, "
+        f"{bench['when'][:10]}"
     )
     text = {"difference": "{:.0e}"}
     return show(table, "loops", caption, digits=2, missing="–").format(text, na_rep="–", subset=[*text])

@@ -432,5 +432,5 @@ def step_time() -> Styler | None:
     steps = steps.set_index(["model", "embed_dim", "batch", "what"])
     steps = steps[["ms", "over_ncr", "label_ms_per_1000_pairs", "bank_mb"]]
     steps.columns = ["ms per step", "relative to NCR", "labels, ms per 1,000 pairs", "banks, MB"]
-    caption = f"Measured {measured['when']}, CPU time, one thread; with noisy batches in use"
+    caption = f"Measured {measured['when'][:10]}, CPU time, one thread; with noisy batches in use"
     return show(steps, "time", caption, digits=2)

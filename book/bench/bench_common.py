@@ -1,14 +1,17 @@
-"""What the transport benchmarks share: turns, tables, and a JSON file that says where it was made."""
+"""What the benchmarks share: turns, memory, tables, and a JSON file that says where it was made."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -16,32 +19,13 @@ from typing import Any
 
 import torch
 
-from nclib.runs.machine import environment
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nclib.common.files import write_atomically
+from nclib.runs.machine import device_name, environment
 
 #: A turn lasts at least this many seconds.
 SHORTEST = 0.005
-
-
-@dataclass(frozen=True)
-class Row:
-    """One solver on one problem: process times, and ratios to the first solver.
-
-    ``ms`` and ``ratio`` are medians over the turns, ``best_ms`` and ``best_ratio`` the least times: on a
-    machine with other work they are nearer to what an idle one would show.
-    """
-
-    formulation: str
-    size: int
-    cost: str
-    reg: float
-    mass: float
-    solver: str
-    ms: float
-    ratio: float
-    best_ms: float
-    best_ratio: float
-    plan_error: float | None
-    mass_error: float | None
 
 
 def take_turns(
@@ -97,38 +81,45 @@ def print_table(rows: Sequence[Any], keys: tuple[str, ...]) -> None:
         print(line)
 
 
+def resident(field: str = "VmHWM") -> int:
+    """Return the largest resident set of this process so far in bytes; ``VmRSS``: the present one."""
+    status = Path("/proc/self/status")
+    if status.exists():  # the portable number below is inherited from the parent process
+        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1]) * 1024
+    import resource  # not on Windows
+
+    scale = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def in_own_process(file: str, *words: str) -> Any:
+    """Run a benchmark's file with these words in a fresh process; return the JSON that it prints."""
+    return json.loads(
+        subprocess.run([sys.executable, file, *words], check=True, stdout=subprocess.PIPE).stdout
+    )
+
+
 def machine() -> dict[str, Any]:
     """Hardware and versions, so that a number can be read years later."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
-        cpu = names[0] if names else cpu
     versions = {}
     for name in ("nclib", "torch", "numpy", "scipy", "pot", "geomloss", "ott-jax", "jax"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
-        "cpu": cpu,
+        "cpu": device_name(torch.device("cpu")).removeprefix("CPU, "),
         "cores": os.cpu_count(),
+        "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
         "load": os.getloadavg()[0],  # processes that wanted a core in the last minute
         "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "versions": versions,
     }
 
 
-def write_json(path: Path, rows: Sequence[Any], extra: dict[str, Any]) -> None:
-    """Write rows and provenance, atomically."""
+def write_json(path: Path, **content: Any) -> None:
+    """Write results, rows as dictionaries or dataclasses, and where they were made, atomically."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     commit = environment(torch.device("cpu"))["commit"]
-    data = {"when": now, "commit": commit, "machine": machine(), **extra}
-    data["rows"] = [asdict(row) for row in rows]
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(json.dumps(data, indent=1) + "\n")
-    os.replace(part, path)
+    data = {"when": now, "commit": commit, "machine": machine(), **content}
+    write_atomically(path, json.dumps(data, indent=1, default=asdict) + "\n")

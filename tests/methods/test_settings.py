@@ -1,0 +1,109 @@
+"""What the presets set for each method, and options out of range."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nclib import methods, models
+from nclib.methods.decl import published_warmup
+from nclib.methods.mscn import MetaMatcher
+from nclib.runs import resolve
+
+SETS = ("f30k", "coco", "cc152k")
+# Schedule and options of the papers: one value, or one for each of SETS.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "cream": {
+        "warmup_epochs": 5, "epochs": [40, 20, 40], "decay_every": 10, "lr": 2e-4, "tau": 0.07,
+        "threshold": 0.5, "hard_from": [0.25, 0.5, 0.25], "noisy_from": [0.375, 0.75, 0.375],
+    },
+    "crcl": {
+        "warmup_epochs": 0, "epochs": [53, 51, 51], "decay_every": 15, "lr": 5e-4, "weight_decay": 1e-2,
+        "schedules": 4, "schedule_epochs": [7, 8, 8], "freeze": 2, "alpha": 0.8, "floor": 0.1, "tau": 0.05,
+        "weight": 5.0,
+    },
+    "decl": {
+        "warmup_epochs": [5, 2, 5], "epochs": [40, 20, 40], "decay_every": [20, 10, 20],
+        "lr": [2e-4, 5e-4, 2e-4], "lam1": 0.8, "lam2": 0.1, "eta": 0.025, "mu": 5, "tau": 0.1, "margin": 0.2,
+        "hinge": "sum",
+    },
+    "gsc": {
+        "warmup_epochs": 0, "epochs": 60, "lr": 2e-4, "gamma": [0.01, 0.05, 0.01], "tau": 0.07, "beta": 0.7,
+    },
+    "gsc_plus": {
+        "warmup_epochs": 0, "epochs": [60, 30, 60], "lr": 2e-4, "gamma": [0.01, 0.05, 0.02], "tau": 0.07,
+        "beta": 0.7,
+    },
+    "in2r": {
+        "warmup_epochs": 5, "epochs": 40, "decay_every": 15, "lr": 5e-4, "weight_decay": 1e-4,
+        "queue": [65_536, 448_000, 65_536], "K": 5, "heads": 4, "intra": 0.5, "gamma": 1.0, "margin": 0.2,
+        "intra_margin": 0.3, "tau": 0.05, "threshold": 0.5, "center": "none", "soft_target": False,
+        "elite": True, "refine": True,
+    },
+    "ncr": {"warmup_epochs": [5, 10, 10], "epochs": [40, 20, 40], "decay_every": [30, 10, 30], "lr": 2e-4},
+    "pcsr": {
+        "warmup_epochs": 5, "epochs": 50, "decay_every": 30, "lr": 2e-4, "margin": 0.2, "classes": 256,
+        "entropy_weight": 10, "refinable_from": 0.5, "ambiguous_from": 0.8,
+    },
+    "rcl": {
+        "warmup_epochs": 0, "epochs": [30, 20, 40], "decay_every": [15, 10, 20], "lr": [2e-4, 5e-4, 2e-4],
+        "loss": "log", "tau": 0.05,
+    },
+    "sps": {
+        "warmup_epochs": 5, "epochs": [40, 20, 40], "decay_every": 10, "lr": 2e-4, "tau": 0.07,
+        "symmetry": 25, "geometry": 25, "clean_from": 0.25, "noisy_from": [0.375, 0.5, 0.375],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", PUBLISHED)
+def test_published_settings(method: str) -> None:
+    for number, dataset in enumerate(SETS):
+        s = resolve(method, dataset=dataset, preset="paper", data_options={"root": "x"}).flat()
+        expected = {"batch_size": 128, "grad_clip": 2.0, **PUBLISHED[method]}
+        expected = {k: v[number] if isinstance(v, list) else v for k, v in expected.items()}
+        assert {k: {**s, **s["method_options"]}[k] for k in expected} == expected
+
+
+def test_published_warm_up_of_decl() -> None:
+    for dataset, usual, high in (("f30k", 5, 2), ("coco", 2, 1), ("cc152k", 5, 5)):
+        rates = (0, 0.2, 0.4, 0.6, 0.8)
+        assert [published_warmup(dataset, rate) for rate in rates] == [usual] * 3 + [high] * 2
+
+
+@pytest.mark.parametrize("preset", ["quick", "standard"])
+@pytest.mark.parametrize("method", ["crcl", "gsc", "rcl"])
+def test_without_warm_up_a_run_is_as_long_as_those_of_the_others(method: str, preset: str) -> None:
+    given = {"dataset": "emoji", "model": "vse", "preset": preset}
+    own, other = (resolve(name, **given).schedule for name in (method, "plain"))
+    assert own.warmup_epochs == 0
+    assert own.epochs == other.warmup_epochs + other.epochs
+    if method != "crcl":  # its rate falls within each of its schedules
+        assert own.decay_every == other.warmup_epochs + other.decay_every
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "message"),
+    [
+        ("bicro", {"metric": "l1"}, "metric='l1': must be one of 'cosine', 'euclidean'"),
+        ("bicro", {"keep_ratio": 0}, "keep_ratio=0: must be a number, above 0"),
+        ("cream", {"filter": "mean"}, "filter='mean': must be one of 'labels', 'none'"),
+        ("cream", {"hard_from": 10}, "hard_from=10: must be a number, at least 0 and at most 1"),
+        ("gsc", {"beta": 0}, "beta=0: must be a number, above 0"),
+        ("gsc_plus", {"gamma": -1}, "gamma=-1: must be a number, at least 0"),
+        ("mscn", {"lookahead": "third"}, "lookahead='third': must be one of 'exact', 'difference'"),
+        ("pcsr", {"entropy": "none"}, "entropy='none': must be one of 'batch', 'sample'"),
+        ("pcsr", {"classes": 1}, "classes=1: must be a whole number, at least 2"),
+        ("sps", {"sure": 0.4}, r"sure=0\.4 lies below threshold=0\.5"),
+        ("sps", {"duplicates": "all"}, "duplicates='all': must be one of 'one', 'released'"),
+    ],
+)
+def test_wrong_options_are_named(method: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        methods.build(method, **given)
+
+
+def test_mscn_wraps_the_model() -> None:
+    prepared = methods.build("mscn").prepare(models.build("vse", feature_dim=3, vocab_size=4))
+    assert isinstance(prepared, MetaMatcher)
