@@ -67,14 +67,44 @@ def available() -> Catalogue:
 
 
 def options(name: str) -> type:
-    """Return the options dataclass of a method; ValueError for an unknown name."""
+    """Return the options dataclass of a method.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+
+    Returns
+    -------
+    type
+        A frozen dataclass.
+
+    Raises
+    ------
+    ValueError
+        For an unknown method.
+    """
     return METHODS.options(name)
 
 
 def build(name: str, **values: Any) -> DeepMethod | Projector:
     """Build a method by name with its own options.
 
-    Parameters and errors are those of :func:`nclib.methods.build`.
+    Parameters
+    ----------
+    name : str
+        One of :func:`available`.
+    **values
+        The method's options, by the paper's names; those not given keep their defaults.
+
+    Returns
+    -------
+    DeepMethod or Projector
+
+    Raises
+    ------
+    ValueError
+        For an unknown method, an unknown option, or a value out of range; names what is allowed.
 
     Examples
     --------

@@ -240,7 +240,27 @@ M = TypeVar("M", bound=DeepMethod | Projector)
 def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
     """Return a class decorator that registers a method for wrong labels under ``name``.
 
-    Parameters, result and errors are those of :func:`nclib.methods.register`.
+    Parameters
+    ----------
+    name : str
+        First argument of :func:`nclib.run`; letters, digits and underscores.
+    summary : str
+        What the method does, in a few words, for the catalogue.
+    paper : str
+        Authors, venue and year.
+
+    Returns
+    -------
+    callable
+        The decorator; it returns the class unchanged.
+
+    Raises
+    ------
+    TypeError
+        By the decorator, when the class lacks a method or one does not take what the loop passes, or
+        ``Options`` is missing or not a frozen dataclass of :func:`option` fields.
+    ValueError
+        By the decorator, when the name is taken.
 
     Examples
     --------

@@ -200,13 +200,24 @@ def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Ten
 
     Parameters
     ----------
-    S, plan, tau, floor
-        With the errors of :func:`rematch_sym_kl`.
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    tau : float, > 0
+        Temperature.
+    floor : float, > 0
+        Smallest plan entry, before scaling.
 
     Returns
     -------
     Tensor, (B,)
         Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`rematch_sym_kl`.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
     return (r * (r.log() - v2t)).sum(1) + (c * (c.log() - t2v)).sum(1)
@@ -220,13 +231,24 @@ def rematch_infonce(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -
 
     Parameters
     ----------
-    S, plan, tau, floor
-        With the errors of :func:`rematch_sym_kl`.
+    S : Tensor, (B, B)
+        Similarities, images in rows.
+    plan : Tensor, (B, B)
+        Transport plan, same layout, entries >= 0. No gradient flows through it.
+    tau : float, > 0
+        Temperature.
+    floor : float, > 0
+        Smallest plan entry, before scaling.
 
     Returns
     -------
     Tensor, (B,)
         Value of row i plus value of column i.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`rematch_sym_kl`.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
     return -(r * v2t).sum(1) - (c * t2v).sum(1)

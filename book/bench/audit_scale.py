@@ -1,0 +1,130 @@
+"""What an audit of many pairs costs in time and memory, beside the bare product of all cosines.
+
+    python book/bench/audit_scale.py --out audit_scale.json                      # 5,000 pairs: seconds
+    python book/bench/audit_scale.py --out audit_scale.json --pairs 100000 1000000 --folder BIG
+
+Made pairs of 512 numbers, topics with pictures around them, one tenth of the captions exchanged, in
+``.npy`` files that the audit maps into memory. Each size runs in a process of its own on one thread.
+``seconds`` are CPU seconds by stage; ``product`` is what the three matrices of cosines (captions and
+pictures, and the upper halves within either) would take without looking for anything, from tiles of the
+search's size that are timed in the same process; ``ratio`` is the whole audit over that. ``peak_mb`` is the
+largest resident set, the mapped files among it; ``recall`` the share of true neighbours in the lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from nclib.audit import partners, result
+from nclib.noise import auc
+from nclib.runs.machine import environment
+
+WIDTH, WRONG = 512, 0.1
+STAGES = ("find_neighbours", "_scores", "calibrate", "_learnt_partners", "_patterns", "_fill", "_reliability")
+
+
+def make(folder: Path, n: int) -> None:
+    """Write pictures and captions, block by block."""
+    rng = np.random.default_rng(0)
+    topics = rng.standard_normal((max(2, n // 50), WIDTH), dtype=np.float32)
+    of = rng.integers(0, len(topics), n)
+    files = [
+        np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float32, (n, WIDTH))
+        for name in ("images", "captions")
+    ]
+    for part in np.array_split(np.arange(n), max(1, n // 10_000)):
+        files[0][part] = topics[of[part]] + rng.standard_normal((len(part), WIDTH), dtype=np.float32)
+        files[1][part] = files[0][part] + 1.5 * rng.standard_normal((len(part), WIDTH), dtype=np.float32)
+    wrong = np.sort(rng.permutation(n)[: int(WRONG * n)])
+    claimed = np.arange(n)
+    claimed[wrong] = np.roll(wrong, 1)
+    np.save(folder / "image_of.npy", claimed)
+
+
+def timed(function: Callable[..., Any], spent: dict[str, float]) -> Callable[..., Any]:
+    """Return a function that also adds up its CPU seconds under its name."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        began = time.process_time()
+        try:
+            return function(*args, **options)
+        finally:
+            name = function.__name__.strip("_")
+            spent[name] = spent.get(name, 0.0) + time.process_time() - began
+
+    return call
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Audit the pairs of a folder in this process."""
+    torch.set_num_threads(1)
+    spent: dict[str, float] = {}
+    for name in STAGES:
+        setattr(result, name, timed(getattr(result, name), spent))
+    image_of = np.load(folder / "image_of.npy")
+    n = len(image_of)
+    began = time.process_time()
+    found = result.audit(
+        images=folder / "images.npy", captions=folder / "captions.npy", image_of=image_of, progress=False
+    )
+    total = time.process_time() - began
+    status = Path("/proc/self/status").read_text("utf8").splitlines()
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    tile = torch.randn(partners.ROWS, WIDTH), torch.randn(WIDTH, partners.COLUMNS)
+    began, times = time.process_time(), 5
+    for _ in range(times):
+        tile[0] @ tile[1]
+    each = (time.process_time() - began) / times / (partners.ROWS * partners.COLUMNS)
+    wrong = image_of != np.arange(n)
+    return {
+        "pairs": n, "recall": found.neighbours.recall, "peak_mb": peak * 1024 / 1e6,
+        "seconds": {**spent, "total": total}, "product": 2 * each * n**2, "ratio": total / (2 * each * n**2),
+        "auroc": auc(-found.table["rank"].to_numpy(float), wrong), "share": found.share.value,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[5000])
+    parser.add_argument("--folder", type=Path, help="where the pairs are made; 4 GB for a million")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(measure(options.worker)))
+        return
+    rows = []
+    for n in options.pairs:
+        with tempfile.TemporaryDirectory(dir=options.folder) as made:
+            make(Path(made), n)
+            command = [sys.executable, __file__, "--worker", made]
+            rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+        print(rows[-1], flush=True)
+    found = {
+        "rows": rows,
+        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "environment": environment(torch.device("cpu")),
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(found) + "\n", "utf8")
+
+
+if __name__ == "__main__":
+    main()
