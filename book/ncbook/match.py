@@ -48,8 +48,7 @@ HELD = {"held_epochs": 1}  # the first epoch trains what is not pretrained
 SMALLER = {"batch_size": 128}  # OMIT's on grids
 OMIT_SCHEDULE = {"warmup_epochs": 1, "epochs": 14, "lr": 5e-4, "decay_every": 9, "weight_decay": 5e-4}
 DECAY = {"weight_decay": 1e-4}  # of VSE-infinity beside BERT or a network
-STAGES = {"warmup_epochs": 0, "held_epochs": 30, "decay_every": 30, "image_rate": 1.0}  # then all, slowly
-OFFICIAL_PCME = {"loss": "own", "sigma": 1.0, "slope": 15.0, "shift": 15.0}
+STAGES = {"held_epochs": 30, "image_rate": 1.0}  # then all, slowly
 ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed name -> what its run has
     "region+BERT": {
         "OMIT": WITH_BERT,
@@ -60,13 +59,12 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
     "grid+BERT": {"OMIT": WITH_RESNEXT | HELD | SMALLER, "VSE∞": WITH_RESNEXT | HELD | DECAY},
     "grid+BiGRU": {
         "OMIT": WITH_RESNET | HELD | SMALLER,
-        "VSE++": WITH_RESNET | STAGES | {"word_pool": "last", "epochs": 45},
-        "PVSE": {
-            **WITH_RESNET,
-            **{"loss": "own", "batch_size": 256, "image_rate": 1.0},
-            **{"warmup_epochs": 0, "epochs": 30, "decay_every": 20},
+        "VSE++": {
+            **{**WITH_RESNET, **STAGES, "word_pool": "last"},
+            **{"warmup_epochs": 0, "epochs": 45, "decay_every": 30},
         },
-        "PCME": WITH_RESNET | STAGES | OFFICIAL_PCME | {"epochs": 60},
+        "PVSE": WITH_RESNET | {"image_rate": 1.0},
+        "PCME": WITH_RESNET | STAGES,
     },
     "CLIP (kind of fragments not stated)": {
         "zero-shot CLIP": {**READ_BY_CLIP, "clip_folder": CLIP, "warmup_epochs": 0, "epochs": 0},
