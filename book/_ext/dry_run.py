@@ -17,11 +17,10 @@ import json
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ncbook
 import torch
@@ -43,6 +42,14 @@ SWEEPS = "paper_sweeps"  # read by figures, not by cells
 APART = {"folds": 40.0, "test_dsl": 60.0}  # between the numbers of the groups of metrics of one run
 NOTEBOOKS = ("results_l2rm", "results_omit", "results_repair", "results_uot_rcl")
 EMPTY = "no recorded runs"
+OF_A_CELL = ("metric", "direction", "value", "map")  # columns in which the cells of one run differ
+
+
+class Worth(NamedTuple):
+    """What a run is worth: the printed cells that it fills; has a table that compares methods some?"""
+
+    cells: int
+    compares: bool
 
 
 @dataclass
@@ -145,16 +152,19 @@ def check(folder: Path, declared: dict[str, dict[int, Planned]]) -> Found:
     return Found(filled, wrong)
 
 
-def cells_of(grid: str) -> Counter[str]:
-    """Return how many printed cells each run of a paper's grid fills, by :func:`told`; empty for others."""
-    found: Counter[str] = Counter()
+def worths() -> dict[str, Worth]:
+    """Return what each run behind printed cells is worth, by :func:`told`."""
+    found: dict[str, Worth] = {}
     for (paper, table), layout in LAYOUTS.items():
-        if GRIDS_OF[paper] != grid:
-            continue
-        rows = [
-            v.source for v in values_of(paper, table) if not isinstance(printed_run(layout, v.source), str)
-        ]
-        found.update(told(arguments_of(layout, row)) for row in rows)
+        cells: dict[tuple[str, ...], list[dict[str, str]]] = {}  # of one row, at one rate of one data set
+        for value in values_of(paper, table):
+            if not isinstance(printed_run(layout, value.source), str):
+                shared = tuple(v for k, v in value.source.items() if k not in OF_A_CELL)
+                cells.setdefault(shared, []).append(value.source)
+        for rows in cells.values():
+            run = told(arguments_of(layout, rows[0]))
+            before = found.get(run, Worth(0, False))
+            found[run] = Worth(before.cells + len(rows), before.compares or not layout.options)
     return found
 
 

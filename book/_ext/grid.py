@@ -1,7 +1,8 @@
-"""Make the records of a declared grid that are missing: ``make record GRID=robust``, LIST=1 to see the plan.
+"""Make the records of declared grids that are missing: ``make record GRID=robust``, LIST=1 to see the plan.
 
 Every run has a process of its own. A failed or killed run does not stop the others; it is named at the end,
 and the same command tries it again. Interrupted runs continue from their last epoch, with the same numbers.
+Runs behind printed tables stand in an order of worth: see :data:`STAGES`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
 from gpu_results import seconds_of, stored
 from grid_plan import METHOD, ROOT, GridError, Planned, check_place, chosen, file_of, lacking_data, plan
 from tqdm import tqdm
+
+STAGES = (
+    "One seed of the tables that compare methods",
+    "One seed of the tables that vary one method",
+    "More seeds",
+    "Runs that fill no printed cell: the sweeps behind figures",
+)
+"""The order of worth of the runs behind printed tables."""
+NO_PRICE = "No run has a price: nothing was measured on a GPU yet (make gpu does it)"
 
 # The thread ends the run when its standard input closes: no run survives the driver, whatever killed it.
 RUN = """
@@ -60,7 +70,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     whole, path = at_least(1), pathlib.Path
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("grid", help="name of a grid, or path of its file")
+    add("grid", nargs="+", help="names of grids, or paths of their files; a run of several is made once")
     add("--list", action="store_true", help="show the runs and which are recorded; run nothing")
     add("--match", default="", help="only runs whose name fits this regular expression")
     add("--part", type=part, default=(1, 1), help="k/n: every n-th run, from the k-th on")
@@ -140,24 +150,27 @@ class Job:
 
 
 def finished(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> Iterator[Job]:
-    """Make the runs, one in each place at a time, and yield each when its process has ended.
+    """Make the runs in order, one in each place at a time, and yield each when its process has ended.
 
-    Combinations come after all others, whose runs may be parts of them.
+    Two runs with a part in common are not made at the same time.
     """
-    waiting = sorted(runs.items(), key=lambda item: len(item[1].parts) > 1)
+    waiting, parts = list(runs.items()), {target: _parts(run) for target, run in runs.items()}
     free, running = places(asked), list[Job]()
     while waiting or running:
-        while waiting and free:
-            alone = any(len(job.run.parts) == 1 for job in running)
-            if alone and len(waiting[0][1].parts) > 1:
-                break
-            target, run = waiting.pop(0)
-            running.append(Job.start(run, target, free.pop(0), asked))
+        busy = {part for job in running for part in parts[job.target]}
+        while free and (item := next((i for i in waiting if not busy & parts[i[0]]), None)):
+            waiting.remove(item)
+            busy |= parts[item[0]]
+            running.append(Job.start(item[1], item[0], free.pop(0), asked))
         for job in [job for job in running if job.process.poll() is not None]:
             running.remove(job)
             free.append(job.place)
             yield job
         time.sleep(0.05)
+
+
+def _parts(run: Planned) -> set[str]:
+    return {json.dumps(part, sort_keys=True) for part in run.parts}
 
 
 def make(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> None:
@@ -182,82 +195,120 @@ def make(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What a run costs on the device that ``make gpu`` measured, and the printed cells that it fills."""
+class Plan:
+    """Where a run stands in the order of worth, and the printed cells that it fills."""
 
-    hours: float | None  # None: its steps were not measured
+    run: Planned
+    grid: str
+    stage: int  # number in STAGES
+    fills: str  # names the cells; runs of several seeds fill the same ones
     cells: int
 
-    def __str__(self) -> str:
-        hours = "      ?" if self.hours is None else f"{self.hours:7.1f}"
-        return f"{hours} h {self.cells:4d} cells  "
+    def hours(self, found: dict[str, Any] | None) -> float | None:
+        """Return the hours of the run from measured steps; None where these were not measured."""
+        import nclib
+
+        if not found:
+            return None
+        settings = (nclib.resolve(**{"method": METHOD, **part}).flat() for part in self.run.parts)
+        seconds = [seconds_of(each, found) for each in settings]
+        return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
 
 
-def costs(path: pathlib.Path, labels: Collection[str], root: str, found: dict[str, Any]) -> dict[str, Cost]:
-    """Return the costs of runs by label, from measured steps."""
-    from dry_run import cells_of, told
+def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dict[pathlib.Path, Plan]:
+    """Return the runs of grids by the file of their record, each once, in the order of :data:`STAGES`.
 
-    import nclib
+    Within a stage low seeds come first, then the order of the grids and of their blocks.
+    """
+    from dry_run import told, worths
 
-    cells, result = cells_of(path.stem), {}
-    for run in plan(path, root or "unknown"):
-        if run.label in labels:
-            settings = [nclib.resolve(**{"method": METHOD, **part}).flat() for part in run.parts]
-            seconds = [seconds_of(each, found) for each in settings]
-            known = [s for s in seconds if s is not None]
-            hours = sum(known) / 3600 if len(known) == len(seconds) else None
-            result[run.label] = Cost(hours, cells[told(run.arguments)])
-    return result
+    printed = worths() if any(path.stem.startswith("paper_") for path in grids) else {}
+    every: list[tuple[pathlib.Path, Plan]] = []
+    for path in grids:
+        for run in plan(path, root):
+            fills = told(run.arguments)
+            worth, later = printed.get(fills), run.arguments.get("seed", 0) > 0
+            stage = 3 if worth is None else 2 if later else 0 if worth.compares else 1
+            target = out / path.stem / f"{run.label}.json"
+            every.append((target, Plan(run, path.stem, stage, fills, worth.cells if worth else 0)))
+    every.sort(key=lambda item: (item[1].stage, item[1].run.arguments.get("seed", 0)))
+    found: dict[str, tuple[pathlib.Path, Plan]] = {}
+    for target, each in every:
+        key = json.dumps(each.run.settings or each.run.arguments, sort_keys=True)
+        if key not in found or (target.exists() and not found[key][0].exists()):
+            found[key] = target, each
+    return dict(found.values())
 
 
-def show(runs: dict[pathlib.Path, Planned], found: dict[str, Cost], device: str) -> None:
-    """Print the plan, block by block; with hours, cells and their sum where steps were measured."""
-    about = ""
-    for target, run in runs.items():
-        if run.about and run.about != about:
-            print(f"# {run.about}")
-        about = run.about
-        print("recorded" if target.exists() else "missing ", f"{found.get(run.label, '')}{run.label}")
-    if not found:
-        return
-    for state, there in (("recorded", True), ("missing", False)):
-        of = [found[run.label].hours for target, run in runs.items() if target.exists() == there]
-        known = [hours for hours in of if hours is not None]
-        if of:
-            unknown = f"; {len(of) - len(known)} more without measured steps" if len(known) < len(of) else ""
-            print(f"{state}: {sum(known):,.1f} h for {len(known)} runs, one at a time on {device}{unknown}")
+def show(plans: dict[pathlib.Path, Plan], found: dict[str, Any] | None) -> None:
+    """Print the plan by stage and block; with hours and cells where runs are behind printed tables."""
+    hours = {target: each.hours(found) for target, each in plans.items()}
+    priced = bool(found) or any(each.grid.startswith("paper_") for each in plans.values())
+    stage = about = None
+    for target, each in plans.items():
+        if priced and each.stage != stage:
+            print(f"\n{_heading(each.stage, plans, hours)}")
+        if each.run.about and (each.stage, each.grid, each.run.about) != (stage, *(about or ())):
+            print(f"# {each.grid}: {each.run.about}" if priced else f"# {each.run.about}")
+        stage, about = each.stage, (each.grid, each.run.about)
+        known = hours[target]
+        price = f"{'?' if known is None else f'{known:.1f}':>7} h {each.cells:4d} cells  " if priced else ""
+        print("recorded" if target.exists() else "missing ", f"{price}{each.run.label}")
+    if priced:
+        print()
+        for state, there in (("recorded", True), ("missing", False)):
+            if of := [hours[target] for target in plans if target.exists() == there]:
+                print(f"{state}: {_sum(of)}")
+        print(f"Hours: one run at a time on {found['device']['name']}" if found else NO_PRICE)
+
+
+def _heading(stage: int, plans: dict[pathlib.Path, Plan], hours: dict[pathlib.Path, float | None]) -> str:
+    own = {target: each for target, each in plans.items() if each.stage == stage}
+    cells = sum({each.fills: each.cells for each in own.values()}.values())
+    return f"{stage + 1}. {STAGES[stage]}: {_sum([hours[t] for t in own])}, {cells:,} printed cells"
+
+
+def _sum(hours: Sequence[float | None]) -> str:
+    """Return the number of runs with the sum of their hours, and how many have none."""
+    known = [h for h in hours if h is not None]
+    unknown = len(hours) - len(known)
+    said = [f"{sum(known):,.1f} h"] if known else []
+    said += [f"{unknown:,} of unknown hours" if known else "hours unknown"] if unknown else []
+    return f"{len(hours):,} runs ({', '.join(said)})"
 
 
 def main(words: list[str] | None = None) -> int:
-    """Make the missing records of a grid; return 0 when every record that was asked for exists."""
+    """Make the missing records of grids; return 0 when every record that was asked for exists."""
     asked = options(words)
-    path = file_of(asked.grid)
-    every = plan(path, asked.root and str(pathlib.Path(asked.root).absolute()))
-    folder = asked.out / path.stem
-    runs = {folder / f"{run.label}.json": run for run in chosen(every, asked.match, asked.part)}
-    missing = {target: run for target, run in runs.items() if not target.exists()}
-    needs_root = any(not run.settings for run in missing.values())
+    paths = [file_of(name) for name in asked.grid]
+    root = asked.root and str(pathlib.Path(asked.root).absolute())
+    plans = in_order(paths, asked.out, root or ("unknown" if asked.list else ""))
+    kept = {id(run) for run in chosen([each.run for each in plans.values()], asked.match, asked.part)}
+    plans = {target: each for target, each in plans.items() if id(each.run) in kept}
+    missing = {target: each.run for target, each in plans.items() if not target.exists()}
+    if not asked.list and any(not run.settings for run in missing.values()):
+        names = ", ".join(path.name for path in paths)
+        raise GridError(f"{names} has runs on the papers' data; give their folder: ROOT=/data")
+    if asked.there and root:
+        lacking = lacking_data(missing.values())
+        left_out = {target: lacking[run.label] for target, run in missing.items() if run.label in lacking}
+        for what, n in Counter(left_out.values()).items():
+            print(f"{n} runs left out: {what}")
+        plans, missing = ({k: v for k, v in part.items() if k not in left_out} for part in (plans, missing))
     if asked.list:
-        measured = stored(ROOT)
-        labels = {run.label for run in runs.values()}
-        found = costs(path, labels, asked.root, measured) if measured else {}
-        show(runs, found, measured["device"]["name"] if measured else "")
-    elif needs_root:
-        raise GridError(f"{path.name} has runs on the papers' data; give their folder: ROOT=/data")
+        show(plans, stored(ROOT))
     else:
-        if asked.there:
-            lacking = lacking_data(missing.values())
-            left_out = {target: lacking[run.label] for target, run in missing.items() if run.label in lacking}
-            for what, n in Counter(left_out.values()).items():
-                print(f"{n} runs left out: {what}")
-            runs, missing = ({k: v for k, v in part.items() if k not in left_out} for part in (runs, missing))
         check_place(missing.values(), asked.root, asked.device)
         make(missing, asked)
-    there = sum(target.exists() for target in runs)
-    print(f"{path.stem}: {there} of {len(runs)} runs recorded in {folder}")
-    if asked.list and needs_root:
+    done = Counter(each.grid for target, each in plans.items() if target.exists())
+    every = Counter(each.grid for each in plans.values())
+    for path in paths:
+        print(
+            f"{path.stem}: {done[path.stem]} of {every[path.stem]} runs recorded in {asked.out / path.stem}"
+        )
+    if asked.list and not root and any("root" in run.settings["data_options"] for run in missing.values()):
         print("Runs on the papers' data need their folder: ROOT=/data")
-    return int(not asked.list and there < len(runs))
+    return int(not asked.list and done.total() < every.total())
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
             continue
         key = json.dumps([name, options], sort_keys=True)
         if key not in seen:
-            seen[key] = _lacking(name, options)
+            seen[key] = lacking_files(name, options)
         parts = ("data_options", "model_options")
         named = [v for part in parts for v in (run.settings.get(part) or {}).values() if weights.named(v)]
         said = {v: weights.problem(pathlib.Path(v).expanduser()) for v in named}
@@ -245,7 +245,7 @@ def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
     return found
 
 
-def _lacking(name: str, options: dict[str, Any]) -> str:
+def lacking_files(name: str, options: dict[str, Any]) -> str:
     """Describe the files of a data set that keep a run from starting; empty when there are none."""
     from nclib.data.check import CHECKS, GOOD, OTHER, PAIRS, check
 

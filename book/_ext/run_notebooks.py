@@ -27,12 +27,16 @@ from typing import Any
 
 import nbformat
 from filelock import FileLock
+from grid_plan import GridError, lacking_files
 from nbstamp import CHOSEN, INJECTED, ROOT, STAMP, Book, failures, packed, problems, records_in, stamp, tags
 
 from nclib.common.files import write_atomically
 
 LIVE_PARAMETERS = {"preset": "quick"}
-PAPERS_DATA = {"emoji": "f30k", "emoji_category": "wikipedia"}  # counterparts of the bundled data sets
+PAPERS_DATA = {  # counterparts of the bundled data sets; of several, the first whose files are there
+    "emoji": ("f30k", "coco"),
+    "emoji_category": ("wikipedia", "xmedianet", "nuswide"),
+}
 
 
 def machine(seconds: float, title: str) -> dict[str, Any]:
@@ -163,14 +167,22 @@ def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
 
 
 def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
-    """Return the parameters that run a chapter in the preset paper; none where it trains nothing."""
+    """Return the parameters that run a chapter in the preset paper; none where it trains nothing.
+
+    A :class:`GridError` names what its data lack when none of them are in the folder.
+    """
     import papermill
 
     known = papermill.inspect_notebook(str(source))
-    default = known.get("dataset", {}).get("default", "").strip("\"'")
-    if default not in PAPERS_DATA or "data_options" not in known:
+    names = PAPERS_DATA.get(known.get("dataset", {}).get("default", "").strip("\"'"), ())
+    if not names or "data_options" not in known:
         return {}
-    given = {"dataset": PAPERS_DATA[default], "data_options": {"root": str(folder)}}
+    options = {"root": str(folder)}
+    lacking = {name: lacking_files(name, options) for name in names}
+    there = [name for name, lines in lacking.items() if not lines]
+    if not there:
+        raise GridError("\n".join(lacking.values()))
+    given = {"dataset": there[0], "data_options": options}
     return {**given, "preset": "paper"} if "preset" in known else given
 
 
@@ -204,8 +216,12 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
             print("stored outputs must be renewed and committed: make notebooks", file=sys.stderr)
         return 1 if stale else 0
     for path in notebooks if args.all or args.paper else stale:
-        given = on_papers_data(path, args.paper.resolve()) if args.paper else {}
-        execute(path, folder, f"runs/book/{path.stem}", given, book)
+        try:
+            given = on_papers_data(path, args.paper.resolve()) if args.paper else {}
+        except GridError as error:
+            print(f"{path.name}: left out: {error}", flush=True)
+        else:
+            execute(path, folder, f"runs/book/{path.stem}", given, book)
     return 0
 
 

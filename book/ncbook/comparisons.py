@@ -58,7 +58,7 @@ class Comparison:
     digits: int | None = None  # by default 1, or 3 for labels and columns
     name: str | None = None  # text before the condition, with {ours}, {theirs} and {metric}
     rule: str = "above"  # claimed region of the differences: name in ncbook.evidence.REGIONS
-    margin: float = 0  # of the rules ``equal`` and ``not above``
+    margin: float = 0  # of the rules ``equal``, ``not above`` and ``not below``
 
     @property
     def region(self) -> Region:
@@ -70,7 +70,8 @@ class Comparison:
     def test(self) -> str:
         """The claimed region, as text."""
         texts = {"above": "> 0", "below": "< 0", "equal": f"within ±{self.margin:g}"}
-        return f"difference {texts.get(self.rule, f'< {self.margin:g}')}"
+        texts |= {"not above": f"< {self.margin:g}", "not below": f"> −{self.margin:g}"}
+        return f"difference {texts[self.rule]}"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Claim:
         rows = [_rows(self.paper, one, table).index for one in self.compare]
         needed = table.loc[functools.reduce(pd.Index.union, rows)]
         for key, part in needed.groupby(columns) if len(needed) else ():
-            place = dict(zip(columns, key, strict=True))
+            place = {"dataset": data[0], **dict(zip(columns, key, strict=True))}
             found = [(d, one.region) for one in self.compare for d in differences(self.paper, one, part)]
             own = place["dataset"] in data and place["preset"] != "quick"
             own = own and ("model" not in place or not models or place["model"] in models)
@@ -145,7 +146,8 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
 
     ``lost`` is what the last epoch loses against the selected one; ``called_share`` and ``clean_share`` are
     the shares of training pairs that a method calls matched and that are; ``noisy_change`` is the change of
-    the validation rSum in the epoch in which the loss on noisy pairs begins.
+    the validation rSum in the epoch in which the loss on noisy pairs begins; ``fold_gap`` is the rSum on all
+    test images minus the mean of that on folds of 1,000.
     """
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
     if "last.map_avg" in table:
@@ -155,6 +157,8 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
         table = table.assign(called_share=called, clean_share=1 - table["true_rate"])
     if "before_noisy" in table:
         table = table.assign(noisy_change=table["after_noisy"] - table["before_noisy"])
+    if "folds.rsum" in table:
+        table = table.assign(fold_gap=table["rsum"] - table["folds.rsum"])
     return table
 
 

@@ -42,7 +42,13 @@ FOR, PART, AGAINST, OPEN, NOTHING = "for", "part", "against", "open", "nothing" 
 
 Region = tuple[float, float]
 """Where a claim says that a mean difference lies."""
-REGIONS = {"above": (0, math.inf), "below": (-math.inf, 0), "equal": (-1, 1), "not above": (-math.inf, 1)}
+REGIONS = {
+    "above": (0, math.inf),
+    "below": (-math.inf, 0),
+    "equal": (-1, 1),
+    "not above": (-math.inf, 1),
+    "not below": (-1, math.inf),
+}
 """Claimed regions by their name in ``claims.yml``; a 1 means the margin."""
 
 

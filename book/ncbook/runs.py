@@ -26,7 +26,7 @@ RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own rec
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 ENCODED_BY = ("pieces", "pixels")  # options of the papers' data that decide what a model reads
-GLOVE = ("omit", "naaf", "sbe")  # models whose word embeddings start from GloVe in their papers
+GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")  # models whose papers start words from GloVe
 METRICS = ("seed", "rsum", "map_avg")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}

@@ -534,6 +534,10 @@ class Matcher(nn.Module, ABC):
         self.check_pairs(images, captions)
         return self.similarity(images, captions, logits=logits).diagonal()
 
+    def own_rates(self) -> dict[nn.Parameter, float]:
+        """Return weights with what multiplies their learning rate; none in most models."""
+        return {}
+
     def own_loss(self, images: Any, captions: Any) -> dict[str, Tensor]:
         """Return the weighted terms of the loss of the model's own paper, from the encodings of one batch.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +11,21 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import option
-from nclib.models.encoders import word_mask, xavier_linear
+from nclib.models.encoders import start_from, word_mask, xavier_linear
 from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
 COMPARES = ("probability", "dot")
+# The official run for MS-COCO: twice 30 epochs, a tenth of the rate in the second half.
+PUBLISHED = {
+    "loss": "own",
+    "warmup_epochs": 0,
+    "epochs": 60,
+    "decay": "cosine",
+    "decay_every": 30,
+    "model_options": {"sigma": 1.0, "slope": 15.0, "shift": 15.0},
+}
 FIXED_DRAWS = 2101
 """Seed of the draws used in evaluation. All samples share them, so that scores do not depend on the batch."""
 
@@ -42,6 +51,10 @@ class PCME(PictureMatcher):
     kl, sentence : float, {"last_token", "final"}
         Weight of the divergence in :meth:`own_loss`; which states of the BiGRUs are read, as in
         :class:`~nclib.models.pvse.SentenceEncoder`.
+    word_vectors : str
+        A ``.npy`` file that the word embeddings start from; see
+        :class:`~nclib.models.region_words.RegionWordMatcher`. In the official code they stay fixed for the
+        first 30 epochs.
     **common
         Sizes, and what pictures are read by; see :class:`~nclib.models.region_words.PictureMatcher`.
         ``embed_dim`` must be even.
@@ -54,7 +67,9 @@ class PCME(PictureMatcher):
     shift: float = option(3.0)
     kl: float = option(1e-5)
     sentence: str = option("last_token", choices=SENTENCES)
+    word_vectors: str = option("", file=True)
 
+    settings: ClassVar = {"f30k": PUBLISHED, "coco": PUBLISHED}
     draws_in_training = True
 
     def __init__(self, **common: Any) -> None:
@@ -67,6 +82,8 @@ class PCME(PictureMatcher):
         self.image_spread_fc = xavier_linear(features, width)
         self.image_spread_global = xavier_linear(features, width)
         self.embedding = nn.Embedding(self.vocab_size, words)
+        if self.word_vectors:
+            start_from(self.embedding.weight, self.word_vectors)
         self.sentence_encoder = SentenceEncoder(words, width, self.sentence)
         self.text_pool = ResidualPooling(words, width)
         self.text_spread = FragmentAttention(words)

@@ -26,17 +26,18 @@ MARGIN = 0.2
 """Margin of the ranking loss, in the official code."""
 
 # The official command, which is for regions, BiGRU and MS-COCO. There a batch holds 200 images with all their
-# captions, word vectors start from GloVe (`word_vectors`) and learn with the GRU at ten times this rate, and
-# the rate falls along a cosine, which comes to about as much in sum as one fall halfway.
+# captions, word vectors start from GloVe (`word_vectors`), and the cosine falls at every step.
 PUBLISHED = {
     "loss": "own",
     "batch_size": 200,
     "warmup_epochs": 0,
     "epochs": 80,
-    "decay_every": 40,
+    "decay": "cosine",
+    "decay_every": 80,
     "lr": 1e-4,
     "weight_decay": 1e-4,
     "grad_clip": 1.0,
+    "model_options": {"words_rate": 10.0},
 }
 
 
@@ -167,6 +168,8 @@ class SBE(ThinnedFragments):
         Sharpness of the similarity.
     dropout : float
         On words, sentence vectors, refined regions and within the set prediction while training.
+    words_rate : float
+        What multiplies the learning rate of the text encoder; of BERT and CLIP, what stands after them.
     diversity, mmd : float
         Weights of the paper's two further terms in :meth:`own_loss`.
     **common
@@ -177,6 +180,7 @@ class SBE(ThinnedFragments):
     steps: int = option(4, low=1)
     alpha: float = option(16.0, above=0)
     dropout: float = option(0.1, low=0, high=1)
+    words_rate: float = option(1.0, above=0)
     diversity: float = option(0.01, low=0)
     mmd: float = option(0.01, low=0)
 
@@ -192,6 +196,10 @@ class SBE(ThinnedFragments):
             for d in (dim, self.word_dim if self.text == "bigru" else dim)
         )
         self.image_norm, self.text_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+
+    def own_rates(self) -> dict[nn.Parameter, float]:
+        """Return the weights of the text encoder, with what multiplies their learning rate."""
+        return dict.fromkeys(self.text_encoder.parameters(), self.words_rate)
 
     def region_encoder(self, width: int) -> nn.Module:
         return RefinedRegions(width, self.embed_dim)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, option
-from nclib.models.encoders import l2, xavier_linear
+from nclib.models.encoders import l2, word_mask, xavier_linear
 from nclib.models.region_words import DualEncoder, RegionWordMatcher
 from nclib.models.registry import register
 
@@ -208,11 +208,16 @@ class ThinnedFragments(RegionWordMatcher):
     ----------
     drop : float
         Probability of dropping, in [0, 1).
+    norm_over : {"all", "padded"}
+        Regions that the batch norm of the region encoder counts in training: ``"all"``, the dropped ones too;
+        or, as in the official code of VSE-infinity, those that are kept, and a row of zeros for each that an
+        image has fewer than the others of its batch.
     **common
         Sizes and encoders; see :class:`~nclib.models.region_words.RegionWordMatcher`.
     """
 
     drop: float = option(0.2, low=0, below=1)
+    norm_over: str = option("all", choices=("all", "padded"))
 
     draws_in_training = True
 
@@ -228,10 +233,15 @@ class ThinnedFragments(RegionWordMatcher):
 
         Rows beyond an image's number are dropped ones: mask them.
         """
+        dropping = self.training and self.drop > 0
+        if dropping and self.norm_over == "padded":
+            rows, sizes = self._thinned_rows(self.cells(images))
+            return self.image_encoder(rows * word_mask(sizes, rows.shape[1], rows)[..., None]), sizes
         regions = self.encode_regions(images)
-        if self.training and self.drop:
-            return keep_rows(_not_all_dropped(torch.rand(regions.shape[:2]) >= self.drop), regions)
-        return regions, (regions.shape[1],) * regions.shape[0]
+        return self._thinned_rows(regions) if dropping else (regions, (regions.shape[1],) * len(regions))
+
+    def _thinned_rows(self, rows: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        return keep_rows(_not_all_dropped(torch.rand(rows.shape[:2]) >= self.drop), rows)
 
     def kept_tokens(self, tokens: Tokens) -> Tokens:
         """Replace or delete tokens at random while training."""
@@ -251,7 +261,14 @@ class ThinnedMatcher(DualEncoder, ThinnedFragments):
 
 
 # The official run on regions: 25 epochs, the first on all violations; the rate falls after the 15th.
-PUBLISHED = {"warmup_epochs": 1, "epochs": 24, "decay_every": 14, "lr": 5e-4, "weight_decay": 1e-2}
+PUBLISHED = {
+    "warmup_epochs": 1,
+    "epochs": 24,
+    "decay_every": 14,
+    "lr": 5e-4,
+    "weight_decay": 1e-2,
+    "model_options": {"norm_over": "padded"},
+}
 
 
 @register("vse_inf", summary="dual encoder with learned pooling (GPO); fast", paper="CVPR 2021")

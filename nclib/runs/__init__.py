@@ -112,6 +112,9 @@ def run(
     epochs: int | None = None,
     lr: float | None = None,
     decay_every: int | None = None,
+    decay_factor: float | None = None,
+    decay_again: int | None = None,
+    decay: str | None = None,
     weight_decay: float | None = None,
     grad_clip: float | None = None,
     precision: str | None = None,
@@ -167,7 +170,13 @@ def run(
     lr : float, optional
         Learning rate of Adam.
     decay_every : int, optional
-        Training epochs after which the rate falls to a tenth. Pairs only.
+        Training epochs after which the rate falls. Pairs only.
+    decay_factor : float, optional
+        What is left of the rate when it falls; a tenth by default. Pairs only.
+    decay_again : int, optional
+        Training epochs after which the rate falls once more; 0 for never. Pairs only.
+    decay : {"steps", "cosine"}, optional
+        Course of the rate between falls: constant, or along a cosine to 0. Pairs only.
     weight_decay : float, optional
         Of AdamW; 0 means Adam. Pairs only.
     grad_clip : float, optional

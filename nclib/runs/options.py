@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -71,10 +72,30 @@ class PairSchedule:
     warmup_epochs: int = option(5, low=0, help="epochs of warm-up on all pairs")
     epochs: int = option(35, low=0, help="training epochs after warm-up")
     lr: float = option(2e-4, above=0, help="learning rate of Adam")
-    decay_every: int = option(15, low=1, help="training epochs after which the rate falls to a tenth")
+    decay_every: int = option(15, low=1, help="training epochs after which the rate falls")
+    decay_factor: float = option(0.1, above=0, high=1, help="what is left of the rate when it falls")
+    decay_again: int = option(0, low=0, help="training epochs after which it falls once more; 0: never")
+    decay: str = option(
+        "steps", choices=("steps", "cosine"), help="cosine: to 0 in decay_every epochs, again after each fall"
+    )
     weight_decay: float = option(0.0, low=0, help="weight decay of AdamW; 0: Adam")
     grad_clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
     precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
+
+    def share(self, epoch: int) -> float:
+        """Return what is left of the learning rate in a training epoch, counted from 0.
+
+        Examples
+        --------
+        >>> schedule = PairSchedule(decay_every=15, decay_again=25)
+        >>> [schedule.share(epoch) for epoch in (14, 15, 25)]
+        [1.0, 0.1, 0.010000000000000002]
+        """
+        falls, since = divmod(epoch, self.decay_every)
+        share = self.decay_factor ** (falls + (0 < self.decay_again <= epoch))
+        if self.decay == "cosine":
+            share *= (1 + math.cos(math.pi * since / self.decay_every)) / 2
+        return share
 
 
 @dataclass(frozen=True)

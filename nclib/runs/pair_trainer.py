@@ -228,7 +228,7 @@ class PairTrainer(SavedLoop):
         if self.training_epoch in self.restarts:
             self._restart(self.restarts.index(self.training_epoch) + 1)
         first = max((epoch for epoch in self.restarts if epoch <= self.training_epoch), default=0)
-        self.lr_scale = 1.0 if warm else 0.1 ** ((self.training_epoch - first) // s.decay_every)
+        self.lr_scale = 1.0 if warm else s.share(self.training_epoch - first)
         self.lr = s.lr * self.lr_scale
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -375,8 +375,10 @@ def _pretrained(network: nn.Module) -> list[Frozen]:
 
 
 def _groups(network: nn.Module) -> list[dict[str, Any]]:
-    """Weights of a network in groups by the ``rate`` that multiplies the learning rate: 1, or a tower's."""
-    rates = {p: part.rate for part in _pretrained(network) for p in part.tower.parameters()}
+    """Weights of a network in groups by the ``rate`` that multiplies the learning rate, 1 for most."""
+    matchers = [module for module in network.modules() if isinstance(module, Matcher)]
+    rates = {p: rate for matcher in matchers for p, rate in matcher.own_rates().items()}
+    rates |= {p: part.rate for part in _pretrained(network) for p in part.tower.parameters()}
     groups: dict[float, list[nn.Parameter]] = {}
     for p in network.parameters():
         groups.setdefault(rates.get(p, 1.0), []).append(p)

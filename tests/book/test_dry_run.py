@@ -1,8 +1,10 @@
 """The dry run of the papers' grids: made records that tell the run behind every printed cell."""
 
 import dry_run
+import grid
 import grid_plan as grids
 import pytest
+from ncbook.layouts import LAYOUTS
 from ncbook.runs import load_runs
 
 from nclib.runs.record import Record
@@ -37,9 +39,31 @@ def test_every_declared_run_fills_what_its_paper_prints(capsys):
     assert "3355 of  3641 cells" in capsys.readouterr().out
 
 
-def test_runs_without_their_data_are_left_out_and_named(tmp_path, capsys):
-    import grid
+def test_the_plan_stands_in_an_order_of_worth(tmp_path, monkeypatch, capsys):
+    tables = {("L2RM", number): LAYOUTS["L2RM", number] for number in "36"}
+    monkeypatch.setattr(dry_run, "LAYOUTS", tables)
+    own = "{method: l2rm, dataset: f30k, preset: paper, model: sgr, mrate: 0.6, protocol: images"
+    own += ", seed: [1, 0]"
+    (tmp_path / "paper_a.yml").write_text(f"- {own}, rho: 0.3}}\n- {own}, rematch: kl}}\n")
+    (tmp_path / "paper_b.yml").write_text(f"- {own}}}\n- {own}, rho: 0.1}}\n")  # 0.1 is the usual value
+    grids = [str(tmp_path / f"paper_{name}.yml") for name in "ab"]
+    assert grid.main([*grids, "--list"]) == 0
+    said = capsys.readouterr().out
+    lines = [line.split() for line in said.splitlines() if line.startswith(("missing  ", *"1234"))]
+    name = "l2rm-sgr-f30k-m0.6-images-s{}-preset=paper{}"
+    shown = [line[-1] if line[0] == "missing" else line[0] for line in lines]
+    assert shown == [
+        *("1.", name.format(0, "")),
+        *("2.", name.format(0, "-rematch=kl")),
+        *("3.", name.format(1, "-rematch=kl"), name.format(1, "")),
+        *("4.", name.format(0, "-rho=0.3"), name.format(1, "-rho=0.3")),
+    ]
+    assert "1. One seed of the tables that compare methods: 1 runs (hours unknown), 13 printed cells" in said
+    assert "missing        ? h    6 cells  l2rm-sgr-f30k-m0.6-images-s0-preset=paper-rematch=kl" in said
+    assert "No run has a price" in said
 
+
+def test_runs_without_their_data_are_left_out_and_named(tmp_path, capsys):
     path = tmp_path / "g.yml"
     path.write_text("- {method: plain, dataset: [f30k, coco], preset: paper, model: vse, mrate: 0.0}\n")
     words = [str(path), "--root", str(tmp_path), "--out", str(tmp_path / "out"), "--there"]

@@ -1,6 +1,7 @@
 """Declared grids: combinations, names, checks before anything runs, and the driver that makes the records."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +210,16 @@ def test_gpus_and_threads_are_given_to_the_runs(drive, monkeypatch, capsys):
     assert "s1-epochs=1-warmup_epochs=0: 72\n" in said
     assert "--device cpu" in said
     assert "--threads 2" in said
+
+
+def test_runs_with_a_part_in_common_are_made_one_after_the_other(drive, monkeypatch, capsys):
+    told = "import sys, time; begun = time.time(); time.sleep(0.05); sys.exit(f'{begun} {time.time()}')"
+    monkeypatch.setattr(grid, "RUN", told)
+    drive({**SMALL, "model": ["saf+sgr", "saf", "vse"]}, more=["--cores", 3])
+    said = re.findall(r"-([\w+]+)-planted\S* ([\d.]+) ([\d.]+)\n", capsys.readouterr().out)
+    times = {model: (float(begun), float(ended)) for model, begun, ended in said}
+    assert times["saf"][0] > times["saf+sgr"][1]  # both train SAF
+    assert times["vse"][0] < times["saf+sgr"][1]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import run_notebooks
+from grid_plan import GridError
 from nbstamp import INJECTED, PARAMETERS, STAMP, Book, problems
 from notebook_tools import executed, notebook
 
@@ -78,7 +79,9 @@ def test_the_live_run_is_quick_and_is_reused(tree: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
-def test_on_the_papers_data_a_chapter_gets_their_parameters(tree: Path) -> None:
+def test_on_the_papers_data_a_chapter_gets_their_parameters(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cell = 'dataset: str = "emoji"\npreset: str = "quick"\ndata_options = None\nout: str = "runs"'
     nb = notebook("# Trains", cell, "print(dataset, preset, data_options)")
     nb.cells[1].metadata["tags"] = [PARAMETERS]
@@ -87,9 +90,15 @@ def test_on_the_papers_data_a_chapter_gets_their_parameters(tree: Path) -> None:
     with pytest.raises(SystemExit, match="there is no such folder"):
         run_notebooks.main(["--paper", str(data)], tree)
     data.mkdir()
+    with pytest.raises(GridError, match=r"f30k: .*\n +missing[\s\S]*coco: "):
+        run_notebooks.on_papers_data(tree / "notebooks" / "b.ipynb", data)
+    monkeypatch.setattr(run_notebooks, "lacking_files", lambda name, options: f"{name}: none")
+    assert run_notebooks.main(["b", "--paper", str(data)], tree) == 0
+    assert "b.ipynb: left out: f30k: none\ncoco: none" in capsys.readouterr().out
+    monkeypatch.setattr(run_notebooks, "lacking_files", lambda name, options: "" if name == "coco" else name)
     assert run_notebooks.main(["--paper", str(data)], tree) == 0
     stored = nbformat.read(tree / "book" / "executed" / "b.ipynb", 4)
-    assert [o.text for o in stored.cells[-1].outputs] == [f"f30k paper {{'root': '{data}'}}\n"]
+    assert [o.text for o in stored.cells[-1].outputs] == [f"coco paper {{'root': '{data}'}}\n"]
     assert INJECTED in stored.cells[2].metadata["tags"]  # the page shows them
     other = nbformat.read(tree / "book" / "executed" / "a.ipynb", 4)
     assert [INJECTED in c.metadata.get("tags", []) for c in other.cells] == [False] * 3

@@ -163,3 +163,10 @@ def test_word_embeddings_start_from_a_file(model, tmp_path):
         build(model, **SIZES | {"vocab_size": 7}, word_vectors=str(path))
     with pytest.raises(ValueError, match="is used with text='bigru' only"):
         build(model, **SIZES, word_vectors=str(path), text="bert", text_folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("model", ["pvse", "pcme"])
+def test_word_embeddings_of_sets_start_from_a_file(model, tmp_path):
+    np.save(path := tmp_path / "vectors.npy", np.arange(24, dtype=np.float32).reshape(8, 3))
+    weight = build(model, **SIZES, word_vectors=str(path)).embedding.weight
+    assert torch.equal(weight[:8], torch.arange(24.0).view(8, 3))

@@ -251,6 +251,8 @@ def test_paper_sizes():
     runs = {name: nclib.resolve("plain", dataset=name, **given) for name in ("f30k", "coco")}
     assert {run.method_options.loss for run in runs.values()} == {"own"}
     assert {name: run.schedule.batch_size for name, run in runs.items()} == {"f30k": 128, "coco": 256}
+    share = runs["f30k"].schedule.share
+    assert [share(epoch) for epoch in (14, 15, 24, 25, 29)] == pytest.approx([1, 0.1, 0.1, 0.01, 0.01])
     assert runs["coco"].model_options["relation_weight"] == 1.5
     assert runs["coco"].model_options["farthest"] == 1.9
     with torch.device("meta"):

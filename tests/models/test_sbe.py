@@ -10,6 +10,7 @@ import nclib
 from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.sbe import SBE, relative_codes, smooth_chamfer
+from nclib.runs.pair_trainer import _groups
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 5, "embed_dim": 8, "word_dim": 5}
 QUIET = {"drop": 0.0, "dropout": 0.0}
@@ -254,11 +255,22 @@ def test_paper_sizes():
         run = nclib.resolve("plain", dataset=dataset, **given)
         assert run.method_options.loss == "own"
         assert (run.schedule.batch_size, run.schedule.epochs, run.schedule.grad_clip) == (200, 80, 1.0)
+        assert [run.schedule.share(epoch) for epoch in (0, 40, 79)] == pytest.approx(
+            [1, 0.5, 3.9e-4], rel=0.02
+        )
+        assert run.model_options["words_rate"] == 10.0
     with torch.device("meta"):
         model = build("sbe", feature_dim=2048, vocab_size=8481, n_regions=36).eval()
         assert model.image_set.query.weight.shape == (2048, 1024)
         encoded = model.encode_images(torch.empty(128, 36, 2048))
     assert encoded.members.shape == (128, 4, 1024)
+
+
+def test_the_text_encoder_learns_at_a_rate_of_its_own():
+    model = SBE(feature_dim=6, vocab_size=9, embed_dim=16, word_dim=8, words_rate=10.0)
+    groups = {group["rate"]: set(group["params"]) for group in _groups(model)}
+    text = set(model.text_encoder.parameters())
+    assert groups == {10.0: text, 1.0: set(model.parameters()) - text}
 
 
 def test_plain_training_minimises_the_loss_of_the_paper(tmp_path):

@@ -110,6 +110,35 @@ def test_thinning_only_in_training_and_at_the_stated_rates():
     assert torch.equal(quiet(images, tokens), quiet(images, tokens))
 
 
+@pytest.mark.parametrize("norm_over", ["all", "padded"])
+def test_the_batch_norm_counts_all_regions_or_kept_ones_and_zeros(norm_over):
+    images = torch.randn(5, 4, 6)
+    model = build("vse_inf", **SIZES, drop=0.4, norm_over=norm_over)
+    torch.manual_seed(7)
+    keep = torch.rand(5, 4) >= 0.4
+    sizes, encoder = tuple(keep.sum(1).tolist()), model.image_encoder
+    assert 0 < min(sizes) < max(sizes)
+    rows, places = [], []  # what the norm counts, and where the kept regions stand in it
+    for image, kept in zip(images, keep.tolist(), strict=True):
+        own = [row for row, k in zip(image, kept, strict=True) if k or norm_over == "all"]
+        stay = [i for i, k in enumerate(kept) if k] if norm_over == "all" else range(len(own))
+        places += [len(rows) + i for i in stay]
+        rows += own + [torch.zeros(6)] * (max(sizes) - len(own))
+    counted = torch.stack(rows)
+    first = encoder.first(counted)
+    unit = (first - first.mean(0)) / (first.var(0, unbiased=False) + encoder.norm.eps).sqrt()
+    expected = encoder.fc(counted) + encoder.second(unit.relu())
+    torch.manual_seed(7)
+    regions, found = model.kept_regions(images)
+    assert found == sizes
+    torch.testing.assert_close(
+        torch.cat([r[:n] for r, n in zip(regions, sizes, strict=True)]), expected[places]
+    )
+    torch.testing.assert_close(encoder.norm.running_mean, 0.1 * first.mean(0))
+    model.eval()
+    assert model.kept_regions(images)[1] == (4,) * 5
+
+
 def test_trains_every_parameter():
     torch.manual_seed(0)
     model = build("vse_inf", **SIZES)

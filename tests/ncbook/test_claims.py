@@ -6,6 +6,7 @@ import math
 import re
 
 import ncbook
+import pandas as pd
 import pytest
 from ncbook import comparisons, printed, transport_claims
 from ncbook.compare import Difference, growth
@@ -164,6 +165,53 @@ def test_without_records_only_mathematics_is_decided(nothing):
 )
 def test_verdicts_follow_the_records(claim, verdict, found):
     assert (claim, found.at[claim, "verdict"]) == (claim, verdict), found.at[claim, "evidence"]
+
+
+def judged(claim, setting, values, labels=False):
+    """Return the verdict on a claim from three seeds of each of some made runs of the preset paper."""
+    rows = [
+        {"preset": "paper", "variant": "", "protocol": "symmetric", **setting, **own, "seed": seed}
+        for own in values
+        for seed in range(3)
+    ]
+    shake = {"map_avg": 0.001} if labels else {"rsum": 0.5, "folds.rsum": 0.2}
+    for i, row in enumerate(rows):  # no two seeds are equal
+        row.update({name: row[name] + i * i % 5 * size for name, size in shake.items() if name in row})
+    frame, other = pd.DataFrame(rows), pd.DataFrame()
+    return ncbook.decide(claim, ncbook.Runs(other, frame) if labels else ncbook.Runs(frame, other))
+
+
+def test_claims_about_the_papers_data_are_decided_by_their_records():
+    pairs = {"dataset": "coco", "mrate": 0.4, "protocol": "images", "method": "l2rm"}
+    alone = [
+        {"model": "saf", "rsum": 300, "folds.rsum": 470},
+        {"model": "sgr", "rsum": 310, "folds.rsum": 480},
+    ]
+    for rsum, verdict in ((350, HOLDS), (320, FAILS)):
+        both = {"model": "saf+sgr", "rsum": rsum, "folds.rsum": 500}
+        assert judged("L20", pairs, [*alone, both]).word == verdict
+    web = {"dataset": "cc152k", "mrate": 0.0, "model": "sgr", "method": "l2rm"}
+    for rsum, verdict in ((361, HOLDS), (340, FAILS)):
+        others = [
+            {"variant": "warmup=infonce", "rsum": 363},
+            {"variant": "warmup=hardest_triplet", "rsum": rsum},
+        ]
+        assert judged("L12", web, [{"rsum": 362}, *others]).word == verdict
+    coco = {"dataset": "coco", "model": "sgr", "protocol": "captions"}
+    rivals = [
+        {"method": m, "rsum": 400, "folds.rsum": 500} for m in ("plain", "ncr", "decl", "bicro", "mscn")
+    ]
+    for value, verdict in ((498, HOLDS), (480, FAILS)):
+        every = [{"method": "repair", "rsum": 400, "folds.rsum": value}, *rivals]
+        at_rates = [{**row, "mrate": rate} for row in every for rate in (0.2, 0.4, 0.6)]
+        assert judged("R03", coco, at_rates).word == verdict
+    for low, verdict in ((0.3, HOLDS), (0.5, FAILS)):
+        lost = [
+            {"dataset": name, "noise_rate": rate, "map_avg": value}
+            for name, values in (("xmedianet", (0.52, low)), ("nuswide", (0.7, 0.67)))
+            for rate, value in zip((0.2, 0.8), values, strict=True)
+        ]
+        assert judged("U05", {"method": "mrl"}, lost, labels=True).word == verdict
 
 
 def test_evidence_holds_the_numbers(found):

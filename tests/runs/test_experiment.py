@@ -158,6 +158,18 @@ def test_a_model_has_its_own_schedule_where_it_is_the_baseline():
     assert robust["sgr"] == robust["omit"] != plain["sgr"]
 
 
+def test_the_papers_runs_validate_as_their_code_does():
+    def chosen(method, dataset, **given):
+        given = {"preset": "paper", "data_options": {"root": "x", **given}} if dataset != "emoji" else given
+        return nclib.resolve(method, dataset=dataset, **given).data_options.get("dev_protocol")
+
+    few = {method for method in nclib.methods.available() if chosen(method, "f30k") == "ncr200"}
+    assert few == {"ncr", "bicro", "l2rm", "cream", "sps", "pcsr"}
+    assert chosen("ncr", "coco") == "ncr200"
+    assert chosen("ncr", "coco", dev_protocol="full1000") == "full1000"
+    assert chosen("ncr", "cc152k") is chosen("mscn", "coco") is chosen("ncr", "emoji", preset="paper") is None
+
+
 def test_weights_decay_by_adamw(tmp_path):
     """A step with weight decay d is Adam's step, from weights that shrank by 1 - lr d."""
     lr, decay = 0.01, 0.5

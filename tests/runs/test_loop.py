@@ -163,6 +163,17 @@ def test_rate_falls_and_rows_hold_the_means_of_the_steps(trainer, monkeypatch):
         assert row["loss_triplet"] == pytest.approx(triplet / 6, rel=1e-5)
 
 
+def test_the_rate_falls_by_other_factors_once_more_and_along_a_cosine():
+    def shares(**given):
+        schedule = make(PairSchedule, {"decay_every": 2, **given})
+        return [schedule.share(epoch) for epoch in range(5)]
+
+    assert shares(decay_factor=0.2) == pytest.approx([1, 1, 0.2, 0.2, 0.04])
+    assert shares(decay_every=9, decay_again=3) == pytest.approx([1, 1, 1, 0.1, 0.1])
+    assert shares(decay="cosine", decay_factor=0.5) == pytest.approx([1, 0.5, 0.5, 0.25, 0.25])
+    assert shares(decay="cosine", decay_every=4) == pytest.approx([1, 0.85355, 0.5, 0.14645, 0.1], abs=1e-5)
+
+
 def test_seeds_are_the_same_on_every_machine():
     digest = hashlib.sha256(b"7/3/dropout").digest()
     assert seed_of(7, 3, "dropout") == sum(b << (8 * k) for k, b in enumerate(digest[:8])) // 2

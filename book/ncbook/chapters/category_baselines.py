@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from ncbook import mean_text, papers, show
 from ncbook.chapters import ONLY_PRINTED, devices, stored_benchmark, wide
 from ncbook.layouts import DIRECTION, LAYOUTS
-from ncbook.match import STAND_INS, category_method
+from ncbook.match import STAND_INS, WHY_NOT, category_method
 from ncbook.notebook import NO_RECORD, marks_of
 from ncbook.runs import select
 from nclib import Record, plots
@@ -25,22 +25,8 @@ FAMILIES = {
     "robust": ["mrl", "elrcmr", "uot_rcl"],
 }
 MAPS = {"map_i2t": "image → text", "map_t2i": "text → image"}
-WHY_NOT = {  # printed methods that are not rerun, and why
-    "GSS-SL": (
-        "neither its code nor its exact objective and settings are public; a label regression with the parts "
-        "that are known stands in, under its own name"
-    ),
-    "FGCrossNet": (
-        "an image network trained end to end on pictures, frames, spectrograms and drawn texts; how it was "
-        "reduced to fixed features is not documented; its losses on fixed features stand in, under their own "
-        "name"
-    ),
-    "SMLN": (
-        "no public code; the function of the eigenvalues that its loss is made of, the neighbour counts and "
-        "the training settings cannot be recovered from the sources at hand"
-    ),
-}
-PRINTED_ONLY = {name: (why, STAND_INS.get(name, "")) for name, why in WHY_NOT.items()}  # reason, stand-in
+NOT_RERUN = ("GSS-SL", "FGCrossNet", "SMLN")
+PRINTED_ONLY = {name: (WHY_NOT[name], STAND_INS.get(name, "")) for name in NOT_RERUN}  # reason, stand-in
 ABLATIONS = LAYOUTS["UOT-RCL", "IV"].options  # rows of Table IV -> options of uot_rcl
 UNLABELLED = ("mcca", "pls", "dcca", "dccae")  # label noise cannot change them
 RATES = (0.2, 0.4, 0.6, 0.8)
