@@ -54,6 +54,15 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
 GUARDS = ("strict", "frozen", "non_blocking", "copy")  # arguments that guard against mistakes or save time
+# Sizes of the parts that an array is worked through in: the same numbers at another speed.
+SIZES = ("ENTRIES", "BLOCK", "CHUNK")
+# Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
+# sign often means nothing; the number of the axis is changed nevertheless.
+WITH_AXIS = (
+    "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "logcumsumexp",
+    "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax", "squeeze", "stack",
+    "sum", "topk", "unsqueeze", "vector_norm",
+)  # fmt: skip
 LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -133,11 +142,29 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node.returns, *node.decorator_list]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("warn", "option", "keep")):
             parts = [node]
-        elif isinstance(node, ast.keyword) and node.arg in GUARDS:
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WITH_AXIS:
+            found |= {id(n) for n in _axes(node)}
+        elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
+            isinstance(node, ast.Assign) and all(name.endswith(SIZES) for name in _names(node.targets))
+        ):
             parts = [node.value]
         for part in parts:
             found |= {id(n) for n in ast.walk(part)} if part is not None else set()
     return found
+
+
+def _names(targets: Iterable[ast.expr]) -> Iterator[str]:
+    """Yield the texts of what an assignment gives a value."""
+    for target in targets:
+        yield from _names(target.elts) if isinstance(target, ast.Tuple) else [ast.unparse(target)]
+
+
+def _axes(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield the arguments of a call that are negative whole numbers, in tuples too."""
+    for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+        for value in argument.elts if isinstance(argument, ast.Tuple) else [argument]:
+            if isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Constant):
+                yield value
 
 
 def _change(node: ast.AST) -> tuple[str, Callable[[], None]] | None:
