@@ -5,9 +5,9 @@
 
 A mutant that no test notices (it *survives*) is a missing test, or a change without effect. Each mutant runs
 those tests of its area that `make test` runs, in a copy of the package; the working tree stays as it is. The
-tests are collected once, and a first fork runs them unchanged to see which functions each of them calls, and
-for how long. Each mutant is a fork in which the changed function gets its new code: first the tests that call
-it, quick ones before slow ones, then the others, up to the first failure. A change of what an import makes (a
+tests are collected once, and a first fork runs those that are not marked slow, unchanged, to see which functions
+each of them calls, and for how long. Each mutant is a fork in which the changed function gets its new code: first
+the tests that may call it, quick ones before slow ones, then the others, up to the first failure. A change of what an import makes (a
 default, a module's constant) starts from before the import. At the end the tests that noticed something must
 pass without a change.
 """
@@ -18,6 +18,7 @@ import argparse
 import ast
 import gc
 import json
+import math
 import os
 import random
 import shutil
@@ -53,7 +54,13 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
-GUARDS = ("strict", "frozen", "non_blocking", "copy")  # arguments that guard against mistakes or save time
+GUARDS = (
+    "strict",
+    "frozen",
+    "non_blocking",
+    "copy",
+    "flush",
+)  # arguments that guard against mistakes or save time
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
@@ -202,18 +209,20 @@ class Judge:
         if self.chosen:
             if not (child := os.fork()):
                 self.watching = True
+                items = session.items
+                session.items = [item for item in items if item.get_closest_marker("slow") is None]
                 return None  # on to the tests
             status(child)
         if file.exists():
             self.seen = json.loads(file.read_text("utf8"))
-        session.items.sort(key=lambda item: self.seen.get(item.nodeid, (0.0,))[0])
+        session.items.sort(key=lambda item: self.seen.get(item.nodeid, (math.inf,))[0])
         for mutant in self.chosen:
             if not (child := os.fork()):
                 if not (name := mutant.apply()):
                     os._exit(IMPORTED)
                 own = AREAS[mutant.area][1]
                 session.items = [item for item in session.items if item.nodeid.startswith(own)]
-                session.items.sort(key=lambda item: name not in self.seen.get(item.nodeid, (0.0, []))[1])
+                session.items.sort(key=lambda item: name not in self.seen.get(item.nodeid, (0, [name]))[1])
                 return None
             os.write(self.pipe, f"{status(child)}\n".encode())
         return True if self.chosen else None
