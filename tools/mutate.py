@@ -5,11 +5,11 @@
 
 A mutant that no test notices (it *survives*) is a missing test, or a change without effect. Each mutant runs
 those tests of its area that `make test` runs, in a copy of the package; the working tree stays as it is. The
-tests are collected once, and a first fork runs those that are not marked slow, unchanged, to see which functions
-each of them calls, and for how long. Each mutant is a fork in which the changed function gets its new code: first
-the tests that may call it, quick ones before slow ones, then the others, up to the first failure. A change of what an import makes (a
-default, a module's constant) starts from before the import. At the end the tests that noticed something must
-pass without a change.
+tests are collected once, and a first fork runs those that are not marked slow, unchanged, to see which
+functions each calls, and for how long. Each mutant is a fork in which the changed function gets its new code:
+first the tests that may call it, quick ones before slow ones, then the others, up to the first failure. A
+change of what an import makes (a default, a module's constant) starts from before the import. At the end the
+tests that noticed something must pass without a change.
 """
 
 from __future__ import annotations
