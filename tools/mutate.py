@@ -66,8 +66,8 @@ SIZES = ("ENTRIES", "BLOCK", "CHUNK")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
 # sign often means nothing; the number of the axis is changed nevertheless.
 WITH_AXIS = (
-    "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "logcumsumexp",
-    "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax", "squeeze", "stack",
+    "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "index_select",
+    "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax", "squeeze", "stack",
     "sum", "topk", "unsqueeze", "vector_norm",
 )  # fmt: skip
 LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
