@@ -54,21 +54,16 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
-GUARDS = (
-    "strict",
-    "frozen",
-    "non_blocking",
-    "copy",
-    "flush",
-)  # arguments that guard against mistakes or save time
+# Arguments that guard against mistakes or save time.
+GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
 # sign often means nothing; the number of the axis is changed nevertheless.
 WITH_AXIS = (
     "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "index_select",
-    "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax", "squeeze", "stack",
-    "sum", "topk", "unsqueeze", "vector_norm",
+    "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax",
+    "squeeze", "stack", "sum", "topk", "unsqueeze", "vector_norm",
 )  # fmt: skip
 LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
