@@ -141,7 +141,7 @@ def test_hidden_files_and_folders_below_the_folder_are_skipped(tmp_path):
     [
         ([{"phase": "training"}], []),
         ([{"phase": "warm-up"}], ["warm-up only"]),
-        ([{"phase": "training", "steps": 0}, {"steps": 1}], ["took no step in 1 of 2 epochs"]),
+        ([{"phase": "training", "steps": 0}, {"steps": 4}], ["took no step in 1 of 2 epochs"]),
         ([{"idle": [1], "steps": 4}, {"idle": [0, 1]}], ["network 0, 1 took no step in 2 of 2 epochs"]),
     ],
 )
