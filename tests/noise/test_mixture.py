@@ -133,8 +133,14 @@ def test_beta_moments_by_hand():
     np.testing.assert_allclose(weighted, [0.5 * (0.25 / variance - 1)] * 2)
 
 
-def test_beta_can_take_a_single_step():
+def test_two_means_begin_halfway():
+    # From the middle, 0.5, they end between 0.4 and 1; from a third they would end between 0 and 0.4.
+    assert BetaMixture._two_means(np.array([0.0, 0.4, 1.0])).tolist() == [True, True, False]
+
+
+def test_a_single_step_can_be_taken():
     assert BetaMixture(stages=((1, None),)).fit(PRINTED).n_iter_ == 1
+    assert GaussianMixture1d(max_iter=1).fit(PRINTED).n_iter_ == 1
 
 
 def test_beta_start_can_be_given():
