@@ -140,7 +140,9 @@ def test_two_means_begin_halfway():
 
 def test_a_single_step_can_be_taken():
     assert BetaMixture(stages=((1, None),)).fit(PRINTED).n_iter_ == 1
-    assert GaussianMixture1d(max_iter=1).fit(PRINTED).n_iter_ == 1
+    gaussian = GaussianMixture1d(max_iter=1).fit(PRINTED)
+    assert gaussian.n_iter_ == 1
+    assert not gaussian.converged_
 
 
 def test_beta_start_can_be_given():
