@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import nclib.ot
+from nclib.ot.backends.device_loop import newton_step
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -198,3 +199,11 @@ def test_a_solution_takes_as_many_passes_as_it_did(route, formulation):
         t = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=reg, mask=mask, formulation=formulation)
         assert t.converged.all()
         assert t.iterations.sum().item() == pytest.approx(want, rel=0.02, abs=1)
+
+
+def test_a_newton_step_is_solved_shortened_and_left_out():
+    eye = torch.eye(2, dtype=torch.float64)
+    right = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    step = newton_step(torch.stack([2 * eye, 0.01 * eye, -eye]), right.expand(3, 2))
+    want = [[0.5, -0.25], [30.0, -15.0], [0.0, 0.0]]  # 100 and -50 are too long; the last is not definite
+    torch.testing.assert_close(step, torch.tensor(want, dtype=torch.float64))
