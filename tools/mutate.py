@@ -5,9 +5,11 @@
 
 A mutant that no test notices (it *survives*) is a missing test, or a change without effect. Each mutant runs
 those tests of its area that `make test` runs, in a copy of the package; the working tree stays as it is. The
-tests are collected once; each mutant is a fork in which the changed function gets its new code. A change of
-what an import makes (a default, a module's constant) starts from before the import. At the end the tests that
-noticed something must pass without a change.
+tests are collected once, and a first fork runs those that are not marked slow, unchanged, to see which
+functions each calls, and for how long. Each mutant is a fork in which the changed function gets its new code:
+first the tests that may call it, quick ones before slow ones, then the others, up to the first failure. A
+change of what an import makes (a default, a module's constant) starts from before the import. At the end the
+tests that noticed something must pass without a change.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import json
+import math
 import os
 import random
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +54,17 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
-GUARDS = ("strict", "frozen", "non_blocking", "copy")  # arguments that guard against mistakes or save time
+# Arguments that guard against mistakes or save time.
+GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle")
+# Sizes of the parts that an array is worked through in: the same numbers at another speed.
+SIZES = ("ENTRIES", "BLOCK", "CHUNK")
+# Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
+# sign often means nothing; the number of the axis is changed nevertheless.
+WITH_AXIS = (
+    "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "index_select",
+    "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax",
+    "squeeze", "stack", "sum", "topk", "unsqueeze", "vector_norm",
+)  # fmt: skip
 LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -77,8 +92,8 @@ class Mutant:
         edit[1]()
         return ast.fix_missing_locations(tree)
 
-    def apply(self) -> bool:
-        """Give the functions imported from the file their new code; say whether one was found."""
+    def apply(self) -> str:
+        """Give the functions imported of the file their new code; name the innermost that changed, if any."""
         old, new = ast.parse((ROOT / self.path).read_text("utf8")), self.tree()
         pairs = zip(*(_codes(compile(tree, self.path, "exec")) for tree in (old, new)), strict=True)
         changed = {a: b for a, b in pairs if a != b}
@@ -87,7 +102,7 @@ class Mutant:
         functions = [f for f in functions if f.__code__ in changed]
         for function in functions:
             function.__code__ = changed[function.__code__]
-        return bool(functions)
+        return _name(self.path, list(changed)[-1]) if functions else ""
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -96,6 +111,11 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _codes(constant)
+
+
+def _name(path: Path, code: CodeType) -> str:
+    """Name a code object by the place where it begins."""
+    return f"{path}:{code.co_firstlineno}"
 
 
 def mutants(area: str) -> Iterator[Mutant]:
@@ -124,11 +144,29 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node.returns, *node.decorator_list]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("warn", "option", "keep")):
             parts = [node]
-        elif isinstance(node, ast.keyword) and node.arg in GUARDS:
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WITH_AXIS:
+            found |= {id(n) for n in _axes(node)}
+        elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
+            isinstance(node, ast.Assign) and all(name.endswith(SIZES) for name in _names(node.targets))
+        ):
             parts = [node.value]
         for part in parts:
             found |= {id(n) for n in ast.walk(part)} if part is not None else set()
     return found
+
+
+def _names(targets: Iterable[ast.expr]) -> Iterator[str]:
+    """Yield the texts of what an assignment gives a value."""
+    for target in targets:
+        yield from _names(target.elts) if isinstance(target, ast.Tuple) else [ast.unparse(target)]
+
+
+def _axes(call: ast.Call) -> Iterator[ast.expr]:
+    """Yield the arguments of a call that are negative whole numbers, in tuples too."""
+    for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+        for value in argument.elts if isinstance(argument, ast.Tuple) else [argument]:
+            if isinstance(value, ast.UnaryOp) and isinstance(value.operand, ast.Constant):
+                yield value
 
 
 def _change(node: ast.AST) -> tuple[str, Callable[[], None]] | None:
@@ -157,22 +195,51 @@ class Judge:
 
     def __init__(self, folder: Path, chosen: list[Mutant], pipe: int) -> None:
         self.folder, self.chosen, self.pipe = folder, chosen, pipe
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+        self.seen: dict[str, tuple[float, list[str]]] = {}  # by test: seconds, and functions that it calls
+        self.watching = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        file = self.folder / "seen.json"
+        if self.chosen:
+            if not (child := os.fork()):
+                self.watching = True
+                items = session.items
+                session.items = [item for item in items if item.get_closest_marker("slow") is None]
+                return None  # on to the tests
+            status(child)
+        if file.exists():
+            self.seen = json.loads(file.read_text("utf8"))
+        session.items.sort(key=lambda item: self.seen.get(item.nodeid, (math.inf,))[0])
         for mutant in self.chosen:
             if not (child := os.fork()):
-                if not mutant.apply():
+                if not (name := mutant.apply()):
                     os._exit(IMPORTED)
                 own = AREAS[mutant.area][1]
                 session.items = [item for item in session.items if item.nodeid.startswith(own)]
-                return None  # on to the tests
+                session.items.sort(key=lambda item: name not in self.seen.get(item.nodeid, (0, [name]))[1])
+                return None
             os.write(self.pipe, f"{status(child)}\n".encode())
         return True if self.chosen else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        if not self.watching:
+            return (yield)
+        called: set[CodeType] = set()
+        started = time.process_time()
+        sys.setprofile(lambda frame, event, argument: called.add(frame.f_code))
+        try:
+            return (yield)
+        finally:
+            sys.setprofile(None)
+            own = [code for code in called if code.co_filename.startswith(str(self.folder / "nclib"))]
+            names = [_name(Path(code.co_filename).relative_to(self.folder), code) for code in own]
+            self.seen[item.nodeid] = time.process_time() - started, names
+
+    def pytest_sessionfinish(self) -> None:
+        if self.watching:
+            (self.folder / "seen.json").write_text(json.dumps(self.seen), "utf8")
 
     def pytest_runtest_logstart(self) -> None:
         signal.setitimer(signal.ITIMER_PROF, LIMIT)  # its signal ends the process

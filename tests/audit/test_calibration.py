@@ -31,7 +31,7 @@ def test_share_and_probabilities_on_scores_of_known_distributions(share):
 def test_no_wrong_pair_seen_does_not_mean_none():
     given, exchanged, _ = scores(200, 0.0, 2, gap=12.0)
     share = calibrate(given, exchanged).share
-    assert share.value < 0.01
+    assert 0.5 * 0.5 / 200 < share.value < 0.01  # half a wrong pair is added
     assert 0.005 < share.high < 0.05
 
 
@@ -52,6 +52,22 @@ def test_related_mismatches_are_missed_until_labels_tell():
     assert abs(told.share.value - 0.2) < abs(found.share.value - 0.2)
     assert told.share.low <= 0.2 <= told.share.high
     assert calibration(1 - told(given)[0], ~wrong)["ece"] < calibration(1 - p, ~wrong)["ece"]
+
+
+def test_labels_never_make_a_fitting_pair_the_likelier_wrong_one():
+    given, exchanged, _ = scores(400, 0.3, 4)
+    told = relabelled(calibrate(given, exchanged), given, given, given > np.median(given))
+    assert (np.diff(told.p) <= 1e-12).all()
+    np.testing.assert_allclose(told.p, 0.5, atol=1e-2)
+    assert (told.low <= told.p).all()
+    assert (told.p <= told.high).all()
+
+
+def test_twenty_pairs_are_enough():
+    given, exchanged, _ = scores(20, 0.5, 5)
+    found = calibrate(given, exchanged)
+    assert not found.reason
+    assert found.share.low <= found.share.value <= found.share.high
 
 
 @pytest.mark.parametrize(("given", "reason"), [(np.ones(5), "too few pairs"), (np.ones(50), "constant")])

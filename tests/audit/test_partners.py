@@ -8,7 +8,15 @@ import torch
 
 from nclib.audit import partners
 from nclib.audit.pairs import Pairs
-from nclib.audit.partners import candidate_edges, find_neighbours, partner_probability, solve_plan
+from nclib.audit.partners import (
+    Neighbours,
+    candidate_edges,
+    find_neighbours,
+    find_partners,
+    partner_probability,
+    solve_plan,
+    temperature,
+)
 from nclib.noise import calibration
 from nclib.ot import partial_sinkhorn
 
@@ -109,6 +117,34 @@ def test_a_plan_without_edges_moves_nothing():
     plan = solve_plan(none, none, np.zeros(0), np.ones(3), np.ones(4), 2.0, 0.1)
     assert plan.mass.shape == (0,)
     assert plan.violation == 0
+
+
+def test_a_plan_moves_no_more_than_its_edges_carry():
+    plan = solve_plan(np.array([0]), np.array([1]), np.ones(1), np.ones(3), np.full(2, 0.5), 2.0, 0.1)
+    assert plan.mass == pytest.approx(0.999 * 0.5, rel=1e-4)
+
+
+def test_partners_of_three_captions():
+    """Captions 0 and 1 claim picture 0 and may be wrong; caption 2 takes no part."""
+    pairs = Pairs(np.eye(3), np.ones((3, 3)), np.array([0, 0, 1]), list("abc"))
+    edges = np.array([0, 0, 0, 1, 2]), np.array([0, 1, 2, 2, 2]), np.array([0.9, 0.8, 0.1, 0.5, 0.7])
+    found = find_partners(pairs, pairs.image_of, edges, np.array([0.9, 0.4, 0.01]), 0.1)
+    assert found.image.tolist() == [1, 2, -1]
+    assert list(zip(found.row.tolist(), found.column.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 2)]
+    np.testing.assert_allclose(found.best_mass, [found.mass[0], found.mass[2], 0])
+    np.testing.assert_allclose(found.mass[:2].sum(), 1, rtol=2e-3)
+    # ample room: nothing but the cosines tells the pictures apart
+    np.testing.assert_allclose(found.margin, [0.7 / 0.1, 20.0, 0.0], rtol=1e-6)
+    alone = find_partners(pairs, pairs.image_of, edges, np.array([0.9, 0.4, 0.01]), 0.1, one_to_one=True)
+    assert alone.image.tolist() == [2, 2, -1]  # picture 1 keeps its caption; one place is left, in picture 2
+    assert alone.plan.mass.sum() == pytest.approx(0.999, rel=1e-3)
+
+
+def test_temperature_is_half_the_median_excess_over_the_last():
+    cosines = np.array([[0.9, 0.5, 0.4], [0.8, 0.6, 0.1], [0.7, 0.2, -np.inf], [0.3, -np.inf, -np.inf]])
+    none = np.zeros((0, 3))
+    found = Neighbours(none, cosines, *[none] * 6)
+    assert temperature(found) == pytest.approx(0.25 / 2)  # of 0.2, 0.4 and 0.25
 
 
 def test_edges_are_unique():

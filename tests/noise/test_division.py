@@ -58,6 +58,7 @@ def test_calibrated_probabilities_have_no_error():
     p = rng.random(200_000)
     truth = rng.random(200_000) < p
     assert calibration(p, truth)["ece"] < 0.01
+    assert len(calibration(p, truth)["count"]) == 10
     assert calibration(p**3, truth)["ece"] > 0.2
 
 

@@ -125,6 +125,26 @@ def test_beta_density_is_scipys():
     np.testing.assert_allclose(mixture.predict_proba(x), parts / parts.sum(1, keepdims=True), atol=1e-9)
 
 
+def test_beta_moments_by_hand():
+    # mean 0.4 and variance 0.04 are those of Beta(2, 3); mean 0.5 and variance 0.05 those of Beta(2, 2)
+    np.testing.assert_allclose(noise.beta.beta_moments(np.array([0.2, 0.6])), (2, 3))
+    weighted = noise.beta.beta_moments(np.array([0.5, 0.25, 0.75]), np.array([0.4, 1.6, 1.6]) / 2)
+    variance = 3.2 / 3.6 * 0.0625
+    np.testing.assert_allclose(weighted, [0.5 * (0.25 / variance - 1)] * 2)
+
+
+def test_two_means_begin_halfway():
+    # From the middle, 0.5, they end between 0.4 and 1; from a third they would end between 0 and 0.4.
+    assert BetaMixture._two_means(np.array([0.0, 0.4, 1.0])).tolist() == [True, True, False]
+
+
+def test_a_single_step_can_be_taken():
+    assert BetaMixture(stages=((1, None),)).fit(PRINTED).n_iter_ == 1
+    gaussian = GaussianMixture1d(max_iter=1).fit(PRINTED)
+    assert gaussian.n_iter_ == 1
+    assert not gaussian.converged_
+
+
 def test_beta_start_can_be_given():
     x = noise.unit_interval(two_groups(400))
     start = x < 0.3

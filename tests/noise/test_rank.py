@@ -132,6 +132,38 @@ def test_any_ties_equal_the_definition(pair):
             assert r.item() == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-12)
 
 
+class Place(str):
+    """The CPU, which says it is a GPU."""
+
+    __slots__ = ()
+    type = "cuda"
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of the CPU that says it lies on a GPU, so that what a GPU computes runs here."""
+
+    device = property(lambda self: Place("cpu"))
+
+
+@pytest.mark.parametrize("copies", [0, 7])
+def test_what_a_gpu_computes_equals_what_the_cpu_does(copies):
+    images, texts, u, t = features(5, 12, dtype=torch.float64)
+    bank = [torch.cat([x, x[:copies]]) for x in (u, t)]
+    bank[0][1:3, 1:], bank[0][2, 0] = 0, bank[0][1, 0] + 1e-3  # equal sums do not make equal rows
+    bank[0][2, 1] = -1e-3
+    bank[0][-1] = bank[0][1, torch.arange(15, -1, -1)]
+    want = rank_correspondence(images, texts, *bank)
+    found = rank_correspondence(*(x.as_subclass(Elsewhere) for x in (images, texts, *bank)))
+    assert type(found.correlation) is Elsewhere
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a.as_subclass(torch.Tensor), b, rtol=0, atol=1e-12)
+    far, near = (
+        bank_distances(images.as_subclass(kind), bank[0].as_subclass(kind))
+        for kind in (Elsewhere, torch.Tensor)
+    )
+    torch.testing.assert_close(far.as_subclass(torch.Tensor), near, rtol=1e-9, atol=1e-12)
+
+
 def test_more_dimensions_and_one_row():
     g = torch.Generator().manual_seed(0)
     a, b = (torch.rand(3, 4, 9, generator=g) for _ in range(2))

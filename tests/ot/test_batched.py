@@ -1,5 +1,7 @@
 """Many small problems: the released loop and exact scaling, forward and backward."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -177,6 +179,26 @@ def test_released_constant_keeps_its_weight_in_float32(loop, reg, scale):
     (b * weight.float()).sum().backward()
     assert rough.grad.isfinite().all()
     assert (fine.grad - rough.grad.double()).abs().max() <= 2e-4 * fine.grad.abs().max() + 1e-6
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of the CPU that says it lies on a GPU, so that what a GPU computes runs here."""
+
+    device = property(lambda self: SimpleNamespace(type="cuda"))
+
+
+@pytest.mark.parametrize("loop", ["log", "released"])
+@pytest.mark.parametrize("reg", [0.1, 0.001])
+def test_what_a_gpu_computes_equals_what_the_cpu_does(loop, reg):
+    s, mask, weight = ragged(6)
+    found = []
+    for kind in (torch.Tensor, Elsewhere):
+        x = s.clone().as_subclass(kind).requires_grad_()
+        plan = nclib.ot.scaling_plan(x, reg=reg, mask=mask.as_subclass(kind), loop=loop)
+        assert type(plan) is kind
+        (plan * weight).sum().backward()
+        found.append((plan.detach().as_subclass(torch.Tensor), x.grad.as_subclass(torch.Tensor)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-12)
 
 
 def test_stored_tensors_do_not_grow_with_the_plans():

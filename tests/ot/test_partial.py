@@ -173,14 +173,38 @@ def test_potentials_give_the_plan():
         torch.testing.assert_close(plan.sum(0) + left_q, q, rtol=1e-7, atol=1e-9)
 
 
-def test_published_paths_agree_and_freeze_per_problem():
+@pytest.mark.parametrize("reg", [0.05, 0.5])  # at 0.5 the corner of the dummies has weight
+def test_published_paths_agree_and_freeze_per_problem(reg):
     g = torch.Generator().manual_seed(9)
     cost = 0.4 + 0.3 * torch.rand(3, 20, 20, generator=g, dtype=torch.float64)
     off = ~torch.eye(20, dtype=torch.bool)
-    fast = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.05, mask=off, stop="published")
-    slow = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.05, mask=off, stop="published", method="log")
+    fast = nclib.ot.partial_sinkhorn(cost, 0.1, reg=reg, mask=off, stop="published")
+    slow = nclib.ot.partial_sinkhorn(cost, 0.1, reg=reg, mask=off, stop="published", method="log")
     assert fast.iterations.tolist() == slow.iterations.tolist()
     torch.testing.assert_close(fast.plan, slow.plan, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["plain", "weights", "log"])
+@pytest.mark.parametrize("holes", [False, True])
+def test_published_potentials_and_errors_belong_to_the_plan(form, holes):
+    cost = random_problem(9, 8, 6)[0] + 0.3
+    mask = torch.ones(8, 6, dtype=torch.bool)
+    mask[range(6), range(6)] = not holes
+    p, q = torch.ones(8).double() / 8, torch.ones(6).double() / 6
+    if form != "plain":
+        p, q = (p + 0.02 * torch.arange(-4, 4).abs() - 0.04), 1.5 * q
+    options = {"reg": 0.1, "mask": mask, "stop": "published", "tol": 1e-4}
+    options |= {} if form == "plain" else {"p": p, "q": q, "method": "log" if form == "log" else "auto"}
+    t = nclib.ot.partial_sinkhorn(cost, 0.3, **options)
+    f, g, f_slack, g_slack = (
+        x / 0.1 for x in (t.potentials.f, t.potentials.g, t.potentials.f_slack, t.potentials.g_slack)
+    )
+    plan = torch.where(mask, (f[:, None] + g - cost / 0.1).exp(), 0.0)
+    torch.testing.assert_close(t.plan, plan, rtol=1e-9, atol=1e-14)
+    rows = (plan.sum(1) + (f + g_slack).exp() - p).abs().sum() / 0.3
+    cols = (plan.sum(0) + (g + f_slack).exp() - q).abs().sum() / 0.3
+    torch.testing.assert_close(t.row_error, rows, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(t.col_error, cols, rtol=1e-6, atol=1e-12)
 
 
 def test_unfinished_is_not_called_converged():

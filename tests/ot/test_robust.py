@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import nclib.ot
+from nclib.ot.backends.device_loop import newton_step
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
@@ -162,3 +163,47 @@ def test_costs_without_dense_values_are_refused():
     ):
         with pytest.raises(TypeError, match=f"cost must be a dense tensor, got one .*{what}"):
             nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.1)
+
+
+def small_problems(count, n, m):
+    """Random problems with holes; the first row and column allow everything, so that any mass can flow."""
+    g = torch.Generator().manual_seed(0)
+    cost, p, q = (
+        torch.rand(*shape, generator=g, dtype=torch.float64)
+        for shape in ((count, n, m), (count, n), (count, m))
+    )
+    mask = torch.rand(count, n, m, generator=g) > 0.2
+    mask[:, 0], mask[:, :, 0] = True, True
+    p, q = p + 0.05, q + 0.05
+    return cost, p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True), mask
+
+
+#: Passes that all problems take together at regularisations of 0.05, 0.01 and 0.003.
+PASSES = {
+    ("float32", "extended"): (41, 76, 254),
+    ("float32", "capped"): (35, 63, 96),
+    ("float64", "extended"): (49, 86, 281),
+    ("float64", "capped"): (40, 68, 99),
+    ("torch", "extended"): (231, 567, 910),
+    ("torch", "capped"): (238, 665, 1211),
+}
+
+
+@pytest.mark.parametrize(("route", "formulation"), PASSES)
+def test_a_solution_takes_as_many_passes_as_it_did(route, formulation):
+    """A wrong Newton step, pace or level still ends at the plan, after more passes."""
+    wanted = PASSES[route, formulation]
+    cost, p, q, mask = small_problems(6, 14, 9) if route.startswith("float") else small_problems(16, 8, 6)
+    cost = cost.float() if route == "float32" else cost
+    for reg, want in zip((0.05, 0.01, 0.003), wanted, strict=True):
+        t = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=reg, mask=mask, formulation=formulation)
+        assert t.converged.all()
+        assert t.iterations.sum().item() == pytest.approx(want, rel=0.02, abs=1)
+
+
+def test_a_newton_step_is_solved_shortened_and_left_out():
+    eye = torch.eye(2, dtype=torch.float64)
+    right = torch.tensor([1.0, -0.5], dtype=torch.float64)
+    step = newton_step(torch.stack([2 * eye, 0.01 * eye, -eye]), right.expand(3, 2))
+    want = [[0.5, -0.25], [30.0, -15.0], [0.0, 0.0]]  # 100 and -50 are too long; the last is not definite
+    torch.testing.assert_close(step, torch.tensor(want, dtype=torch.float64))

@@ -1,11 +1,19 @@
 """The autograd node behind OMIT: against ordinary operations and the general solver, in blocks."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import nclib.ot
 from nclib.ot import batched
 from nclib.ot.batched import LOOPS, transport_plans, transport_scores
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor of the CPU that says it lies on a GPU, so that what a GPU computes runs here."""
+
+    device = property(lambda self: SimpleNamespace(type="cuda"))
 
 
 def problem(seed=0, shape=(5, 4, 6, 7), dtype=torch.float64, scale=0.7):
@@ -59,6 +67,18 @@ def test_float32_keeps_its_digits_at_small_lambda(loop):
         b.sum().backward()
         assert rough.grad.isfinite().all()
         assert (rough.grad.double() - fine.grad).abs().max() < 2e-4 * fine.grad.abs().max()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("lam", [0.1, 0.001])
+def test_what_a_gpu_computes_equals_what_the_cpu_does(loop, lam):
+    found = []
+    for kind in (torch.Tensor, Elsewhere):
+        sides = [x.as_subclass(kind).requires_grad_() for x in problem()[:3]]
+        scores = transport_scores(*sides, lam=lam, iterations=3, loop=loop, skip=1)
+        grads = torch.autograd.grad(scores.square().sum(), sides)
+        found.append([x.detach().as_subclass(torch.Tensor) for x in (scores, *grads)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-12)
 
 
 def test_weights_shared_by_all_images_and_captions():

@@ -17,7 +17,7 @@ from nclib.methods.plain import Plain, PlainOptions
 from nclib.noise import Mismatch
 from nclib.runs import pair_trainer as training
 from nclib.runs import resolve
-from nclib.runs.loop import LOOK_EVERY, kept_warnings, seed_of
+from nclib.runs.loop import LOOK_EVERY, epoch_arrays, kept_warnings, seed_of
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairSchedule
 from nclib.runs.pair_trainer import PairTrainer
@@ -239,6 +239,156 @@ def test_restarts_need_what_builds_the_networks(trainer, tmp_path):
         PairTrainer(Renewed(PlainOptions()), *parts, **given)
     built = PairTrainer(Renewed(PlainOptions()), *parts, **given, renew=lambda k: trainer.networks)
     assert built.restarts == (1,)
+
+
+def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
+    made, index = [], torch.arange(8)
+    trainer.restarts, trainer.renew = (0, 2), lambda number: made.append(number) or trainer.networks
+    trainer.schedule = make(PairSchedule, {"warmup_epochs": 1, "epochs": 5, "decay_every": 1, "lr": 2e-3})
+    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)])
+    for epoch, power, restarted, tested in [
+        (0, 0, [], False), (1, 0, [1], False), (2, 1, [1], False),
+        (3, 0, [1, 2], True), (4, 1, [1, 2], True),
+    ]:  # fmt: skip
+        trainer.epoch = epoch
+        optimizers = trainer.optimizers
+        assert trainer._train_epoch(progress=False)["lr"] == pytest.approx(2e-3 * 0.1**power)
+        assert made == restarted
+        assert (trainer.optimizers is optimizers) == (epoch not in (1, 3))
+        assert trainer._may_be_tested() == tested
+        assert trainer.active == 0
+
+
+def test_a_network_without_steps_is_told(trainer, monkeypatch):
+    index, kept = torch.arange(8), [0, 1]
+
+    def begin_epoch(loop):
+        return iter([loop.batch(index)] if loop.active in kept else [])
+
+    monkeypatch.setattr(trainer.method, "begin_epoch", begin_epoch)
+    trainer.n_planned, trainer.epoch = 9, 1
+    both = trainer._train_epoch(progress=False)
+    assert (both["steps"], "idle" in both) == (2, False)
+    kept.remove(1)
+    one = trainer._train_epoch(progress=False)
+    assert (one["steps"], one["idle"]) == (1, [1])
+    trainer.history, trainer.n_planned = [{"idle": [1]}, one], 2
+    with pytest.raises(ValueError, match="no steps for network 1 in all 2 epochs after warm-up"):
+        trainer._train_epoch(progress=False)
+    trainer.history = [{"idle": [1]}, both]  # it was trained before
+    assert trainer._train_epoch(progress=False)["idle"] == [1]
+    kept.remove(0)
+    with pytest.warns(UserWarning, match=r"no step was taken in epoch 2: .*begin_epoch returned no items"):
+        assert trainer._train_epoch(progress=False)["idle"] == [0, 1]
+    trainer.method.told_idle = 1  # the method said so itself
+    assert trainer._train_epoch(progress=False)["steps"] == 0
+
+
+def test_warm_up_has_no_diagnostics(trainer, monkeypatch):
+    index = torch.arange(8)
+    monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)])
+    monkeypatch.setattr(trainer.method, "diagnostics", lambda truth: {"auc": 0.5})
+    rows = []
+    for trainer.epoch in (0, 1):
+        rows.append(trainer._train_epoch(progress=False))
+    assert ["auc" in row for row in rows] == [False, True]
+
+
+def test_epochs_are_validated_selected_printed_and_timed(trainer, monkeypatch, capsys):
+    """The loop alone: the training of an epoch and its validation are given."""
+    sums, clock = iter([5.0, 7.0, 7.0, 9.0]), iter([10.0, 10.25, 20.0, 21.5, 30.0, 33.0, 40.0, 40.001])
+    trainer.n_planned = 4
+    monkeypatch.setattr(
+        trainer, "_train_epoch", lambda progress: {"phase": "training", "loss_a": 0.5, "auc": 0.75}
+    )
+    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": next(sums)})
+    monkeypatch.setattr(trainer, "_may_be_tested", lambda: trainer.epoch < 3)
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    rows = trainer.fit()
+    assert [row["epoch"] for row in rows] == [1, 2, 3, 4]
+    assert [row["val_rsum"] for row in rows] == [5, 7, 7, 9]
+    assert [row["seconds"] for row in rows] == [0.25, 1.5, 3.0, 0.001]
+    assert (trainer.best["rsum"], trainer.best["epoch"]) == (7, 2)  # the first of equals; the last was barred
+    assert [period["from_epoch"] for period in trainer.computed_on] == [1]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[1] == "epoch  2/4 training a 0.500  val rSum 7.0  AUC 0.750  1.5 s"
+
+
+def test_a_published_model_is_validated_alone(trainer):
+    trainer.n_planned = 0
+    (row,) = trainer.fit(progress=False)
+    sums = {k: v for k, v in row.items() if k.startswith("val_")}
+    expected = {"epoch": 0, "phase": "as published", "lr": 0.0, "steps": 0, "seconds": 0.0}
+    assert row == expected | sums
+    assert sums["val_rsum"] == trainer.best["rsum"] > 0
+    assert trainer.best["epoch"] == 0
+    assert trainer._file.exists()
+
+
+def test_sums_of_losses_become_means(trainer):
+    assert trainer._mean_losses({"a": torch.tensor(3.0)}, 1) == {"loss_a": 3.0}
+    assert trainer._mean_losses({"a": torch.tensor(3.0)}, 2) == {"loss_a": 1.5}
+    assert trainer._mean_losses({}, 0) == {}
+
+
+def test_a_last_batch_of_two_is_kept_and_one_of_one_is_not(trainer):
+    assert [len(b) for b in trainer.batches_of(torch.arange(34))] == [32, 2]
+    assert [len(b) for b in trainer.batches_of(torch.arange(33))] == [32]
+    subset = torch.arange(100, 140)
+    whole = trainer.batches(subset, purpose="a")
+    assert [len(b) for b in whole] == [32, 8]
+    assert torch.equal(torch.cat([b.index for b in whole]).sort().values, subset)
+    assert [len(b) for b in trainer.batches(subset, purpose="a", drop_last=True)] == [32]
+
+
+def test_similarities_are_cosines_in_full_precision(trainer):
+    batch = trainer.batch(torch.arange(16))
+    with trainer.evaluating():
+        for network, other in ((None, 0), (1, 1)):
+            v, t = trainer.vectors(batch, network)
+            cosine = (v / v.norm(dim=1, keepdim=True)) @ (t / t.norm(dim=1, keepdim=True)).T
+            torch.testing.assert_close(trainer.cosine(batch, network), cosine, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(trainer.similarity(batch, other), cosine, rtol=1e-5, atol=1e-6)
+        one = trainer.similarity(batch, 0)
+        assert not torch.allclose(one, trainer.similarity(batch, 1))
+        trainer.schedule = make(PairSchedule, {"precision": "bf16"})
+        assert not torch.equal(trainer.similarity(batch, 0), one)
+
+
+def test_a_batch_holds_at_most_all_pairs_and_one_for_each_process(trainer, tmp_path, monkeypatch):
+    def build(size):
+        return PairTrainer(
+            Plain(PlainOptions()),
+            trainer.networks[:1],
+            trainer.pairs,
+            trainer.val,
+            make(PairSchedule, {"epochs": 1, "batch_size": size}),
+            seed=0,
+            device=trainer.device,
+            folder=tmp_path,
+            fingerprint="f",
+            data_checksum="d",
+        )
+
+    n = len(trainer.pairs)
+    assert (build(n).active, build(n).lr_scale) == (0, 1.0)
+    with pytest.raises(ValueError, match=f"batch_size={n + 1} exceeds the {n} training pairs"):
+        build(n + 1)
+    monkeypatch.setattr(trainer.processes, "size", 32)
+    monkeypatch.setattr("nclib.runs.loop.current", lambda: trainer.processes)
+    assert build(32).batch_size == 32
+    with pytest.raises(ValueError, match="batch_size=31 is less than the 32 processes"):
+        build(31)
+
+
+def test_arrays_of_objects_are_not_read(tmp_path):
+    (tmp_path / "epochs").mkdir()
+    np.savez(tmp_path / "epochs" / "002.npz", a=np.arange(3))
+    assert epoch_arrays(tmp_path)[2]["a"].tolist() == [0, 1, 2]
+    np.savez(tmp_path / "epochs" / "003.npz", a=np.array([{}], object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        epoch_arrays(tmp_path)
 
 
 def test_a_method_brings_its_own_settings():

@@ -79,6 +79,12 @@ def lacking(path, change):
         (lambda c: c.update(curves=[1]), "curves must be a list of mappings"),
         (lambda c: c.update(best_epoch=None), "best_epoch=None must be the number of an epoch"),
         (lambda c: c.pop("noise"), "missing 1 required positional argument: 'noise'"),
+        (
+            lambda c: c["metrics"]["test"].update(rsum=300.001),
+            "metrics.test.rsum is 300.001, its parts give 300",
+        ),
+        (lambda c: c["curves"][0].update(val_rsum=299.0), "metrics.val.rsum is 300.0, the curves have 299.0"),
+        (lambda c: c.update(schema=0), "schema 0, this version reads 1"),
         (lambda c: c.update(schema=99), "schema 99, this version reads 1"),
     ],
 )
@@ -99,6 +105,59 @@ def test_a_cut_record_is_left_out_with_a_warning(tmp_path):
         assert len(records.collect(tmp_path)) == 4
     assert len(said) == 1
     assert said[0].filename == records.__file__
+
+
+def test_a_record_may_differ_by_rounding_and_have_no_selected_epoch(tmp_path):
+    def change(content):
+        content["metrics"]["test"]["rsum"] += 1e-5
+        content["best_epoch"], content["curves"][0]["val_rsum"] = 0, 1.0
+
+    assert records.Record.load(lacking(tmp_path / "r.json", change)).best_epoch == 0
+
+
+def test_what_is_not_a_number_becomes_null_in_tuples_too(tmp_path):
+    record = make()
+    record.diagnostics["pair"] = (1.0, math.nan, (math.inf,))
+    assert records.Record.load(record.save(tmp_path / "r.json")).diagnostics["pair"] == [1.0, None, [None]]
+
+
+def test_runs_of_other_code_count_and_copies_do_not(tmp_path):
+    for name, code in (("a", "1"), ("b", "2"), ("c", "1"), ("d", "1")):
+        record = make(name)
+        record.environment["code"] = code
+        record.save(tmp_path / f"{name}.json")
+    with pytest.warns(UserWarning, match=r"c\.json is a run that .*a\.json holds .* and 1 more are copies"):
+        assert list(records.collect(tmp_path)["name"]) == ["a", "b"]
+
+
+def test_hidden_files_and_folders_below_the_folder_are_skipped(tmp_path):
+    for seed, place in enumerate((".root/r.json", ".root/.kept/r.json", ".root/a/.r.json", ".root/a/s.json")):
+        make(f"r{seed}", seed=seed).save(tmp_path / place)
+    assert list(records.collect(tmp_path / ".root")["name"]) == ["r3", "r0"]
+
+
+@pytest.mark.parametrize(
+    ("curves", "said"),
+    [
+        ([{"phase": "training"}], []),
+        ([{"phase": "warm-up"}], ["warm-up only"]),
+        ([{"phase": "training", "steps": 0}, {"steps": 4}], ["took no step in 1 of 2 epochs"]),
+        ([{"idle": [1], "steps": 4}, {"idle": [0, 1]}], ["network 0, 1 took no step in 2 of 2 epochs"]),
+    ],
+)
+def test_remarks(curves, said):
+    record = make()
+    record.curves = curves
+    assert record.remarks == said
+
+
+@pytest.mark.parametrize(("epochs", "said"), [(2, ["warm-up only"]), (3, [])])
+def test_remarks_on_labels(epochs, said):
+    record = make()
+    record.metrics["test"] = {"map_avg": 0.5}
+    record.settings["method_options"] = {"warmup_epochs": 2}
+    record.curves = [{}] * epochs
+    assert record.remarks == said
 
 
 def test_the_records_of_one_task_are_kept(tmp_path):
