@@ -33,8 +33,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "gamma": [0.01, 0.05, 0.01], "tau": 0.07, "beta": 0.7,
     },
     "gsc_plus": {
-        "warmup_epochs": 0, "epochs": [60, 30, 60], "decay_every": [15, 15, 20], "decay_factor": 0.2, "lr": 2e-4,
-        "gamma": [0.01, 0.05, 0.02], "tau": 0.07, "beta": 0.7,
+        "warmup_epochs": 0, "epochs": [60, 30, 60], "decay_every": [15, 15, 20], "decay_factor": 0.2,
+        "lr": 2e-4, "gamma": [0.01, 0.05, 0.02], "tau": 0.07, "beta": 0.7,
     },
     "in2r": {
         "warmup_epochs": 5, "epochs": 40, "decay_every": 15, "lr": 5e-4, "weight_decay": 1e-4,
