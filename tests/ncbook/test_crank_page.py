@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ncbook.chapters import photographs
-from ncbook.chapters.crank import VARIANTS, ablation_runs, scenes
+from ncbook.chapters.crank import STABLE, VARIANTS, ablation_runs, scenes
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 
@@ -36,11 +36,13 @@ def test_the_mean_is_that_of_the_records() -> None:
     assert sorted(row["rsum"]) == pytest.approx(sorted(found))
 
 
-def test_scenes_show_only_methods_recorded_at_every_rate() -> None:
+def test_scenes_show_methods_recorded_up_to_a_rate_and_variants_apart() -> None:
     table = scenes()
     assert table is not None
     assert "crank" in table.data.index
     assert not table.data.isna().any().any()
+    for name, (method, _) in STABLE.items():
+        assert table.data.loc[name].tolist() != table.data.loc[method].tolist()
 
 
 def test_a_model_without_records_leaves_the_tables_out() -> None:

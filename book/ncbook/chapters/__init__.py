@@ -301,8 +301,12 @@ def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
         if method == "plain":
             del expected["method_loss"]
         known = {k: v for k, v in expected.items() if k in part}
-        # An option that a record does not have was at its default.
-        equal = [(part[column] == value) | part[column].isna() for column, value in known.items()]
+        # An option that a record does not have was at its default, not at a value given here.
+        asked = {*given, *(f"method_{name}" for name in given)}
+        equal = [
+            (part[column] == value) | (part[column].isna() & (column not in asked))
+            for column, value in known.items()
+        ]
         own[part.index] = np.logical_and.reduce(equal)
     return runs[own]
 
