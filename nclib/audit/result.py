@@ -24,7 +24,7 @@ from nclib.audit.partners import (
     partner_probability,
     temperature,
 )
-from nclib.audit.scores import PARTS, SCORES, combination, exchange
+from nclib.audit.scores import PARTS, SCORES, combination, exchange, parts_of
 from nclib.common.options import did_you_mean
 from nclib.noise import auc, detection
 from nclib.noise import calibration as compare
@@ -471,7 +471,9 @@ def _scores(
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
     join = None
     if len(names) > 1:
-        parts = np.split(np.stack([values[n] for n in PARTS], 1), cuts)
+        names = parts_of(values, slice(cuts[0]), slice(*cuts[:2]))
+        values = {n: values[n] for n in names}
+        parts = np.split(np.stack([values[n] for n in names], 1), cuts)
         join = combination(parts[0], parts[1], seed)
         values["combined"] = join(np.concatenate(parts))
     measured = {}
@@ -486,7 +488,7 @@ def _scores(
             return np.zeros(0, np.float32)
         if best == "combined":
             assert join is not None
-            return join(np.stack([SCORES[n](pairs, near, rows, of) for n in PARTS], 1))
+            return join(np.stack([SCORES[n](pairs, near, rows, of) for n in names], 1))
         return SCORES[best](pairs, near, rows, of)
 
     return best, scorer, np.split(values[best], cuts), measured

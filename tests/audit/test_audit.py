@@ -368,3 +368,18 @@ def test_half_a_character_is_refused(name):
     given = {"ids": ["1", "2", "3"], name: values}
     with pytest.raises(ValueError, match=rf"{name}\[1\] is .* holds half a character"):
         Pairs(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), np.arange(3), **given)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_siblings_count_where_captions_are_wrong_one_by_one(together):
+    rng = np.random.default_rng(1)
+    images = rng.normal(size=(200, 24)).astype(np.float32)
+    image_of = np.repeat(np.arange(200), 3)
+    captions = images[image_of] + 1.5 * rng.normal(size=(600, 24)).astype(np.float32)
+    given = image_of.copy()
+    rows = np.flatnonzero(image_of < 60) if together else rng.permutation(600)[:180]
+    given[rows] = np.roll(given[rows], 3)  # all captions of a picture, or single ones
+    audit = nclib.audit(images=images, captions=captions, image_of=given, progress=False)
+    assert ("siblings" in audit.settings["auroc_on_exchanged"]) == (not together)
+    assert audit.check(given != image_of)["auroc"] > 0.9
+    assert audit.share.value == pytest.approx((given != image_of).mean(), abs=0.1)
