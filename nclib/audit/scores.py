@@ -336,9 +336,9 @@ PARTS = ("cosine", "centred", "neighbours", "rank", "mutual_rank", "transport", 
 FITTED = 100_000
 #: Scores that count what the other captions of the picture say.
 OF_SIBLINGS = ("siblings", "neighbours")
-#: Captions that are wrong one by one agree less with their siblings: pairs that fit as badly as exchanged ones
-#: go at least this part of the way from the agreement of the others to that of exchanged ones. Measured: 0.28
-#: and more; 0.05 and less when all captions of a picture are wrong together.
+#: Captions that are wrong one by one agree less with their siblings: pairs that fit as badly as exchanged
+#: ones then go at least this part of the way from the agreement of others to that of exchanged ones.
+#: Measured: 0.28 and more; 0.05 and less when all captions of a picture are wrong together.
 APART = 0.1
 
 
