@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MINORS = ("3.11", "3.12", "3.13")
-SOURCES = ("nclib", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("nclib", "pyproject.toml", "README.md", "LICENSE", "tests")  # tests of the wheel, as it is built
 # Tests that need nothing of the repository but the package and their own folder.
 TESTS = ("ot", "noise", "test_losses.py", "test_evaluation.py", "runs/test_loop.py")
 OF_TESTS = ("pytest", "hypothesis", "pyarrow", "transformers")
@@ -94,8 +94,8 @@ def tried(python: str, built: Path, folder: Path) -> list[str]:
         run(own, "-W", "error", "door.py", at=folder)
         row.append("runs")
         run(*install, *OF_TESTS, at=folder)
-        shutil.copytree(ROOT / "tests", folder / "tests")
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        shutil.copytree(built.parent / "source/tests", folder / "tests")
+        shutil.copy(built.parent / "source/pyproject.toml", folder)
         said = run(own, "-m", "pytest", "-m", "not slow", *(f"tests/{name}" for name in TESTS), at=folder)
         row.append(said.splitlines()[-1].partition(" in ")[0])
     except FailedError as error:

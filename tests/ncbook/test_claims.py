@@ -451,7 +451,7 @@ def test_the_file_of_claims_names_rules_and_options_that_exist():
         assert one.missing
         for comparison in one.compare:
             assert comparison.rule in REGIONS
-            assert (comparison.margin > 0) == (comparison.rule in ("equal", "not above"))
+            assert (comparison.margin > 0) == (comparison.rule in ("equal", "not above", "not below"))
     with pytest.raises(TypeError, match="unexpected keyword argument 'metrics'"):
         comparisons.Comparison(ours="", theirs="rho=1", metrics="rsum")
 
