@@ -467,7 +467,7 @@ def _scores(
     """Return the name of the score in use, its function of rows, its values per set, and AUROCs by name."""
     captions, images = (np.concatenate(x) for x in zip(*sets, strict=True))
     cuts = np.cumsum([len(s[0]) for s in sets])[:-1]
-    names = PARTS if name in ("auto", "combined") else (name,)
+    names: tuple[str, ...] = PARTS if name in ("auto", "combined") else (name,)
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
     join = None
     if len(names) > 1:
