@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 
 import nclib
 from ncbook import mean_text, recorded, show
-from ncbook.chapters import stored_benchmark
+from ncbook.chapters import as_preset, stored_benchmark
 from nclib import plots
 from nclib.data import Split
 from nclib.noise import auc, calibration, mismatch
@@ -455,6 +455,7 @@ def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
     runs = recorded(preset="standard", dataset="f8k", model="bow")
     if rows.empty or runs.empty:
         return None
+    runs = as_preset(runs, data_options={"root": "any"})
     runs = runs[
         (runs["protocol"] == "images")
         & runs["auc"].notna()
@@ -464,7 +465,8 @@ def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
     ours = rows.assign(label="audit, " + rows["score"]).rename(columns={"auroc": "auc", "rate": "mrate"})
     both = pd.concat([ours[["label", "mrate", "auc", "ece"]],
                       runs.assign(label=runs["method"])[["label", "mrate", "auc", "ece"]]])  # fmt: skip
-    table = both.groupby(["label", "mrate"], sort=False)[["auc", "ece"]].agg(lambda v: mean_text(list(v), 3))
+    table = both.groupby(["label", "mrate"], sort=False)[["auc", "ece"]].first()
+    table = table.map(lambda v: f"{v:.3f}" if pd.notna(v) else "–")
     table = (
         table.rename(columns={"auc": "AUROC", "ece": "calibration error"})
         .unstack("mrate")
@@ -472,7 +474,7 @@ def posteriors(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
     )
     caption = (
         "Measured on the 30,000 training pairs of Flickr8K, pictures exchanged, seed 0: P(matched) of each "
-        "method's last epoch (recorded runs, two settings of one method are averaged) and the audit; "
+        "method's last epoch (recorded runs at its own settings) and the audit; –: no probability; "
         f"{provenance(about)}"
     )
     return show(table, "posteriors", caption)
