@@ -134,7 +134,7 @@ def start_of(method, folder, **values):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*do not fill a batch")
+@pytest.mark.filterwarnings("ignore:.*(do not fill a batch|warm-up goes on)")
 @pytest.mark.parametrize("method", methods.available())
 @pytest.mark.parametrize("model", models.available())
 def test_every_method_on_every_model_trains_saves_and_loads(method, model, tmp_path):
