@@ -1,20 +1,22 @@
 r"""CRANK: count the wrong pairs, then rank (a method of this book; no paper).
 
-Three parts, each kept because an ablation asks for it:
+Four parts, each kept because an ablation asks for it:
 
 1. *A bounded loss.* Warm-up with generalised cross entropy on all pairs but a held-out tenth of the pictures:
    a wrong pair cannot dominate a batch. Every batch is a partial view, with some regions and words left out:
    a wrong pair that must be recognised by any part of itself is hard to learn by heart.
-2. *Count.* No network has learned the held-out pairs. Pairs that are wrong for sure, an image with
-   a caption of another pair, show how a wrong pair scores. Right pairs hardly ever score as low as the lowest
-   quarter of these, so the share of wrong pairs is four times the share of held-out pairs there: Storey's
-   estimator of the share of true null hypotheses (JRSS B 2002), without a model of either distribution.
+2. *Count.* No network has learned the held-out pairs. An image of one of them with a caption of another is
+   wrong for sure and scores as a wrong pair does. Right pairs hardly ever score as low as the lowest quarter
+   of these, so the share of wrong pairs is four times the share of held-out pairs there: Storey's estimator
+   of the share of true null hypotheses (JRSS B 2002), without a model of either distribution.
 
    .. math:: \hat\pi=\min\Big(1,\;\frac{\#\{i\in H: s_i<q_\kappa(s^0)\}}{\kappa\,\#H}\Big)
 
 3. *Rank.* Before every epoch all pairs are ranked by score. As many as were counted get a weight near 0, the
    others train with InfoNCE and reverse cross entropy. All pairs train when no wrong ones were counted. When
    nearly all were, warm-up goes on for an epoch, and the pairs are counted again.
+4. *A stable space.* On the batches of these pairs, images lie to each other as their captions do, and the
+   matrix of similarities is symmetric: the two terms of SPS (Xie et al., IJCAI 2025).
 
 Symbols: :math:`S` similarities (images in rows), :math:`\tau` temperature, :math:`s` score of a given pair,
 :math:`s^0` score of a pair that is wrong for sure, :math:`\kappa` the quarter, :math:`\hat\pi` counted share,
@@ -59,9 +61,7 @@ class CRANKOptions:
     width: float = option(0.25, above=0, help="width of the step of the weights, in deviations of the score")
     select: str = option("rank", choices=("rank", "none"), help="weights from the ranking, or none")
     loss: str = option("infonce_rce", choices=("infonce_rce", "gce"), help="loss of the believed pairs")
-    stable: float = option(
-        0.0, low=0, help="weight of SPS's two terms for a stable space, on the batches of believed pairs"
-    )
+    stable: float = option(25.0, low=0, help="weight of the two terms for a stable space, SPS's")
 
 
 # ------------------------------------------------------------------------------------------ count and rank
@@ -177,19 +177,19 @@ class CRANK(Method):
             self._count(loop)
 
     def _count(self, loop: Loop) -> None:
-        given, wrong = self._scores(loop).unbind(1)
-        self.share = counted_share(given[~self._trained(loop)], wrong)
+        """Compare the held-out pairs with wrong pairs of their own images and captions."""
+        held = (~self._trained(loop)).nonzero()[:, 0]
+        with loop.evaluating():
+            found = [self._scores(loop, batch) for batch in loop.batches(held, purpose="count")]
+        given, wrong = torch.cat(found).unbind(1)
+        self.share = counted_share(given, wrong)
 
-    def _scores(self, loop: Loop) -> Tensor:
-        """Return the mean scores of all networks, (N, 2)."""
+    def _scores(self, loop: Loop, batch: Batch) -> Tensor:
+        """Return the mean scores of all networks, (B, 2)."""
+        every = [pair_scores(loop.similarity(batch, k), self.options.tau) for k in range(self.n_networks)]
+        return torch.stack(every).mean(0)
 
-        def scores(batch: Batch) -> Tensor:
-            every = [pair_scores(loop.similarity(batch, k), self.options.tau) for k in range(self.n_networks)]
-            return torch.stack(every).mean(0)
-
-        return loop.each_pair(scores)
-
-    # -- 3. rank: before every epoch -------------------------------------------------------------------
+    # -- 3, 4. rank: before every epoch; a stable space -------------------------------------------------
 
     def begin_epoch(self, loop: Loop) -> Iterable[Batch]:
         if loop.active == 0:  # a second network trains with the same weights
@@ -204,7 +204,7 @@ class CRANK(Method):
             self.score = torch.zeros(loop.n_pairs)
             self.weight = torch.ones(loop.n_pairs)
             if LEAST_COUNT <= self.share <= MOST_COUNT:
-                self.score = self._scores(loop)[:, 0]
+                self.score = loop.each_pair(lambda batch: self._scores(loop, batch)[:, 0])
                 self.weight = rank_weights(self.score, self.share, self.options.width)
         return loop.batches((self.weight > LEAST_WEIGHT).nonzero()[:, 0], purpose="pairs")
 
