@@ -26,6 +26,7 @@ LESSONS = (
     "in2r",
     "sps",
     "pcsr",
+    "crank",
 )
 SECTIONS = (
     "The problem",

@@ -21,7 +21,7 @@ TINY = {
     "crcl": {**PLANTED, "schedules": 2, "schedule_epochs": 1},
     **{
         name: {**PLANTED, "warmup_epochs": 1, "batch_size": 16, "baseline": "none"}
-        for name in ("ncr", "repair", "in2r", "sps", "pcsr")
+        for name in ("ncr", "repair", "in2r", "sps", "pcsr", "crank")
     },
     "noisy_correspondence": {"size": "small"},
     "transport": {},
@@ -36,7 +36,6 @@ TINY = {
     "audit": {"scenes": 120, "epochs": 1, "labels": 20},
     "claims": {},
     "costs": {"batch": 64, "epochs": 5},
-    "crank": {},
     "diagnosis": {"dataset": "planted"},
     "errata": {},
     "field": {"rate": "0.6"},
@@ -66,7 +65,6 @@ OF_TABLES = {
     "advice",
     "claims",
     "costs",
-    "crank",
     "errata",
     "field",
     "leaderboard",

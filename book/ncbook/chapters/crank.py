@@ -1,20 +1,29 @@
-"""Tables of the chapter on CRANK: recorded runs on photographs and on drawn scenes, and the ablation."""
+"""Figures and tables of the chapter on CRANK."""
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
+from IPython.display import Markdown
+from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import as_preset, devices, labelled
+from ncbook.chapters import Finished, as_preset, devices, labelled, say, training
 from ncbook.compare import mean_text
+from ncbook.schematic import Panel, Schematic, Sketch
+from nclib import plots
+from nclib.methods.crank import LEAST_COUNT, LOW, CRANKOptions, counted_share, rank_weights
+from nclib.methods.sps import asymmetry
 
 # Row of the ablation -> method and the options in which it differs from the method's own.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "CRANK": ("crank", {}),
-    "and SPS's terms for a stable space": ("crank", {"stable": 25}),
+    "without the terms for a stable space": ("crank", {"stable": 0}),
     "whole batches instead of partial views": ("crank", {"drop": 0}),
     "temperature 0.05 instead of 0.07": ("crank", {"tau": 0.05}),
     "generalised cross entropy to the end": ("crank", {"loss": "gce"}),
@@ -28,10 +37,100 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 # The same for the drawn scenes.
 STABLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "crank_plus, stable": ("crank_plus", {"stable": 25}),
-    "crank, stable": ("crank", {"stable": 25}),
+    "crank_plus, not stable": ("crank_plus", {"stable": 0}),
     "sps, not stable": ("sps", {"symmetry": 0, "geometry": 0}),
 }
+
+# ------------------------------------------------------------------------------------------------ this run
+
+
+def held_out_scores(n: int = 20, wrong: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``n`` scores of given pairs, ``wrong`` of them low, and ``n`` of surely wrong pairs."""
+    spread = [torch.tensor([NormalDist().inv_cdf((i + 0.5) / k) for i in range(k)]) for k in (wrong, n)]
+    right = 4.5 + torch.linspace(-1.2, 1.2, n - wrong)
+    return torch.cat([spread[0], right]), spread[1]
+
+
+def idea() -> Schematic:
+    """Draw the method in four panels; count, weights and asymmetry come from the package's functions."""
+    o, p = CRANKOptions(), (0.02, 0.1, 0.3, 0.6, 0.9)
+    pull = Sketch("Pull of a pair on the network by its probability, InfoNCE and bounded loss.", 290, 200)
+    for left, values, name in (
+        (15, [1 - x for x in p], "InfoNCE"),
+        (160, [x**o.q * (1 - x) for x in p], "bounded"),
+    ):
+        pull.bars(left, 150, values, names=[f"{x:g}" for x in p], height=115, width=19, gap=4, top=1.0)
+        pull.text(left + 55, 22, name)
+    pull.text(145, 188, "probability of the pair", colour="soft", size=12)
+    given, sure = held_out_scores()
+    cut = float(sure.quantile(LOW))
+    count = Sketch("Scores of held-out pairs above scores of wrong pairs, with the lowest quarter.", 290, 200)
+    for y, scores, colour, word in ((70, given, "match", "given"), (130, sure, "mismatch", "wrong for sure")):
+        for x in scores.tolist():
+            count.dot(70 + 26 * x, y, colour=colour, radius=4, hollow=colour == "mismatch")
+        count.text(285, y - 16, word, anchor="end", size=12)
+    count.line([(70 + 26 * cut, 40), (70 + 26 * cut, 150)], arrow=False, dashed=True)
+    share, below = counted_share(given, sure), int((given < cut).sum())
+    count.text(145, 176, f"below the line: {below} of {len(given)} given,", size=12)
+    count.text(145, 192, f"5 of 20 wrong: share {share:.1f}", size=12)
+    scores = torch.tensor([-2.1, -1.6, -1.2, -0.3, 0.1, 0.6, 0.9, 1.3, 1.8])
+    weights = rank_weights(scores, 4 / 9, o.width)
+    rank = Sketch("Weights of nine pairs in the order of their score; the first four are near 0.", 290, 200)
+    look = ["match" if w > 0.5 else "mismatch" for w in weights]
+    names = [f"{w:.1f}" for w in weights.tolist()]
+    rank.bars(10, 150, weights.tolist(), colours=look, names=names, height=115, width=23, gap=7, top=1)
+    rank.text(145, 188, "pairs by score, 4 of 9 counted", colour="soft", size=12)
+    S = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.8, 0.3], [0.1, 0.4, 0.7]])
+    stable = Sketch("A matrix of similarities and its transpose, which differ.", 290, 200)
+    for left, values, word in ((25, S, "S"), (165, S.T, "S transposed")):
+        stable.matrix(left, 40, values, cell=34, top=1)
+        stable.text(left + 51, 28, word, size=12)
+    stable.text(145, 172, f"mean squared difference {float(asymmetry(S)):.3f}", size=12)
+    titles = ("A bounded loss", "Count", "Rank", "A stable space")
+    words = (
+        "How strongly a pair pulls. Under InfoNCE the pairs that the network disbelieves pull most.",
+        "Right pairs hardly score below the lowest quarter of wrong ones: the share there, times four.",
+        "As many pairs as were counted get a weight near 0. The others train with the better loss.",
+        "On these, S should equal its transpose, and pictures lie to each other as their captions do.",
+    )
+    panels = zip(titles, (pull, count, rank, stable), words, strict=True)
+    return Schematic([Panel(*parts) for parts in panels])
+
+
+def ranked(run: Finished) -> Figure | None:
+    """Draw scores and weights of all pairs by truth before the last epoch; None when all pairs trained."""
+    share = float(run.last["share"])
+    if share < LEAST_COUNT or not run.last["score"].any():
+        return None
+    figure, (axes,) = plots.panels(1, 2, 8.4, 3.0)
+    score = run.last["score"]
+    plots.by_truth(
+        axes[0], score, run.matched, np.linspace(*np.quantile(score, (0.001, 0.999)), 41), "% of kind"
+    )
+    axes[0].axvline(np.quantile(score, share), color=plots.THIRD, linestyle="--", label="counted share")
+    axes[0].set(xlabel="score $s_i$", ylabel="% of the pairs of that kind")
+    plots.by_truth(axes[1], run.last["p_clean"], run.matched, np.linspace(0, 1, 41), "% of kind")
+    axes[1].set(xlabel="weight $w_i$", yscale="log")
+    axes[0].legend(fontsize=8)
+    return figure
+
+
+def said(run: Finished) -> Markdown:
+    """Say what was counted, and how well the ranking finds the wrong pairs."""
+    last, share = training(run.record).iloc[-1], float(run.last["share"])
+    counted = f"Counted: {share:.1%} of the pairs are wrong."
+    if not np.isfinite(float(last.get("auc", np.nan))):
+        return say(counted, "The truth of this run's pairs is not known, or none of them is wrong.")
+    return say(
+        counted,
+        f"Really wrong: {1 - run.matched.mean():.1%}.",
+        f"The weights of the last epoch tell both kinds apart with an AUC of {last['auc']:.3f};",
+        f"of the {last['called_matched']:,.0f} pairs with a weight above one half "
+        f"{last['division_precision']:.0%} are really matched.",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- the records
 
 
 def ablation_runs(model: str = "bow") -> pd.DataFrame:
@@ -109,7 +208,7 @@ def scenes() -> Styler | None:
     table.columns = [f"{rate:g}" for rate in table.columns]
     caption = (
         "Measured on drawn scenes, model VSE, preset quick, five epochs in all: rSum on 500 test scenes; "
-        "mean ± standard deviation (seeds); images exchanged; stable: with SPS's two terms, not stable: "
-        f"without them; in the order of the mean at 0, 0.2 and 0.4; {devices(images)}"
+        "mean ± standard deviation (seeds); images exchanged; not stable: without the two terms "
+        f"for a stable space; in the order of the mean at 0, 0.2 and 0.4; {devices(images)}"
     )
     return show(table.rename_axis(index=None), "crank-scenes", caption)
