@@ -104,9 +104,8 @@ def ranked(run: Finished) -> Figure | None:
         return None
     figure, (axes,) = plots.panels(1, 2, 8.4, 3.0)
     score = run.last["score"]
-    plots.by_truth(
-        axes[0], score, run.matched, np.linspace(*np.quantile(score, (0.001, 0.999)), 41), "% of kind"
-    )
+    low, high = np.quantile(score, (0.001, 0.999))
+    plots.by_truth(axes[0], score, run.matched, np.linspace(low, high, 41), "% of kind")
     axes[0].axvline(np.quantile(score, share), color=plots.THIRD, linestyle="--", label="counted share")
     axes[0].set(xlabel="score $s_i$", ylabel="% of the pairs of that kind")
     plots.by_truth(axes[1], run.last["p_clean"], run.matched, np.linspace(0, 1, 41), "% of kind")
