@@ -82,8 +82,8 @@ def idea() -> Schematic:
     rank.text(145, 188, "pairs by score, 4 of 9 counted", colour="soft", size=12)
     S = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.8, 0.3], [0.1, 0.4, 0.7]])
     stable = Sketch("A matrix of similarities and its transpose, which differ.", 290, 200)
-    for left, values, word in ((25, S, "S"), (165, S.T, "S transposed")):
-        stable.matrix(left, 40, values, cell=34, top=1)
+    for left, cells, word in ((25, S, "S"), (165, S.T, "S transposed")):
+        stable.matrix(left, 40, cells, cell=34, top=1)
         stable.text(left + 51, 28, word, size=12)
     stable.text(145, 172, f"mean squared difference {float(asymmetry(S)):.3f}", size=12)
     titles = ("A bounded loss", "Count", "Rank", "A stable space")
