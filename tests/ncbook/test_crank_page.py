@@ -1,13 +1,19 @@
-"""The ablation of CRANK: each row holds runs of one setting, one per seed."""
+"""The chapter on CRANK: rows of the ablation hold one setting, and figures follow the run."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from ncbook.chapters import photographs
-from ncbook.chapters.crank import STABLE, VARIANTS, ablation_runs, scenes
+from ncbook.chapters.crank import STABLE, VARIANTS, ablation_runs, held_out_scores, ranked, said, scenes
+
+from nclib.methods.crank import counted_share, rank_weights
 
 RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
 
@@ -60,3 +66,35 @@ def test_comparisons_of_our_methods_are_paired_by_seed() -> None:
     row = found.loc[("CRANK+ against SPS, two networks each", 0.6)]
     assert row["n"] == 3
     assert row["mean"] == pytest.approx((both[0] - both[1]).mean())
+
+
+def run_with(share: float, **epoch: Any) -> Any:
+    """A finished run of ten pairs, four of them wrong, whose score tells them apart."""
+    score = np.linspace(-1, 1, 10)
+    weight = rank_weights(torch.from_numpy(score), share, 0.25).numpy()
+    curve = {"epoch": 3, "phase": "training", "called_matched": 6, "division_precision": 1.0, **epoch}
+    return SimpleNamespace(
+        last={"score": score, "p_clean": weight, "share": np.array(share)},
+        matched=score > -0.2,
+        record=SimpleNamespace(curves=[curve]),
+    )
+
+
+def test_the_drawn_scores_count_as_many_as_are_wrong() -> None:
+    for wrong in (0, 4, 8, 12):
+        assert counted_share(*held_out_scores(20, wrong)) == pytest.approx(wrong / 20, abs=0.05)
+
+
+def test_the_figure_shows_the_quantile_of_the_counted_share() -> None:
+    figure = ranked(run_with(0.4))
+    assert figure is not None
+    (line,) = (line for line in figure.axes[0].lines if line.get_label() == "counted share")
+    assert line.get_xdata()[0] == pytest.approx(np.quantile(np.linspace(-1, 1, 10), 0.4))
+    assert ranked(run_with(0.0)) is None
+
+
+def test_the_sentence_tells_truth_only_where_it_is_known() -> None:
+    told = said(run_with(0.4, auc=0.93)).data
+    assert "Counted: 40.0% of the pairs are wrong. Really wrong: 40.0%." in told
+    assert "AUC of 0.930" in told
+    assert "not known" in said(run_with(0.4)).data
