@@ -178,8 +178,11 @@ def paired(
     """
     if ours.empty or theirs.empty or value not in ours or value not in theirs:
         return Difference((), name, digits)
-    a, b = (part.groupby("seed")[value].mean() for part in (ours, theirs))
-    return by_seed(a - share * b, name, digits)
+    a, b = (
+        part.set_index("seed")[value] if part["seed"].is_unique else part.groupby("seed")[value].mean()
+        for part in (ours, theirs)
+    )
+    return by_seed((a - share * b).sort_index(), name, digits)
 
 
 def by_seed(values: pd.Series, name: str = "", digits: int = 1) -> Difference:

@@ -20,6 +20,7 @@ from ncbook.evidence import (
     CONDITIONS,
     PLACE,
     REGIONS,
+    Line,
     Region,
     Verdict,
     best_other,
@@ -28,7 +29,7 @@ from ncbook.evidence import (
     line_of,
     within,
 )
-from ncbook.runs import Runs, select, usual_value
+from ncbook.runs import RECALLS, Runs, select, usual_value
 
 PAPER_OF = {"L": "L2RM", "O": "OMIT", "R": "REPAIR", "U": "UOT-RCL"}  # by the first letter of a claim
 OPTIONS = re.compile(r"^(matching|marginals|variant)=")  # named by their value alone
@@ -46,7 +47,10 @@ class Comparison:
     others: Sequence[str] = ()  # values of that column
     column: str = ""  # of the same runs, from which ``minus``, a column or a number, is taken
     minus: str | float = 0
-    metric: str | Sequence[str] = ""  # by default rSum, or mean average precision for labels
+    # By default rSum, or mean average precision for labels. In a list, metrics of folds (``folds.``) count
+    # where the test set has folds.
+    metric: str | Sequence[str] = ""
+    on: str = ""  # options of other encoders, as in a variant, which both variants have too
     where: Mapping[str, Any] = field(default_factory=dict)  # column = value pairs; a list means any of it
     query: str = ""  # further condition, as DataFrame.query takes it, instead of the paper's
     rates: Sequence[float] = ()  # that the claim speaks of, all of them needed; every recorded one when empty
@@ -80,6 +84,10 @@ class Claim:
 
     paper: str
     compare: Sequence[Comparison]  # all of them count
+    # Where given, these decide on the claim's own data in preset paper, ``compare`` says what else is seen:
+    # a table often compares a method on one model with others on other models.
+    printed: Sequence[Comparison] = ()
+    also_on: str = ""  # ``printed`` are then the comparisons, and again on these encoders, as in ``on``
     data: Sequence[str] = ()  # that the claim speaks of; those of the paper by default
     models: Sequence[str] = ()  # that the claim speaks of; those of the paper by default
     why: str = ""  # meaning of the numbers
@@ -88,21 +96,32 @@ class Claim:
 
     def verdict(self, runs: Runs) -> Verdict:
         """Return the verdict on the claim from recorded runs."""
+        data = self.data or _papers()[self.paper]["data"]
+        table, lines = runs_of(self.paper, runs), list[Line]()
+        if self.printed:
+            lines += self._lines(self.printed, select(table, dataset=list(data), preset="paper"))
+        places = {line.place for line in lines}
+        lines += [line for line in self._lines(self.compare, table) if line.place not in places]
+        test = "; ".join(dict.fromkeys(one.test for one in (*self.printed, *self.compare)))
+        return conclude(lines, data, test=test, why=self.why, missing=self.missing)
+
+    def _lines(self, compared: Sequence[Comparison], table: pd.DataFrame) -> Iterator[Line]:
+        """Yield what the recorded runs of each place say in some comparisons."""
         general = _papers()[self.paper]
         data, models = self.data or general["data"], self.models or general.get("models", ())
-        table, lines = runs_of(self.paper, runs), []
-        columns = [c for c in PLACE if c in (self.compare[0].conditions or _conditions(self.paper))]
-        rows = [_rows(self.paper, one, table).index for one in self.compare]
-        needed = table.loc[functools.reduce(pd.Index.union, rows)]
+        columns = [c for c in PLACE if c in (compared[0].conditions or _conditions(self.paper))]
+        needed = table.loc[
+            functools.reduce(pd.Index.union, (_rows(self.paper, c, table).index for c in compared))
+        ]
         for key, part in needed.groupby(columns) if len(needed) else ():
             place = {"dataset": data[0], **dict(zip(columns, key, strict=True))}
-            found = [(d, one.region) for one in self.compare for d in differences(self.paper, one, part)]
-            own = place["dataset"] in data and place["preset"] != "quick"
-            own = own and ("model" not in place or not models or place["model"] in models)
+            found = [(d, one.region) for one in compared for d in differences(self.paper, one, part)]
+            own = place["dataset"] in data and (
+                "model" not in place or not models or place["model"] in models
+            )
             if any(d.n for d, _ in found):
-                lines.append(line_of(place, found, own=own, needs=self.needs))
-        test = "; ".join(dict.fromkeys(one.test for one in self.compare))
-        return conclude(lines, data, test=test, why=self.why, missing=self.missing)
+                own = own and (compared is self.printed or not self.printed)
+                yield line_of(place, found, own=own, needs=self.needs)
 
 
 @functools.cache
@@ -122,8 +141,10 @@ def compared() -> dict[str, Claim]:
     """Return the claims of ``claims.yml`` by their number."""
     found = {}
     for name, entry in content()["claims"].items():
-        parts = [Comparison(**one) for one in entry["compare"]]
-        found[name] = Claim(**{**entry, "paper": PAPER_OF[name[0]], "compare": parts})
+        parts = {k: [Comparison(**one) for one in entry[k]] for k in ("compare", "printed") if k in entry}
+        if on := entry.get("also_on"):
+            parts["printed"] = [*parts["compare"], *(replace(one, on=on) for one in parts["compare"])]
+        found[name] = Claim(**{**entry, **parts, "paper": PAPER_OF[name[0]]})
     return found
 
 
@@ -147,7 +168,8 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
     ``lost`` is what the last epoch loses against the selected one; ``called_share`` and ``clean_share`` are
     the shares of training pairs that a method calls matched and that are; ``noisy_change`` is the change of
     the validation rSum in the epoch in which the loss on noisy pairs begins; ``fold_gap`` is the rSum on all
-    test images minus the mean of that on folds of 1,000.
+    test images minus the mean of that on folds of 1,000; ``folded.<metric>`` is the mean on these folds where
+    the test set has them, else the metric on all of it; ``row`` is "method on model".
     """
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
     if "last.map_avg" in table:
@@ -159,6 +181,10 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
         table = table.assign(noisy_change=table["after_noisy"] - table["before_noisy"])
     if "folds.rsum" in table:
         table = table.assign(fold_gap=table["rsum"] - table["folds.rsum"])
+    if "model" in table:
+        folds = {m: table.get(f"folds.{m}", table[m]).fillna(table[m]) for m in RECALLS if m in table}
+        table = table.assign(**{f"folded.{m}": values for m, values in folds.items()})
+        table = table.assign(row=table["method"] + " on " + table["model"])
     return table
 
 
@@ -217,9 +243,13 @@ def _compared(paper: str, one: Comparison, table: pd.DataFrame) -> Iterator[tupl
     else:
         sides = (_sides(table, one, side) for side in (one.ours, one.theirs))
         settings = [(ours, theirs) for ours, theirs in itertools.product(*sides) if ours != theirs]
-        for (ours, theirs), m in itertools.product(settings, metrics):
-            name = name_of(paper, replace(one, ours=ours, theirs=theirs), m)
-            yield name, compare(table, ours, theirs, m, name=name, share=one.share, **how)
+        there = [m for m in metrics if not m.startswith("folds.") or (m in table and table[m].notna().any())]
+        read = {*how["conditions"], *there, "seed", *(k for pair in settings for side in pair for k in side)}
+        table = table[[c for c in table if c in read]]  # a selection copies every column
+        for ours, theirs in settings:
+            names = [name_of(paper, replace(one, ours=ours, theirs=theirs), m) for m in there]
+            found = compare(table, ours, theirs, there, names=names, share=one.share, **how)
+            yield from zip(names, found, strict=True)
         if not settings:
             yield name_of(paper, one), []
 
@@ -228,20 +258,25 @@ def name_of(paper: str, one: Comparison, metric: str = "") -> str:
     """Return the text of a comparison before its condition."""
     if one.name is None and one.best:
         return ""
-    ours, theirs = (_label(side, _papers()[paper]["full"]) for side in (one.ours, one.theirs))
-    template = "{ours} − {theirs}," if one.name is None else one.name
-    return template.format(ours=ours, theirs=theirs, metric=metric)
+    ours, theirs = (_label(side, _papers()[paper]["full"], one.on) for side in (one.ours, one.theirs))
+    template = ("on {folder}, " if one.on else "") + ("{ours} − {theirs}," if one.name is None else one.name)
+    folder = one.on.partition("folder=")[2].partition(",")[0]
+    return template.format(folder=folder, ours=ours, theirs=theirs, metric=metric.removeprefix("folded."))
 
 
-def _label(side: Any, full: str) -> str:
+def _label(side: Any, full: str, on: str) -> str:
     values = side.values() if isinstance(side, Mapping) else [side]
     texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+    if on:
+        texts = [", ".join(v for v in text.split(", ") if v not in on.split(", ")) for text in texts]
     return ", ".join(OPTIONS.sub("", text) or full for text in texts)
 
 
 def _sides(table: pd.DataFrame, one: Comparison, side: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the settings of one side of a comparison, as column = value pairs."""
-    side = side if isinstance(side, Mapping) else {"variant": side}
+    if not isinstance(side, Mapping):
+        variants = [", ".join(sorted(filter(None, f"{v}, {one.on}".split(", ")))) for v in _list(side)]
+        side = {"variant": variants if one.on else side}
     if one.average:
         yield side
         return

@@ -166,23 +166,26 @@ def compare(
     table: pd.DataFrame,
     ours: Mapping[str, Any],
     theirs: Mapping[str, Any],
-    value: str = "rsum",
+    values: Sequence[str] = ("rsum",),
     *,
     digits: int = 1,
     conditions: Sequence[str] = CONDITIONS,
-    name: str = "",
+    names: Sequence[str] = ("",),
     share: float = 1.0,
-) -> list[Difference]:
-    """Return the difference of two settings under every condition in which both were recorded.
+) -> list[list[Difference]]:
+    """Return for each metric the difference of two settings where both were recorded.
 
-    ``ours`` and ``theirs`` are column = value pairs of either side, ``conditions`` columns that must agree;
-    ``share`` is a factor of ``theirs``.
+    ``ours`` and ``theirs`` are column = value pairs of either side, ``values`` metrics and ``names`` the text
+    before the condition of each, ``conditions`` columns that must agree; ``share`` is a factor of ``theirs``.
     """
-    found = []
-    for at, part in conditions_of(table, conditions):
-        a, b = select(part, **ours), select(part, **theirs)
-        found.append(paired(a, b, value, name=f"{name} {at}".strip(), digits=digits, share=share))
-    return [d for d in found if d.n]
+    sides = [
+        (at, select(part, **ours), select(part, **theirs)) for at, part in conditions_of(table, conditions)
+    ]
+    found = [
+        [paired(a, b, value, name=f"{name} {at}".strip(), digits=digits, share=share) for at, a, b in sides]
+        for value, name in zip(values, names, strict=True)
+    ]
+    return [[d for d in of_metric if d.n] for of_metric in found]
 
 
 def within(

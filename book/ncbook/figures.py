@@ -261,7 +261,7 @@ def gains_over(runs: Runs, reference: str = "plain", **where: Any) -> list[Diffe
     table = select(runs.retrieval, variant="", **where)
     base = {"method": reference}
     names = [m for m in sorted(set(table.get("method", ()))) if m != reference]
-    return [d for m in names for d in compare(table, {"method": m}, base, name=f"{m},") if d.n > 1]
+    return [d for m in names for d in compare(table, {"method": m}, base, names=[f"{m},"])[0] if d.n > 1]
 
 
 def best_other_differences(runs: Runs, methods: Sequence[str] = ("l2rm", "repair")) -> list[Difference]:

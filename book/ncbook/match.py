@@ -114,7 +114,8 @@ class RunSpec:
     @property
     def variant(self) -> str:
         """The options as text, as :func:`ncbook.runs.variant_of` writes them."""
-        own = {k: v for k, v in self.options.items() if k != "word_vectors"}  # the usual ones
+        usual = {"word_vectors"} | ({"warmup_epochs"} if self.method == "decl" else set())  # of its paper
+        own = {k: v for k, v in self.options.items() if k not in usual}
         return variant({k: weights.named(v) or v for k, v in own.items()})
 
     @property

@@ -18,9 +18,11 @@ from nclib import models
 from nclib.common.files import digest
 from nclib.data import weights
 from nclib.data.registry import datasets
+from nclib.methods.decl import published_warmup
 from nclib.runs import record as records
 from nclib.runs.combination import JOINED
 from nclib.runs.identity import naming
+from nclib.runs.presets import PAPER
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
@@ -252,7 +254,7 @@ def variant_of(settings: Mapping[str, Any]) -> str:
     usual = _usual(*(str(settings.get(k, "")) for k in ("method", "model", "dataset", "preset")))
     if usual is None:
         return "method unknown to this version"
-    mine = _flat(settings)
+    usual, mine = usual | published_at_rate(settings), _flat(settings)
     if (vectors := published_vectors(settings)) and mine.get("text", "bigru") == "bigru":
         usual, mine = usual | {"word_vectors": vectors}, {"word_vectors": "none"} | mine
     return variant({k: v for k, v in mine.items() if k in usual and v != usual[k]})
@@ -263,6 +265,14 @@ def published_vectors(settings: Mapping[str, Any]) -> str:
     model, dataset, preset = (str(settings.get(k, "")) for k in ("model", "dataset", "preset"))
     name = f"glove_{dataset}.npy"
     return name if model in GLOVE and preset == "paper" and name in weights.WEIGHTS else ""
+
+
+def published_at_rate(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the settings of a usual run that depend on its rate of noise: DECL's warm-up in preset paper."""
+    dataset, of_paper = str(settings.get("dataset")), settings.get("preset") == "paper"
+    if settings.get("method") != "decl" or not of_paper or dataset not in PAPER:
+        return {}
+    return {"warmup_epochs": published_warmup(dataset, settings.get("mrate") or 0.0)}
 
 
 def usual_value(table: pd.DataFrame, option: str) -> Any:

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import itertools
 import math
 import re
+from dataclasses import replace
 
 import ncbook
 import pandas as pd
@@ -24,6 +26,7 @@ from ncbook.evidence import (
     line_of,
 )
 from ncbook.match import RunSpec, run_of
+from ncbook.runs import RECALLS, variant_of
 from records_made import save, save_category
 
 import nclib
@@ -167,8 +170,8 @@ def test_verdicts_follow_the_records(claim, verdict, found):
     assert (claim, found.at[claim, "verdict"]) == (claim, verdict), found.at[claim, "evidence"]
 
 
-def judged(claim, setting, values, labels=False):
-    """Return the verdict on a claim from three seeds of each of some made runs of the preset paper."""
+def made_runs(setting, values, labels=False):
+    """Return three seeds of each of some made runs of the preset paper."""
     rows = [
         {"preset": "paper", "variant": "", "protocol": "symmetric", **setting, **own, "seed": seed}
         for own in values
@@ -178,7 +181,11 @@ def judged(claim, setting, values, labels=False):
     for i, row in enumerate(rows):  # no two seeds are equal
         row.update({name: row[name] + i * i % 5 * size for name, size in shake.items() if name in row})
     frame, other = pd.DataFrame(rows), pd.DataFrame()
-    return ncbook.decide(claim, ncbook.Runs(other, frame) if labels else ncbook.Runs(frame, other))
+    return ncbook.Runs(other, frame) if labels else ncbook.Runs(frame, other)
+
+
+def judged(claim, *given, **more):
+    return ncbook.decide(claim, made_runs(*given, **more))
 
 
 def test_claims_about_the_papers_data_are_decided_by_their_records():
@@ -212,6 +219,71 @@ def test_claims_about_the_papers_data_are_decided_by_their_records():
             for rate, value in zip((0.2, 0.8), values, strict=True)
         ]
         assert judged("U05", {"method": "mrl"}, lost, labels=True).word == verdict
+
+
+def brief(claim):
+    """Return a claim that is judged by the first of its metrics and rates: it has up to 400 comparisons."""
+    one, parts = comparisons.compared()[claim], []
+    for c in one.printed or one.compare:
+        metric = c.metric if isinstance(c.metric, str) else [m for m in c.metric if m.endswith(c.metric[0])]
+        parts.append(replace(c, metric=metric, rates=c.rates[:1], growth=c.growth[:2]))
+    return replace(one, compare=parts, printed=())
+
+
+def rows_of(one, ours, gain):
+    """Return a made run of each setting, rate and data that a claim speaks of, ours ``gain`` above others."""
+    values, labels = [], one.paper == "UOT-RCL"  # what tells a run, and how much of the gain it has
+    for each in one.compare:
+        rates = each.rates or sorted({r for pair in each.growth for r in pair}) or (0.0,)
+        if ours:
+            names = [*(each.others or next(iter(each.theirs.values()))), ours]
+            rows = [dict(zip(("method", "model"), name.split(" on "), strict=False)) for name in names]
+            shares = [name == ours for name in names]
+        else:
+            sides = [{"variant": "", **each.where, **side} for side in (each.theirs, each.ours)]
+            models = [(side, m) for side in sides for m in comparisons._list(side["model"])]
+            rows = [{**side, "model": m} for side, m in models]
+            shares = [side is sides[1] for side, _ in models]
+        for (row, share), rate in itertools.product(zip(rows, shares, strict=True), rates):
+            at = {"noise_rate" if labels else "mrate": rate, "protocol": "symmetric" if labels else "images"}
+            values.append(({**row, **at}, share * (rate if each.growth else 1)))
+    found = {}
+    for (row, share), dataset in itertools.product(values, one.data or ("f30k",)):
+        height = 50 + gain * share
+        folds = {f"folds.{m}": height for m in RECALLS} if dataset == "coco" else {}
+        whole = 100 - height if folds and one.paper == "L2RM" else height  # its tables print folds
+        own = {**row, "dataset": dataset}
+        found[repr(own)] = {**own, "map_avg": height, **dict.fromkeys(RECALLS, whole), **folds}
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    ("claim", "ours", "best"),
+    [
+        ("L01", "l2rm on saf+sgr", HOLDS),
+        ("L02", "l2rm on saf+sgr", HOLDS),
+        ("R01", "repair on sgr", HOLDS),
+        ("U06", "uot_rcl", HOLDS),
+        *((name, "", MIXED) for name in ("O02", "O04", "O05")),
+    ],
+)
+def test_claims_about_rows_of_a_table_can_have_each_verdict(claim, ours, best):
+    """OMIT's are seen in part at best: some of their rows have no run here."""
+    one, labels = brief(claim), claim == "U06"
+    for gain, word in ((40, best), (-40, FAILS), (0, CLOSE)):
+        assert one.verdict(made_runs({}, rows_of(one, ours, gain), labels)).word == word
+    rows = rows_of(one, ours, 40)
+    assert one.verdict(made_runs({}, rows[1:], labels)).word == MIXED  # a row was not recorded
+    assert one.verdict(made_runs({}, rows[:1], labels)).word == UNTESTED
+
+
+def test_the_usual_warm_up_of_decl_is_that_of_its_paper_at_each_rate():
+    def found(**given):
+        return variant_of(nclib.resolve("decl", dataset="f30k", data_options={"root": "."}, **given).flat())
+
+    assert found(preset="paper", mrate=0.6, warmup_epochs=2) == found(preset="paper", mrate=0.4) == ""
+    assert found(preset="paper", mrate=0.6) == "warmup_epochs=5"
+    assert found(preset="quick", mrate=0.6) == ""
 
 
 def test_evidence_holds_the_numbers(found):
