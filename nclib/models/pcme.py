@@ -20,6 +20,7 @@ COMPARES = ("probability", "dot")
 # The official run for MS-COCO: twice 30 epochs, a tenth of the rate in the second half.
 PUBLISHED = {
     "loss": "own",
+    "optimizer": "adamp",
     "warmup_epochs": 0,
     "epochs": 60,
     "decay": "cosine",

@@ -103,6 +103,7 @@ MARGIN = 0.1
 # The official run for MS-COCO. Its rate halves after 12 and 23 epochs: the code waits for recalls to fall.
 PUBLISHED = {
     "loss": "own",
+    "optimizer": "amsgrad",
     "batch_size": 256,
     "warmup_epochs": 0,
     "epochs": 30,

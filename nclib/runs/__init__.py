@@ -110,6 +110,7 @@ def run(
     batch_size: int | None = None,
     warmup_epochs: int | None = None,
     epochs: int | None = None,
+    optimizer: str | None = None,
     lr: float | None = None,
     decay_every: int | None = None,
     decay_factor: float | None = None,
@@ -167,8 +168,10 @@ def run(
         a warm-up as long as all epochs is refused.
     warmup_epochs : int, optional
         Epochs of warm-up on all pairs.
+    optimizer : {"adam", "amsgrad", "adamp"}, optional
+        Rule of the steps. Pairs only; labels take Adam.
     lr : float, optional
-        Learning rate of Adam.
+        Learning rate.
     decay_every : int, optional
         Training epochs after which the rate falls. Pairs only.
     decay_factor : float, optional
@@ -178,7 +181,7 @@ def run(
     decay : {"steps", "cosine"}, optional
         Course of the rate between falls: constant, or along a cosine to 0. Pairs only.
     weight_decay : float, optional
-        Of AdamW; 0 means Adam. Pairs only.
+        Decoupled weight decay: with Adam this is AdamW. Pairs only.
     grad_clip : float, optional
         Largest norm of a network's gradient. Pairs only.
     precision : {"fp32", "bf16"}, optional

@@ -13,6 +13,7 @@ import torch
 
 from nclib.common.options import option
 from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES
+from nclib.runs.optimizers import OPTIMIZERS
 from nclib.runs.presets import PRESETS
 
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
@@ -71,14 +72,15 @@ class PairSchedule:
     batch_size: int = option(128, low=2, help="pairs in a batch")
     warmup_epochs: int = option(5, low=0, help="epochs of warm-up on all pairs")
     epochs: int = option(35, low=0, help="training epochs after warm-up")
-    lr: float = option(2e-4, above=0, help="learning rate of Adam")
+    optimizer: str = option("adam", choices=OPTIMIZERS, help="rule of the steps")
+    lr: float = option(2e-4, above=0, help="learning rate")
     decay_every: int = option(15, low=1, help="training epochs after which the rate falls")
     decay_factor: float = option(0.1, above=0, high=1, help="what is left of the rate when it falls")
     decay_again: int = option(0, low=0, help="training epochs after which it falls once more; 0: never")
     decay: str = option(
         "steps", choices=("steps", "cosine"), help="cosine: to 0 in decay_every epochs, again after each fall"
     )
-    weight_decay: float = option(0.0, low=0, help="weight decay of AdamW; 0: Adam")
+    weight_decay: float = option(0.0, low=0, help="decoupled weight decay, as of AdamW")
     grad_clip: float = option(2.0, above=0, help="largest norm of a network's gradient")
     precision: str = option("fp32", choices=tuple(PRECISION), help="number type of the forward pass")
 

@@ -23,6 +23,7 @@ from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
 from nclib.runs.loop import SavedLoop, seed_of
 from nclib.runs.noisy_pairs import Batches, NoisyPairs
+from nclib.runs.optimizers import build
 from nclib.runs.options import PRECISION, PairSchedule
 
 BATCH_NORM_NEEDS = 2  # samples in a batch, at least
@@ -214,10 +215,9 @@ class PairTrainer(SavedLoop):
         return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
 
     def reset_optimizers(self) -> None:
-        """Give every network a new optimiser without moments: Adam, or AdamW where weights decay."""
+        """Give every network a new optimiser without moments."""
         s = self.schedule
-        optimizer = torch.optim.AdamW if s.weight_decay else torch.optim.Adam
-        self.optimizers = [optimizer(_groups(n), lr=s.lr, weight_decay=s.weight_decay) for n in self.networks]
+        self.optimizers = [build(s.optimizer, _groups(n), s.lr, s.weight_decay) for n in self.networks]
 
     # -- the loop ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,125 @@
+"""Optimisers of pairs: AdamP and AMSGrad beside literal loops; which of them a run takes."""
+
+import math
+
+import pytest
+import torch
+
+from nclib.runs import experiment_of, resolve
+from nclib.runs.optimizers import AdamP, build
+
+TINY = {
+    "dataset": "planted",
+    "model": "pvse",
+    "mrate": 0.4,
+    "warmup_epochs": 0,
+    "epochs": 2,
+    "batch_size": 20,
+    "model_options": {"embed_dim": 8, "word_dim": 8},
+    "data_options": {"n_train": 24, "n_val": 8, "n_test": 8},
+}
+
+
+def dot(x, y):
+    return sum(a * b for a, b in zip(x, y, strict=True))
+
+
+def along_removed(step, w, gradient):
+    """The step without its part along the weights, if all rows are orthogonal enough to their gradients."""
+    for row, slope in zip(w, gradient, strict=True):
+        cosine = abs(dot(row, slope)) / max(math.sqrt(dot(row, row) * dot(slope, slope)), 1e-8)
+        if cosine >= 0.1 / math.sqrt(len(row)):
+            return None
+    result = []
+    for row, move in zip(w, step, strict=True):
+        unit = [a / (math.sqrt(dot(row, row)) + 1e-8) for a in row]
+        result.append([b - dot(unit, move) * a for a, b in zip(unit, move, strict=True)])
+    return result
+
+
+def adamp(w, gradients, lr, decay):
+    """Weights (rows) after one step per gradient, number by number."""
+    n, d = len(w), len(w[0])
+    mean, square, ways = [[0.0] * d for _ in w], [[0.0] * d for _ in w], []
+    for t, gradient in enumerate(gradients, 1):
+        step = [[0.0] * d for _ in w]
+        for i in range(n):
+            for j in range(d):
+                mean[i][j] = 0.9 * mean[i][j] + 0.1 * gradient[i][j]
+                square[i][j] = 0.999 * square[i][j] + 0.001 * gradient[i][j] ** 2
+                root = math.sqrt(square[i][j] / (1 - 0.999**t)) + 1e-8
+                step[i][j] = mean[i][j] / (1 - 0.9**t) / root
+        by_row = along_removed(step, w, gradient)
+        whole = along_removed([sum(step, [])], [sum(w, [])], [sum(gradient, [])])
+        ways.append("rows" if by_row else "whole" if whole else "none")
+        if by_row:
+            step = by_row
+        elif whole:
+            step = [whole[0][i * d : (i + 1) * d] for i in range(n)]
+        shrink = 1 - lr * decay * (0.1 if by_row or whole else 1.0)
+        w = [[shrink * a - lr * b for a, b in zip(*rows, strict=True)] for rows in zip(w, step, strict=True)]
+    return w, ways
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_adamp_is_its_equations_number_by_number(decay):
+    torch.manual_seed(0)
+    start, lr = torch.randn(2, 3, dtype=torch.float64), 0.01
+    swapped = start.flip(0) * torch.tensor([[1.0], [-1.0]]) + 0.01  # orthogonal as a whole, not row by row
+    across = torch.linalg.cross(start, torch.randn(2, 3, dtype=torch.float64))  # to each row
+    gradients = [across, swapped, torch.randn(2, 3, dtype=torch.float64), across, swapped]
+    w = torch.nn.Parameter(start.clone())
+    optimizer = AdamP([w], lr, weight_decay=decay)
+    for gradient in gradients:
+        w.grad = gradient.clone()
+        optimizer.step()
+    wanted, ways = adamp(start.tolist(), [g.tolist() for g in gradients], lr, decay)
+    assert set(ways) == {"rows", "whole", "none"}
+    torch.testing.assert_close(w.detach(), torch.tensor(wanted, dtype=torch.float64), rtol=1e-12, atol=1e-14)
+
+
+def test_biases_take_adams_steps():
+    gradient = torch.tensor([0.0, 1.0, -2.0])
+    found = []
+    for name in ("adam", "adamp"):
+        w = torch.nn.Parameter(torch.tensor([1.0, 0.0, 0.0]))
+        optimizer = build(name, [w], 0.1, 0.5)
+        for _ in range(3):
+            w.grad = gradient.clone()
+            optimizer.step()
+        found.append(w.detach())
+    torch.testing.assert_close(*found)
+
+
+def test_amsgrad_never_forgets_a_large_gradient():
+    w, lr = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)), 0.1
+    optimizer = build("amsgrad", [w], lr, 0.0)
+    wanted = mean = square = largest = 0.0
+    for t, slope in enumerate((10.0, 0.0, -0.02, 0.01), 1):
+        w.grad = torch.tensor([slope], dtype=torch.float64)
+        optimizer.step()
+        mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2
+        largest = max(largest, square)
+        wanted -= lr * mean / (1 - 0.9**t) / (math.sqrt(largest / (1 - 0.999**t)) + 1e-8)
+    assert largest > square
+    assert w.item() == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", "Adam"), ("amsgrad", "Adam"), ("adamp", "AdamP")])
+def test_a_run_takes_the_optimizer_that_it_names(name, kind, tmp_path):
+    settings = resolve("plain", **TINY, optimizer=name)
+    trainer = experiment_of("plain").load(settings, tmp_path, torch.device("cpu")).trainer
+    (optimizer,) = trainer.optimizers
+    assert (type(optimizer).__name__, optimizer.defaults.get("amsgrad")) == (
+        kind,
+        None if name == "adamp" else name == "amsgrad",
+    )
+
+
+def test_pvse_and_pcme_have_the_optimisers_of_their_code():
+    def chosen(model, **given):
+        return resolve("plain", model=model, **given).schedule.optimizer
+
+    paper = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "x"}}
+    assert [chosen(model, **paper) for model in ("pvse", "pcme", "sgr")] == ["amsgrad", "adamp", "adam"]
+    assert {chosen(model) for model in ("pvse", "pcme")} == {"adam"}
