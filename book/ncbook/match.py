@@ -69,6 +69,7 @@ SMALLER = {"batch_size": 128}  # OMIT's on grids
 OMIT_SCHEDULE = {"warmup_epochs": 1, "epochs": 14, "lr": 5e-4, "decay_every": 9, "weight_decay": 5e-4}
 DECAY = {"weight_decay": 1e-4}  # of VSE-infinity beside BERT or a network
 STAGES = {"held_epochs": 30, "image_rate": 1.0}  # then all, slowly
+HELD_WORDS = {"held_words": 30}  # PVSE's word vectors to the end, PCME's as long as its network
 ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed name -> what its run has
     "region+BERT": {
         "OMIT": WITH_BERT,
@@ -83,8 +84,8 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
             **{**WITH_RESNET, **STAGES, "word_pool": "last"},
             **{"warmup_epochs": 0, "epochs": 45, "decay_every": 30},
         },
-        "PVSE": WITH_RESNET | {"image_rate": 1.0},
-        "PCME": WITH_RESNET | STAGES,
+        "PVSE": WITH_RESNET | HELD_WORDS | {"image_rate": 1.0},
+        "PCME": WITH_RESNET | HELD_WORDS | STAGES,
     },
     "CLIP (kind of fragments not stated)": {
         "zero-shot CLIP": {**READ_BY_CLIP, "clip_folder": CLIP, "warmup_epochs": 0, "epochs": 0},

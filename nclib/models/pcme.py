@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nclib.common.tokens import Tokens
 from nclib.models.base import option
-from nclib.models.encoders import start_from, word_mask, xavier_linear
+from nclib.models.encoders import WordEmbedding, word_mask, xavier_linear
 from nclib.models.pvse import SENTENCES, FragmentAttention, ResidualPooling, SentenceEncoder, SetEncoding
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
@@ -54,8 +54,9 @@ class PCME(PictureMatcher):
         :class:`~nclib.models.pvse.SentenceEncoder`.
     word_vectors : str
         A ``.npy`` file that the word embeddings start from; see
-        :class:`~nclib.models.region_words.RegionWordMatcher`. In the official code they stay fixed for the
-        first 30 epochs.
+        :class:`~nclib.models.region_words.RegionWordMatcher`.
+    held_words : int
+        First epochs in which embeddings from a file stay as they are; 30 of 60 in the official code.
     **common
         Sizes, and what pictures are read by; see :class:`~nclib.models.region_words.PictureMatcher`.
         ``embed_dim`` must be even.
@@ -69,6 +70,7 @@ class PCME(PictureMatcher):
     kl: float = option(1e-5)
     sentence: str = option("last_token", choices=SENTENCES)
     word_vectors: str = option("", file=True)
+    held_words: int = option(0, low=0)
 
     settings: ClassVar = {"f30k": PUBLISHED, "coco": PUBLISHED}
     draws_in_training = True
@@ -82,9 +84,7 @@ class PCME(PictureMatcher):
         self.image_spread = FragmentAttention(features)
         self.image_spread_fc = xavier_linear(features, width)
         self.image_spread_global = xavier_linear(features, width)
-        self.embedding = nn.Embedding(self.vocab_size, words)
-        if self.word_vectors:
-            start_from(self.embedding.weight, self.word_vectors)
+        self.embedding = WordEmbedding(self.vocab_size, words, self.word_vectors, self.held_words)
         self.sentence_encoder = SentenceEncoder(words, width, self.sentence)
         self.text_pool = ResidualPooling(words, width)
         self.text_spread = FragmentAttention(words)

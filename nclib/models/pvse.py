@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models.base import Encoding, option
-from nclib.models.encoders import l2, start_from, word_mask, xavier_linear
+from nclib.models.encoders import WordEmbedding, l2, word_mask, xavier_linear
 from nclib.models.region_words import PictureMatcher
 from nclib.models.registry import register
 
@@ -128,7 +128,9 @@ class PVSE(PictureMatcher):
         Which states of the BiGRU are the sentence vector; see :class:`SentenceEncoder`.
     word_vectors : str
         A ``.npy`` file that the word embeddings start from; see
-        :class:`~nclib.models.region_words.RegionWordMatcher`. In the official code they stay fixed.
+        :class:`~nclib.models.region_words.RegionWordMatcher`.
+    held_words : int
+        First epochs in which embeddings from a file stay as they are; all of them in the official code.
     diversity, mmd : float
         Weights of the paper's two further terms in :meth:`own_loss`.
     **common
@@ -140,6 +142,7 @@ class PVSE(PictureMatcher):
     dropout: float = option(0.0, low=0, high=1)
     sentence: str = option("last_token", choices=SENTENCES)
     word_vectors: str = option("", file=True)
+    held_words: int = option(0, low=0)
     diversity: float = option(0.1)
     mmd: float = option(0.01)
 
@@ -152,9 +155,7 @@ class PVSE(PictureMatcher):
         self.image_fc = nn.Linear(self.cell_dim, embed_dim)
         self.image_drop = nn.Dropout(dropout)
         self.image_pool = ResidualPooling(self.cell_dim, embed_dim, heads, dropout=dropout)
-        self.embedding = nn.Embedding(self.vocab_size, self.word_dim)
-        if self.word_vectors:
-            start_from(self.embedding.weight, self.word_vectors)
+        self.embedding = WordEmbedding(self.vocab_size, self.word_dim, self.word_vectors, self.held_words)
         self.sentence_encoder = SentenceEncoder(self.word_dim, embed_dim, self.sentence)
         self.text_pool = ResidualPooling(self.word_dim, embed_dim, heads, dropout=dropout)
 

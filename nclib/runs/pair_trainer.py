@@ -19,6 +19,7 @@ from nclib.data.dataset import Split
 from nclib.evaluation import recall
 from nclib.methods import Batch, Method
 from nclib.models import Matcher, similarity_matrix
+from nclib.models.encoders import WordEmbedding
 from nclib.models.pretrained import Frozen
 from nclib.noise import Mismatch
 from nclib.runs.loop import SavedLoop, seed_of
@@ -235,8 +236,9 @@ class PairTrainer(SavedLoop):
                 group["lr"] = self.lr * group["rate"]
         for net in self.networks:
             net.train()
-            for part in _pretrained(net):
-                part.begin_epoch(self.epoch)
+            for part in net.modules():
+                if isinstance(part, (Frozen, WordEmbedding)):
+                    part.begin_epoch(self.epoch)
         totals: dict[str, Tensor] = {}
         taken = [0] * self.method.n_networks  # steps of each network
         for network in range(self.method.n_networks):
@@ -370,15 +372,12 @@ class PairTrainer(SavedLoop):
         )
 
 
-def _pretrained(network: nn.Module) -> list[Frozen]:
-    return [module for module in network.modules() if isinstance(module, Frozen)]
-
-
 def _groups(network: nn.Module) -> list[dict[str, Any]]:
     """Weights of a network in groups by the ``rate`` that multiplies the learning rate, 1 for most."""
     matchers = [module for module in network.modules() if isinstance(module, Matcher)]
     rates = {p: rate for matcher in matchers for p, rate in matcher.own_rates().items()}
-    rates |= {p: part.rate for part in _pretrained(network) for p in part.tower.parameters()}
+    towers = [module for module in network.modules() if isinstance(module, Frozen)]
+    rates |= {p: part.rate for part in towers for p in part.tower.parameters()}
     groups: dict[float, list[nn.Parameter]] = {}
     for p in network.parameters():
         groups.setdefault(rates.get(p, 1.0), []).append(p)

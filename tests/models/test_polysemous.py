@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from toy import fill, regions, words
@@ -11,6 +12,7 @@ from nclib.common.tokens import Tokens
 from nclib.models import build
 from nclib.models.pcme import PCME
 from nclib.models.pvse import PVSE, FragmentAttention, ResidualPooling, SetEncoding
+from nclib.runs import experiment_of, resolve
 
 SIZES = {"feature_dim": 6, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
 IMAGE_GLOBALS = torch.tensor([[0.2, -0.1, 0.4], [-0.3, 0.5, 0.1]], dtype=torch.float64)
@@ -287,3 +289,19 @@ def test_plain_training_minimises_the_loss_of_the_models_paper(model, tmp_path):
 def test_a_model_without_a_loss_of_its_own_is_refused(tmp_path):
     with pytest.raises(ValueError, match="VSE has no loss of its own"):
         nclib.run("plain", dataset="planted", model="vse", loss="own", out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pvse", "pcme"])
+def test_word_vectors_can_be_held(name, tmp_path):
+    np.save(tmp_path / "words.npy", np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32))
+    options = {"word_vectors": str(tmp_path / "words.npy"), "held_words": 2, "word_dim": 4, "embed_dim": 8}
+    data = {"n_train": 4, "n_val": 4, "n_test": 4}
+    given = {"dataset": "planted", "model": name, "data_options": data, "batch_size": 8, "warmup_epochs": 1}
+    settings = resolve("plain", **given, model_options=options)
+    trainer = experiment_of("plain").load(settings, tmp_path, torch.device("cpu")).trainer
+    weights = trainer.networks[0].embedding.weight
+    for trainer.epoch, held in enumerate((True, True, False)):
+        trainer._train_epoch(progress=False)
+        assert np.array_equal(weights[:30].detach(), np.load(options["word_vectors"])) == held
+    with pytest.raises(ValueError, match="held_words=2 is used with word_vectors only"):
+        build(name, **SIZES, held_words=2)

@@ -1,5 +1,6 @@
 """Optimisers of pairs: AdamP and AMSGrad beside literal loops; which of them a run takes."""
 
+import itertools
 import math
 
 import pytest
@@ -50,7 +51,7 @@ def adamp(w, gradients, lr, decay):
                 root = math.sqrt(square[i][j] / (1 - 0.999**t)) + 1e-8
                 step[i][j] = mean[i][j] / (1 - 0.9**t) / root
         by_row = along_removed(step, w, gradient)
-        whole = along_removed([sum(step, [])], [sum(w, [])], [sum(gradient, [])])
+        whole = along_removed(*([list(itertools.chain(*rows))] for rows in (step, w, gradient)))
         ways.append("rows" if by_row else "whole" if whole else "none")
         if by_row:
             step = by_row
