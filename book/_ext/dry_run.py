@@ -27,7 +27,7 @@ import torch
 from grid_plan import GRIDS, ROOT, Planned, plan
 from matplotlib.figure import Figure
 from ncbook.layouts import LAYOUTS
-from ncbook.match import arguments_of, measured, printed_run
+from ncbook.match import UNITS, arguments_of, measured, printed_run
 from ncbook.papers import values_of
 
 import nclib
@@ -96,7 +96,7 @@ def made(run: Planned, number: int) -> Record:
         noise={"protocol": s["protocol"], "true_rate": rate, "checksum": f"dry {s['seed']}"},
         metrics=groups,
         curves=[],
-        diagnostics={},
+        diagnostics={"bank_mb": float(number)} if s["method"] == "repair" else {},
         best_epoch=s.get("warmup_epochs", 0) + 1,
         cost={"seconds": 0.0, "test_seconds": 0.0},
         environment={"device": "none: a dry run"},
@@ -181,6 +181,8 @@ def _number(value: float, row: dict[str, str], labels: bool) -> int:
     """Return the number of the run behind a metric; a wrong group of metrics gives no run's number."""
     if labels:
         return round(value * 1e4)
+    if "unit" in row:
+        return round(value * UNITS[row["unit"]])
     each = value / (len(RECALLS) if row["metric"] == "rsum" else 1)
     group = "folds" if row["protocol"] == "5fold-1k" else "test_dsl" if "DSL" in row["setting"] else ""
     return round((each - APART.get(group, 0.0)) * 1e3)

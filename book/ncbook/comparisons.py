@@ -32,6 +32,7 @@ from ncbook.evidence import (
 from ncbook.runs import RECALLS, Runs, select, usual_value
 
 PAPER_OF = {"L": "L2RM", "O": "OMIT", "R": "REPAIR", "U": "UOT-RCL"}  # by the first letter of a claim
+IMAGE_MB = 37 * 1024 * 4 / 1e6  # of an image in SGR's bank at the papers' size: 36 regions and their mean
 OPTIONS = re.compile(r"^(matching|marginals|variant)=")  # named by their value alone
 
 
@@ -169,7 +170,8 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
     the shares of training pairs that a method calls matched and that are; ``noisy_change`` is the change of
     the validation rSum in the epoch in which the loss on noisy pairs begins; ``fold_gap`` is the rSum on all
     test images minus the mean of that on folds of 1,000; ``folded.<metric>`` is the mean on these folds where
-    the test set has them, else the metric on all of it; ``row`` is "method on model".
+    the test set has them, else the metric on all of it; ``row`` is "method on model"; ``text_share`` is the
+    share of captions in REPAIR's two banks, for SGR in preset paper.
     """
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
     if "last.map_avg" in table:
@@ -185,6 +187,10 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
         folds = {m: table.get(f"folds.{m}", table[m]).fillna(table[m]) for m in RECALLS if m in table}
         table = table.assign(**{f"folded.{m}": values for m, values in folds.items()})
         table = table.assign(row=table["method"] + " on " + table["model"])
+    if {"bank_mb", "option.bank_size"} <= set(table):
+        images = 2 * table["option.bank_size"] * IMAGE_MB
+        sized = (table["model"] == "sgr") & (table["preset"] == "paper")
+        table = table.assign(text_share=(1 - images / table["bank_mb"]).where(sized))
     return table
 
 

@@ -56,6 +56,8 @@ WHY_NOT = {  # printed methods that are not rerun, and why
     "MMCA": "no code was found; its text is not at hand, so its equations were not checked",
     "SBE": "the one published command is for regions and a BiGRU; settings for pictures are not published",
 }
+BANK, BANK_RATE = 4096, 0.4  # REPAIR's usual bank; rate of its other ablations, for memory is printed without
+UNITS = {"GB": 1e3, "MB": 1.0}  # in MB
 TESTED = {"test-1k": ("", 1000), "full-5k": ("", 5000), "5fold-1k": ("folds.", 5000)}
 """Printed test protocol -> group of metrics in a record, number of test images."""
 BERT, CLIP = "weights/bert-base-uncased", "weights/clip-vit-base-patch32"  # below the folder of the data
@@ -164,8 +166,11 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
     row : mapping
         Line of the table's CSV file.
     """
+    if layout.file == "resources" and "memory" in row["quantity"]:
+        size = int(row["bank_size"])
+        return RunSpec("repair", _model(row["backbone"]), {"bank_size": size} if size != BANK else {})
     if layout.file == "resources" or row.get("metric") == "time_s":
-        return "hours, seconds and memory on one GPU model; another machine says nothing about them"
+        return "hours and seconds on one GPU model; another machine says nothing about them"
     run = run_of(layout, row)
     encoded = ENCODED.get(row.get("features", ""))
     name = "OMIT" if layout.method else row["method"]
@@ -177,14 +182,15 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
     elif encoded is not None and run is not None and run.model:
         return f"{row['method']} has no run here on {row['features'].replace('+', ' and ')}"
     if layout.of_labels and layout.runs == "none":
-        return "CLIP trained on labels: neither XMediaNet as pictures and texts nor that training is here"
+        why = "CLIP reads XMediaNet's pictures and texts, for which there is no loader here"
+        return why if "Zero-shot" in row["method"] else f"{why}; nor is its training on labels"
     if run is None or (run.method == "plain" and not run.model):
         return f"{row['method']} is not in this package"
     if row["dataset"] not in DATASETS:
         return f"{row['dataset']} has no loader here"
     if layout.of_labels:
         return run
-    rate, dataset, options = float(row["noise_rate"] or 0), DATASETS[row["dataset"]], dict(run.options)
+    rate, dataset, options = _mrate(row), DATASETS[row["dataset"]], dict(run.options)
     if run.method == "l2rm" and not rate and dataset != "cc152k":
         options["mask"] = False  # App. D.1, and the official code
     if run.method == "decl" and (warmup := published_warmup(dataset, rate)) != published_warmup(dataset, 0):
@@ -237,12 +243,14 @@ def measured(layout: Layout, value: Value, runs: Runs) -> tuple[float, ...]:
         return ()
     if layout.of_labels:
         return numbers(select(found, noise_rate=float(row["noise_rate"])), f"map_{row['direction']}")
+    rate = _mrate(row)
+    kind = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
+    table = select(found, model=run.model, mrate=rate, **kind)
+    if layout.file == "resources":
+        return tuple(value / UNITS[row["unit"]] for value in numbers(table, "bank_mb"))
     group, size = TESTED[row["protocol"]]
     group = "test_dsl." if "DSL" in row.get("setting", "") else group
-    rate = float(row["noise_rate"] or 0)
-    kind = {"protocol": layout.noise} if rate > 0 and layout.noise else {}
-    table = select(found, model=run.model, mrate=rate, test_images=size, **kind)
-    return numbers(table, group + row["metric"])
+    return numbers(select(table, test_images=size), group + row["metric"])
 
 
 def numbers(table: pd.DataFrame, column: str) -> tuple[float, ...]:
@@ -358,8 +366,12 @@ def _rate(line: Mapping[str, str]) -> str:
     return line.get("noise_rate", "")
 
 
+def _mrate(line: Mapping[str, str]) -> float:
+    return BANK_RATE if "bank_size" in line else float(line.get("noise_rate") or 0)
+
+
 def _arguments(run: RunSpec, dataset: str, line: Mapping[str, str], noise: str) -> Iterator[tuple[str, Any]]:
-    rate = float(line["noise_rate"]) if line.get("noise_rate") else 0.0
+    rate = _mrate(line)
     yield "method", run.method
     yield "dataset", dataset
     yield "preset", "paper"

@@ -88,6 +88,11 @@ class Value:
     marks: tuple[str, ...] = ()
     row_marks: tuple[str, ...] = ()
 
+    @property
+    def number(self) -> str:
+        """The value without its unit."""
+        return self.value.partition(" ")[0]
+
 
 def _rate(row: dict[str, str]) -> str:
     return row["noise_rate"] if row.get("noise_rate") else "natural"

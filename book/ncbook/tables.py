@@ -83,8 +83,8 @@ def _printed_cell(value: Value | None, own: dict[Value, tuple[float, ...]]) -> C
         return Cell(MISSING)
     if not own[value]:
         return Cell(value.value, value.marks)
-    digits = len(value.value.partition(".")[2])
-    difference = sum(own[value]) / len(own[value]) - float(value.value)
+    digits = len(value.number.partition(".")[2])
+    difference = sum(own[value]) / len(own[value]) - float(value.number)
     sign = agreement(difference, own[value])
     text = f"{mean_text(own[value], digits)}\n{difference:+.{digits}f} {sign}"
     return Cell(value.value, value.marks, text.strip(), "nc-measured")
@@ -104,7 +104,7 @@ def _line(value: Value, own: tuple[float, ...]) -> list[str]:
     cells = ["", "", "0", ""]
     if own:
         mean = sum(own) / len(own)
-        cells = [*_mean_and_std(own), str(len(own)), f"{mean - float(value.value):.4f}"]
+        cells = [*_mean_and_std(own), str(len(own)), f"{mean - float(value.number):.4f}"]
     return [*value.row, *value.column, value.value, *cells, " ".join((*value.row_marks, *value.marks))]
 
 

@@ -25,7 +25,7 @@ from ncbook.evidence import (
     conclude,
     line_of,
 )
-from ncbook.match import RunSpec, run_of
+from ncbook.match import ENCODED, RunSpec, run_of
 from ncbook.runs import RECALLS, variant_of
 from records_made import save, save_category
 
@@ -219,6 +219,14 @@ def test_claims_about_the_papers_data_are_decided_by_their_records():
             for rate, value in zip((0.2, 0.8), values, strict=True)
         ]
         assert judged("U05", {"method": "mrl"}, lost, labels=True).word == verdict
+    bank = {"dataset": "f30k", "model": "sgr", "protocol": "captions", "method": "repair", "mrate": 0.4}
+    for mb, verdict in ((2600, MIXED), (1850, FAILS)):  # of two banks; the images of 4,096 pairs take 1,241
+        assert judged("R18", bank, [{"bank_mb": mb, "option.bank_size": 4096}]).word == verdict
+    for lost, verdict in ((-30, MIXED), (10, FAILS)):
+        falls = [
+            {"before_noisy": 300, "after_noisy": 300 + lost * rate, "mrate": rate} for rate in (0.2, 0.4, 0.6)
+        ]
+        assert judged("R22", {**bank, "method": "ncr"}, falls).word == verdict
 
 
 def brief(claim):
@@ -275,6 +283,17 @@ def test_claims_about_rows_of_a_table_can_have_each_verdict(claim, ours, best):
     rows = rows_of(one, ours, 40)
     assert one.verdict(made_runs({}, rows[1:], labels)).word == MIXED  # a row was not recorded
     assert one.verdict(made_runs({}, rows[:1], labels)).word == UNTESTED
+
+
+def test_claims_name_the_encoders_of_declared_runs():
+    own = {RunSpec("plain", "", options).variant for kind in ENCODED.values() for options in kind.values()}
+    named = set()
+    for claim in comparisons.compared().values():
+        named |= {claim.also_on, *(one.on for one in claim.printed)}
+        for one in claim.printed if claim.paper == "OMIT" else ():
+            named |= {s["variant"] for s in (one.ours, one.theirs) if isinstance(s, dict) and "variant" in s}
+    assert named - own == {"", "direction=t2i+i2t"}
+    assert len(named & own) > 8
 
 
 def test_the_usual_warm_up_of_decl_is_that_of_its_paper_at_each_rate():

@@ -195,12 +195,30 @@ def test_printed_cells_have_the_run_of_their_paper():
     assert "'matching': 'prompt', 'pixels': 'square224', 'image_folder': 'weights/resnet-152'" in grid
     (sbe,) = runs("OMIT", "2", method="SBE", backbone="ResNet-152 + BiGRU")
     assert sbe.startswith("SBE: the one published command is for regions")
-    (tuned,) = runs("UOT-RCL", "III")
-    assert tuned.startswith("CLIP trained on labels")
+    (untrained,) = runs("UOT-RCL", "III", method="CLIP (RN50) Zero-shot")
+    (tuned,) = runs("UOT-RCL", "III", method="CLIP (RN50) Supervised fine-tune")
+    assert tuned == f"{untrained}; nor is its training on labels"
     (stand_in,) = runs("UOT-RCL", "II", method="GSS-SL")
     assert "stands in, under its own name" in stand_in
+    memory = {"quantity": "extra memory of the bank", "bank_size": "8192"}
+    assert runs("REPAIR", "VI", **memory, backbone="VSE∞") == {
+        str(RunSpec("repair", "vse_inf", {"bank_size": 8192}))
+    }
     table = ncbook.unfilled_table("OMIT")
     assert sum(int(heads[0].text) for heads, _ in table.rows) == 789 - 655
+
+
+def test_the_memory_of_a_bank_is_printed_in_its_unit(tmp_path):
+    where = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "x"}, "protocol": "captions"}
+    for model, mb in (("sgr", 1900.0), ("vse_inf", 80.5)):
+        for rate in (0.2, 0.4):  # that of 0.4 counts
+            found = {"bank_mb": mb if rate == 0.4 else 1.0}
+            save(tmp_path, "repair", 500, diagnostics=found, model=model, mrate=rate, images=1000, **where)
+    sheet = ncbook.printed_table("REPAIR", "VI", ncbook.load_runs(tmp_path))
+    assert "2 of 8 printed values were measured" in " ".join(sheet.lines)
+    own = {row["backbone"]: row for row in lines(sheet) if row["n"] == "1"}
+    assert own["SGR"]["difference"] == f"{1.9 - 1.85:.4f}"
+    assert own["VSE∞"]["mean"] == "80.5000"
 
 
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
