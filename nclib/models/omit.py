@@ -52,6 +52,9 @@ PUBLISHED = {
 }
 """The paper's schedule for region features; grid features use batches of 128."""
 
+ATTENTION_TAU = 0.1
+"""Temperature of cross attention in the paper."""
+
 BYTES = {"transport": 3, "attention": 8}
 """What training keeps of a comparison, in multiples of its cosines."""
 
@@ -174,7 +177,7 @@ class OMIT(PictureMatcher):
     sinkhorn: str = option("released", choices=LOOPS)
     dustbin_mass: float | str = option("uniform", kind=object)
     tau: float = option(1.0, above=0)
-    attention_tau: float = option(0.1, above=0)
+    attention_tau: float = option(ATTENTION_TAU, above=0)
     features: str = option("region", choices=MASK_RATIO)
     mask_ratio: float = option(None, kind=float, low=0, below=1)
     image_encoder: str = option("mlp", choices=IMAGE_ENCODERS)
@@ -206,9 +209,10 @@ class OMIT(PictureMatcher):
         used_with("text_folder", self.text_folder, *kinds, needed=True)
         used_with("text_words", self.text_words, *kinds)
         used_with("text_rate", self.text_rate, *kinds, usual=TEXT_RATE)
-        if self.image == "regions":
-            used_with("finetune", self.finetune, *kinds, usual=False)
         used_with("word_vectors", self.word_vectors or "", "text", self.text, "bigru")
+        used_with("tau", self.tau, "marginals", self.marginals, "intra", "inter", usual=1.0)
+        attending = [name for name, kind in MATCHINGS.items() if kind.family == "attention"]
+        used_with("attention_tau", self.attention_tau, "matching", matching, *attending, usual=ATTENTION_TAU)
         sizes = (self.vocab_size, width, self.word_dim)
         vectors = self.word_vectors or ""
         self.text_encoder = text_encoder(self.text, *sizes, word_vectors=vectors, **text_options(self))

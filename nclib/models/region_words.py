@@ -66,6 +66,8 @@ class PictureMatcher(Matcher):
         used_with("image_rate", self.image_rate, *networks, usual=IMAGE_RATE)
         used_with("held_epochs", self.held_epochs, *networks, usual=0)
         used_with("crop", self.crop, *networks, usual=False)
+        if getattr(self, "text", "bigru") == "bigru":
+            used_with("finetune", self.finetune, *networks, usual=False)
         self.cell_dim, self.n_slots = self.feature_dim, self.n_regions
         self.pixels: PretrainedCells | None = None
         if self.image != "regions":

@@ -137,6 +137,10 @@ def test_pretrained_weights_have_their_rate_and_wait(root):
     assert sorted(groups) == [0.3, 1.0]
     assert {id(p) for p in groups[0.3]} == {id(p) for p in tower}
     assert len(groups[1.0]) + len(tower) == len(list(model.parameters()))
+    bert = {"text": "bert", "text_folder": str(root / "weights" / "bert-base-uncased"), "finetune": True}
+    reader = build("vse_inf", feature_dim=4, vocab_size=len(PIECES), embed_dim=4, **bert, text_rate=0.2)
+    (slow,) = (group["params"] for group in _groups(reader) if group["rate"] == 0.2)
+    assert {id(p) for p in slow} == {id(p) for p in reader.text_encoder.tower.parameters()}
     pictures, tokens = torch.rand(2, 32, 96), Tokens(torch.tensor([[1, 4, 2], [1, 5, 2]]), (3, 3))
     for epoch, trains in ((0, False), (1, False), (2, True)):
         model.pixels.begin_epoch(epoch)

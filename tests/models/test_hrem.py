@@ -200,7 +200,7 @@ def test_a_query_without_negatives_adds_nothing():
 
 
 def test_terms_of_the_loss_and_their_gradients():
-    model, images, tokens = example(relations_after=1)
+    model, images, tokens = example(relations_after=1, relation_penalty=7.0)
     encoded = model.encode_images(images), model.encode_captions(tokens)
     early = model.own_loss(*encoded)
     assert early["related"] == early["penalty"] == 0
@@ -209,7 +209,7 @@ def test_terms_of_the_loss_and_their_gradients():
     terms = model.own_loss(*encoded)
     assert model.steps == 2
     v, t, penalty = model.relations(*encoded, 1 << 30)
-    torch.testing.assert_close(terms["penalty"], 10 * penalty)
+    torch.testing.assert_close(terms["penalty"], 7 * penalty)
     torch.manual_seed(3)
     a, b = (e.vectors for e in encoded)
     wanted = sum(drawn_triplet(x @ y.t(), 1.7).sum() for x, y in ((a, t), (v, b), (v, t)))

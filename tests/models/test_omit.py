@@ -371,6 +371,11 @@ def test_shares_of_attention_are_comparable_with_a_plan():
         torch.testing.assert_close(share.sum((-2, -1)), torch.ones(2, 2).double())
         assert share.shape[2] == 3 + (matching == "partial_cam")
         assert (share[:, 0, :, 2] == 0).all()
+    cosines = []  # of two regions with a word, but for the same constant
+    for tau in (0.1, 0.4):
+        share = model(matching="cam", attention_tau=tau).double().alignments(images, captions)[:, 1]
+        cosines.append(tau * (share[:, 0].log() - share[:, 1].log()))
+    torch.testing.assert_close(*cosines)
 
 
 @pytest.mark.slow
@@ -443,14 +448,16 @@ def test_words_through_a_transformer(tmp_path):
         ({"text": "clip"}, "text='clip' needs text_folder, a local path"),
         ({"text_folder": "x"}, "text_folder='x' is used with text='bert' or 'clip' only, got text='bigru'"),
         ({"text_words": "x"}, "text_words='x' is used with text='bert' or 'clip' only, got text='bigru'"),
-        ({"finetune": True}, "finetune=True is used with text='bert' or 'clip' only"),
+        ({"finetune": True}, "finetune=True is used with image='resnet' or 'clip' only"),
+        ({"tau": 0.5}, "tau=0.5 is used with marginals='intra' or 'inter' only, got marginals='uni'"),
+        ({"attention_tau": 0.5}, "attention_tau=0.5 is used with matching='cam' or 'partial_cam' only"),
         (
             {"text": "bert", "text_folder": "y", "word_vectors": "x"},
             "word_vectors='x' is used with",
         ),
     ],
 )
-def test_an_option_of_another_text_encoder_is_refused(options, message):
+def test_an_option_without_effect_is_refused(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         model(**options)
 
