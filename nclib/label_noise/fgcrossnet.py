@@ -29,7 +29,9 @@ class FGCrossNetOptions:
     margin1: float = option(1.0, low=0, help="margin between anchor-positive and anchor-negative")
     margin2: float = option(0.5, low=0, help="margin between anchor-positive and negative-negative")
     ranking_from: float = option(0.5, low=0, high=1, help="share of training before the ranking loss starts")
-    centre_rate: float = option(1000.0, above=0, help="learning rate of the centres over that of the rest")
+    centre_rate: float = option(
+        1000.0, above=0, help="learning rate of the centres over that of the rest; at most 0.1 in all"
+    )
 
 
 def centre_loss(logits: Tensor, y: Tensor, centres: Tensor) -> Tensor:

@@ -249,6 +249,8 @@ def test_sparse_regression_reaches_a_stationary_point():
     torch.testing.assert_close(gradient[kept], -lam * u[kept] / norms[kept, None], atol=1e-3 * lam, rtol=0)
     assert torch.all(gradient[~kept].norm(dim=1) <= lam * 1.01)
     assert float(objective(a, b, u, lam)) == pytest.approx(values[-1])
+    ends = [len(sparse_regression(a, b, lam, rounds=50, tol=tol)[1]) for tol in (1.0, 1e-3, 1e-14)]
+    assert ends[0] < ends[1] < ends[2] == 51
 
 
 def test_label_graph_adds_the_within_class_scatter():
