@@ -148,7 +148,7 @@ def test_help_on_a_method_lists_its_parameters(method: str, capsys: pytest.Captu
     shown = capsys.readouterr().out
     known = nclib.runs.experiment_of(method).parameters()
     assert all(f"--{name} " in shown for name in known)
-    assert "learning rate of Adam; a number, above 0" in shown
+    assert "learning rate; a number, above 0" in shown
 
 
 def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
