@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 from scipy.special import expit, logit, ndtri
 
 Array = NDArray[np.float64]
@@ -165,6 +165,44 @@ def _mixture(f: Array, g: Array, t: Array) -> tuple[Array, Array]:
             break
     _, share, right, _ = now
     return share[:, 0], share / (share + right)
+
+
+def anchored(
+    found: Calibration, given: NDArray[Any], cosines: tuple[NDArray[Any], NDArray[Any]], seed: int = 0
+) -> Calibration:
+    """Return a calibration with the share that the cosines give, where the two shares contradict each other.
+
+    The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
+    however they became wrong. Other scores ask neighbours and siblings. Where the two intervals of the share
+    do not meet, the log odds move by a constant, until their mean over the given pairs is the cosines' share.
+
+    Parameters
+    ----------
+    found : Calibration
+    given : ndarray, (n,)
+        Scores that ``found`` was made from.
+    cosines : two ndarray, (n,) and (m,)
+        Cosines of given and of exchanged pairs.
+    seed : int
+        Of the bootstrap.
+
+    Returns
+    -------
+    Calibration
+        ``found`` itself where the intervals meet or where there are no probabilities. The ends of the other
+        interval move the ends of the intervals of P(wrong).
+    """
+    share = calibrate(*cosines, seed).share
+    apart = share.low > found.share.high or share.high < found.share.low
+    if found.reason or not apart:
+        return found
+    odds = logit(np.clip([found.p, found.low, found.high], EDGE, 1 - EDGE))
+    at = np.interp(given, found.knots, odds[0])
+    p, low, high = (
+        expit(row + brentq(lambda c, end=end: float(expit(at + c).mean()) - end, -50, 50))
+        for row, end in zip(odds, np.clip(share, EDGE, 1 - EDGE), strict=True)
+    )
+    return replace(found, p=p, low=low, high=high, share=share)
 
 
 def relabelled(

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.audit import export, patterns
-from nclib.audit.calibration import Calibration, Share, calibrate, relabelled
+from nclib.audit.calibration import Calibration, Share, anchored, calibrate, relabelled
 from nclib.audit.pairs import Pairs, fold_of, from_arrays
 from nclib.audit.partners import (
     Neighbours,
@@ -38,6 +38,10 @@ COLUMNS = (
 ASSUMPTION = (
     "The probabilities hold if wrong pairs are like captions exchanged at random among these pairs. Wrong "
     "captions that are related to the picture get too low a probability, and make the share too low."
+)
+TOGETHER = (
+    "The captions of a picture are wrong together here. The share is read off the cosines alone: other scores "
+    "ask other pairs too, and these are wrong in another way than exchanged captions are."
 )
 #: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, most planted.
 EXCHANGED, MOST_EXCHANGED, PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 5000
@@ -398,9 +402,13 @@ def audit(
         (some[alike], choice[alike]),
         (planted, planted_image),
     ]
-    name, scorer, values, measured = _scores(score, pairs, near, sets, seed)
+    name, scorer, values, measured, cosines = _scores(score, pairs, near, sets, seed)
     given, negative, similar, planted_score = values
     calibration = calibrate(given, negative, seed)
+    share_of = name
+    if cosines is not None:
+        calibration, own = anchored(calibration, given, cosines, seed), calibration
+        share_of = name if calibration is own else "cosine"
     table = _table(pairs, usable, given, calibration)
     p_wrong = table["p_wrong"].to_numpy().copy()
 
@@ -424,6 +432,7 @@ def audit(
     settings = {
         **{"score": score, "neighbours": neighbours, "one_to_one": one_to_one, "seed": seed},
         "auroc_on_exchanged": measured,
+        "share_of": share_of,
         "partner_least": PARTNER_LEAST,
         "partner_accuracy_on_planted": on_planted,
         "neighbour_recall": near.recall,
@@ -436,9 +445,10 @@ def audit(
     curves["reliability"] = _reliability(
         given, negative, planted_score, np.searchsorted(usable, planted), seed
     )
+    assumption = ASSUMPTION if share_of == name else f"{ASSUMPTION} {TOGETHER}"
     result = Audit(
         *(pairs, near, name, settings, seed, table, calibration.share, curves),
-        f"No probabilities: {calibration.reason}." if calibration.reason else ASSUMPTION,
+        f"No probabilities: {calibration.reason}." if calibration.reason else assumption,
         found_patterns,
         *(calibration, plan, proposed),
     )
@@ -463,16 +473,21 @@ def _read(
 
 def _scores(
     name: str, pairs: Pairs, near: Neighbours, sets: list[tuple[Array, Array]], seed: int
-) -> tuple[str, Any, list[Array], dict[str, float | None]]:
-    """Return the name of the score in use, its function of rows, its values per set, and AUROCs by name."""
+) -> tuple[str, Any, list[Array], dict[str, float | None], tuple[Array, Array] | None]:
+    """Return the name of the score in use, its function of rows, its values per set, AUROCs by name.
+
+    Where the captions of a picture are wrong together, last the cosines of given and of exchanged pairs.
+    """
     captions, images = (np.concatenate(x) for x in zip(*sets, strict=True))
     cuts = np.cumsum([len(s[0]) for s in sets])[:-1]
     names: tuple[str, ...] = PARTS if name in ("auto", "combined") else (name,)
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
-    join = None
+    join, cosines = None, None
     if len(names) > 1:
         names = parts_of(values, slice(cuts[0]), slice(*cuts[:2]))
         values = {n: values[n] for n in names}
+        if names != PARTS:
+            cosines = values["cosine"][: cuts[0]], values["cosine"][slice(*cuts[:2])]
         parts = np.split(np.stack([values[n] for n in names], 1), cuts)
         join = combination(parts[0], parts[1], seed)
         values["combined"] = join(np.concatenate(parts))
@@ -491,7 +506,7 @@ def _scores(
             return join(np.stack([SCORES[n](pairs, near, rows, of) for n in names], 1))
         return SCORES[best](pairs, near, rows, of)
 
-    return best, scorer, np.split(values[best], cuts), measured
+    return best, scorer, np.split(values[best], cuts), measured, cosines
 
 
 def _partner_facts(plan: Partners, rows: Array, p_wrong: Array) -> Array:

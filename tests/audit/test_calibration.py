@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nclib.audit.calibration import calibrate, relabelled
+from nclib.audit.calibration import anchored, calibrate, relabelled
 from nclib.noise import calibration
 
 
@@ -61,6 +61,26 @@ def test_labels_never_make_a_fitting_pair_the_likelier_wrong_one():
     np.testing.assert_allclose(told.p, 0.5, atol=1e-2)
     assert (told.low <= told.p).all()
     assert (told.p <= told.high).all()
+
+
+def test_where_shares_contradict_each_other_the_cosines_decide():
+    n, share = 6000, 0.4
+    given, exchanged, wrong = scores(n, share, 6)
+    cosines = scores(n, share, 7)
+    plain = calibrate(given, exchanged)
+    assert anchored(plain, given, cosines[:2]) is plain
+    # Exchanged pairs fit better by this score than wrong ones do: they look right to their neighbourhood.
+    biased = calibrate(given, exchanged + 0.8)
+    moved = anchored(biased, given, cosines[:2])
+    assert abs(biased.share.value - share) > 0.05
+    assert abs(moved.share.value - share) < 0.02
+    p, low, high = moved(given)
+    assert abs(p.mean() - moved.share.value) < 2e-3
+    assert (low <= p).all()
+    assert (p <= high).all()
+    assert calibration(1 - p, ~wrong)["ece"] < 0.5 * calibration(1 - biased(given)[0], ~wrong)["ece"]
+    nothing = calibrate(np.ones(5), np.ones(5))
+    assert anchored(nothing, np.ones(5), cosines[:2]) is nothing
 
 
 def test_twenty_pairs_are_enough():
