@@ -40,8 +40,8 @@ ASSUMPTION = (
     "captions that are related to the picture get too low a probability, and make the share too low."
 )
 TOGETHER = (
-    "The captions of a picture are wrong together here. The share is read off the cosines alone: other scores "
-    "ask other pairs too, and these are wrong in another way than exchanged captions are."
+    "The captions of a picture are wrong together here. The share is read off the cosines alone: other "
+    "scores ask other pairs too, and these are wrong in another way than exchanged captions are."
 )
 #: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, most planted.
 EXCHANGED, MOST_EXCHANGED, PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 5000

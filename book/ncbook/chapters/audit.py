@@ -497,8 +497,8 @@ def scale(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
         }
     ).set_index("pairs")
     caption = (
-        "Measured CPU minutes of one core: made pairs of 512 numbers, a tenth of them wrong, in mapped files. The bare "
-        "product is all cosines between and within the two modalities, extrapolated from tiles that are timed "
-        f"beside; the memory holds the mapped files too; {provenance(about)}"
+        "Measured CPU minutes of one core: made pairs of 512 numbers, a tenth of them wrong, in mapped "
+        "files. The bare product is all cosines between and within the two modalities, extrapolated from "
+        f"tiles that are timed beside; the memory holds the mapped files too; {provenance(about)}"
     )
     return show(table, "scale", caption)
