@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +13,8 @@ from pandas.io.formats.style import Styler
 from ncbook.compare import mean_text
 
 NO_RECORD = "no record"
+# A mean with its spread or its interval, or one value, and the number of seeds behind it.
+SEEDS = re.compile(r"^[-+]?[\d.,]+(?: ± [\d.,]+| \[[^]]*\])? \((\d+)\)(?= |$)")
 # Marks behind a cell, by what they say of at least one of its runs.
 WARMUP, VERSIONS, REMARKED = "†", "‡", "*"
 MARKS = {
@@ -32,6 +36,8 @@ def show(
     index: bool = True,
 ) -> Styler:
     """Return a table as a notebook's last line, in the look of the book.
+
+    The number of seeds that most means have is said once, by the caption; other numbers stay in the cells.
 
     Parameters
     ----------
@@ -63,6 +69,8 @@ def show(
     >>> "410.2" in styled.to_html()
     True
     """
+    if caption:
+        table, caption = _count_once(table, caption)
     words = {word for cell in table.to_numpy().flat for word in str(cell).split()[1:]}
     for mark in MARKS if caption else ():
         caption += f". {mark} {MARKS[mark]}" if mark in words else ""
@@ -76,6 +84,26 @@ def show(
     if not index:
         style = style.hide()
     return style.set_caption(caption) if caption else style
+
+
+def _count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
+    """Move the number of seeds that most means have, ``a ± b (n)``, from the cells to the caption."""
+    found = [SEEDS.search(cell) for cell in table.to_numpy().flat if isinstance(cell, str)]
+    counts = Counter(int(match[1]) for match in found if match)
+    n, times = counts.most_common(1)[0] if counts else (0, 0)
+    # A lone run must not look like the mean of several.
+    if 2 * times <= counts.total() or (n == 1 and len(counts) > 1):
+        return table, caption
+    said = f"{n} {'seed' if n == 1 else 'seeds'}" + (
+        " unless a number is given" if len(counts) > 1 else " each"
+    )
+    caption = caption.replace(" (seeds)", "").replace(" (number of seeds)", "").removesuffix(".")
+
+    def without(cell: Any) -> Any:
+        match = SEEDS.search(cell) if isinstance(cell, str) else None
+        return cell if match is None or int(match[1]) != n else cell.replace(f" ({n})", "", 1)
+
+    return table.map(without), f"{caption}; {said}"
 
 
 def in_warmup(runs: pd.DataFrame) -> pd.Series:

@@ -27,11 +27,13 @@ MEASURES = {
     "partner_recall": "partners found",
 }  # fmt: skip
 COMPARED = tuple(name for name in MEASURES if not name.startswith("partner"))
+ORDER = ("auroc", "ap", "p100", "recall", "fpr95")  # of the order of suspicion; the others of what is stated
 LOWER = {"fpr95", "ece", "share_error"}
 NOISES = {
     "random": "random exchange", "near": "near neighbours", "swap": "swapped", "shift": "shifted runs",
     "orphan": "other half",
 }  # fmt: skip
+RATE = 0.2  # share of wrong pairs unless a table says another
 OUTSIDE = ("LEMoN", "cleanlab, outliers", "cleanlab, labels")
 
 # ------------------------------------------------------------------------------------------------ the example
@@ -229,7 +231,31 @@ def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str
     measure : str
         One of ``MEASURES``.
     """
-    part = cells(rows, data, measure)
+    usual = rows.get("rate", pd.Series(dtype=float)) == RATE
+    name = f"{data.replace(', ', '-')}-{measure}"
+    return _compared(cells(rows[usual], data, measure), rows, about, data, measure, "20 % wrong", name)
+
+
+def rates(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler | None:
+    """Show a measure of one data set by score and share of wrong pairs, exchanged at random."""
+    if rows.empty:
+        return None
+    exchanged = rows[(rows["noise"] == "random") & (rows["data"] == data)].sort_values("rate", kind="stable")
+    part = cells(exchanged, data, measure)
+    part.columns = [f"{rate:.0%}".replace("%", " %") for rate in exchanged["rate"].unique()]
+    words, name = "by the share of pairs that random exchange made wrong", f"{measure}-by-rate"
+    return _compared(part, rows, about, data, measure, words, name)
+
+
+def _compared(
+    part: pd.DataFrame,
+    rows: pd.DataFrame,
+    about: dict[str, Any],
+    data: str,
+    measure: str,
+    words: str,
+    name: str,
+) -> Styler | None:
     if part.empty:
         return None
     table = part.map(lambda values: mean_text(values, 3) if isinstance(values, list) else "–")
@@ -237,9 +263,9 @@ def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str
     best = best.idxmin() if measure in LOWER else best.idxmax()
     caption = (
         f"Measured: {MEASURES[measure]} on {data}, {rows[rows['data'] == data]['pairs'].max():,} pairs, "
-        f"20 % wrong unless a rate is given; mean ± standard deviation (seeds); {provenance(about)}"
+        f"{words}; mean ± standard deviation (seeds); {provenance(about)}"
     )
-    styled = show(table, f"{data.replace(', ', '-')}-{measure}", caption)
+    styled = show(table, name, caption)
     bold = pd.DataFrame("", table.index, table.columns)
     for column, row in best.items():
         bold.loc[row, column] = "font-weight: bold"
@@ -253,7 +279,7 @@ def cells(rows: pd.DataFrame, data: str, measure: str) -> pd.DataFrame:
     part = rows[(rows["data"] == data) & rows[measure].notna()]
     if part.empty:
         return pd.DataFrame()
-    kinds = [NOISES[noise] + ("" if rate == 0.2 else f", {rate:g}")
+    kinds = [NOISES[noise] + ("" if rate == RATE else f", {rate:g}")
              for noise, rate in zip(part["noise"], part["rate"], strict=True)]  # fmt: skip
     found = part.assign(kind=kinds).groupby(["score", "kind"], sort=False)[measure].agg(list).unstack("kind")
     own = [score for score in part["score"].unique() if score not in (*OUTSIDE, "auto")]
@@ -332,24 +358,37 @@ def calibration_sentence(rows: pd.DataFrame, aim: float = 0.02) -> str:
     )
 
 
-def by_measure(rows: pd.DataFrame, about: dict[str, Any], data: str, noise: str) -> Styler | None:
-    """Show all measures of one data set and one kind of noise by score, at 20 %."""
+def by_measure(
+    rows: pd.DataFrame, about: dict[str, Any], data: str, noise: str, *, stated: bool = False
+) -> Styler | None:
+    """Show measures of one data set and one kind of noise by score, at 20 %.
+
+    ``stated``: of what the audit states (probabilities, share, partners), by measure; else of its order.
+    """
     if rows.empty:
         return None
-    part = rows[(rows["data"] == data) & (rows["noise"] == noise) & (rows["rate"] == 0.2)]
+    part = rows[(rows["data"] == data) & (rows["noise"] == noise) & (rows["rate"] == RATE)]
     if part.empty:
         return None
-    names = [name for name in MEASURES if name in part]
-    own = [score for score in part["score"].unique() if score not in (*OUTSIDE, "auto")]
-    order = [score for score in ("auto", *own, *OUTSIDE) if score in set(part["score"])]
-    table = part.groupby("score", sort=False)[names].agg(
-        lambda v: mean_text(list(v.dropna()), 3) if v.notna().any() else "–"
-    )
     caption = (
         f"Measured: {data}, {NOISES[noise]}, 20 % wrong; mean ± standard deviation (seeds); "
         f"{provenance(about)}"
     )
-    return show(table.loc[order].rename(columns=MEASURES), f"measures-{noise}", caption)
+    return _measures(part.assign(label=part["score"]), f"measures-{noise}", caption, stated)
+
+
+def _measures(part: pd.DataFrame, name: str, caption: str, stated: bool) -> Styler:
+    """Show measures by ``label``: of the order of suspicion, or those stated, one row each."""
+    names = [measure for measure in MEASURES if measure in part and (measure in ORDER) != stated]
+    if stated:
+        part = part[part["ece"].notna()]
+    own = [label for label in part["label"].unique() if label not in (*OUTSIDE, "auto")]
+    order = [label for label in ("auto", *own, *OUTSIDE) if label in set(part["label"])]
+    table = part.groupby("label", sort=False)[names].agg(
+        lambda v: mean_text(list(v.dropna()), 3) if v.notna().any() else "–"
+    )
+    table = table.loc[order].rename(columns=MEASURES).rename_axis("score")
+    return show(table.T if stated else table, f"{name}-stated" if stated else name, caption)
 
 
 def patterns(rows: pd.DataFrame) -> Styler | None:
@@ -365,7 +404,7 @@ def patterns(rows: pd.DataFrame) -> Styler | None:
             found.append({**about, "share": share, "right": count["right"]})
     table = pd.DataFrame(found)
     table = (
-        table[table["rate"] == 0.2]
+        table[table["rate"] == RATE]
         .groupby(["data", "noise", "pattern"], sort=False)[["share", "right"]]
         .mean()
     )
@@ -396,24 +435,17 @@ def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler | None:
     return show(table, f"people-{of}", caption)
 
 
-def mixed(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
-    """Show the audit of a set in which the crowd decided what is wrong."""
+def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) -> Styler | None:
+    """Show the audit of a set in which the crowd decided what is wrong; ``stated`` as in :func:`by_measure`."""
     if rows.empty:
         return None
-    part = rows[rows["of"] == "mixed"]
-    names = [name for name in MEASURES if name in part and name != "partner"]
-    labels = part["score"] + part["trained_at"].map(
-        lambda rate: "" if rate == 0 else f", encoders at {rate:.0%}"
-    )
-    table = part.assign(label=labels).groupby("label", sort=False)[names]
-    table = table.agg(lambda v: mean_text(list(v.dropna()), 3) if v.notna().any() else "–").rename(
-        columns=MEASURES
-    )
+    part = rows[rows["of"] == "mixed"].filter(regex="^(?!partner)")
+    labels = part["score"] + part["trained_at"].map(lambda rate: "" if rate == 0 else f", at {rate:.0%}")
     caption = (
-        f"Measured: {part['pairs'].max():,} pairs, 40 % rejected by the crowd; "
-        f"mean ± standard deviation (seeds); {provenance(about)}"
+        f"Measured: {part['pairs'].max():,} pairs, 40 % rejected by the crowd; at 40 %, 60 %: encoders that "
+        f"trained with so many exchanged pictures; mean ± standard deviation (seeds); {provenance(about)}"
     )
-    return show(table, "mixed", caption)
+    return _measures(part.assign(label=labels), "mixed", caption, stated)
 
 
 def published(rows: pd.DataFrame) -> str:

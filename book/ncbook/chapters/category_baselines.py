@@ -157,8 +157,11 @@ def _short(heading: object) -> str:
 
 
 def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: str) -> Styler:
-    """Show recorded runs in the form of a printed table; ``row`` of the runs to the name shown."""
-    return show(measured_map(runs, names), name, caption).format_index(_short, axis=1)
+    """Show recorded runs as a printed table, one direction below the other; ``row`` to the name shown."""
+    cells = measured_map(runs, names)
+    directions = dict.fromkeys(cells.columns.get_level_values(0))
+    stacked = pd.concat({direction: cells[direction] for direction in directions})
+    return show(stacked, name, caption).format_index(_short, axis=1)
 
 
 def slopes(runs: pd.DataFrame) -> Figure | None:
