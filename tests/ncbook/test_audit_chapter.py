@@ -110,3 +110,31 @@ def test_answers_are_the_truth() -> None:
     found = chapter.Example(split, np.zeros((20, 2)), np.zeros((100, 2)), claimed)
     labels = chapter.answers(pd.DataFrame({"id": ["3", "4"]}), found)
     assert labels["label"].tolist() == ["wrong", "right"]
+
+
+def test_tables_by_noise_by_share_and_of_what_is_stated() -> None:
+    made = rows(auto=[0.9, 0.92], rank=[0.7, 0.72])
+    made = pd.concat([made, made.assign(rate=0.05, auroc=made["auroc"] - 0.1)])
+    made["ece"] = np.where(made["score"] == "auto", 0.01, np.nan)
+    assert list(chapter.benchmark(made, ABOUT, "d", "auroc").data.columns) == ["random exchange"]
+    by_share = chapter.rates(made, ABOUT, "d", "auroc").data
+    assert by_share.loc["auto"].to_dict() == {"5 %": "0.810 ± 0.014", "20 %": "0.910 ± 0.014"}
+    assert list(chapter.by_measure(made, ABOUT, "d", "random").data.columns) == ["AUROC"]
+    stated = chapter.by_measure(made, ABOUT, "d", "random", stated=True).data
+    assert stated.to_dict() == {"auto": {"calibration error": "0.010 ± 0.000"}}
+
+
+def test_what_an_audit_costs_is_told_by_size() -> None:
+    spent = {"total": 120.0, "find_neighbours": 90.0}
+    made = {
+        "pairs": 100000,
+        "seconds": spent,
+        "product": 60.0,
+        "ratio": 2.0,
+        "peak_mb": 1500.0,
+        "recall": 0.9,
+    }
+    row = chapter.scale(pd.DataFrame([made]), ABOUT).data.loc["100,000"].to_dict()
+    assert row["minutes"] == "2.0"
+    assert row["of these neighbours"] == "75%"
+    assert (row["bare product"], row["ratio"], row["memory"]) == ("1.0", "2.00", "1.5 GB")

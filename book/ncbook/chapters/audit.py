@@ -436,7 +436,7 @@ def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler | None:
 
 
 def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) -> Styler | None:
-    """Show the audit of a set in which the crowd decided what is wrong; ``stated`` as in :func:`by_measure`."""
+    """Show the audit of pairs that the crowd judged; ``stated`` as in :func:`by_measure`."""
     if rows.empty:
         return None
     part = rows[rows["of"] == "mixed"].filter(regex="^(?!partner)")
