@@ -126,14 +126,8 @@ def test_tables_by_noise_by_share_and_of_what_is_stated() -> None:
 
 def test_what_an_audit_costs_is_told_by_size() -> None:
     spent = {"total": 120.0, "find_neighbours": 90.0}
-    made = {
-        "pairs": 100000,
-        "seconds": spent,
-        "product": 60.0,
-        "ratio": 2.0,
-        "peak_mb": 1500.0,
-        "recall": 0.9,
-    }
+    made = {"pairs": 100000, "seconds": spent, "product": 60.0, "ratio": 2.0, "peak_mb": 1500.0}
+    made |= {"recall": 0.9, "auroc": 0.99}
     row = chapter.scale(pd.DataFrame([made]), ABOUT).data.loc["100,000"].to_dict()
     assert row["minutes"] == "2.0"
     assert row["of these neighbours"] == "75%"
