@@ -19,12 +19,16 @@ LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "p
 METHODS = ["ncr", "decl", "bicro", "mscn", "repair", "l2rm, dropped", "l2rm"]
 NEWER = ["gsc", "gsc_plus", "cream", "crcl", "in2r", "sps", "pcsr"]
 ORDER = [*LOSSES, *METHODS, *NEWER, "crank", "crank_plus"]
+PICTURES = {"f8k": ("Flickr8K", "photographs"), "emoji": ("drawn scenes at their full size", "scenes")}
 SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
 
 
-def photograph_runs(model: str = "bow") -> pd.DataFrame:
-    """Return the recorded runs of a model on Flickr8K in the preset ``standard``, with a column ``label``."""
-    runs = recorded(preset="standard", dataset="f8k", model=model)
+def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
+    """Return the recorded runs of a model on Flickr8K, or on another data set, with a column ``label``.
+
+    Those of the preset ``standard``.
+    """
+    runs = recorded(preset="standard", dataset=dataset, model=model)
     if runs.empty:
         return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc"])
     place = {"root": "any"}
@@ -66,10 +70,11 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
     rows = [label for label in ORDER if label in table.index]
     model = ", ".join(sorted(set(part["model"])))
-    epoch = "last epoch" if value == "last_rsum" else "epoch selected on the validation photographs"
+    data, pictures = PICTURES[part["dataset"].iloc[0]]
+    epoch = "last epoch" if value == "last_rsum" else f"epoch selected on the validation {pictures}"
     networks = " of one network" if value == "one_network" else ""
     caption = (
-        f"Measured on Flickr8K, model {model}, preset standard: rSum{networks} on 1,000 test photographs, "
+        f"Measured on {data}, model {model}, preset standard: rSum{networks} on 1,000 test {pictures}, "
         f"{epoch}; mean ± standard deviation (seeds); {protocol} exchanged at random, drawn with the run's "
         f"seed; {devices(part)}"
     )
