@@ -301,15 +301,22 @@ def _together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _measured_cells(layout: Layout, row: _Row) -> list[Cell]:
-    digits = 3 if layout.of_labels else 1
-    texts = [mean_text(v, digits) for v in row.values]
+    """Return the cells of a row; intervals stand below, of labels spreads too, and n stands once."""
+    gains = [_two_lines(gain) for gain in row.gains]
     if layout.of_labels:
-        shown = [*(text or NO_RECORD for text in texts), *row.gains]
-    elif len(row.runs):
-        shown = [texts[-1], *row.gains, *texts[:-1]]
-    else:
-        shown = [NO_RECORD, *[""] * len(RECALLS)]
-    return [Cell(text, kind="nc-none" if text == NO_RECORD else "nc-value") for text in shown]
+        return [*(_two_lines(mean_text(v, 3) or NO_RECORD) for v in row.values), *gains]
+    if not len(row.runs):
+        return [Cell(NO_RECORD, kind="nc-none"), *[Cell("")] * len(RECALLS)]
+    *recalls, total = (mean_text(v, count=v is row.values[-1]) for v in row.values)
+    return [Cell(total), *gains, *map(Cell, recalls)]
+
+
+def _two_lines(text: str) -> Cell:
+    """Put what follows a number below it."""
+    if text == NO_RECORD:
+        return Cell(text, kind="nc-none")
+    number, _, rest = text.partition(" ")
+    return Cell(number, own=rest)
 
 
 def _measured_line(row: _Row) -> list[str]:
