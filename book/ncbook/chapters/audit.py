@@ -242,7 +242,7 @@ def rates(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) ->
         return None
     exchanged = rows[(rows["noise"] == "random") & (rows["data"] == data)].sort_values("rate", kind="stable")
     part = cells(exchanged, data, measure)
-    part.columns = [f"{rate:.0%}".replace("%", " %") for rate in exchanged["rate"].unique()]
+    part.columns = [f"{100 * rate:g} %" for rate in exchanged["rate"].unique()]
     words, name = "by the share of pairs that random exchange made wrong", f"{measure}-by-rate"
     return _compared(part, rows, about, data, measure, words, name)
 
@@ -424,7 +424,9 @@ def people(rows: pd.DataFrame, about: dict[str, Any], of: str) -> Styler | None:
     if rows.empty:
         return None
     part = rows[rows["of"] == of]
-    columns = part["trained_at"].map(lambda rate: "right pairs" if rate == 0 else f"{rate:.0%} exchanged")
+    columns = part["trained_at"].map(
+        lambda rate: "right pairs" if rate == 0 else f"{100 * rate:g} % exchanged"
+    )
     names = {"auroc": "AUROC", "ap": "average precision"}
     table = part.assign(trained=columns).groupby(["score", "trained"], sort=False)[list(names)]
     table = table.agg(lambda v: mean_text(list(v), 3)).rename(columns=names).unstack("trained")
@@ -440,7 +442,10 @@ def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) ->
     if rows.empty:
         return None
     part = rows[rows["of"] == "mixed"].filter(regex="^(?!partner)")
-    labels = part["score"] + part["trained_at"].map(lambda rate: "" if rate == 0 else f", at {rate:.0%}")
+    part = part[(part["trained_at"] == 0) | (part["score"] == "auto")]
+    labels = part["score"] + part["trained_at"].map(
+        lambda rate: "" if rate == 0 else f", at {100 * rate:g} %"
+    )
     caption = (
         f"Measured: {part['pairs'].max():,} pairs, 40 % rejected by the crowd; at 40 %, 60 %: encoders that "
         f"trained with so many exchanged pictures; mean ± standard deviation (seeds); {provenance(about)}"
