@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import cProfile
 import gc
 import json
 import math
@@ -59,7 +60,7 @@ GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
-# sign often means nothing; the number of the axis is changed nevertheless.
+# sign often means nothing, as in shape[-1]; the number of the axis is changed nevertheless.
 WITH_AXIS = (
     "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "index_select",
     "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax",
@@ -146,6 +147,8 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WITH_AXIS:
             found |= {id(n) for n in _axes(node)}
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".shape"):
+            found |= {id(node.slice)} if isinstance(node.slice, ast.UnaryOp) else set()
         elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
             isinstance(node, ast.Assign) and all(name.endswith(SIZES) for name in _names(node.targets))
         ):
@@ -226,13 +229,14 @@ class Judge:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         if not self.watching:
             return (yield)
-        called: set[CodeType] = set()
         started = time.process_time()
-        sys.setprofile(lambda frame, event, argument: called.add(frame.f_code))
+        profile = cProfile.Profile(subcalls=False, builtins=False)
+        profile.enable()
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
+            profile.disable()
+            called = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
             own = [code for code in called if code.co_filename.startswith(str(self.folder / "nclib"))]
             names = [_name(Path(code.co_filename).relative_to(self.folder), code) for code in own]
             self.seen[item.nodeid] = time.process_time() - started, names
