@@ -58,7 +58,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # Arguments that guard against mistakes or save time.
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
-SIZES = ("ENTRIES", "BLOCK", "CHUNK")
+SIZES = ("ENTRIES", "BLOCK", "CHUNK", "ROWS", "SORTED")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
 # sign often means nothing, as in shape[-1]; the number of the axis is changed nevertheless.
 WITH_AXIS = (
@@ -66,7 +66,7 @@ WITH_AXIS = (
     "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax",
     "squeeze", "stack", "sum", "topk", "unsqueeze", "vector_norm",
 )  # fmt: skip
-LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
+LIMIT = 10.0  # a test may compute for ten seconds and ten times its usual time: what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -245,8 +245,9 @@ class Judge:
         if self.watching:
             (self.folder / "seen.json").write_text(json.dumps(self.seen), "utf8")
 
-    def pytest_runtest_logstart(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, LIMIT)  # its signal ends the process
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        usual = self.seen.get(nodeid, (6.0,))[0]  # not of those marked slow, nor before the first fork has run
+        signal.setitimer(signal.ITIMER_PROF, LIMIT * (1 + usual))  # its signal ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
