@@ -1,6 +1,7 @@
 """Mutation testing: change one operator or constant at a time, and see whether the fast tests notice.
 
     python tools/mutate.py --sample 15                     # fifteen of every area
+    python tools/mutate.py --area loop --quick             # without the tests marked slow
     python tools/mutate.py --area ot --sample 30 --list    # show the changes, run nothing
 
 A mutant that no test notices (it *survives*) is a missing test, or a change without effect. Each mutant runs
@@ -56,7 +57,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
 # Arguments that guard against mistakes or save time.
-GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle")
+GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK", "ROWS", "SORTED")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
@@ -260,7 +261,7 @@ def status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant]) -> Iterator[int]:
+def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant], quick: bool) -> Iterator[int]:
     """Yield the exit status of each mutant's tests, and at last that of pytest in a process of its own."""
     reading, writing = os.pipe()
     if not (child := os.fork()):
@@ -269,7 +270,8 @@ def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant]) -> Itera
         os.environ["PYTHONPATH"] = str(folder)  # for the processes that tests start
         for stream in (1, 2):
             os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-        command = ["-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not notebook and not exhaustive"]
+        marks = "not notebook and not exhaustive" + (" and not slow" if quick else "")
+        command = ["-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marks]
         os._exit(pytest.main([*command, *tests], [Judge(folder, chosen, writing)]))
     os.close(writing)
     with os.fdopen(reading) as statuses:
@@ -283,6 +285,7 @@ def main() -> None:
     parser.add_argument("--area", choices=AREAS, action="append", help="all areas by default")
     parser.add_argument("--sample", type=int, default=15, help="mutants of each area")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="without the tests marked slow: a lower bound")
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     options = parser.parse_args()
     areas, draw = options.area or list(AREAS), random.Random(options.seed)
@@ -309,7 +312,7 @@ def main() -> None:
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
         tests, imported = [file for area in areas for file in AREAS[area][1]], []
-        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen), strict=True):
+        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen, options.quick), strict=True):
             if code == IMPORTED and mutant:
                 imported.append(mutant)
             elif mutant:
@@ -317,12 +320,12 @@ def main() -> None:
         for mutant in imported:  # after all forks, which may still import from the folder
             original = (folder / mutant.path).read_bytes()
             (folder / mutant.path).write_text(ast.unparse(mutant.tree()), "utf8")
-            (code,) = run_tests(folder, AREAS[mutant.area][1], [])
+            (code,) = run_tests(folder, AREAS[mutant.area][1], [], options.quick)
             (folder / mutant.path).write_bytes(original)
             note(mutant, code)
         noticed_by = folder / "noticed_by"
         witnesses = sorted(set(noticed_by.read_text("utf8").splitlines())) if noticed_by.exists() else []
-        if witnesses and any(run_tests(folder, witnesses, [])):
+        if witnesses and any(run_tests(folder, witnesses, [], options.quick)):
             sys.exit(f"these tests fail without a change:\n{(folder / 'output').read_text('utf8')[-5000:]}")
     for area, (noticed, of) in results.items():
         print(f"{area}: {noticed} of {of}")
