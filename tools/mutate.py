@@ -247,7 +247,7 @@ class Judge:
             (self.folder / "seen.json").write_text(json.dumps(self.seen), "utf8")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        usual = self.seen.get(nodeid, (6.0,))[0]  # not of those marked slow, nor before the first fork has run
+        usual = self.seen.get(nodeid, (6.0,))[0]  # seconds; nothing is known of those marked slow
         signal.setitimer(signal.ITIMER_PROF, LIMIT * (1 + usual))  # its signal ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without the tests marked slow: a lower bound")
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     options = parser.parse_args()
-    areas, draw = options.area or list(AREAS), random.Random(options.seed)
+    areas, draw, quick = options.area or list(AREAS), random.Random(options.seed), options.quick
     chosen: list[Mutant] = []
     for area in areas:
         found = list(mutants(area))
@@ -312,7 +312,7 @@ def main() -> None:
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
         tests, imported = [file for area in areas for file in AREAS[area][1]], []
-        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen, options.quick), strict=True):
+        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen, quick), strict=True):
             if code == IMPORTED and mutant:
                 imported.append(mutant)
             elif mutant:
@@ -320,12 +320,12 @@ def main() -> None:
         for mutant in imported:  # after all forks, which may still import from the folder
             original = (folder / mutant.path).read_bytes()
             (folder / mutant.path).write_text(ast.unparse(mutant.tree()), "utf8")
-            (code,) = run_tests(folder, AREAS[mutant.area][1], [], options.quick)
+            (code,) = run_tests(folder, AREAS[mutant.area][1], [], quick)
             (folder / mutant.path).write_bytes(original)
             note(mutant, code)
         noticed_by = folder / "noticed_by"
         witnesses = sorted(set(noticed_by.read_text("utf8").splitlines())) if noticed_by.exists() else []
-        if witnesses and any(run_tests(folder, witnesses, [], options.quick)):
+        if witnesses and any(run_tests(folder, witnesses, [], quick)):
             sys.exit(f"these tests fail without a change:\n{(folder / 'output').read_text('utf8')[-5000:]}")
     for area, (noticed, of) in results.items():
         print(f"{area}: {noticed} of {of}")

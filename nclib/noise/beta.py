@@ -221,9 +221,7 @@ class BetaMixture(Mixture):
                     break
         self.log_likelihood_, self.n_iter_ = path, len(path) - 1
 
-    def _floored_steps(
-        self, x: Array, lower: Array | None
-    ) -> tuple[Callable[[], bool], Callable[[], float]]:
+    def _floored_steps(self, x: Array, lower: Array | None) -> tuple[Callable[[], bool], Callable[[], float]]:
         """M-step and E-step on densities that are kept above the floor."""
         responsibility = np.empty((2, x.size)) if lower is None else np.stack([lower, 1 - lower])
 

@@ -193,7 +193,10 @@ def test_beta_density_lives_on_the_fitted_range(floor):
     assert (ends > 0).all()
     grid = np.linspace(0, 11, 20_001)
     assert np.trapezoid(mixture.pdf(grid), grid) == pytest.approx(1, abs=0.05)
-    for fitted, outside in ((mixture, [1.0, 9.8]), (BetaMixture(None, floor=floor).fit(PRINTED), [-0.2, 1.5])):
+    for fitted, outside in (
+        (mixture, [1.0, 9.8]),
+        (BetaMixture(None, floor=floor).fit(PRINTED), [-0.2, 1.5]),
+    ):
         assert (fitted.component_pdf(outside) == 0).all()
         for one in outside:
             assert fitted.pdf([one]) == 0
@@ -351,7 +354,9 @@ def test_gaussian_of_one_repeated_value_keeps_a_spread():
 def test_odds_stay_finite_and_one_half_is_not_clean():
     mixture = GaussianMixture1d(scale=None).fit([-1.0, -0.5, 0.5, 1.0])
     least = math.exp(-700)
-    assert mixture.predict_proba([1e4, -1e4]).ravel().tolist() == pytest.approx([least, 1, 1, least], rel=1e-9)
+    assert mixture.predict_proba([1e4, -1e4]).ravel().tolist() == pytest.approx(
+        [least, 1, 1, least], rel=1e-9
+    )
     assert mixture.predict_proba([0.0]).tolist() == [[0.5, 0.5]]
     assert mixture.predict([0.0]) == 1
 
