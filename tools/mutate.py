@@ -60,6 +60,8 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK", "ROWS", "SORTED")
+# Tolerances. What is computed never equals one, so that < and <= are the same; 0 < tol is changed all the same.
+TOLERANCES = ("tol", "goal", "rounding", "TOL", "HONEST", "RANGE", "SOLVED")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
 # sign often means nothing, as in shape[-1]; the number of the axis is changed nevertheless.
 WITH_AXIS = (
@@ -148,6 +150,8 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WITH_AXIS:
             found |= {id(n) for n in _axes(node)}
+        elif isinstance(node, ast.Compare) and _measures(node):
+            found.add(id(node))
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".shape"):
             found |= {id(node.slice)} if isinstance(node.slice, ast.UnaryOp) else set()
         elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
@@ -157,6 +161,14 @@ def _silent(tree: ast.Module) -> set[int]:
         for part in parts:
             found |= {id(n) for n in ast.walk(part)} if part is not None else set()
     return found
+
+
+def _measures(node: ast.Compare) -> bool:
+    """Whether a tolerance is compared with something computed, neither a constant nor another tolerance."""
+    sides = [node.left, *node.comparators]
+    names = [[ast.unparse(n) for n in ast.walk(side) if hasattr(n, "ctx")] for side in sides]
+    named = [any(name.endswith(TOLERANCES) for name in side) for side in names]
+    return sum(named) == 1 and not any(isinstance(side, ast.Constant) for side in sides)
 
 
 def _names(targets: Iterable[ast.expr]) -> Iterator[str]:
