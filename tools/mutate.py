@@ -60,7 +60,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK", "ROWS", "SORTED")
-# Tolerances. What is computed never equals one, so that < and <= are the same; 0 < tol is changed all the same.
+# Tolerances. What is computed never equals one: < and <= are the same. The check 0 < tol is changed.
 TOLERANCES = ("tol", "goal", "rounding", "TOL", "HONEST", "RANGE", "SOLVED")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
 # sign often means nothing, as in shape[-1]; the number of the axis is changed nevertheless.
