@@ -87,8 +87,8 @@ test: env ## run the tests of the package and of the book's tools
 test-all: env ## run every test, the notebooks in a small size among them
 	@$(pytest)
 
-mutate: env ## change one operator or constant at a time; do the tests notice? SAMPLE=15 SEED=0 AREA=ot
-	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA)
+mutate: env ## change one operator or constant at a time; do the tests notice? SAMPLE=15 SEED=0 AREA=ot QUICK=1
+	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA) $(if $(QUICK),--quick)
 
 record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@"$(PY)" book/_ext/grid.py "$(GRID)" $(grid_options)

@@ -1,6 +1,7 @@
 """Mutation testing: change one operator or constant at a time, and see whether the fast tests notice.
 
     python tools/mutate.py --sample 15                     # fifteen of every area
+    python tools/mutate.py --area loop --quick             # without the tests marked slow
     python tools/mutate.py --area ot --sample 30 --list    # show the changes, run nothing
 
 A mutant that no test notices (it *survives*) is a missing test, or a change without effect. Each mutant runs
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import cProfile
 import gc
 import json
 import math
@@ -55,17 +57,19 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
 # Arguments that guard against mistakes or save time.
-GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle")
+GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
-SIZES = ("ENTRIES", "BLOCK", "CHUNK")
+SIZES = ("ENTRIES", "BLOCK", "CHUNK", "ROWS", "SORTED")
+# Tolerances. What is computed never equals one: < and <= are the same. The check 0 < tol is changed.
+TOLERANCES = ("tol", "goal", "rounding", "TOL", "HONEST", "RANGE", "SOLVED")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
-# sign often means nothing; the number of the axis is changed nevertheless.
+# sign often means nothing, as in shape[-1]; the number of the axis is changed nevertheless.
 WITH_AXIS = (
     "all", "amax", "amin", "any", "argmax", "argsort", "cat", "cumsum", "flip", "gather", "index_select",
     "logcumsumexp", "logsumexp", "log_softmax", "max", "mean", "min", "norm", "normalize", "softmax",
     "squeeze", "stack", "sum", "topk", "unsqueeze", "vector_norm",
 )  # fmt: skip
-LIMIT = 60.0  # seconds that one test may compute; what runs for ever is noticed
+LIMIT = 10.0  # a test may compute for ten seconds and ten times its usual time: what runs for ever is noticed
 IMPORTED = 99  # exit status of a fork that found no function to change
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
@@ -146,6 +150,10 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WITH_AXIS:
             found |= {id(n) for n in _axes(node)}
+        elif isinstance(node, ast.Compare) and _measures(node):
+            found.add(id(node))
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".shape"):
+            found |= {id(node.slice)} if isinstance(node.slice, ast.UnaryOp) else set()
         elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
             isinstance(node, ast.Assign) and all(name.endswith(SIZES) for name in _names(node.targets))
         ):
@@ -153,6 +161,14 @@ def _silent(tree: ast.Module) -> set[int]:
         for part in parts:
             found |= {id(n) for n in ast.walk(part)} if part is not None else set()
     return found
+
+
+def _measures(node: ast.Compare) -> bool:
+    """Whether a tolerance is compared with something computed, neither a constant nor another tolerance."""
+    sides = [node.left, *node.comparators]
+    names = [[ast.unparse(n) for n in ast.walk(side) if hasattr(n, "ctx")] for side in sides]
+    named = [any(name.endswith(TOLERANCES) for name in side) for side in names]
+    return sum(named) == 1 and not any(isinstance(side, ast.Constant) for side in sides)
 
 
 def _names(targets: Iterable[ast.expr]) -> Iterator[str]:
@@ -226,13 +242,14 @@ class Judge:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         if not self.watching:
             return (yield)
-        called: set[CodeType] = set()
         started = time.process_time()
-        sys.setprofile(lambda frame, event, argument: called.add(frame.f_code))
+        profile = cProfile.Profile(subcalls=False, builtins=False)
+        profile.enable()
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
+            profile.disable()
+            called = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
             own = [code for code in called if code.co_filename.startswith(str(self.folder / "nclib"))]
             names = [_name(Path(code.co_filename).relative_to(self.folder), code) for code in own]
             self.seen[item.nodeid] = time.process_time() - started, names
@@ -241,8 +258,9 @@ class Judge:
         if self.watching:
             (self.folder / "seen.json").write_text(json.dumps(self.seen), "utf8")
 
-    def pytest_runtest_logstart(self) -> None:
-        signal.setitimer(signal.ITIMER_PROF, LIMIT)  # its signal ends the process
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        usual = self.seen.get(nodeid, (6.0,))[0]  # seconds; nothing is known of those marked slow
+        signal.setitimer(signal.ITIMER_PROF, LIMIT * (1 + usual))  # its signal ends the process
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -255,7 +273,7 @@ def status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant]) -> Iterator[int]:
+def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant], quick: bool) -> Iterator[int]:
     """Yield the exit status of each mutant's tests, and at last that of pytest in a process of its own."""
     reading, writing = os.pipe()
     if not (child := os.fork()):
@@ -264,7 +282,8 @@ def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant]) -> Itera
         os.environ["PYTHONPATH"] = str(folder)  # for the processes that tests start
         for stream in (1, 2):
             os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-        command = ["-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not notebook and not exhaustive"]
+        marks = "not notebook and not exhaustive" + (" and not slow" if quick else "")
+        command = ["-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marks]
         os._exit(pytest.main([*command, *tests], [Judge(folder, chosen, writing)]))
     os.close(writing)
     with os.fdopen(reading) as statuses:
@@ -278,9 +297,10 @@ def main() -> None:
     parser.add_argument("--area", choices=AREAS, action="append", help="all areas by default")
     parser.add_argument("--sample", type=int, default=15, help="mutants of each area")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="without the tests marked slow: a lower bound")
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     options = parser.parse_args()
-    areas, draw = options.area or list(AREAS), random.Random(options.seed)
+    areas, draw, quick = options.area or list(AREAS), random.Random(options.seed), options.quick
     chosen: list[Mutant] = []
     for area in areas:
         found = list(mutants(area))
@@ -304,7 +324,7 @@ def main() -> None:
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
         tests, imported = [file for area in areas for file in AREAS[area][1]], []
-        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen), strict=True):
+        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen, quick), strict=True):
             if code == IMPORTED and mutant:
                 imported.append(mutant)
             elif mutant:
@@ -312,12 +332,12 @@ def main() -> None:
         for mutant in imported:  # after all forks, which may still import from the folder
             original = (folder / mutant.path).read_bytes()
             (folder / mutant.path).write_text(ast.unparse(mutant.tree()), "utf8")
-            (code,) = run_tests(folder, AREAS[mutant.area][1], [])
+            (code,) = run_tests(folder, AREAS[mutant.area][1], [], quick)
             (folder / mutant.path).write_bytes(original)
             note(mutant, code)
         noticed_by = folder / "noticed_by"
         witnesses = sorted(set(noticed_by.read_text("utf8").splitlines())) if noticed_by.exists() else []
-        if witnesses and any(run_tests(folder, witnesses, [])):
+        if witnesses and any(run_tests(folder, witnesses, [], quick)):
             sys.exit(f"these tests fail without a change:\n{(folder / 'output').read_text('utf8')[-5000:]}")
     for area, (noticed, of) in results.items():
         print(f"{area}: {noticed} of {of}")

@@ -29,6 +29,7 @@ def _relevant(similarity: Any, relevance: Any, threshold: float) -> tuple[Float,
     return scores, relevant
 
 
+CHUNK = 256  # queries at a time
 Measure = Callable[[Float, NDArray[np.bool_]], NDArray[np.float64]]
 
 
@@ -37,7 +38,7 @@ def _both(measure: Measure, scores: Float, relevant: NDArray[np.bool_]) -> list[
     both = []
     for s, r in ((scores, relevant), (scores.T, relevant.T)):
         asked = np.flatnonzero(r.any(1))
-        chunks = (asked[i : i + 256] for i in range(0, asked.size, 256))
+        chunks = (asked[i : i + CHUNK] for i in range(0, asked.size, CHUNK))
         both.append(np.concatenate([measure(s[rows], r[rows]) for rows in chunks]))
     return both
 

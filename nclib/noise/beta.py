@@ -194,7 +194,7 @@ class BetaMixture(Mixture):
 
     @staticmethod
     def _two_means(data: Array) -> NDArray[np.bool_]:
-        cut, members = (data.min() + data.max()) / 2, -1
+        cut, members = (data.min() + data.max()) / 2, 0
         while True:
             lower = data <= cut
             count = int(lower.sum())
@@ -205,7 +205,7 @@ class BetaMixture(Mixture):
 
     def _maximise(self, x: Array, lower: Array | None) -> None:
         """Run the stages from the given shapes, or from members of the lower component."""
-        m_step, e_step = self._floored_steps(x) if self.floor else self._log_steps(x, lower)
+        m_step, e_step = self._floored_steps(x, lower) if self.floor else self._log_steps(x, lower)
         if lower is not None:
             m_step()
         path = [e_step()]
@@ -221,9 +221,9 @@ class BetaMixture(Mixture):
                     break
         self.log_likelihood_, self.n_iter_ = path, len(path) - 1
 
-    def _floored_steps(self, x: Array) -> tuple[Callable[[], bool], Callable[[], float]]:
+    def _floored_steps(self, x: Array, lower: Array | None) -> tuple[Callable[[], bool], Callable[[], float]]:
         """M-step and E-step on densities that are kept above the floor."""
-        responsibility = np.empty((2, x.size))
+        responsibility = np.empty((2, x.size)) if lower is None else np.stack([lower, 1 - lower])
 
         def m_step() -> bool:
             shapes = np.array([beta_moments(x, np.maximum(part, self.floor)) for part in responsibility])
@@ -290,10 +290,10 @@ class BetaMixture(Mixture):
         low, high = self.range_ or (0.0, 1.0)
         inside = (values >= low) & (values <= high)
         density = np.zeros((values.size, 2))
-        if not self.floor and inside.any():
-            density[inside] = super().component_pdf(values[inside])
-        elif self.floor:
+        if inside.any() and self.floor:
             density[inside] = (self._densities(self._unit(values[inside])) / (high - low)).T
+        elif inside.any():
+            density[inside] = super().component_pdf(values[inside])
         return density
 
     def _densities(self, unit: Array) -> Array:

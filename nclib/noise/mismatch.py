@@ -243,7 +243,7 @@ class Mismatch:
             raise ValueError(str(error)) from None
         noisy = _read(index, true, n_images, path.name)
         if rate is not None:
-            share(rate, 1)
+            share(rate, true.size)  # refuses what lies outside [0, 1]
         found = digest(path)[:16]
         name, known = PUBLISHED.get(found, (None, None))
         source = f"file {path.name}, sha256 {found}" + (f", published: {name}, rate {known}" if name else "")

@@ -180,9 +180,10 @@ class SavedLoop(ABC):
             except (MemoryError, RuntimeError) as error:
                 if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
                     raise
+                said = (str(error) or type(error).__name__).splitlines()[0]
                 raise RuntimeError(
                     f"out of memory in epoch {epoch + 1} with batch_size={self.schedule.batch_size}; take a "
-                    f"smaller one ({str(error).splitlines()[0]:.200})"
+                    f"smaller one ({said:.200})"
                 ) from error
             result = self._validate()
             row |= {f"val_{name}": value for name, value in result.items()}

@@ -46,6 +46,17 @@ def test_seed_and_rate_decide_everything():
     assert draw(1.0).true_rate == pytest.approx(0.9, abs=0.03)
 
 
+def test_a_seed_names_the_same_labels_for_ever():
+    noise = LabelNoise.draw(np.arange(10) % 5, 0.8, n_classes=5, seed=2)
+    assert noise.image_labels.tolist() == [1, 3, 3, 3, 0, 3, 3, 3, 3, 4]
+    assert noise.text_labels.tolist() == [4, 1, 2, 4, 4, 3, 4, 2, 3, 4]
+    assert noise.describe() == (
+        "symmetric label noise 0.8, drawn for images and texts apart, seed 2, 55.0 % of labels wrong, "
+        + noise.checksum[:12]
+    )
+    assert len({noise, draw()}) == 2  # told apart without comparing arrays
+
+
 def test_asymmetric_noise_sends_a_class_to_one_other():
     noise = draw(1.0, protocol="asymmetric")
     for k in range(10):

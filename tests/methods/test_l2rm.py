@@ -174,6 +174,7 @@ def test_settings_of_the_paper():
         o = resolve("l2rm", dataset=dataset, preset="paper", data_options={"root": "x"}).method_options
         assert (o.lam, o.mask) == values
         assert (o.rho, o.tau, o.margin, o.threshold, o.cost_lr) == (0.1, 0.05, 0.2, 0.5, 2e-6)
+    assert methods.settings("l2rm", "standard")["cost_lr"] == 2e-5
 
 
 def test_cosine_cost_asks_the_loop():

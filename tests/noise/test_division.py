@@ -50,7 +50,10 @@ def test_calibration_by_hand():
     assert table["stated"] == pytest.approx([0.1, 2.8 / 3])
     assert table["observed"] == pytest.approx([0.5, 2 / 3])
     assert table["ece"] == pytest.approx((2 * 0.4 + 3 * (2.8 / 3 - 2 / 3)) / 5)
+    assert table["edges"] == [0, 0.5, 1]
     assert calibration(p, truth, bins=5)["stated"][2] is None
+    one = calibration(p[:1], ~truth[:1], bins=1)
+    assert (one["stated"], one["observed"]) == ([0.1], [1.0])
 
 
 def test_calibrated_probabilities_have_no_error():
@@ -71,6 +74,15 @@ def test_undefined_is_none_and_json_plain():
     assert noisy["recall"] is None
     assert noisy["precision"] == 0.0
     assert json.loads(json.dumps(noisy, allow_nan=False)) == noisy
+
+
+def test_a_division_has_ten_bins_and_a_check_a_hundred_pairs():
+    p, matched = np.arange(200) / 200, np.arange(200) >= 100
+    assert len(division(p, matched)["calibration"]["count"]) == 10
+    matched[100] = False  # the pair after the first hundred
+    assert detection(p, matched)["precision_first"] == 1.0
+    matched[99:101] = True, False
+    assert detection(p, matched)["precision_first"] == 0.99
 
 
 def test_threshold_is_strict():

@@ -70,6 +70,15 @@ def test_seeds_are_apart():
     assert both_wrong == pytest.approx(0.45**2, abs=0.06)
 
 
+def test_a_seed_names_the_same_labels_for_ever():
+    true = np.arange(10) % 5
+    symmetric, asymmetric = (
+        make(true, 0.8, n_classes=5, seed=(2, 0)) for make in (symmetric_labels, asymmetric_labels)
+    )
+    assert symmetric.tolist() == [1, 3, 3, 3, 0, 3, 3, 3, 3, 4]
+    assert asymmetric.tolist() == [0, 1, 3, 3, 0, 0, 1, 3, 3, 0]
+
+
 @pytest.mark.parametrize("make", [symmetric_labels, asymmetric_labels])
 @pytest.mark.parametrize(
     ("labels", "options", "error", "words"),
@@ -89,5 +98,6 @@ def test_bad_arguments_are_named(make, labels, options, error, words):
 
 
 def test_bad_mapping_is_named():
-    with pytest.raises(ValueError, match="mapping must hold 3"):
-        asymmetric_labels([0, 1], 0.5, n_classes=3, seed=0, mapping=[1, 2])
+    for mapping in ([1, 2], [1, 2, 3]):
+        with pytest.raises(ValueError, match="mapping must hold 3"):
+            asymmetric_labels([0, 1], 0.5, n_classes=3, seed=0, mapping=mapping)

@@ -87,9 +87,22 @@ def test_pairs_are_drawn_evenly():
     assert seen.max() < 360
 
 
+@pytest.mark.parametrize(
+    ("protocol", "drawn"),
+    [
+        ("images", [1, 1, 1, 2, 2, 2, 0, 0, 0, 3, 3, 3, 4, 4, 4, 5, 5, 5]),
+        ("captions", [3, 5, 0, 1, 0, 1, 4, 2, 5, 5, 4, 3, 1, 2, 2, 4, 0, 3]),
+        ("pairs", [5, 1, 0, 1, 5, 1, 4, 3, 4, 0, 0, 3, 2, 5, 3, 2, 4, 2]),
+    ],
+)
+def test_a_seed_names_the_same_pairs_for_ever(protocol, drawn):
+    assert mismatch(np.repeat(np.arange(6), 3), 0.8, seed=3, protocol=protocol).tolist() == drawn
+
+
 def test_a_dominant_image_still_gets_wrong_partners():
     true = np.array([0] * 8 + [1, 2])
     m = Mismatch.draw(true, 1.0, seed=0, protocol="pairs")
+    assert m.image_of.tolist() == [2, 1, 2, 1, 2, 2, 1, 2, 2, 1]
     assert m.moved == 10
     assert set(m.image_of) <= {0, 1, 2}
 
@@ -126,6 +139,8 @@ def test_seed_names_the_draw(protocol):
     a, b, c = (Mismatch.draw(TRUE, 0.5, seed=s, protocol=protocol) for s in (3, 3, 4))
     np.testing.assert_array_equal(a.image_of, b.image_of)
     assert a.checksum == b.checksum != c.checksum
+    assert len(a.checksum) == 16
+    assert len({a, b}) == 2  # told apart without comparing arrays
     np.testing.assert_array_equal(mismatch(TRUE, 0.5, seed=3, protocol=protocol), a.image_of)
 
 
@@ -199,7 +214,10 @@ def test_caption_level_file(tmp_path):
         drawn = Mismatch.draw(TRUE, 0.4, seed=0, protocol=protocol)
         read = Mismatch.from_file(write(tmp_path / "f.npy", drawn.image_of), TRUE, rate=0.4)
         np.testing.assert_array_equal(read.image_of, drawn.image_of)
-        assert (read.protocol, read.rate) == (found, 0.4)
+        assert (read.protocol, read.rate, read.moved) == (found, 0.4, drawn.moved)
+    apart = TRUE.copy()
+    apart[[25, 35]] = 7, 5  # captions of the other images stay together
+    assert Mismatch.from_file(write(tmp_path / "f.npy", apart), TRUE).protocol == "captions"
 
 
 def test_save_and_read_back(tmp_path):
@@ -232,6 +250,11 @@ def test_one_caption_per_image_reads_the_same_either_way(tmp_path):
 def test_published_checksums_are_well_formed():
     assert len(PUBLISHED) == 18
     assert all(len(key) == 16 and int(key, 16) >= 0 for key in PUBLISHED)
+    rates = {who: [rate for name, rate in PUBLISHED.values() if name == who] for who, _ in PUBLISHED.values()}
+    five, four = [0.2, 0.4, 0.5, 0.6, 0.8], [0.2, 0.4, 0.6, 0.8]
+    assert rates == {
+        "RCL/DECL f30k": five, "RCL/DECL coco": five, "L2RM f30k": four, "BiCro f30k": [0.2, 0.4, 0.5, 0.6]
+    }  # fmt: skip
 
 
 def test_published_file_is_recognised(tmp_path, monkeypatch):

@@ -76,6 +76,8 @@ def test_beta_scaling_is_done_once():
     assert scaled.min() == 0.001
     assert scaled.max() == 0.999
     np.testing.assert_array_equal(noise.unit_interval(scaled), scaled)
+    for once in ([0.0005, 0.5, 0.7], [0.0005, 0.5, 1.0]):  # does not fill the open interval
+        assert noise.unit_interval(once)[[0, -1]].tolist() == [0.001, 0.999]
     for scale in ("minmax", None):
         again = BetaMixture(scale=scale).fit(scaled)
         expected = BetaMixture().fit(PRINTED).predict_proba(PRINTED)
@@ -136,6 +138,7 @@ def test_beta_moments_by_hand():
 def test_two_means_begin_halfway():
     # From the middle, 0.5, they end between 0.4 and 1; from a third they would end between 0 and 0.4.
     assert BetaMixture._two_means(np.array([0.0, 0.4, 1.0])).tolist() == [True, True, False]
+    assert BetaMixture._two_means(np.array([0.0, 0.5, 1.0])).tolist() == [True, True, False]  # on the cut
 
 
 def test_a_single_step_can_be_taken():
@@ -143,6 +146,83 @@ def test_a_single_step_can_be_taken():
     gaussian = GaussianMixture1d(max_iter=1).fit(PRINTED)
     assert gaussian.n_iter_ == 1
     assert not gaussian.converged_
+
+
+def test_settings_are_the_published_ones():
+    def settings_of(mixture, *names):
+        return tuple(getattr(mixture, name) for name in names)
+
+    both = ("clip", "shapes", "stages", "floor", "order")
+    assert settings_of(BetaMixture(), *both) == (1e-7, None, ((10, 1e-2), (10_000, 1e-1)), 0.0, "mean")
+    assert settings_of(BetaMixture.bicro(), *both) == (1e-4, ((1, 2), (2, 1)), ((10, None),), 1e-12, "mean")
+    names = ("max_iter", "tol", "floor", "scale", "bins")
+    assert settings_of(GaussianMixture1d(), *names) == (5000, 1e-10, 5e-4, "minmax", 4096)
+    assert settings_of(GaussianMixture1d.published(), *names) == (10, 1e-2, 5e-4, "minmax", 4096)
+    assert GaussianMixture1d(floor=0.0, bins=16).floor == 0  # the least that is allowed
+
+
+@pytest.mark.parametrize("floor", [1e-12, 0.2])
+def test_beta_with_a_floor_is_the_literal_loop(floor):
+    from scipy import stats
+
+    x = np.clip(two_groups(60, overlap=True), 1e-4, 1 - 1e-4)
+    shapes, weights, path = [(1.0, 2.0), (2.0, 1.0)], np.array([0.5, 0.5]), []
+    for _ in range(11):
+        shapes_now, weights_now = shapes, weights
+        density = np.stack([w * stats.beta.pdf(x, *ab) for w, ab in zip(weights, shapes, strict=True)])
+        density = np.maximum(density, floor)
+        path.append(np.log(density.sum(0)).sum())
+        r = density / density.sum(0)
+        shapes = [noise.beta.beta_moments(x, np.maximum(part, floor)) for part in r]
+        weights = r.mean(1)
+    mixture = BetaMixture(None, 1e-4, shapes=((1, 2), (2, 1)), stages=((10, None),), floor=floor).fit(x)
+    np.testing.assert_allclose(mixture.log_likelihood_, path, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(np.stack([mixture.a_, mixture.b_], 1), shapes_now, rtol=1e-9)
+    np.testing.assert_allclose(mixture.weights_, weights_now, rtol=1e-9)
+    parts = np.stack([w * stats.beta.pdf(x, *ab) for w, ab in zip(weights_now, shapes_now, strict=True)], 1)
+    np.testing.assert_allclose(mixture.component_pdf(x), parts, rtol=1e-9)
+    clean = parts[:, 0] / (parts.sum(1) + floor)
+    np.testing.assert_allclose(mixture.predict_proba(x), np.stack([clean, 1 - clean], 1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("floor", [0.0, 1e-9])
+def test_beta_density_lives_on_the_fitted_range(floor):
+    mixture = BetaMixture(floor=floor).fit(10 * PRINTED)
+    np.testing.assert_allclose(mixture.weights_, [0.58, 0.42], atol=0.01)
+    ends = mixture.component_pdf(10 * PRINTED[[0, -1]])
+    assert (ends > 0).all()
+    grid = np.linspace(0, 11, 20_001)
+    assert np.trapezoid(mixture.pdf(grid), grid) == pytest.approx(1, abs=0.05)
+    for fitted, outside in (
+        (mixture, [1.0, 9.8]),
+        (BetaMixture(None, floor=floor).fit(PRINTED), [-0.2, 1.5]),
+    ):
+        assert (fitted.component_pdf(outside) == 0).all()
+        for one in outside:
+            assert fitted.pdf([one]) == 0
+
+
+def test_beta_components_come_in_the_order_asked_for():
+    shapes = ((2, 1), (1, 2))
+    by_mean, by_start = (BetaMixture(None, shapes=shapes, order=o).fit(PRINTED) for o in ("mean", "start"))
+    assert by_mean.means_[0] < by_mean.means_[1]
+    for name in ("means_", "a_", "b_", "weights_"):
+        np.testing.assert_array_equal(getattr(by_start, name), getattr(by_mean, name)[::-1])
+
+
+def test_beta_runs_to_a_fixed_point():
+    mixture = BetaMixture(stages=((10_000, 0.0),)).fit(PRINTED)
+    assert mixture.n_iter_ < 100
+    assert mixture.converged_  # the last change, a fall of 6e-14, is rounding
+
+
+def test_beta_ends_where_a_component_has_lost_its_weight():
+    rng = np.random.default_rng(1757)
+    x = rng.random(rng.integers(4, 9))
+    mixture = BetaMixture(stages=((300, None),)).fit(x)
+    assert mixture.n_iter_ < 300
+    assert not mixture.converged_
+    assert mixture.weights_[1] < 1e-6
 
 
 def test_beta_start_can_be_given():
@@ -176,11 +256,12 @@ def test_beta_scores_exact_zeros_and_ones():
 
 
 def test_beta_refuses_to_guess_a_scale():
-    with pytest.raises(ValueError, match=r"scale=None.*\[0, 1\]"):
-        BetaMixture(scale=None).fit(10 * PRINTED)
     fitted = BetaMixture(scale=None).fit(PRINTED)
-    with pytest.raises(ValueError, match="scale x the same way"):
-        fitted.predict_proba(10 * PRINTED)
+    for outside in (10 * PRINTED, 1.5 * PRINTED, PRINTED - 0.2):
+        with pytest.raises(ValueError, match=r"scale=None.*\[0, 1\]"):
+            BetaMixture(scale=None).fit(outside)
+        with pytest.raises(ValueError, match="scale x the same way"):
+            fitted.predict_proba(outside)
 
 
 # ---------------------------------------------------------------------------------------------- gaussian
@@ -241,9 +322,50 @@ def test_histogram_loses_nothing_visible():
     np.testing.assert_allclose(coarse.predict_proba(x), fine.predict_proba(x), atol=1e-5)
 
 
+def test_histogram_has_equal_bins_and_keeps_what_is_counted():
+    count, total, _ = GaussianMixture1d(bins=100)._histogram(np.linspace(3, 10, 1000))
+    assert count.tolist() == [10] * 100
+    assert total.sum() == pytest.approx(6500)
+    x = np.concatenate([np.zeros(98), [0.5, 1.0]])  # bins of one value, and empty ones
+    assert GaussianMixture1d(bins=16)._histogram(x)[0].tolist() == [98, 1, 1]
+    few = two_groups(16)
+    np.testing.assert_array_equal(
+        GaussianMixture1d(bins=16).fit(few).means_, GaussianMixture1d().fit(few).means_
+    )
+
+
+def test_gaussian_starts_at_the_moments_of_two_means():
+    groups = PRINTED[:7], PRINTED[7:]
+    mixture = GaussianMixture1d(max_iter=1, floor=0.01, scale=None).fit(PRINTED)
+    spread = [math.sqrt(group.var() + 0.01) for group in groups]
+    density = sum(
+        len(group) / 12 / math.sqrt(2 * math.pi) / s * np.exp(-0.5 * ((PRINTED - group.mean()) / s) ** 2)
+        for group, s in zip(groups, spread, strict=True)
+    )
+    assert mixture.log_likelihood_ == pytest.approx([np.log(density).mean()])
+    assert GaussianMixture1d(tol=10).fit(PRINTED).n_iter_ == 2  # the first change there is
+
+
+def test_gaussian_of_one_repeated_value_keeps_a_spread():
+    mixture = GaussianMixture1d(scale=None, floor=0.0).fit([1, 1, 1, 3, 4, 5])
+    assert mixture.variances_[0] == pytest.approx(1e-12 * (3 + 9 + 16 + 25) / 6)
+
+
+def test_odds_stay_finite_and_one_half_is_not_clean():
+    mixture = GaussianMixture1d(scale=None).fit([-1.0, -0.5, 0.5, 1.0])
+    least = math.exp(-700)
+    assert mixture.predict_proba([1e4, -1e4]).ravel().tolist() == pytest.approx(
+        [least, 1, 1, least], rel=1e-9
+    )
+    assert mixture.predict_proba([0.0]).tolist() == [[0.5, 0.5]]
+    assert mixture.predict([0.0]) == 1
+
+
 def test_two_means_is_the_best_cut():
     from nclib.noise.mixture import two_means
 
+    values, counts = np.array([0.0, 1.0, 2.0, 3.5]), np.array([1, 9, 1, 9])
+    assert two_means(values, counts) == 3  # without the counts it would be 2
     x = np.sort(two_groups(60, 6, overlap=True))
     spread = [x[:k].var() * k + x[k:].var() * (60 - k) for k in range(1, 60)]
     assert two_means(x) == int(np.argmin(spread)) + 1
@@ -356,6 +478,8 @@ class TestBoth:
     [
         (lambda: BetaMixture(scale="log"), "scale"),
         (lambda: BetaMixture(clip=0.0), "clip"),
+        (lambda: BetaMixture(clip=0.5), "clip"),
+        (lambda: BetaMixture(floor=1.0), "floor"),
         (lambda: GaussianMixture1d(max_iter=0), "max_iter"),
         (lambda: GaussianMixture1d(tol=0.0), "tol"),
         (lambda: GaussianMixture1d(floor=-1.0), "floor"),

@@ -19,6 +19,7 @@ from nclib.noise import (
     rank_correspondence,
     rank_labels,
 )
+from nclib.noise.rank import _representatives
 
 D_IMAGE = torch.tensor([0.9, 0.4, 0.7, 0.4, 1.2, 0.3])
 D_TEXT = torch.tensor([0.8, 0.5, 0.6, 0.7, 1.1, 0.2])
@@ -164,12 +165,24 @@ def test_what_a_gpu_computes_equals_what_the_cpu_does(copies):
     torch.testing.assert_close(far.as_subclass(torch.Tensor), near, rtol=1e-9, atol=1e-12)
 
 
+def test_equal_rows_of_a_bank_are_found():
+    bank = torch.tensor([[1.0, 2.0], [3.0, 4.0], [1.0, 2.0], [4.0, 3.0], [0.5, 0.0], [-1.0, 1.5]])
+    bank[5] = bank[1]  # [4, 3] has the same sum and is another row, between the two in the order of sums
+    bank[3], bank[5] = bank[5].clone(), bank[3].clone()
+    for kind in (torch.Tensor, Elsewhere):
+        found = _representatives(bank.as_subclass(kind))
+        assert found.as_subclass(torch.Tensor).tolist() == [0, 1, 0, 1, 4, 5]
+    assert _representatives(bank[[0, 1, 2]]).tolist() == [0, 1, 0]  # a single pair of equal rows
+    assert _representatives(bank[:2]) is None
+
+
 def test_more_dimensions_and_one_row():
     g = torch.Generator().manual_seed(0)
     a, b = (torch.rand(3, 4, 9, generator=g) for _ in range(2))
     whole = rank_correlation(a, b)
     assert whole.shape == (3, 4)
     assert torch.equal(whole[1, 2], rank_correlation(a[1, 2], b[1, 2]))
+    assert rank_correlation(a[..., :1], b[..., :1]).tolist() == [[0.0] * 4] * 3
 
 
 def test_perfect_agreement_and_reversal():
@@ -199,6 +212,8 @@ def test_counts_of_the_anchors_are_rounded_up():
     mu, gamma = rank_anchors(r[torch.randperm(201, generator=torch.Generator().manual_seed(0))])
     assert mu.item() == pytest.approx(2.0)  # three of 201
     assert gamma.item() == pytest.approx(np.mean(np.arange(181, 202)))  # 21 of 201
+    assert rank_anchors(r[:200]) == (1.5, 190.5)  # two and twenty of 200
+    assert rank_anchors(r[:1]) == (1.0, 1.0)
 
 
 def test_label_when_nothing_lies_between_the_anchors():
@@ -220,6 +235,10 @@ def test_given_anchors_are_used():
     found = rank_correspondence(*data, mu=0.0, gamma=0.5)
     assert torch.allclose(found.label, (found.correlation / 0.5).clamp(0, 1))
     assert (found.mu.item(), found.gamma.item()) == (0.0, 0.5)
+    own = rank_anchors(found.correlation)
+    assert rank_correspondence(*data)[2:] == own
+    assert rank_correspondence(*data, mu=0.0)[2:] == (0.0, own[1])
+    assert rank_correspondence(*data, gamma=0.5)[2:] == (own[0], 0.5)
 
 
 # --------------------------------------------------------------------------------------------- corner cases

@@ -1,5 +1,6 @@
 """Partial transport: published numbers, the linear program as oracle, and two numeric paths that agree."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -205,6 +206,61 @@ def test_published_potentials_and_errors_belong_to_the_plan(form, holes):
     cols = (plan.sum(0) + (g + f_slack).exp() - q).abs().sum() / 0.3
     torch.testing.assert_close(t.row_error, rows, rtol=1e-6, atol=1e-12)
     torch.testing.assert_close(t.col_error, cols, rtol=1e-6, atol=1e-12)
+
+
+def test_published_rule_leaves_out_what_has_no_weight():
+    cost, p, q, _ = random_problem(4, 7, 8, holes=False)
+    wide = torch.full((9, 11), 0.5, dtype=torch.float64)
+    wide[:7, :8] = cost
+    pad_p, pad_q = torch.nn.functional.pad(p, (0, 2)), torch.nn.functional.pad(q, (0, 3))
+    for mass in (0.5, 1.0):  # at 1 the dummy column has no weight either
+        options = {"reg": 0.03, "stop": "published", "tol": 1e-9, "max_iter": 5000}
+        small = nclib.ot.partial_sinkhorn(cost, mass, p, q, method="log", **options)
+        for method in ("auto", "log"):
+            big = nclib.ot.partial_sinkhorn(wide, mass, pad_p, pad_q, method=method, **options)
+            assert big.iterations.item() == pytest.approx(small.iterations.item(), rel=0.05)
+            assert big.converged
+            torch.testing.assert_close(big.plan[:7, :8], small.plan, rtol=1e-6, atol=1e-9)
+            assert big.plan[7:].sum() + big.plan[:, 8:].sum() == 0
+
+
+def test_published_short_way_is_not_taken_where_the_mass_may_not_flow():
+    from nclib.ot.backends.published import _crowded
+
+    allowed = np.ones((3, 4))
+    assert not _crowded(allowed, 0.99)
+    allowed[0, 1:] = 0  # one entry in row 0, two in columns 1 to 3: at least 2 / 3 + 1 / 4 can flow
+    assert not _crowded(allowed, 11 / 12 - 1e-9)
+    assert _crowded(allowed, 11 / 12 + 1e-9)
+    for empty in (np.s_[0], np.s_[:, 0]):
+        allowed = np.ones((3, 4))
+        allowed[empty] = 0
+        assert _crowded(allowed, 0.01)
+
+
+def test_the_worst_problem_of_a_batch_is_named():
+    cost, p, q, _ = random_problem(1, 5, 6, holes=False)
+    p = torch.stack([p, 0.5 * p, 2 * p])
+    mass = torch.tensor([0.9, 0.8, 1.2], dtype=torch.float64)  # the second may move 0.5 at most
+    with pytest.raises(ValueError, match=r"mass 0\.8 is infeasible: at most 0\.5 can be moved"):
+        nclib.ot.partial_sinkhorn(cost.expand(3, 5, 6), mass, p, q, reg=0.1)
+    for mask in (None, torch.ones(5, 6, dtype=torch.bool)):
+        t = nclib.ot.partial_sinkhorn(cost, 1 + 1e-13, p[0], q, reg=0.1, mask=mask)  # a rounding too much
+        assert t.problem.mass <= p[0].sum()
+        with pytest.raises(ValueError, match="infeasible"):
+            nclib.ot.partial_sinkhorn(cost, 1 + 1e-5, p[0], q, reg=0.1, mask=mask)
+
+
+@pytest.mark.parametrize("formulation", ["extended", "capped"])
+@pytest.mark.parametrize("method", ["auto", "scaling"])
+def test_every_problem_of_a_batch_starts_from_its_own_potentials(method, formulation):
+    g = torch.Generator().manual_seed(2)
+    cost = torch.rand(2, 2, 14, 20, generator=g, dtype=torch.float64)
+    options = {"reg": 0.01, "formulation": formulation, "method": method}
+    first = nclib.ot.partial_sinkhorn(cost, 0.5, **options)
+    again = nclib.ot.partial_sinkhorn(cost, 0.5, start=first.potentials, **options)
+    assert (again.iterations < first.iterations).all()
+    torch.testing.assert_close(again.plan, first.plan, rtol=1e-6, atol=1e-9)
 
 
 def test_unfinished_is_not_called_converged():

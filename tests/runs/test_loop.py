@@ -257,6 +257,8 @@ def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
         assert (trainer.optimizers is optimizers) == (epoch not in (1, 3))
         assert trainer._may_be_tested() == tested
         assert trainer.active == 0
+    trainer.restarts, trainer.epoch = (0, 1, 3), 3
+    assert not trainer._may_be_tested()  # the last networks are still to come
 
 
 def test_a_network_without_steps_is_told(trainer, monkeypatch):
@@ -313,6 +315,52 @@ def test_epochs_are_validated_selected_printed_and_timed(trainer, monkeypatch, c
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
     assert lines[1] == "epoch  2/4 training a 0.500  val rSum 7.0  AUC 0.750  1.5 s"
+
+
+def test_a_stopped_run_continues_with_its_arrays_and_warnings_and_refuses_other_runs(trainer, monkeypatch):
+    def train(progress):
+        if trainer.epoch == stop:
+            raise KeyboardInterrupt
+        trainer.keep(seen=[trainer.epoch])
+        return {"phase": "training"}
+
+    stop, trainer.n_planned, trainer.warnings = 2, 4, ["told"]
+    monkeypatch.setattr(trainer, "_train_epoch", train)
+    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": 1.0})
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(progress=False)
+    stop, trainer.warnings = None, ["new", "told"]
+    assert [row["epoch"] for row in trainer.fit(progress=False)] == [1, 2, 3, 4]
+    assert trainer.warnings == ["new", "told"]
+    assert {epoch: kept["seen"].tolist() for epoch, kept in epoch_arrays(trainer.folder).items()} == {
+        1: [0], 2: [1], 3: [2], 4: [3]
+    }  # fmt: skip
+    right = trainer.identity
+    for key, told in {"noise": "noise", "data": "data", "fingerprint": "settings or code"}.items():
+        trainer.identity = right | {key: "other"}
+        with pytest.raises(ValueError, match=f"belongs to a run with other {told}; take another out"):
+            trainer.fit(progress=False)
+
+
+OUT = "out of memory in epoch 1 with batch_size=32; take a smaller one"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MemoryError(), rf"{OUT} \(MemoryError\)"),
+        (RuntimeError("CUDA out of memory.\nTried"), rf"{OUT} \(CUDA out of memory\.\)"),
+        (RuntimeError("can't allocate memory"), OUT),
+        (RuntimeError("shapes do not fit"), "^shapes do not fit"),
+    ],
+)
+def test_a_full_memory_is_told_with_the_size_of_a_batch(trainer, monkeypatch, error, told):
+    def train(progress):
+        raise error
+
+    monkeypatch.setattr(trainer, "_train_epoch", train)
+    with pytest.raises(RuntimeError, match=told):
+        trainer.fit(progress=False)
 
 
 def test_a_published_model_is_validated_alone(trainer):
