@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ncbook.chapters import diagnosis
-from ncbook.chapters.photographs import photograph_runs
+from ncbook.chapters.photographs import photograph_runs, rate_rows
 
 import nclib
 from nclib import losses
@@ -128,3 +128,9 @@ def test_the_recorded_probe_repeats_the_recorded_run():
     run = run[run["protocol"] == "images"]
     assert len(run) == 1
     assert own["test"].iloc[0] == pytest.approx(run["rsum"].item(), abs=0.01)
+
+
+def test_scenes_at_their_full_size_stand_in_the_table_of_photographs() -> None:
+    table = rate_rows(photograph_runs(dataset="emoji"), "images", "full-scenes")
+    assert "scenes at their full size" in table.caption
+    assert {"plain (infonce)", "plain (infonce_rce)", "l2rm", "l2rm, dropped"} <= set(table.data.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -31,9 +32,9 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     runs = recorded(preset="standard", dataset=dataset, model=model)
     if runs.empty:
         return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc"])
-    place = {"root": "any"}
-    usual = labelled(as_preset(runs, data_options=place))
-    dropped = as_preset(runs[runs["method"] == "l2rm"], data_options=place, rematch_weight=0)
+    place: dict[str, Any] = {"data_options": {"root": "any"}} if dataset == "f8k" else {}
+    usual = labelled(as_preset(runs, **place))
+    dropped = as_preset(runs[runs["method"] == "l2rm"], **place, rematch_weight=0)
     return pd.concat([usual, dropped.assign(label="l2rm, dropped")], ignore_index=True)
 
 
