@@ -79,6 +79,28 @@ def test_certificate_closes_the_gap_and_notices_a_wrong_plan(formulation):
     assert poor.dual_bound.item() == pytest.approx(c.dual_bound.item())
     heavy = replace(t, plan=1.01 * t.plan).certify()
     assert heavy.mass_violation.item() == pytest.approx(0.01)
+    double = replace(t, plan=2 * t.plan).certify()  # violations are parts of the mass
+    for found, sums, weight in ((double.row_violation, -1, p), (double.col_violation, -2, q)):
+        over = (2 * t.plan.sum(sums) - weight).clamp_min(0).sum()
+        assert found.item() == pytest.approx(over.item() / 0.6)
+
+
+def test_the_largest_mass_flows_through_the_allowed_entries_alone():
+    p, q = torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    most = nclib.ot.max_flow(torch.eye(2, dtype=torch.bool).expand(2, 2, 2), p, q)
+    torch.testing.assert_close(most, torch.tensor([0.75, 0.0], dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("formulation", ["extended", "capped"])
+def test_a_problem_without_mass_moves_nothing_in_a_batch(formulation):
+    cost = problem(3, 6, 5)[0].expand(2, 6, 5)
+    t = nclib.ot.partial_sinkhorn(
+        cost, torch.tensor([0.0, 0.5]), reg=0.05, formulation=formulation, method="scaling"
+    )
+    assert t.plan[0].sum() == 0
+    assert t.plan[1].sum().item() == pytest.approx(0.5)
+    assert (t.iterations[0], t.iterations[1] > 0, t.converged.all()) == (0, True, True)
+    assert (t.potentials.f[0] == -torch.inf).all()
 
 
 def test_published_plan_is_certified_as_too_heavy():
