@@ -26,18 +26,19 @@ def content() -> str:
     """Return the table with what was measured."""
     from ncbook import means
     from ncbook.chapters.photographs import ORDER, photograph_runs
-    from ncbook.notebook import MARKS
+    from ncbook.notebook import MARKS, count_once
 
     runs = photograph_runs()
     noise = [f"{kind} {rate:g}" for kind, rate in zip(runs["protocol"], runs["mrate"], strict=True)]
     table = means(runs.assign(noise=noise), "label", "noise")
     columns = sorted(table.columns, key=lambda name: (name.startswith("captions"), name))
     rows = [label for label in ORDER if label in table.index]
-    shown = markdown(table.loc[rows, columns], "trained with")
     two = runs.loc[runs["single_rsum"].notna(), "label"]
     note = NOTE.format(
         device=", ".join(sorted(set(runs["device"]))), two=", ".join(row for row in rows if row in set(two))
     )
+    cells, note = count_once(table.loc[rows, columns], note)
+    shown = markdown(cells, "trained with")
     marks = [f"{mark} {words}." for mark, words in MARKS.items() if f" {mark} " in shown.replace("|", " ")]
     return f"{shown}\n\n{' '.join([note, *marks])}"
 

@@ -70,7 +70,7 @@ def show(
     True
     """
     if caption:
-        table, caption = _count_once(table, caption)
+        table, caption = count_once(table, caption)
     words = {word for cell in table.to_numpy().flat for word in str(cell).split()[1:]}
     for mark in MARKS if caption else ():
         caption += f". {mark} {MARKS[mark]}" if mark in words else ""
@@ -86,7 +86,7 @@ def show(
     return style.set_caption(caption) if caption else style
 
 
-def _count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
+def count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
     """Move the number of seeds that most means have, ``a ± b (n)``, from the cells to the caption."""
     found = [SEEDS.search(cell) for cell in table.to_numpy().flat if isinstance(cell, str)]
     counts = Counter(int(match[1]) for match in found if match)
@@ -97,13 +97,14 @@ def _count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:
     said = f"{n} {'seed' if n == 1 else 'seeds'}" + (
         " unless a number is given" if len(counts) > 1 else " each"
     )
-    caption = caption.replace(" (seeds)", "").replace(" (number of seeds)", "").removesuffix(".")
+    place = next((words for words in (" (seeds)", " (number of seeds)") if words in caption), None)
+    caption = caption.replace(place, f", {said}") if place else f"{caption.removesuffix('.')}; {said}"
 
     def without(cell: Any) -> Any:
         match = SEEDS.search(cell) if isinstance(cell, str) else None
         return cell if match is None or int(match[1]) != n else cell.replace(f" ({n})", "", 1)
 
-    return table.map(without), f"{caption}; {said}"
+    return table.map(without), caption
 
 
 def in_warmup(runs: pd.DataFrame) -> pd.Series:
