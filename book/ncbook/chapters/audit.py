@@ -447,8 +447,9 @@ def mixed(rows: pd.DataFrame, about: dict[str, Any], *, stated: bool = False) ->
         lambda rate: "" if rate == 0 else f", at {100 * rate:g} %"
     )
     caption = (
-        f"Measured: {part['pairs'].max():,} pairs, 40 % rejected by the crowd; at 40 %, 60 %: encoders that "
-        f"trained with so many exchanged pictures; mean ± standard deviation (seeds); {provenance(about)}"
+        f"Measured: {part['pairs'].max():,} pairs, 40 % rejected by the crowd; at 40 %, 60 %: encoders "
+        "trained with that share of the pictures exchanged; mean ± standard deviation (seeds); "
+        f"{provenance(about)}"
     )
     return _measures(part.assign(label=labels), "mixed", caption, stated)
 
