@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -304,7 +304,9 @@ def _measured_cells(layout: Layout, row: _Row) -> list[Cell]:
     """Return the cells of a row; intervals stand below, of labels spreads too, and n stands once."""
     gains = [_two_lines(gain) for gain in row.gains]
     if layout.of_labels:
-        return [*(_two_lines(mean_text(v, 3) or NO_RECORD) for v in row.values), *gains]
+        half = len(row.values) // 2  # the two directions are of the same runs
+        means = [mean_text(v, 3, count=k < half) or NO_RECORD for k, v in enumerate(row.values)]
+        return [*map(_two_lines, means), *(replace(gain, own=gain.own.split(" (")[0]) for gain in gains)]
     if not len(row.runs):
         return [Cell(NO_RECORD, kind="nc-none"), *[Cell("")] * len(RECALLS)]
     *recalls, total = (mean_text(v, count=v is row.values[-1]) for v in row.values)
