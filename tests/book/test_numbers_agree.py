@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MEAN = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)? \(\d+\)")  # as ncbook.mean_text writes it
+MEAN = re.compile(r"\d+(?:\.\d+)? ± \d+(?:\.\d+)?")  # as ncbook.mean_text writes it, without its seeds
 
 
 def cells(folder: Path, kind: str) -> Iterator[tuple[Path, dict]]:
