@@ -339,3 +339,11 @@ def test_plans_hold_no_subnormal_numbers_and_the_caller_keeps_his_mode():
     few = ((plan > 0) & (plan < tiny)).sum()
     assert few == 0 or not supported
     assert ((plan == 0) & off).any()  # there would have been some
+
+
+def test_a_single_pass_with_its_graph():
+    cost = COST.clone().requires_grad_()
+    with pytest.warns(UserWarning, match="max_iter=1"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.1, gradient="unrolled", max_iter=1)
+    assert t.iterations.item() == 1
+    assert t.plan.requires_grad
