@@ -11,9 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from nclib import plots
 from ncbook import show
 from ncbook.chapters import stored_benchmark
+from nclib import plots
 
 BOUNDS = {
     "flops": "products",
@@ -208,14 +208,10 @@ def said(rows: pd.DataFrame) -> str:
     slower = rows[rows["faster"] < 1]
     fixed = rows[[rules(row) == "fixed cost of a call" for _, row in rows.iterrows()]]
     lines = [
-        f"- Nearest to its limit: {near['operation']} ({near['letter']}), {near['share']:.0%} of what the core "
-        f"can do. Farthest: {far['operation']}, {far['size']} ({far['letter']}), {far['share']:.1%}.",
+        f"- Nearest to its limit: {near['operation']} ({near['letter']}), {near['share']:.0%} of what the "
+        f"core can do. Farthest: {far['operation']}, {far['size']} ({far['letter']}), {far['share']:.1%}.",
         f"- Against the other candidates: {rows['faster'].min():.1f} to {rows['faster'].max():.0f} times as "
-        + (
-            "fast, never slower."
-            if slower.empty
-            else f"fast; slower in {', '.join(slower['letter'])}."
-        ),
+        + ("fast, never slower." if slower.empty else f"fast; slower in {', '.join(slower['letter'])}."),
     ]
     if len(fixed):
         lines.append(
