@@ -138,7 +138,7 @@ def milliseconds(value: float) -> str:
     Examples
     --------
     >>> milliseconds(0.01234), milliseconds(1.234), milliseconds(1234.5)
-    ('12 µs', '1.23 ms', '1.23 s')
+    ('12.3 µs', '1.23 ms', '1.23 s')
     """
     for scale, unit in ((1e-3, "µs"), (1.0, "ms"), (1e3, "s")):
         if value < 1000 * scale or unit == "s":
