@@ -427,6 +427,8 @@ def test_precision_of_short_lists_against_a_loop(several, same_items, monkeypatc
             hits.append(bool((own[i] & others[j]).any()) if several else bool(own[i] == others[j]))
     found = precision_at_k(x, y, own, others, 4, same_items=same_items)
     assert found == pytest.approx(np.mean(hits))
+    if not same_items:  # the default
+        assert found == precision_at_k(x, y, own, others, 4)
 
 
 @pytest.mark.parametrize("k", [0, 4])
