@@ -192,6 +192,13 @@ def test_exact_duals_of_costs_that_are_not_near_zero(least, holes):
         assert (own + other)[left > 1e-12].abs().max() < 1e-9
 
 
+def test_an_unsolved_linear_program_says_so():
+    cost = torch.rand(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p, q = (torch.full((k,), 1e20 / k, dtype=torch.float64) for k in cost.shape)
+    with pytest.warns(UserWarning, match=r"linear program was not solved.*total is near 1"):
+        assert not nclib.ot.exact(cost, p, q).converged
+
+
 def test_exact_duals_are_feasible_and_tight():
     cost, p, q, mask = problem(8, 15, 11)
     t = nclib.ot.partial_exact(cost, 0.7, p, q, mask=mask)
