@@ -85,7 +85,7 @@ def _solve(problem: Problem) -> Transport:
     missed = (found.sum((-2, -1)) - mass).abs()
     if not bool((missed <= MASS_TOL * scale).all()):
         warnings.warn(
-            f"the linear program was not solved: the plan misses up to {float(missed.max()):.3g} of the mass; "
+            f"the linear program was not solved: the plan misses up to {float(missed.max()):.3g} in mass; "
             "look at converged, and give weights whose total is near 1",
             UserWarning,
             stacklevel=3,
