@@ -110,7 +110,7 @@ def crossfit(
         network = _trained(x, tokens, image_of, others, seed, device, folder, progress)
         v, t = _vectors(network, x, device), _vectors(network, tokens.take(own), device)
         images[:, fold], captions[own, fold] = _comparable(v, t, image_of[own])
-    images[~x.any((1, 2))] = 0  # a picture that could not be read has no vector and is no caption's partner
+    images[~x.any((1, 2))] = 0  # a picture that could not be read: no vector, so no partner
     return images.reshape(len(images), -1), captions.reshape(len(captions), -1)
 
 
