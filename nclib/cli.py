@@ -154,11 +154,13 @@ def audit(words: Words) -> int:
     parser.add_argument("--labels", type=Path, metavar="CSV", help="checked pairs, as the page saves them")
     parser.add_argument("--one-to-one", action="store_true", help="a picture has one caption at most")
     parser.add_argument("--seed", type=int, default=0, help="of training and of planted mismatches")
-    parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, ...")
+    parser.add_argument("--device", default="cpu", help="where networks run: cpu, cuda, cuda:1, auto")
     parser.add_argument("--quiet", action="store_true", help="print the page's path only")
     o = parser.parse_args(words)
     if o.labels is not None and not o.labels.is_file():
         raise FileNotFoundError(f"--labels {o.labels}: there is no such file")
+    if o.seed < 0:
+        raise ValueError(f"--seed {o.seed}: must be at least 0")
     if o.out.exists() and not o.out.is_dir():
         raise ValueError(f"--out {o.out} is a file; give a folder")
     with warnings.catch_warnings(record=True) as said:

@@ -41,6 +41,7 @@ LARGEST = 1000
 STEPS = 3000
 """Steps of training that suffice in tens of thousands of pairs; few pairs get fewer."""
 EPOCHS = 20
+SOON = 2000  # pairs up to which training is done in seconds
 
 
 def crossfit(
@@ -71,7 +72,7 @@ def crossfit(
         Of folds, weights and batches.
     device : str
     progress : bool
-        Print a line per epoch.
+        Print what is trained and, of many pairs, a line per epoch.
 
     Returns
     -------
@@ -109,6 +110,7 @@ def crossfit(
         network = _trained(x, tokens, image_of, others, seed, device, folder, progress)
         v, t = _vectors(network, x, device), _vectors(network, tokens.take(own), device)
         images[:, fold], captions[own, fold] = _comparable(v, t, image_of[own])
+    images[~x.any((1, 2))] = 0  # a picture that could not be read: no vector, so no partner
     return images.reshape(len(images), -1), captions.reshape(len(captions), -1)
 
 
@@ -176,7 +178,7 @@ def _trained(
         fingerprint=stamp,
         data_checksum=stamp,
     )
-    trainer.fit(progress)
+    trainer.fit(progress and len(train.images) > SOON)
     trainer.load_best()
     return trainer.networks[0]
 

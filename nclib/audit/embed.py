@@ -18,6 +18,7 @@ from nclib.common.npy import read_npy
 from nclib.data.pictures import load_network, prepared, principal_axes
 from nclib.data.readers import Listing, UnreadableError
 from nclib.data.row_writer import write_rows
+from nclib.runs.machine import choose_device
 
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
@@ -62,6 +63,7 @@ def embed(
     """
     if model is None and listing.images is not None and listing.captions is not None:
         return _pairs(listing, listing.images, listing.captions)
+    device = str(choose_device(device))
     if listing.texts is None:
         raise ValueError("there are no captions to read; give embeddings of pictures and captions")
     folder = Path(work).expanduser() if work is not None else cache_folder() / "audit"

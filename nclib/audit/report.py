@@ -301,8 +301,9 @@ class _Page:
         heading = f"{name}_{place}"
         p = f"score {pair['score']:.3f}"
         if self.stated:
-            interval = f"{_percent(pair['p_low'])} to {_percent(pair['p_high'])}"
-            p = f"<strong>P(wrong) {_percent(pair['p_wrong'])}</strong> ({interval}) · {p}"
+            said, low, high = (_percent(pair[name]) for name in ("p_wrong", "p_low", "p_high"))
+            interval = "" if said == low == high else f" ({low} to {high})"
+            p = f"<strong>P(wrong) {said}</strong>{interval} · {p}"
         reason = f"<p>{_text(pair['reason'])}</p>" if _given(pair["reason"]) else ""
         buttons = "".join(
             f'<button type="button" data-mark="{label}" aria-pressed="false">{shown}</button>'

@@ -343,15 +343,15 @@ def audit(
     neighbours : int
         Length of the neighbour lists.
     seed : int
-        Of exchanges and bootstrap.
+        Of exchanges, bootstrap and, without embeddings, of training; at least 0.
     labels : DataFrame, path or mapping, optional
         As in :meth:`Audit.tell`.
     one_to_one : bool
         A picture takes no more captions than it has wrong ones (in the search for partners).
     work : path, optional
-        Folder that keeps finished neighbour blocks, so that a stopped audit continues.
+        Folder that keeps embeddings and finished neighbour blocks, so that a stopped audit continues.
     progress : bool
-        Show bars on a terminal.
+        Show bars on a terminal, and print what is trained.
     **reader
         Options of the reader.
 
@@ -379,7 +379,10 @@ def audit(
         raise ValueError(
             f"score={score!r}: must be auto, {', '.join(SCORES)}{did_you_mean(score, SCORES) or ''}"
         )
-    pairs = _read(source, images, captions, image_of, ids, texts, pictures, reader)
+    if seed < 0:
+        raise ValueError(f"seed={seed}: must be at least 0")
+    made = {"seed": seed, "work": work, "progress": progress}
+    pairs = _read(source, images, captions, image_of, ids, texts, pictures, reader, made)
     near = find_neighbours(pairs, min(neighbours, 4096), work=work, progress=progress)
     usable = np.flatnonzero(pairs.usable)
     rng = np.random.default_rng(seed)
@@ -456,7 +459,15 @@ def audit(
 
 
 def _read(
-    source: Any, images: Any, captions: Any, image_of: Any, ids: Any, texts: Any, pictures: Any, reader: Any
+    source: Any,
+    images: Any,
+    captions: Any,
+    image_of: Any,
+    ids: Any,
+    texts: Any,
+    pictures: Any,
+    reader: dict[str, Any],
+    made: dict[str, Any],
 ) -> Pairs:
     if source is None and (images is None or captions is None):
         raise ValueError(
@@ -468,7 +479,7 @@ def _read(
         return from_arrays(images, captions, image_of, ids, texts, pictures)
     from nclib.audit.readers import read_pairs
 
-    return read_pairs(source, **reader)
+    return read_pairs(source, **made, **reader)
 
 
 def _scores(

@@ -111,6 +111,8 @@ def test_scores_that_tell_nothing_are_called_weak(material, capsys):
         (["--images", "/nowhere"], "/nowhere is not a folder"),
         (["--image-emb", "/nowhere.npy"], "image_emb: there is no file"),
         (["--model", "/nowhere"], "model='/nowhere' is neither a folder"),
+        (["--model", "/nowhere", "--device", "gpu"], "device='gpu' cannot be used here"),
+        (["--seed", "-1"], "--seed -1: must be at least 0"),
     ],
 )
 def test_mistakes_end_in_one_line(material, capsys, more, message):

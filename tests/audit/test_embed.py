@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+import nclib
 from nclib.audit import crossfit, embed
 from nclib.audit.readers import read_pairs
 from nclib.data.readers import list_pairs
@@ -213,7 +214,7 @@ def test_too_few_pictures_to_train_on(tmp_path):
         crossfit.crossfit(features, texts, of, np.ones(20, bool), folder=tmp_path)
 
 
-def test_features_of_pictures_without_any_model(tmp_path, monkeypatch):
+def test_features_of_pictures_without_any_model(tmp_path, monkeypatch, capsys):
     class Colours:
         """Stands in for the network: mean colours in 1,280 channels."""
 
@@ -227,12 +228,19 @@ def test_features_of_pictures_without_any_model(tmp_path, monkeypatch):
     for i in range(44):
         Image.new("RGB", (8, 8), (255 * (i % 2), 255 * (i % 3 == 0), 128)).save(tmp_path / f"{i}.png")
         rows.append(f"{i}.png,{'red' if i % 2 else 'black'} and {'green' if i % 3 == 0 else 'none'}")
+    (tmp_path / "42.png").unlink()
     (tmp_path / "43.png").write_bytes(b"")
     (tmp_path / "t.csv").write_text("\n".join(rows))
-    pairs = read_pairs(tmp_path / "t.csv", work=tmp_path / "work", progress=False)
-    assert pairs.problems == {43: "the file is not a picture"}
+    audit = nclib.audit(tmp_path / "t.csv", work=tmp_path / "work", progress=False)
+    pairs = audit.pairs
+    assert pairs.problems == {42: "the picture is missing", 43: "the file is not a picture"}
     assert np.isfinite(pairs.images).all()
-    assert not pairs.captions[43].any()
+    assert not pairs.captions[42:].any()
+    # Two pictures that could not be read are not the same picture, and no caption's partner.
+    assert not pairs.usable_images[42:].any()
+    assert not audit.table["image_duplicate_of"][42:].any()
+    assert list((tmp_path / "work").glob("features-*.npy"))
+    assert capsys.readouterr().out == ""
 
 
 def test_texts_and_pictures_are_needed(tmp_path):
