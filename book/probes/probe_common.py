@@ -81,10 +81,11 @@ def fill(
     root : str
         Folder of data that are not bundled; it is not written.
     """
+    machine = environment(torch.device("cpu"))  # the commit whose code is in memory
     for case in cases:
         if any(case.items() <= row.items() for row in map(_plain, rows_in(path))):
             continue
-        machine, notes = environment(torch.device("cpu")), dict[str, Any]()
+        notes: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as folder:
             values = measure(run_in(case, root, folder, notes), case)
         row = {**case, "commit": machine["commit"], **rounded(values), "runs": notes}
