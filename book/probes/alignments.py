@@ -1,11 +1,10 @@
 """What L2RM's refined alignments say and cost, row by row: measurements for three claims.
 
     python book/probes/alignments.py rows --rates 0.4 0.6     # two runs a seed and rate, a minute each
-    python book/probes/alignments.py steps --rates 0.6        # a short run of SGR a seed, a minute
 
-``rows`` trains L2RM, and L2RM whose rematching loss counts only where the transport moved mass. ``steps``
-measures the share of the transport in the CPU time of the training steps, in batches of 128 as in the paper.
-Each writes ``book/results/diagnosis/PART.json`` after every seed.
+Trains L2RM, and L2RM whose rematching loss counts only where the transport moved mass; both measure the share
+of the transport in the CPU time of their training steps. Writes ``book/results/diagnosis/rows.json`` after
+every seed.
 """
 
 from __future__ import annotations
@@ -135,6 +134,8 @@ def rows(made: Run, case: Case) -> dict[str, float]:
         found[f"val.{kind}"] = record.metrics["val"]["rsum"]
         found[f"last.{kind}"] = record.metrics["last"]["rsum"]
         if kind == "all":
+            shares = [row["transport_share"] for row in record.curves if row["phase"] == "training"]
+            found["transport_share"] = statistics.median(shares)
             truth = nclib.open_run(record).trainer.pairs.truth()
             if truth.relevance is not None:
                 kept = epoch_arrays(record.folder)
@@ -142,16 +143,5 @@ def rows(made: Run, case: Case) -> dict[str, float]:
     return found
 
 
-def steps(made: Run, case: Case) -> dict[str, float]:
-    """Return the share of CPU time of the training steps that transport takes, median over epochs."""
-    record = made("l2rm", "l2rm_rows", data_options={"n_train": 1000}, epochs=2)
-    shares = [row["transport_share"] for row in record.curves if row["phase"] == "training"]
-    return {"transport_share": statistics.median(shares)}
-
-
 if __name__ == "__main__":
-    main(
-        __doc__,
-        {"rows": rows, "steps": steps},
-        {"rows": {"protocol": "images"}, "steps": {"protocol": "images", "model": "sgr", "batch_size": 128}},
-    )
+    main(__doc__, {"rows": rows}, {"rows": {"protocol": "images"}})
