@@ -70,7 +70,7 @@ def test_high_labels_that_stay_high(probe):
     first, last = np.arange(20.0), np.r_[np.arange(19.0, -1, -1)[:19], 30.0]  # 18 and 19 are high, then 0, 19
     wrong = np.zeros(20, bool)
     wrong[[0, 18, 19]] = True
-    assert labels.staying(first, last, wrong) == {"high": 2, "stay": 0.5, "chance": pytest.approx(1 / 3)}
+    assert labels.staying(first, last, wrong) == {"high": 2, "stay": 0.5, "chance": pytest.approx(2 / 3)}
 
 
 def test_labels_and_pictures_by_kind(probe):
