@@ -1,5 +1,7 @@
 """The page on Wikipedia: rows, differences and sentences against records whose values are known."""
 
+import json
+
 import pandas as pd
 import pytest
 from ncbook import runs as book_runs
