@@ -1,13 +1,13 @@
 """Small problems in one launch on a GPU: all passes in registers, by kernels of Triton, when asked for.
 
 **Not measured on a GPU yet**: the kernels ran in Triton's interpreter on a CPU, where values and gradients
-equal those of the plain path, and were compiled ahead of time. ``make gpu MATCH=^kernel/fused`` compares and
-times them; until that was done they stay off unless :func:`fused` asks for them.
+equal those of the plain path, and were compiled ahead of time for sm_80 and sm_90. No part of ``make gpu``
+times them yet; they stay off unless :func:`fused` asks for them.
 
 The bound of a problem with n regions, m words and T passes: n m similarities are read forward, read again
 and their gradient written backward; the scalings of all passes, T (n + m) numbers, are written and read.
-At OMIT's size with dustbins (n = 37, m = 13, T = 3) that is 2.8 kB and 7.7e3 operations forward,
-5.2 kB and 1.35e4 backward, less than 3 operations a byte: memory decides, not arithmetic. The plain path
+At OMIT's size with dustbins (n = 37, m = 13, T = 3) that is 2.7 kB and 7.7e3 operations forward,
+4.9 kB and 1.35e4 backward, less than 3 operations a byte: memory decides, not arithmetic. The plain path
 moves its kernel through memory at every product. The tile is padded to 64 x 16, so that half of its lanes idle.
 """
 
@@ -77,7 +77,12 @@ def fused(on: bool = True) -> Iterator[None]:
 
 def takes(s: Tensor, n: int, m: int) -> bool:
     """Return whether the kernels were asked for and can take problems of n x m like ``s``."""
-    return _asked and s.device.type == "cuda" and s.dtype == torch.float32 and _tile(n) * _tile(m) <= TILE_ENTRIES
+    return (
+        _asked
+        and s.device.type == "cuda"
+        and s.dtype == torch.float32
+        and _tile(n) * _tile(m) <= TILE_ENTRIES
+    )
 
 
 def _tile(size: int) -> int:
@@ -110,12 +115,20 @@ def run(
     us, vs = (s.new_empty(spec.passes if kept else 0, size, side, count) for side in (n, m))
     out = s.new_empty((size, n, m, count) if skip is None else (size, count))
     given = _arguments(s, p, q, spec, skip)
-    _launch(_triton.forward, (s, p, q, s if mask is None else mask, out, us, vs), given, mask, skip, KEPT=kept)
+    _launch(
+        _triton.forward, (s, p, q, s if mask is None else mask, out, us, vs), given, mask, skip, KEPT=kept
+    )
     return out, us, vs
 
 
 def run_back(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, skip: int | None, saved: tuple[Tensor, ...]
+    s: Tensor,
+    p: Tensor,
+    q: Tensor,
+    mask: Tensor | None,
+    spec: Spec,
+    skip: int | None,
+    saved: tuple[Tensor, ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients for s, p and q in their shapes; ``saved`` is us, vs, and the gradient of the output."""
     from nclib.ot.backends import _triton
