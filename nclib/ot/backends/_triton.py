@@ -18,7 +18,8 @@ TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal float32
 
 @triton.jit
 def _problem(
-    s_at, p_at, q_at, mask_at, entries, inside, rows_at, in_rows, columns_at, in_columns, inverse, shift, constant,
+    s_at, p_at, q_at, mask_at, entries, inside, rows_at, in_rows, columns_at, in_columns,
+    inverse, shift, constant,
     EXACT: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Similarities, kernel, weights, and the first v of a tile."""
@@ -46,7 +47,7 @@ def _problem(
 @triton.jit
 def _update(old, weight, sums, epsilon, EXACT: tl.constexpr):
     """One scaling: the vector that gives the sums their weights, or nearly so with the constant."""
-    if EXACT:
+    if EXACT:  # noqa: SIM108  # a branch of the compiler
         new = weight / tl.maximum(sums, TINY)
     else:
         new = old * weight / (old * sums + epsilon)

@@ -8,7 +8,8 @@ The bound of a problem with n regions, m words and T passes: n m similarities ar
 and their gradient written backward; the scalings of all passes, T (n + m) numbers, are written and read.
 At OMIT's size with dustbins (n = 37, m = 13, T = 3) that is 2.7 kB and 7.7e3 operations forward,
 4.9 kB and 1.35e4 backward, less than 3 operations a byte: memory decides, not arithmetic. The plain path
-moves its kernel through memory at every product. The tile is padded to 64 x 16, so that half of its lanes idle.
+moves its kernel through memory at every product. The tile is padded to 64 x 16, so that half of its lanes
+idle.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def fused(on: bool = True) -> Iterator[None]:
     """Ask for Triton kernels within a ``with`` block; **not measured on a GPU yet**.
 
     They take the place of the plain path of :func:`nclib.ot.scaling_plan` and of OMIT's comparison where
-    tensors are float32 on a GPU and n x m, each rounded up to a power of two, is at most 8,192. Elsewhere nothing
-    changes. Backward passes belong into the block too, since they may compute forward passes again. The
-    setting holds for all threads.
+    tensors are float32 on a GPU and n x m, each rounded up to a power of two, is at most 8,192. Elsewhere
+    nothing changes. Put backward passes inside the block too, since they may compute forward passes again.
+    The setting holds for all threads.
 
     Parameters
     ----------
@@ -130,7 +131,7 @@ def run_back(
     skip: int | None,
     saved: tuple[Tensor, ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients for s, p and q in their shapes; ``saved`` is us, vs, and the gradient of the output."""
+    """Return the gradients for s, p and q in their shapes; ``saved`` is us, vs, and the output's gradient."""
     from nclib.ot.backends import _triton
 
     s, mask = _alike(s, mask)
@@ -179,7 +180,7 @@ def _launch(
 
 
 class FusedScores(torch.autograd.Function):
-    """Scores (B, C) as of :func:`nclib.ot.batched.transport_scores`; the second derivative by its plain path."""
+    """Scores (B, C) of :func:`nclib.ot.batched.transport_scores`; the second derivative by its plain path."""
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int, plain: Any) -> Tensor:
@@ -209,8 +210,9 @@ class FusedPlans(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec) -> Tensor:
-        sides = (x if x is None else x.unsqueeze(-1) for x in (s, p, q, mask))
-        plan, us, vs = run(*sides, spec, None, any(ctx.needs_input_grad[:3]))
+        allowed, kept = None if mask is None else mask.unsqueeze(-1), any(ctx.needs_input_grad[:3])
+        sides = s.unsqueeze(-1), p.unsqueeze(-1), q.unsqueeze(-1)
+        plan, us, vs = run(*sides, allowed, spec, None, kept)
         ctx.save_for_backward(s, p, q, mask, us, vs)
         ctx.spec = spec
         return plan.squeeze(-1)
@@ -218,7 +220,8 @@ class FusedPlans(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        *sides, us, vs = ctx.saved_tensors
-        sides = [x if x is None else x.unsqueeze(-1) for x in sides]
-        found = run_back(*sides, ctx.spec, None, (us, vs, grads[0].unsqueeze(-1)))
+        s, p, q, mask, us, vs = ctx.saved_tensors
+        allowed = None if mask is None else mask.unsqueeze(-1)
+        sides = s.unsqueeze(-1), p.unsqueeze(-1), q.unsqueeze(-1)
+        found = run_back(*sides, allowed, ctx.spec, None, (us, vs, grads[0].unsqueeze(-1)))
         return (*(x.squeeze(-1) for x in found), None, None)
