@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.backends import cpu_plans
+from nclib.ot.backends import cpu_plans, fused
 from nclib.ot.backends.cpu_plans import FAR, Loop
 from nclib.ot.problem import check_choice, check_cost, check_reg, check_rounding, weights
 
@@ -116,8 +116,12 @@ def scaling_plan(
     flat, settings = (similarity, p, q), Loop(reg, passes, LOOPS[loop], top)
     if len(batch) != 1:
         flat = similarity.reshape(-1, n, m), p.reshape(-1, n), q.reshape(-1, m)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        plan: Tensor = _ScalingPlan.apply(*flat, allowed, settings)
+    fits = top is not None or not settings.epsilon  # the kernels know one shift for the constant
+    if fits and fused.takes(flat[0], n, m):
+        spec = fused.Spec(reg, passes, settings.epsilon, top or 0.0)
+        plan: Tensor = fused.FusedPlans.apply(*flat, allowed, spec)
+    elif torch.is_grad_enabled() and any(x.requires_grad for x in flat):
+        plan = _ScalingPlan.apply(*flat, allowed, settings)
     else:  # for one problem, making a node costs as much as solving it
         s, p, q = (x.detach() for x in flat)
         plan = _plans(s, p, q, allowed, settings)
@@ -174,8 +178,17 @@ def transport_scores(
     """
     form = _precision(s.dtype, lam, loop)
     sides = s.to(form), p.to(form), q.to(form)
-    run = _plain_scores if plain else _TransportScores.apply
-    scores: Tensor = run(*sides, lam, iterations, LOOPS[loop], skip)
+    epsilon = LOOPS[loop]
+    if not plain and fused.takes(sides[0], s.shape[1], s.shape[2]):
+
+        def again(s: Tensor, p: Tensor, q: Tensor) -> Tensor:
+            return _plain_scores(s, p, q, lam, iterations, epsilon, skip)
+
+        spec = fused.Spec(lam, iterations, epsilon)
+        scores: Tensor = fused.FusedScores.apply(*sides, spec, skip, again)
+    else:
+        run = _plain_scores if plain else _TransportScores.apply
+        scores = run(*sides, lam, iterations, epsilon, skip)
     return scores.to(s.dtype)
 
 
