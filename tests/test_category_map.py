@@ -43,6 +43,7 @@ def test_scores_closer_than_a_step_keep_their_order():
     scores = rng.uniform(-1, 1, (40, 60))
     scores[:, 10:16] = scores[:, :6] + rng.choice([-3e-11, 3e-11], (40, 6))  # within one step of 1e-9
     scores[5:8, 20:] = scores[5:8, :1] + rng.choice([0.0, 2e-11, -2e-11], (3, 40))  # a row full of near ties
+    scores[9, 30:] = scores[9, :30] + rng.choice([-2e-11, 2e-11], 30)  # more than a few groups of near ties
     scores[30] = 0.5
     relevant = rng.random((40, 60)) < 0.4
     found = category._ranked(scores, relevant)

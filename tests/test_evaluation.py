@@ -21,6 +21,7 @@ from nclib.evaluation import (
     ranks,
     recall,
 )
+from nclib.evaluation.scores import count
 
 V1 = np.array(
     [[0.9, 0.2, 0.3, 0.1, 0.5, 0.4], [0.8, 0.1, 0.7, 0.6, 0.2, 0.3], [0.3, 0.95, 0.2, 0.85, 0.35, 0.15]]
@@ -155,6 +156,7 @@ def test_blocks_and_wide_counts_agree_with_numpys_sort(levels):
 def test_last_places_beyond_a_byte(n):
     i2t, t2i, _ = ranks(1 - np.eye(n, dtype=np.float32), 1)
     assert set(i2t) == set(t2i) == {n - 1}
+    assert count(np.ones((n, 2), np.bool_), 0).tolist() == [n, n]
 
 
 @pytest.mark.parametrize(
@@ -425,6 +427,8 @@ def test_precision_of_short_lists_against_a_loop(several, same_items, monkeypatc
             hits.append(bool((own[i] & others[j]).any()) if several else bool(own[i] == others[j]))
     found = precision_at_k(x, y, own, others, 4, same_items=same_items)
     assert found == pytest.approx(np.mean(hits))
+    if not same_items:  # the default
+        assert found == precision_at_k(x, y, own, others, 4)
 
 
 @pytest.mark.parametrize("k", [0, 4])

@@ -268,6 +268,7 @@ def test_families_share_one_call():
         assert loss(S4, tau=0.1, margin=0.3).shape == (4,)
     close(losses.WARMUP["triplet"](S4, tau=1.0, margin=0.5), losses.triplet(S4, 0.5), 1e-15)
     close(losses.WARMUP["infonce"](S4, tau=0.5, margin=0.0), losses.info_nce(S4, 0.5), 1e-15)
+    close(losses.WARMUP["infonce"](S4), losses.info_nce(S4, 0.05), 1e-15)
     close(losses.WARMUP["triplet_mean"](S4), [0, 0.235, 0, 0.0175], 1e-12, 1e-15)
 
 

@@ -1,6 +1,7 @@
 """The ledger, every claim of the four papers with a verdict computed from records, and the papers' reports.
 
-Claims are data in ``claims.yml``; those about transport itself are functions in ``transport_claims.py``.
+Claims are data in ``claims.yml``, compared over recorded runs or over the measurements of a probe; those
+about transport itself are functions in ``transport_claims.py``.
 """
 
 from __future__ import annotations

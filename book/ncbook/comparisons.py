@@ -29,6 +29,7 @@ from ncbook.evidence import (
     line_of,
     within,
 )
+from ncbook.probed import probed
 from ncbook.runs import RECALLS, Runs, select, usual_value
 
 PAPER_OF = {"L": "L2RM", "O": "OMIT", "R": "REPAIR", "U": "UOT-RCL"}  # by the first letter of a claim
@@ -94,11 +95,12 @@ class Claim:
     why: str = ""  # meaning of the numbers
     needs: str = ""  # part of the claim that records cannot decide: what runs would have to store
     missing: str = ""  # runs that would have to be recorded
+    probe: str = ""  # part of a probe (book/probes) whose measurements count in the place of records
 
     def verdict(self, runs: Runs) -> Verdict:
         """Return the verdict on the claim from recorded runs."""
         data = self.data or _papers()[self.paper]["data"]
-        table, lines = runs_of(self.paper, runs), list[Line]()
+        table, lines = probed(self.probe) if self.probe else runs_of(self.paper, runs), list[Line]()
         if self.printed:
             lines += self._lines(self.printed, select(table, dataset=list(data), preset="paper"))
         places = {line.place for line in lines}

@@ -6,6 +6,7 @@ errors and its dual potentials, and which :meth:`Transport.certify` checks from 
 
 from __future__ import annotations
 
+from nclib.ot.backends.fused import fused
 from nclib.ot.batched import scaling_plan
 from nclib.ot.certificate import Certificate
 from nclib.ot.entropic import label_transport, partial_sinkhorn, sinkhorn
@@ -19,6 +20,7 @@ __all__ = [
     "Problem",
     "Transport",
     "exact",
+    "fused",
     "label_transport",
     "max_flow",
     "partial_exact",

@@ -5,27 +5,28 @@ images and captions collect, and keeps no plan. Each has a kernel of its own, be
 plans are wanted problem by problem, (b, n, m), where products of small matrices are fastest; the scores of
 all pairs are sums over (n, m, P) with the pairs last, along whole lines of memory. One kernel for both made
 plans two to five times as slow. Both nodes keep the similarities and the T pairs of scaling vectors, compute
-the kernel again in the backward pass and run the vector recursions in reverse, chunk by chunk in the cache.
+the kernel again in the backward pass and run the vector recursions in reverse, on a CPU chunk by chunk in the
+cache. Plans are made in NumPy there (:mod:`nclib.ot.backends.cpu_plans`), whose calls cost less than torch's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nclib.ot.backends import cpu_plans, fused
+from nclib.ot.backends.cpu_plans import FAR, Loop
 from nclib.ot.problem import check_choice, check_cost, check_reg, check_rounding, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
-#: Entries of a chunk of plans, and of a block of pairs, on a CPU: about 1 and 2 MB in float32.
-CHUNK_ENTRIES, BLOCK_ENTRIES = 256 * 36 * 32, 512 * 36 * 32
-#: Taken from the exponents of padding and forbidden entries.
-FAR = 1e6
+#: Entries of a block of pairs on a CPU: about 2 MB in float32.
+BLOCK_ENTRIES = 512 * 36 * 32
 #: Smallest exponents of a shifted kernel: on a CPU, subnormal results cost 40 times as much.
 DEEPEST = {torch.float32: -86.0, torch.float64: -700.0}
 #: Largest exponents, of either sign, of a kernel that is not shifted.
@@ -101,33 +102,30 @@ def scaling_plan(
         uniform = weights(None, None, similarity, mask, valid_only=True)
         p, q = (uniform[0] if p is None else p), (uniform[1] if q is None else q)
     p, q = _side(p, "p", (*batch, n)), _side(q, "q", (*batch, m))
-    off, total = (p.detach().sum(-1) - q.detach().sum(-1)).abs(), p.detach().sum(-1)
-    if bool((off > TOTALS * total).any()):
-        worst = int(off.argmax())
-        sums = (float(x.detach().sum(-1).flatten()[worst]) for x in (p, q))
-        raise ValueError("p sums to {:.6g} but q to {:.6g}; make the totals equal".format(*sums))
+    sums = [x.detach().sum(-1) for x in (p, q)]
+    off = (sums[0] - sums[1]).abs_().sub_(sums[0], alpha=TOTALS)
+    if off.numel() and float(off.max()) > 0:
+        totals = (float(x.flatten()[int(off.argmax())]) for x in sums)
+        raise ValueError("p sums to {:.6g} but q to {:.6g}; make the totals equal".format(*totals))
     given, dtype = similarity, similarity.dtype
     if dtype == torch.float32 and not _fits(low, high, reg, LOOPS[loop]):
         similarity = similarity.double()
     top = high if (high - low) / reg <= SPAN[similarity.dtype] else None
-    p, q = p.to(similarity.dtype).reshape(-1, n), q.to(similarity.dtype).reshape(-1, m)
+    p, q = p.to(similarity.dtype), q.to(similarity.dtype)
     allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
-    flat, settings = (similarity.reshape(-1, n, m), p, q), _Loop(reg, passes, LOOPS[loop], top)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        plan: Tensor = _ScalingPlan.apply(*flat, allowed, settings)
+    flat, settings = (similarity, p, q), Loop(reg, passes, LOOPS[loop], top)
+    if len(batch) != 1:
+        flat = similarity.reshape(-1, n, m), p.reshape(-1, n), q.reshape(-1, m)
+    fits = top is not None or not settings.epsilon  # the kernels know one shift for the constant
+    if fits and fused.takes(flat[0], n, m):
+        spec = fused.Spec(reg, passes, settings.epsilon, top or 0.0)
+        plan: Tensor = fused.FusedPlans.apply(*flat, allowed, spec)
+    elif torch.is_grad_enabled() and any(x.requires_grad for x in flat):
+        plan = _ScalingPlan.apply(*flat, allowed, settings)
     else:  # for one problem, making a node costs as much as solving it
         s, p, q = (x.detach() for x in flat)
         plan = _plans(s, p, q, allowed, settings)
-    return plan.reshape(given.shape).to(dtype)
-
-
-class _Loop(NamedTuple):
-    """Settings of the plans' kernel."""
-
-    reg: float
-    passes: int
-    epsilon: float  # added to every sum
-    top: float | None  # exponents are taken below this similarity, or below the largest of a problem or row
+    return (plan if len(batch) == 1 else plan.reshape(given.shape)).to(dtype)
 
 
 def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
@@ -146,10 +144,11 @@ def _side(weight: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         kind = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
         raise TypeError(f"{name} must be a floating tensor, got {kind}")
-    if not bool((weight >= 0).all() & weight.isfinite().all()):
+    low, high = (float(x) for x in weight.detach().aminmax()) if weight.numel() else (0.0, 0.0)
+    if not (low >= 0 and high < math.inf):
         raise ValueError(f"{name} must be finite and not negative")
     try:
-        return weight.expand(shape)
+        return weight if weight.shape == shape else weight.expand(shape)
     except RuntimeError:
         raise ValueError(f"{name} of shape {tuple(weight.shape)} does not fit {shape}") from None
 
@@ -179,8 +178,17 @@ def transport_scores(
     """
     form = _precision(s.dtype, lam, loop)
     sides = s.to(form), p.to(form), q.to(form)
-    run = _plain_scores if plain else _TransportScores.apply
-    scores: Tensor = run(*sides, lam, iterations, LOOPS[loop], skip)
+    epsilon = LOOPS[loop]
+    if not plain and fused.takes(sides[0], s.shape[1], s.shape[2]):
+
+        def again(s: Tensor, p: Tensor, q: Tensor) -> Tensor:
+            return _plain_scores(s, p, q, lam, iterations, epsilon, skip)
+
+        spec = fused.Spec(lam, iterations, epsilon)
+        scores: Tensor = fused.FusedScores.apply(*sides, spec, skip, again)
+    else:
+        run = _plain_scores if plain else _TransportScores.apply
+        scores = run(*sides, lam, iterations, epsilon, skip)
     return scores.to(s.dtype)
 
 
@@ -232,81 +240,76 @@ def _fits(low: float, high: float, reg: float, epsilon: float) -> bool:
     return high - low <= wide * reg and (not epsilon or 1 - high <= DIRECT[torch.float32] * reg)
 
 
-@QUIET
+def _plans(
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop, us: Any = None, vs: Any = None
+) -> Tensor:
+    """Plans, on a CPU in NumPy; the scalings of all passes into the tensors ``us`` and ``vs`` if given."""
+    if s.device.type == "cpu":
+        kept = (None, None) if us is None else (us.numpy(), vs.numpy())
+        return torch.from_numpy(cpu_plans.plans(_in_numpy(s, p, q, mask), loop, *kept))
+    return _device_plans(s, p, q, mask, loop, us, vs)
+
+
+def _device_plans(
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop, us: Any = None, vs: Any = None
+) -> Tensor:
+    k, tiny = _kernel(s, p, q, mask, loop), torch.finfo(s.dtype).tiny
+    u, v = torch.ones_like(p), (q > 0).to(q.dtype)
+    for t in range(loop.passes):
+        if loop.epsilon:
+            u = (u * p).div_(_times(k, v).mul_(u).add_(loop.epsilon))
+            v = (v * q).div_(_turned(k, u).mul_(v).add_(loop.epsilon))
+        else:
+            u = p / _times(k, v).clamp_min_(tiny)
+            v = q / _turned(k, u).clamp_min_(tiny)
+        if us is not None:
+            us[t], vs[t] = u, v
+    return k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
+
+
+def _in_numpy(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None) -> cpu_plans.Problems:
+    return cpu_plans.Problems(s.numpy(), p.numpy(), q.numpy(), None if mask is None else mask.numpy())
+
+
 def _times(kernel: Tensor, v: Tensor) -> Tensor:
-    """``kernel @ v``; NumPy calls the products of small matrices with a third of the overhead."""
-    if kernel.device.type == "cpu":
-        return torch.from_numpy(np.matmul(kernel.numpy(), v.unsqueeze(-1).numpy())[..., 0])
+    """``kernel @ v``."""
     return (kernel * v.unsqueeze(-2)).sum(-1)
 
 
-@QUIET
 def _turned(kernel: Tensor, u: Tensor) -> Tensor:
     """``kernel.mT @ u``."""
-    if kernel.device.type == "cpu":
-        return torch.from_numpy(np.matmul(u.unsqueeze(-2).numpy(), kernel.numpy())[..., 0, :])
     return (kernel * u.unsqueeze(-1)).sum(-2)
 
 
-def _kernel(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: _Loop, out: Tensor) -> Tensor:
+def _kernel(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop) -> Tensor:
     """Kernel, in the official loop divided by its total; 0 where forbidden, anything at padding."""
     reg, _, epsilon, top = loop
     if top is not None:
-        torch.sub(s, top, out=out).mul_(1 / reg)
+        x = (s - top).mul_(1 / reg)
     else:
-        # padding far below everything: arithmetic with float masks, boolean ones are 20 times slower
-        torch.add((q > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-2), s, alpha=1 / reg, out=out)
+        x = torch.where((q > 0).unsqueeze(-2), s / reg, -FAR)
         if mask is not None:
-            out.copy_(torch.where(mask, out, -FAR))
+            x = torch.where(mask, x, -FAR)
         if epsilon:
-            out.add_((p > 0).to(s.dtype).sub_(1).mul_(FAR).unsqueeze(-1))
-        highest = out.amax((-2, -1) if epsilon else -1, keepdim=True)
-        out.sub_(highest).clamp_min_(DEEPEST[s.dtype])
-    _exp(out, out)
+            x = torch.where((p > 0).unsqueeze(-1), x, -FAR)
+        highest = x.amax((-2, -1) if epsilon else -1, keepdim=True)
+        x = x.sub_(highest).clamp_min_(DEEPEST[s.dtype])
+    x = x.exp_()
     if mask is not None:
-        out.mul_(mask.to(s.dtype))
+        x.mul_(mask)
     if epsilon:
         # (k / (sum k + eps)) with k = exp((s - 1) / reg), written so that nothing underflows
-        total = (_times(out, (q > 0).to(s.dtype)) * (p > 0)).sum(-1)[:, None, None]
+        total = (_times(x, (q > 0).to(s.dtype)) * (p > 0)).sum(-1)[:, None, None]
         reach = math.exp((1 - top) / reg) if top is not None else _reach(highest, reg)
-        out.mul_((total + epsilon * reach).reciprocal_())
-    return out
-
-
-def _plans(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: _Loop, us: Any = None, vs: Any = None
-) -> Tensor:
-    """Plans, chunk by chunk; the scalings of all passes into the tensors ``us`` and ``vs`` if given."""
-    plan = torch.empty_like(s, memory_format=torch.contiguous_format)
-    tiny = torch.finfo(s.dtype).tiny
-    for part in _chunks(s):
-        pk, qk = p[part], q[part]
-        k = _kernel(s[part], pk, qk, None if mask is None else mask[part], loop, plan[part])
-        u, v = torch.ones_like(pk), (qk > 0).to(qk.dtype)
-        for t in range(loop.passes):
-            if loop.epsilon:
-                u = (u * pk).div_(_times(k, v).mul_(u).add_(loop.epsilon))
-                v = (v * qk).div_(_turned(k, u).mul_(v).add_(loop.epsilon))
-            else:
-                u = pk / _times(k, v).clamp_min_(tiny)
-                v = qk / _turned(k, u).clamp_min_(tiny)
-            if us is not None:
-                us[t, part], vs[t, part] = u, v
-        k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
-    return plan
-
-
-def _chunks(s: Tensor) -> Iterator[slice]:
-    """Parts of the problems that are solved at a time."""
-    size = max(1, CHUNK_ENTRIES // (s.shape[1] * s.shape[2])) if s.device.type == "cpu" else len(s)
-    return (slice(i, i + size) for i in range(0, len(s), size))
+        x.mul_((total + epsilon * reach).reciprocal_())
+    return x
 
 
 class _ScalingPlan(torch.autograd.Function):
     """Plans (b, n, m) of similarities (b, n, m) and weights (b, n), (b, m)."""
 
     @staticmethod
-    def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: _Loop) -> Tensor:
+    def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop) -> Tensor:
         us, vs = (s.new_empty(loop.passes, len(s), size) for size in s.shape[1:])
         plan = _plans(s, p, q, mask, loop, us, vs)
         ctx.save_for_backward(s, p, q, mask, us, vs)
@@ -315,25 +318,29 @@ class _ScalingPlan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # Plan, chunk by chunk: 1. the kernel again; 2. the passes in reverse give the kernel's gradient as a
-        # product of two thin matrices; 3. with that of the last product, times the kernel, the similarities'.
         s, p, q, mask, us, vs = ctx.saved_tensors
-        epsilon = ctx.loop.epsilon
-        ds = torch.empty_like(s, memory_format=torch.contiguous_format)
-        dp, dq = torch.zeros_like(p), torch.zeros_like(q)
-        for part in _chunks(s):
-            g, pk, qk = ds[part], p[part], q[part]
-            allowed = None if mask is None else mask[part]
-            k = _kernel(s[part], pk, qk, allowed, ctx.loop, torch.empty_like(g))
-            torch.mul(grads[0][part], k, out=g)
-            left, right, dp[part], dq[part] = _reverse(k, g, us[:, part], vs[:, part], pk, qk, epsilon)
-            g.mul_(us[-1, part].unsqueeze(-1)).mul_(vs[-1, part].unsqueeze(-2))
-            g.addcmul_(torch.bmm(left, right), k)
-            if epsilon:  # the kernel was divided by its total
-                g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
-            g.mul_(1 / ctx.loop.reg)
-        needs = ctx.needs_input_grad
-        return (ds, dp if needs[1] else None, dq if needs[2] else None, None, None)
+        needs, loop = ctx.needs_input_grad, ctx.loop
+        if s.device.type == "cpu":
+            problems, given = _in_numpy(s, p, q, mask), (x.numpy() for x in (us, vs, grads[0]))
+            g, dp, dq = (torch.from_numpy(x) for x in cpu_plans.gradients(problems, loop, *given))
+        else:
+            g, dp, dq = _device_gradients(s, p, q, mask, loop, us, vs, grads[0])
+        return (g, dp if needs[1] else None, dq if needs[2] else None, None, None)
+
+
+def _device_gradients(
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop, us: Tensor, vs: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    # Plan: 1. the kernel again; 2. the passes in reverse give the kernel's gradient as a product of two thin
+    # matrices; 3. with that of the last product, times the kernel, the similarities'.
+    k = _kernel(s, p, q, mask, loop)
+    g = grad * k
+    left, right, dp, dq = _reverse(k, g, us, vs, p, q, loop.epsilon)
+    g.mul_(us[-1].unsqueeze(-1)).mul_(vs[-1].unsqueeze(-2))
+    g.addcmul_(torch.bmm(left, right), k)
+    if loop.epsilon:  # the kernel was divided by its total
+        g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
+    return g.mul_(1 / loop.reg), dp, dq
 
 
 def _reverse(

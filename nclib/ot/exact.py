@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -63,7 +65,8 @@ def exact(
     Returns
     -------
     Transport
-        ``potentials`` are optimal dual variables, ``f_i + g_j <= C_ij`` where transport is allowed.
+        ``potentials`` are optimal dual variables, ``f_i + g_j <= C_ij`` where transport is allowed. A
+        program that was not solved leaves a warning, and ``converged`` is False.
 
     Raises
     ------
@@ -79,12 +82,20 @@ def _solve(problem: Problem) -> Transport:
     found, duals = linear_program(problem)
     found = found.to(device)
     scale = torch.where(mass > 0, mass, 1.0)
+    missed = (found.sum((-2, -1)) - mass).abs()
+    if not bool((missed <= MASS_TOL * scale).all()):
+        warnings.warn(
+            f"the linear program was not solved: the plan misses up to {float(missed.max()):.3g} in mass; "
+            "look at converged, and give weights whose total is near 1",
+            UserWarning,
+            stacklevel=3,
+        )
     return Transport(
         plan=found.to(problem.cost.dtype),
         row_error=(found.sum(-1) - problem.p).clamp_min(0).sum(-1) / scale,
         col_error=(found.sum(-2) - problem.q).clamp_min(0).sum(-1) / scale,
         iterations=torch.zeros(mass.shape, dtype=torch.int64, device=device),
-        converged=(found.sum((-2, -1)) - mass).abs() <= MASS_TOL * scale,
+        converged=missed <= MASS_TOL * scale,
         potentials=Potentials(*(x.to(device) for x in (duals.f, duals.g, duals.f_slack, duals.g_slack))),
         problem=problem,
     )

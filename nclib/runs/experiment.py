@@ -6,7 +6,7 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
-import json
+import glob
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from nclib import data
-from nclib.common.files import content_digest, digest, write_atomically
+from nclib.common.files import content_digest, digest
 from nclib.common.lock import check_can_be_made, run_folder, sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, path_names, problems, rules, signature
@@ -29,11 +29,11 @@ from nclib.models.registry import parameters_of
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.distributed import processes
-from nclib.runs.identity import DATA, code_names, fingerprint, places
+from nclib.runs.identity import DATA, code_names, fingerprint
 from nclib.runs.loop import SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
 from nclib.runs.options import PARAMETERS, RunOptions, Settings, as_plain
-from nclib.runs.record import PLACES, Record
+from nclib.runs.record import Record
 from nclib.runs.tracking import check_tracker, follow
 
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds")  # of the curves
@@ -305,7 +305,8 @@ class Experiment(ABC, Generic[T, D, N]):
             kept_warnings() as said,
         ):
             shown = progress and group.rank == 0
-            check_can_be_made(run_folder(settings.run.out, "run"))
+            if not self._may_be_done(settings):
+                check_can_be_made(run_folder(settings.run.out, "run"))
             dataset = self.read_data(settings)
             folder = run_folder(settings.run.out, self.name(settings, content_of(dataset)))
             path = folder / "record.json"
@@ -316,6 +317,8 @@ class Experiment(ABC, Generic[T, D, N]):
                 except ValueError as error:
                     damage = str(error)
                 else:
+                    if group.rank == 0:
+                        done.keep_places(settings.flat())
                     if shown:
                         print(f"already done on {done.environment['device']}\n{done}")
                     return done
@@ -331,6 +334,12 @@ class Experiment(ABC, Generic[T, D, N]):
                     checkpoint.set_aside(path, damage)
                 loaded.trainer.warnings = said
                 return self.finish(settings, loaded, shown)
+
+    def _may_be_done(self, settings: Settings) -> bool:
+        """Whether a finished run of nearly this name is there, which may lie where nothing can be written."""
+        name = self.name(settings)
+        folder, head = run_folder(settings.run.out, name), name[: name.rindex("-")]
+        return any(folder.parent.glob(f"{glob.escape(head)}-*/record.json"))
 
     def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
         """Train a loaded run to its end, test the selected epoch, write the record and return it."""
@@ -376,8 +385,7 @@ class Experiment(ABC, Generic[T, D, N]):
             folder=str(trainer.folder),
         )
         if trainer.processes.rank == 0:
-            if here := places(flat):
-                write_atomically(trainer.folder / PLACES, json.dumps(here))
+            record.keep_places(flat)
             record.save(trainer.folder / "record.json")
         trainer.processes.agree("the record", record.name)
         if progress:

@@ -60,7 +60,8 @@ def numbers_fixed(threads: int) -> Iterator[None]:
     """Compute as every run does, whatever the session has set, and restore what it had set afterwards.
 
     Fixed are what changes the numbers of a run: the precision of float32 products, TF32, the default number
-    type, gradient and inference mode, autocast, and the number of CPU threads (0 leaves it alone).
+    type, gradient and inference mode, autocast, the default device, and the number of CPU threads (0 leaves
+    it alone).
     """
     backends, dtype = torch.backends, torch.get_default_dtype()
     mkldnn: Any = backends.mkldnn  # whose type stubs lack matmul
@@ -73,6 +74,8 @@ def numbers_fixed(threads: int) -> Iterator[None]:
         entered.enter_context(cpu_threads(threads))
         for mode in (torch.inference_mode(False), torch.enable_grad()):
             entered.enter_context(mode)
+        if torch.get_default_device().type != "cpu":  # all draws are made on the CPU
+            entered.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 entered.enter_context(torch.autocast(kind, enabled=False))

@@ -6,12 +6,13 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from nclib.common.files import write_atomically
-from nclib.runs.identity import naming, published
+from nclib.common.files import digest, write_atomically
+from nclib.runs.identity import naming, places, published
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
 TASKS = ("pairs", "labels")
+SUM = "sha256"  # of all that a stored record holds beside it; older records have none
 PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
 ROUNDING = 1e-6  # of a sum of stored numbers
 RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
@@ -104,13 +106,26 @@ class Record:
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, atomically; return ``path``. Not-a-number and infinity become null.
 
-        Places on this machine are left out: the folder of the data, and those of files.
+        Places on this machine are left out: the folder of the data, and those of files. A digest of the
+        content is stored with it, so that :meth:`load` notices a later change.
         """
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         content["settings"] = published(self.settings)
-        text = json.dumps(_without_nan(content), indent=1, allow_nan=False)
-        write_atomically(path, text)
+        content = json.loads(json.dumps(_without_nan(content), allow_nan=False))  # as it will be read
+        write_atomically(path, json.dumps({**content, SUM: _own_sum(content)}, indent=1))
         return Path(path)
+
+    def keep_places(self, settings: Mapping[str, Any]) -> None:
+        """Take the places on this machine from settings, and keep them beside the record where possible.
+
+        They are kept as absolute paths: a run that was started from another folder is opened all the same.
+        """
+        if here := places(settings):
+            self.settings = _merged(self.settings, here)
+            text, path = json.dumps(_absolute(here)), Path(self.folder) / PLACES
+            with suppress(OSError):  # finished runs in a folder that only others can write
+                if not path.is_file() or path.read_text("utf8") != text:
+                    write_atomically(path, text)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -134,8 +149,12 @@ class Record:
         try:
             if content["schema"] != SCHEMA:
                 raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
+            stated = content.pop(SUM, None)
+            found = stated and _own_sum(content)
             record = cls(**content, folder=str(Path(path).parent))
             record._check()
+            if stated != found:
+                raise ValueError("its content does not match its digest; it was edited")
             record.settings = _completed({RENAMED.get(k, k): v for k, v in record.settings.items()})
             record.settings = _with_places(record.settings, Path(path).with_name(PLACES))
         except (TypeError, ValueError) as error:  # TypeError: a part too few or too many
@@ -265,11 +284,20 @@ def _need(name: str, part: Any, *keys: str) -> None:
 
 
 def _check_sum(name: str, total: Any, parts: list[Any], share: float) -> None:
-    if strange := [x for x in (total, *parts) if isinstance(x, bool) or not isinstance(x, (int, float))]:
+    if strange := [x for x in (total, *parts) if not _is_number(x)]:
         raise ValueError(f"{name} and its parts must be numbers, found {strange[0]!r}")
     found = share * math.fsum(parts)
     if not abs(total - found) <= ROUNDING * max(1.0, abs(total)):
         raise ValueError(f"{name} is {total}, its parts give {found:.6g}; it was edited")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _own_sum(content: Mapping[str, Any]) -> str:
+    """Return a digest of what a record holds, wherever its line breaks are."""
+    return digest(json.dumps(content, sort_keys=True))[:16]
 
 
 def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -278,10 +306,22 @@ def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text("utf8")) if path.is_file() else {}
     except (OSError, ValueError):
         return settings
+    return _merged(settings, found)
+
+
+def _merged(settings: dict[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     merged = {
         k: {**settings[k], **v} if isinstance(v, dict) else v for k, v in found.items() if k in settings
     }
     return {**settings, **merged}
+
+
+def _absolute(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return places, also those within mappings, as absolute paths."""
+    return {
+        k: _absolute(v) if isinstance(v, Mapping) else str(Path(v).expanduser().absolute())
+        for k, v in found.items()
+    }
 
 
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")

@@ -53,6 +53,7 @@ def test_two_versions_of_a_run_are_not_two_seeds(tmp_path):
         path = sorted(tmp_path.glob("*.json"))[-1]
         content = json.loads(path.read_text())
         content["environment"]["code"] = code
+        content.pop("sha256", None)  # of what stood there before
         path.write_text(json.dumps(content))
     assert sorted(load_runs(tmp_path).retrieval["variant"]) == ["code=11111111", "code=22222222"]
 

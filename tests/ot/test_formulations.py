@@ -177,6 +177,28 @@ def test_label_transport_matches_the_linear_program_and_its_mass():
         nclib.ot.label_transport(cost, 1.2, r, reg=0.05)
 
 
+@pytest.mark.parametrize("holes", [True, False])
+@pytest.mark.parametrize("least", [0.5, -2.0])
+def test_exact_duals_of_costs_that_are_not_near_zero(least, holes):
+    cost, p, q, mask = problem(8, 15, 11)
+    cost = cost + least
+    t = nclib.ot.partial_exact(cost, 0.7, p, q, mask=mask if holes else None)
+    f, g, rows, columns = t.potentials.f, t.potentials.g, t.potentials.g_slack, t.potentials.f_slack
+    spare = cost - f[:, None] - g
+    assert (spare[mask] if holes else spare).min() >= -1e-9
+    assert spare[t.plan > 1e-12].abs().max() < 1e-9  # tight where mass moves
+    for own, left, other in ((f, p - t.plan.sum(1), rows), (g, q - t.plan.sum(0), columns)):
+        assert (own + other).max() < 1e-9
+        assert (own + other)[left > 1e-12].abs().max() < 1e-9
+
+
+def test_an_unsolved_linear_program_says_so():
+    cost = torch.rand(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p, q = (torch.full((k,), 1e20 / k, dtype=torch.float64) for k in cost.shape)
+    with pytest.warns(UserWarning, match=r"linear program was not solved.*total is near 1"):
+        assert not nclib.ot.exact(cost, p, q).converged
+
+
 def test_exact_duals_are_feasible_and_tight():
     cost, p, q, mask = problem(8, 15, 11)
     t = nclib.ot.partial_exact(cost, 0.7, p, q, mask=mask)

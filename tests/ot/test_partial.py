@@ -318,3 +318,32 @@ def test_forbidden_costs_are_never_read():
         want = nclib.ot.partial_sinkhorn(COST, 0.1, reg=0.05, mask=OFF, method=method)
         assert torch.equal(t.plan, want.plan)
         assert torch.equal(t.value, want.value)
+
+
+def test_plans_hold_no_subnormal_numbers_and_the_caller_keeps_his_mode():
+    cost, off = 3 * torch.rand(24, 24, generator=torch.Generator().manual_seed(0)), ~torch.eye(24).bool()
+    tiny = torch.finfo(torch.float32).tiny
+
+    def subnormal() -> bool:
+        return bool(np.float32(1e-39) * np.float32(1.0) != 0)
+
+    assert subnormal()
+    plan = nclib.ot.partial_sinkhorn(cost, 0.2, reg=0.02, mask=off).plan
+    assert subnormal()
+    supported = torch.set_flush_denormal(True)
+    again = nclib.ot.partial_sinkhorn(cost, 0.2, reg=0.02, mask=off).plan
+    kept = subnormal()
+    torch.set_flush_denormal(False)
+    assert torch.equal(plan, again)
+    assert kept != supported
+    few = ((plan > 0) & (plan < tiny)).sum()
+    assert few == 0 or not supported
+    assert ((plan == 0) & off).any()  # there would have been some
+
+
+def test_a_single_pass_with_its_graph():
+    cost = COST.clone().requires_grad_()
+    with pytest.warns(UserWarning, match="max_iter=1"):
+        t = nclib.ot.partial_sinkhorn(cost, 0.1, reg=0.1, gradient="unrolled", max_iter=1)
+    assert t.iterations.item() == 1
+    assert t.plan.requires_grad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import warnings
@@ -50,9 +51,11 @@ def mine(made: Record, tmp_path: Path) -> Record:
     return Record.load(folder / "record.json")
 
 
-def change(record: Record, **parts) -> None:
+def change(record: Record, kept: tuple[str, ...] = (), **parts) -> None:
+    """Change a stored record, which then lacks its digest as older ones do, unless that is kept."""
     path = Path(record.folder) / "record.json"
     content = json.loads(path.read_text())
+    content = {k: v for k, v in content.items() if k != "sha256" or k in kept}
     for name, values in parts.items():
         content[name] |= values
     path.write_text(json.dumps(content))
@@ -136,6 +139,26 @@ def test_a_record_holds_no_place_and_its_run_opens_all_the_same(tmp_path):
     assert Record.load(copied).settings["files_sha256"] == again.settings["files_sha256"]
 
 
+def test_a_run_opens_from_another_folder_and_after_its_files_moved(tmp_path, monkeypatch):
+    size = nclib.data.load("planted", **TINY["data_options"]).vocabulary.size
+    monkeypatch.chdir(tmp_path)
+    np.save("wv.npy", np.zeros((size, 64), np.float32))
+
+    def run(path: str) -> Record:
+        given = {**TINY, "model": "omit", "model_options": {"word_vectors": path}}
+        return nclib.run("plain", **given, out=tmp_path / "out")
+
+    folder = Path(run("wv.npy").folder)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert nclib.open_run(Record.load(folder / "record.json")).trainer.networks
+    shutil.move(tmp_path / "wv.npy", "moved.npy")
+    moved = run("moved.npy")  # the same run, whose files are elsewhere now
+    assert Path(moved.folder) == folder
+    for record in (moved, Record.load(folder / "record.json")):
+        assert nclib.open_run(record).trainer.networks
+
+
 # -- a finished record is compared with what was asked --------------------------------------------------
 
 
@@ -145,6 +168,7 @@ def test_a_record_holds_no_place_and_its_run_opens_all_the_same(tmp_path):
         ({"settings": {"seed": 1}}, "record of another run, .*differs in seed"),
         ({"data": {"checksum": "0"}}, "differs in data"),
         ({"metrics": {"test": None}}, "metrics.test must be a mapping"),
+        ({"environment": {"commit": "0"}, "kept": ("sha256",)}, "not match its digest; it was edited"),
     ],
 )
 def test_another_record_is_set_aside_and_made_again(mine, parts, said):
@@ -163,6 +187,14 @@ def test_a_record_in_the_folder_of_another_run_is_set_aside(mine):
         assert nclib.run("plain", **asked).metrics == other.metrics
 
 
+def test_a_finished_run_is_read_where_nothing_can_be_written(mine, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    folder = Path(mine.folder)
+    assert nclib.run("plain", **TINY, out=folder.parent).metrics == mine.metrics
+    with pytest.raises(ValueError, match="cannot be written"):
+        nclib.run("plain", **TINY, seed=1, out=folder.parent)
+
+
 @pytest.mark.parametrize("group", ["test", "test_dsl"])
 def test_an_edited_sum_is_named(mine, group):
     change(mine, metrics={group: {**mine.metrics[group], "rsum": 599.9}})
@@ -172,7 +204,7 @@ def test_an_edited_sum_is_named(mine, group):
         Record.load(Path(mine.folder) / "record.json")
 
 
-@pytest.mark.parametrize("value", [None, "text", True])
+@pytest.mark.parametrize("value", [None, "text", True, math.inf])
 def test_a_sum_that_is_no_number_is_named(mine, value):
     change(mine, metrics={"test": {**mine.metrics["test"], "rsum": value}})
     with pytest.raises(ValueError, match=rf"test.rsum and its parts must be numbers, found {value!r}"):
@@ -247,6 +279,16 @@ def test_the_state_of_the_session_changes_no_number_and_comes_back(made, tmp_pat
         "cudnn_tf32": True,
         "default_dtype": "float32",
     }
+
+
+def test_a_default_device_of_the_session_is_not_the_runs(made, tmp_path):
+    torch.set_default_device("meta")
+    try:
+        record = nclib.run("plain", **TINY, out=tmp_path)
+        assert torch.get_default_device().type == "meta"
+    finally:
+        torch.set_default_device(None)
+    assert record.metrics == made.metrics
 
 
 def test_state_comes_back_after_an_error():

@@ -208,10 +208,18 @@ def test_warnings_are_kept_once_and_without_folders():
     assert len(shown) == 3
 
 
-def test_without_a_clean_share_nothing_is_held_out(trainer):
-    trainer._held_out = None
+def test_without_a_clean_share_nothing_is_held_out(trainer, tmp_path):
+    class Alone(Two):
+        clean_share = 0.0
+
+    parts = trainer.networks, trainer.pairs, trainer.val, trainer.schedule
+    alone = PairTrainer(
+        Alone(PlainOptions()), *parts, seed=0, device=trainer.device, folder=tmp_path, fingerprint="f",
+        data_checksum="d",
+    )  # fmt: skip
+    assert alone.n_held_out == 0
     with pytest.raises(ValueError, match="clean_share is 0"):
-        trainer.held_out(torch.arange(2))
+        alone.held_out(torch.arange(2))
 
 
 @pytest.mark.slow
@@ -242,7 +250,8 @@ def test_restarts_need_what_builds_the_networks(trainer, tmp_path):
 
 
 def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
-    made, index = [], torch.arange(8)
+    made, begun, index = [], [], torch.arange(8)
+    monkeypatch.setattr(trainer.method, "begin_training", lambda loop: begun.append(loop.epoch))
     trainer.restarts, trainer.renew = (0, 2), lambda number: made.append(number) or trainer.networks
     trainer.schedule = make(PairSchedule, {"warmup_epochs": 1, "epochs": 5, "decay_every": 1, "lr": 2e-3})
     monkeypatch.setattr(trainer, "batches", lambda *_, **__: [trainer.batch(index)])
@@ -257,6 +266,7 @@ def test_restarts_bring_new_networks_and_the_first_rate(trainer, monkeypatch):
         assert (trainer.optimizers is optimizers) == (epoch not in (1, 3))
         assert trainer._may_be_tested() == tested
         assert trainer.active == 0
+    assert begun == [1]  # the first epoch after warm-up, and no other
     trainer.restarts, trainer.epoch = (0, 1, 3), 3
     assert not trainer._may_be_tested()  # the last networks are still to come
 
@@ -402,6 +412,21 @@ def test_similarities_are_cosines_in_full_precision(trainer):
         assert not torch.allclose(one, trainer.similarity(batch, 1))
         trainer.schedule = make(PairSchedule, {"precision": "bf16"})
         assert not torch.equal(trainer.similarity(batch, 0), one)
+
+
+def test_logits_and_bars_are_only_for_those_who_ask(trainer, monkeypatch):
+    asked, batch = [], trainer.batch(torch.arange(4))
+    monkeypatch.setattr(
+        trainer.processes, "compare", lambda net, v, t, *, logits: asked.append(logits) or torch.zeros(4, 4)
+    )
+    monkeypatch.setattr(
+        training, "similarity_matrix", lambda *_, progress, **__: asked.append(progress) or torch.zeros(1)
+    )
+    trainer.similarity(batch)
+    trainer.similarity(batch, logits=True)
+    trainer.scores(trainer.val)
+    trainer.score(trainer.val, progress=True)
+    assert asked == [False, True, False, False, True, True]  # two networks each
 
 
 def test_a_batch_holds_at_most_all_pairs_and_one_for_each_process(trainer, tmp_path, monkeypatch):

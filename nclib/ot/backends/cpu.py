@@ -8,6 +8,8 @@ handful of NumPy calls.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -26,8 +28,27 @@ Array = np.ndarray[Any, np.dtype[Any]]
 NO_SLACK = {torch.float32: 1e-6, torch.float64: 1e-12}
 #: Float32 kernels are tried first down to this tolerance.
 ROUGH_TOL = 1e-6
+#: A number that is 0 where subnormal results are rounded to zero.
+SUBNORMAL, ONE = np.float32(1e-39), np.float32(1.0)
 
 
+@contextmanager
+def no_subnormals() -> Iterator[None]:
+    """Round subnormal results to zero inside, on CPUs that can, in this thread.
+
+    Far entries of a float32 plan are of the order of 1e-40, and arithmetic with such numbers takes a hundred
+    times as long on many CPUs: one Newton step at 128 x 128 took 7 ms in place of 0.1.
+    """
+    already = bool(SUBNORMAL * ONE == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        if not already:
+            torch.set_flush_denormal(False)
+
+
+@no_subnormals()
 def solve(problem: Problem, buffers: Buffers, how: Settings) -> Tensor:
     """Solve k problems on the CPU, cost (..., n, m), one after the other into the buffers.
 
@@ -143,6 +164,7 @@ def plain_arrays(cost: Tensor, mass: Any, mask: Tensor | None) -> tuple[Array, A
     return c, allowed.astype(c.dtype)
 
 
+@no_subnormals()
 def solve_plain(
     cost: Tensor, mass: Any, reg: float, mask: Tensor | None, formulation: str, tol: float, max_iter: int
 ) -> Transport | None:

@@ -1,0 +1,159 @@
+"""How focused OMIT's plans are, and what further passes of its loop change: measurements for three claims.
+
+    python book/probes/plans.py plans       # four runs a seed, a minute each, and a minute of scoring
+
+Trains the model ``omit`` on matched pairs with partial transport, transport without dustbins and cross
+attention, and with partial transport in ten passes. Plans are those of the test pictures with their first
+captions. Writes ``book/results/diagnosis/plans.json`` after every seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from ncbook.chapters.omit import encode, view, words_of
+from probe_common import Case, Run, main
+from torch import Tensor
+
+import nclib
+from nclib.data import Dataset
+from nclib.evaluation import recall
+from nclib.models import similarity_matrix
+
+TRAINED = {
+    "partial_ot": {"matching": "partial_ot"},
+    "ot": {"matching": "ot"},
+    "cam": {"matching": "cam"},
+    "ten": {"matching": "partial_ot", "iterations": 10},
+}
+LEAD = {"partial_ot": 1, "ot": 0, "cam": 0}  # rows and columns that are dustbins
+PASSES = range(1, 11)
+FEW = 3  # entries of a row or column whose share is looked at
+PICTURES = 50  # that are aligned at a time
+OVERLAP = 0.5  # intersection over union from which a region lies on an object
+SIDE = 96  # of a scene, in its units
+
+
+def spread(shares: Tensor, used: Tensor) -> dict[str, Tensor]:
+    """Describe how far the columns of shares (n, a, b) spread over their ``a`` entries; values of ``used``.
+
+    ``in_use`` is the exponential of the entropy, ``top`` the share of the :data:`FEW` largest entries.
+    """
+    shares = shares / shares.sum(1, keepdim=True).clamp_min(1e-12)
+    top = shares.topk(min(FEW, shares.shape[1]), dim=1)[0].sum(1)
+    return {"in_use": torch.special.entr(shares).sum(1).exp()[used], "top": top[used]}
+
+
+def aligned(network: Any, data: Dataset, **how: Any) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    """Yield the first picture, plans (n, regions, words), lengths and weights of regions, by blocks.
+
+    Of test pictures with their first captions, dustbins included; ``how`` goes to ``alignments``.
+    """
+    for first in range(0, data.test.n_images, PICTURES):
+        rows = np.arange(first, min(first + PICTURES, data.test.n_images))
+        v, t = encode(network, data.test, rows, rows * data.test.captions_per_image)
+        own = torch.arange(len(rows))
+        plans = network.alignments(v, t, **how)[own, own]
+        p = plans[:, :, 0] if network.matching == "cam" else network.transport_problem(v, t)[1][own, own]
+        yield first, plans, torch.tensor(t.lengths), p
+
+
+def on_object(data: Dataset, picture: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the position of each word that names one object of a scene, and which regions lie on it, (R,)."""
+    split = data.test
+    scene, concepts = split.details["scenes"][picture], data.details["concepts"]
+    text = words_of(split, picture * split.captions_per_image)
+    for k in range(scene["count"]):
+        name = concepts[scene["concept"][k]].split()
+        starts = [j for j in range(len(text)) if text[j : j + len(name)] == name]
+        if len(starts) == 1 and split.boxes is not None:
+            low = np.array([scene["x"][k], scene["y"][k]], float) / SIDE
+            high = low + float(scene["size"][k]) / SIDE
+            box = split.boxes[picture]  # (R, 4)
+            common = np.minimum(box[:, 2:], high) - np.maximum(box[:, :2], low)
+            area = np.prod(common.clip(0), axis=1)
+            union = np.prod(box[:, 2:] - box[:, :2], axis=1) + np.prod(high - low) - area
+            yield starts[0] + len(name) - 1, area / union >= OVERLAP
+
+
+def focus(network: Any, data: Dataset, lead: int) -> dict[str, float]:
+    """Describe a trained network's plans without their dustbins: means over words, and over regions.
+
+    ``regions_in_use`` and ``top_regions`` of a word, ``words_in_use`` and ``top_words`` of a region;
+    ``even_words``: the share of :data:`FEW` words if all had the same. ``on_object``: share of a word that
+    names an object on the regions of this object, ``any_region`` if all regions had the same; for scenes.
+    """
+    found: dict[str, list[Any]] = {}
+
+    def note(**values: Any) -> None:
+        for name, value in values.items():
+            found.setdefault(name, []).extend(np.atleast_1d(value).tolist())
+
+    for first, plans, lengths, _ in aligned(network, data):
+        local = plans[:, lead:, lead:]
+        words = torch.arange(local.shape[2]) < lengths[:, None]  # (n, W)
+        of_words = spread(local, words)
+        of_regions = spread(local.transpose(1, 2), torch.ones(local.shape[:2], dtype=torch.bool))
+        note(regions_in_use=of_words["in_use"], top_regions=of_words["top"])
+        note(words_in_use=of_regions["in_use"], top_words=of_regions["top"])
+        note(even_words=(FEW / lengths).clamp_max(1), n_words=lengths)
+        shares = (local / local.sum(1, keepdim=True).clamp_min(1e-12)).numpy()
+        for i in range(len(shares)) if "scenes" in data.test.details else ():
+            for word, there in on_object(data, first + i):
+                note(on_object=shares[i, there, word].sum(), any_region=there.mean())
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def cells_in_use(plans: Tensor) -> Tensor:
+    """Return the exponential of the entropy of plans (n, rows, columns), each divided by its mass, (n,)."""
+    flat = plans.flatten(1) / plans.flatten(1).sum(1, keepdim=True)
+    return torch.special.entr(flat).sum(1).exp()
+
+
+def by_passes(network: Any, data: Dataset) -> dict[str, float]:
+    """Return what passes change: mean cells in use and L1 error of the weights of regions, and rSum.
+
+    Pass 0 is the kernel exp(s / lambda), as in the paper's Fig. A1.
+    """
+    found: dict[str, float] = {}
+    kernels = []
+    for first in range(0, data.test.n_images, PICTURES):
+        rows = np.arange(first, min(first + PICTURES, data.test.n_images))
+        v, t = encode(network, data.test, rows, rows * data.test.captions_per_image)
+        own = torch.arange(len(rows))
+        s, _, q = network.transport_problem(v, t)
+        kernel = torch.exp((s - 1) / network.lam)[own, own] * (q[own, own] > 0)[:, None]
+        kernels.append(cells_in_use(kernel))
+    found["cells.0"] = float(torch.cat(kernels).mean())
+    for n in PASSES:
+        parts = list(aligned(network, data, iterations=n))
+        found[f"cells.{n}"] = float(torch.cat([cells_in_use(plans) for _, plans, *_ in parts]).mean())
+        errors = [(plans.sum(2) - p).abs().sum(1) for _, plans, _, p in parts]
+        found[f"row_error.{n}"] = float(torch.cat(errors).mean())
+        for name, split in (("val", data.val), ("test", data.test)):
+            score = similarity_matrix(view(network, iterations=n), split)
+            found[f"{name}.{n}"] = float(recall(score, split.captions_per_image)["rsum"])
+    return found
+
+
+def plans(made: Run, case: Case) -> dict[str, float]:
+    """Train the four models of a seed, and measure their plans."""
+    found: dict[str, float] = {}
+    for label, options in TRAINED.items():
+        record = made(label, "plain", model_options=options)
+        found[f"trained.{label}"] = record.metrics["test"]["rsum"]
+        if label not in LEAD:
+            continue
+        run = nclib.open_run(record)
+        network = run.trainer.networks[0]
+        found |= {f"{k}.{label}": v for k, v in focus(network, run.dataset, LEAD[label]).items()}
+        if label == "partial_ot":
+            found |= by_passes(network, run.dataset)
+    return found
+
+
+if __name__ == "__main__":
+    main(__doc__, {"plans": plans}, {"plans": {"model": "omit", "mrate": 0.0, "protocol": "images"}})

@@ -1,0 +1,129 @@
+"""What the probes of claims share: runs under named conditions, and a JSON file that grows by them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import nclib
+from nclib import Record
+from nclib.common.files import write_atomically
+from nclib.runs.machine import environment
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "diagnosis"
+PLACES = {
+    "emoji": {"model": "vse", "preset": "quick"},
+    "f8k": {"model": "bow", "preset": "standard"},
+}
+SETTINGS = ("batch_size", "warmup_epochs", "epochs", "lr", "method_options", "model_options")
+DIGITS = 5
+
+Case = dict[str, Any]
+Run = Callable[..., Record]
+
+
+def run_in(case: Case, root: str, folder: str, notes: dict[str, Any]) -> Run:
+    """Return a function that makes a run under the conditions of a case and notes its settings.
+
+    ``made(label, method, **values)`` is :func:`nclib.run`; ``values`` win over those of the case.
+    """
+    place = {} if case["dataset"] in ("emoji", "planted") else {"data_options": {"root": root}}
+
+    def made(label: str, method: str, **values: Any) -> Record:
+        usual = {**place, "out": folder, "device": "cpu", "threads": 1, "progress": False}
+        record = nclib.run(method, **{**case, **usual, **values})
+        said = {"method": method, **{name: record.settings[name] for name in SETTINGS}}
+        said |= {"noise": record.noise["checksum"], "data": record.data["checksum"]}
+        notes[label] = {**said, "test_rsum": round(record.metrics["test"]["rsum"], 2)}
+        return record
+
+    return made
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """Return the rows that a file has; none without the file."""
+    return json.loads(path.read_text("utf8"))["rows"] if path.is_file() else []
+
+
+def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with at most :data:`DIGITS` decimals."""
+    return {k: round(v, DIGITS) if isinstance(v, float) else v for k, v in values.items()}
+
+
+def fill(
+    path: Path, cases: Sequence[Case], measure: Callable[[Run, Case], Mapping[str, Any]], root: str = "data"
+) -> None:
+    """Measure the cases that a file lacks, and write the file after each.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file; a row is the case, ``commit``, ``runs`` (settings of each run) and the measured values.
+    cases : sequence of dict
+        Conditions of the runs; a row that has all of them stands.
+    measure : callable
+        ``measure(made, case)`` returns the values; ``made`` is from :func:`run_in`.
+    root : str
+        Folder of data that are not bundled; it is not written.
+    """
+    machine = environment(torch.device("cpu"))  # the commit whose code is in memory
+    for case in cases:
+        if any(case.items() <= row.items() for row in map(_plain, rows_in(path))):
+            continue
+        notes: dict[str, Any] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            values = measure(run_in(case, root, folder, notes), case)
+        row = {**case, "commit": machine["commit"], **rounded(values), "runs": notes}
+        made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "environment": machine}
+        write_atomically(path, json.dumps({**made, "rows": [*rows_in(path), row]}, indent=1) + "\n")
+        print(json.dumps({k: v for k, v in row.items() if k != "runs"}), flush=True)
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a row that can be compared with those of a case."""
+    return {k: v for k, v in row.items() if not isinstance(v, dict | list)}
+
+
+def main(
+    doc: str | None,
+    parts: Mapping[str, Callable[[Run, Case], Mapping[str, Any]]],
+    shared: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Read the command line of a probe and fill the file of one part.
+
+    Parameters
+    ----------
+    doc : str
+        Docstring of the probe.
+    parts : mapping of str to callable
+        ``measure`` of :func:`fill` by the name of the part, which is that of its file.
+    shared : mapping of str to mapping
+        Conditions of each part that are not given on the command line, over those of the data.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("part", choices=tuple(parts))
+    parser.add_argument("--dataset", choices=tuple(PLACES), default="emoji")
+    parser.add_argument("--root", default="data", help="folder of the prepared photographs")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.4], help="mismatch rates")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files")
+    given = parser.parse_args()
+    at = {"dataset": given.dataset, **PLACES[given.dataset], **shared[given.part]}
+    rates = [at["mrate"]] if "mrate" in at else given.rates
+    cases = [{**at, "mrate": rate, "seed": seed} for rate, seed in itertools.product(rates, given.seeds)]
+    fill(given.out / f"{given.part}.json", cases, parts[given.part], given.root)

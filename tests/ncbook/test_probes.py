@@ -1,0 +1,149 @@
+"""The probes of claims measure what they say, fill their file once, and the ledger reads it."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ncbook import decide
+from ncbook.comparisons import compared
+from ncbook.evidence import CLOSE, SEEN, UNSEEN, UNTESTED
+from ncbook.probed import probed
+
+from nclib import losses
+from nclib.methods import METHODS, Truth
+
+PROBES = Path(__file__).resolve().parents[2] / "book" / "probes"
+PLACE = {"dataset": "emoji", "model": "vse", "preset": "quick", "protocol": "images", "mrate": 0.6}
+
+
+@pytest.fixture(scope="module")
+def probe():
+    """Return a function that imports a probe; what they register is removed afterwards."""
+    before = list(sys.path)
+    sys.path.insert(0, str(PROBES))
+    yield importlib.import_module
+    for name in ("repair_probe", "l2rm_rows"):
+        if name in METHODS:
+            METHODS.remove(name)
+    for name in ("probe_common", "plans", "labels", "alignments"):
+        sys.modules.pop(name, None)
+    sys.path[:] = before
+
+
+def test_a_file_grows_by_the_cases_that_it_lacks(probe, tmp_path):
+    path, seen = tmp_path / "part.json", []
+
+    def measure(made, case):
+        seen.append(case["seed"])
+        return {"value": 1 / 3}
+
+    fill = probe("probe_common").fill
+    for seeds in ((0, 1), (0, 1, 2)):
+        fill(path, [{**PLACE, "seed": seed} for seed in seeds], measure, root="/a/folder")
+    assert seen == [0, 1, 2]
+    made = json.loads(path.read_text("utf8"))
+    assert [row["seed"] for row in made["rows"]] == [0, 1, 2]
+    assert made["rows"][0]["value"] == 0.33333
+    assert made["rows"][0]["commit"] == made["environment"]["commit"]
+    assert "folder" not in path.read_text("utf8")
+
+
+def test_spread_of_columns_by_hand(probe):
+    shares = torch.tensor([[[1.0, 2.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]])
+    used = torch.tensor([[True, True, False]])  # the third word is padding
+    found = probe("plans").spread(shares, used)
+    assert found["in_use"].tolist() == pytest.approx([4, 1])
+    assert found["top"].tolist() == pytest.approx([0.75, 1])
+    plans = torch.tensor([[[0.2, 0.2], [0.2, 0.2]], [[0.5, 0.0], [0.0, 0.0]]])
+    assert probe("plans").cells_in_use(plans).tolist() == pytest.approx([4, 1])
+
+
+def test_high_labels_that_stay_high(probe):
+    labels = probe("labels")
+    assert labels.in_top(np.array([3.0, 1.0, 2.0, 0.0]), share=2).tolist() == [1, 0, 1, 0]
+    ties = labels.in_top(np.array([5.0, 4.0, 4.0, 4.0]), share=2)  # one place for three
+    assert ties.tolist() == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
+    first, last = np.arange(20.0), np.r_[np.arange(19.0, -1, -1)[:19], 30.0]  # 18 and 19 are high, then 0, 19
+    wrong = np.zeros(20, bool)
+    wrong[[0, 18, 19]] = True
+    assert labels.staying(first, last, wrong) == {"high": 2, "stay": 0.5, "chance": pytest.approx(2 / 3)}
+
+
+def test_labels_and_pictures_by_kind(probe):
+    labels = probe("labels")
+    matched, relevance = np.array([True, False, False]), np.array([1.0, 0.5, 0.0])
+    found = labels.labels_of_kinds(np.array([0.9, 0.4, 0.1]), matched, relevance)
+    assert [found[f"label_{k}"] for k in ("matched", "related", "unrelated")] == [0.9, 0.4, 0.1]
+    table = torch.tensor(
+        [[1.0, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.0]]
+    )  # picture of pair, caption of pair
+    truth = Truth(matched, lambda i, j: table[i][:, j])
+    arrays = {
+        "replaced_image": np.array([True, True, False]),
+        "replaced_pair": np.array([2, 0, 1]),
+        "replaced_by": np.array([1, 2, 0]),
+    }
+    found = labels.replaced(arrays, truth)
+    assert found["new_picture"] == pytest.approx(0.6)  # of pair 2, which is mismatched
+    assert found["old_picture"] == 0
+    assert found["all_new"] == pytest.approx((0.6 + 0.7) / 2)
+    assert found["n_replaced"] == 1
+
+
+def test_rows_that_stay_have_no_loss(probe):
+    alignments = probe("alignments")
+    g = torch.Generator().manual_seed(0)
+    S, plan = torch.rand(4, 4, generator=g), torch.rand(4, 4, generator=g)
+    whole = losses.rematch_sym_kl(S, plan, 0.1)  # every row and column moved
+    torch.testing.assert_close(alignments.loss_of_moved(S, plan, 0.1), whole)
+    plan[:, 1], plan[2] = 0, 0
+    part = alignments.loss_of_moved(S, plan, 0.1)
+    assert (part > 0).tolist() == [True, True, True, True]  # of each pair one half moved
+    plan[1], plan[:, 2] = 0, 0
+    assert (alignments.loss_of_moved(S, plan, 0.1) > 0).tolist() == [True, False, False, True]
+
+
+def test_score_and_fit_of_given_captions(probe):
+    arrays = {
+        "rematch_image": np.array([0, 1, 2, 3]),
+        "rematch_mass": np.array([1.0, 1.0, 0.5, 1.0]),
+        "rematch_share": np.array([0.9, 0.6, 0.4, 0.8]),
+    }
+    held = torch.diag(torch.tensor([0.0, 0.3, 0.6, 1.0]))
+    truth = Truth(np.array([False, False, False, True]), lambda i, j: held[i][:, j])
+    found = probe("alignments").fit_and_score(arrays, truth)
+    assert found["rank_correlation"] == pytest.approx(-1)  # pair 3 is matched
+    assert found["score_not"] == pytest.approx(0.9)
+    assert found["score_partly"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("others", "word"),
+    [((90, 91, 92), SEEN), ((110, 111, 113), UNSEEN), ((95, 110, 100), CLOSE), ((90,), UNTESTED)],
+)
+def test_the_ledger_reads_a_probe(monkeypatch, tmp_path, nothing, others, word):
+    (tmp_path / "diagnosis").mkdir()
+    rows = [
+        {**PLACE, "seed": seed, "rsum.all": 100.0 + seed / 4, "rsum.transported": value, "runs": {}}
+        for seed, value in enumerate(others)
+    ]
+    (tmp_path / "diagnosis" / "rows.json").write_text(json.dumps({"rows": rows}), "utf8")
+    monkeypatch.setattr("ncbook.probed.RECORDED", tmp_path)
+    found = decide("L26", nothing)
+    assert found.word == word
+    assert found.lines[0].place == "emoji, vse, images, quick"
+    assert decide("O20", nothing).word == UNTESTED  # its file is not there
+
+
+def test_every_probe_of_a_claim_is_recorded_with_three_seeds():
+    names = {claim.probe for claim in compared().values() if claim.probe}
+    assert names == {"plans", "labels", "rows"}
+    assert probed("rows").empty  # not measured yet: L15, L26 and L30 stay untested
+    for name in names - {"rows"}:
+        table = probed(name)
+        assert table.groupby("mrate")["seed"].nunique().ge(3).all()
+        assert table["commit"].str.fullmatch("[0-9a-f]{12}").all()
