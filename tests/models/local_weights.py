@@ -63,8 +63,12 @@ def bert_folder(folder, *, state=None, pieces=PIECES, **changes):
     return config, state
 
 
-def resnet_folder(folder, blocks=(1, 1, 1, 1), *, bottleneck=False, width=4, colours=None):
-    """Write config.json and model.safetensors (and preprocessor_config.json); return the weights."""
+def resnet_folder(folder, blocks=(1, 1, 1, 1), *, bottleneck=False, width=8, colours=None):
+    """Write config.json and model.safetensors (and preprocessor_config.json); return the weights.
+
+    ``width`` is a multiple of 8, as in published networks: with 4 channels the gradient of a convolution of
+    torch 2.13 on a processor with AVX2 alone damages the heap.
+    """
     from transformers import ResNetConfig, ResNetModel
 
     grow = 4 if bottleneck else 1
