@@ -19,14 +19,33 @@ from sphinx.application import Sphinx
 DATA = "search_sections.js"  # beside the other static files
 # Words with one meaning: a query with one of them finds the others.
 SYNONYMS = (
-    ("noise rate", "mismatch rate", "mrate", "noise level", "share of wrong pairs", "% noise"),
-    ("wrong pairs", "mismatched pairs", "noisy pairs", "noisy correspondence", "wrong captions"),
+    (
+        "noise rate",
+        "mismatch rate",
+        "mrate",
+        "noise ratio",
+        "mismatch ratio",
+        "noise level",
+        "share of wrong pairs",
+        "% noise",
+    ),
+    (
+        "wrong pairs",
+        "mismatched pairs",
+        "noisy pairs",
+        "noisy correspondence",
+        "wrong captions",
+        "false pairs",
+        "wrong pair",
+        "pairs are wrong",
+    ),
     ("own data", "own pairs", "my data", "my pairs", "your data", "custom data"),
     ("which method", "best method", "recommend", "recommended", "advice"),
-    ("cost", "costs", "hours", "gpu hours", "how long", "memory"),
+    ("cost", "costs", "hours", "gpu hours", "how long", "memory", "speed"),
+    ("cite", "citation", "bibliography", "references"),
     ("images exchanged", "image-level", "image level"),
     ("captions exchanged", "caption-level", "caption level"),
-    ("two networks", "ensemble", "co-teaching"),
+    ("two networks", "ensemble", "ensembles", "co-teaching"),
     ("wrong labels", "label noise", "noisy labels"),
 )
 

@@ -87,6 +87,7 @@ def _write(path: Path | None, text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ncbook", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"ncbook {nclib.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, do: object) -> argparse.ArgumentParser:

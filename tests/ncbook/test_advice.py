@@ -72,11 +72,11 @@ def test_one_rate_is_answered_alone(table):
 
 def test_the_safest_choice_falls_least_behind(table):
     assert advice.unknown_rate(table) == (
-        "- **drawn scenes, model vse, rates 0, 0.4**: `plain (gce)` is never more than 20.0 behind the best "
-        "(at 0); next is `l2rm` with 50.0 (at 0.4)."
+        "- **drawn scenes, model vse, rates 0, 0.4**: `plain (gce)` is at most 20.0 behind the best "
+        "(at rate 0); next is `l2rm`, which is at most 50.0 behind the best (at rate 0.4)."
     )
     shown = advice.regret_table(table).data
-    assert shown.loc["mscn (two networks)"].to_list() == ["50.0 (0.4)", "20.0"]
+    assert shown.loc["mscn (two networks)"].to_list() == ["50.0 at 0.4", "20.0"]
     assert shown.index[0] == "plain (gce)"
 
 

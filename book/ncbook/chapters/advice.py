@@ -200,11 +200,17 @@ def unknown_rate(table: pd.DataFrame) -> str:
             first, second = found.iloc[0], found.iloc[1]
             rates = board.rate_text(sorted(set(part.loc[part["protocol"] == "images", "rate"])))
             lines.append(
-                f"- **{name_of(place)}, rates {rates}**: {code(found.index[0])} is never more than "
-                f"{first['worst']:.1f} behind the best (at {first['at']:g}); next is {code(found.index[1])} "
-                f"with {second['worst']:.1f} (at {second['at']:g})."
+                f"- **{name_of(place)}, rates {rates}**: {code(found.index[0])} {_furthest(first)}; "
+                f"next is {code(found.index[1])}, which {_furthest(second)}."
             )
     return "\n".join(lines) or "No records here."
+
+
+def _furthest(row: pd.Series[float]) -> str:
+    """Say how far one row of :func:`regrets` lies behind the best at its worst rate."""
+    if row["worst"] < 0.05:
+        return "is the best single network at every rate"
+    return f"is at most {row['worst']:.1f} behind the best (at rate {row['at']:g})"
 
 
 def regret_table(table: pd.DataFrame) -> Styler | None:
@@ -216,8 +222,8 @@ def regret_table(table: pd.DataFrame) -> Styler | None:
             regrets(part, networks=TWO).rename(lambda s: f"{s} (two networks)"),
         ]
         for label, row in pd.concat([p for p in parts if len(p)] or parts[:1]).iterrows():
-            columns.setdefault((name_of(place), "worst (rate)"), {})[str(label)] = (
-                f"{row['worst']:.1f} ({row['at']:g})"
+            columns.setdefault((name_of(place), "worst, at rate"), {})[str(label)] = (
+                f"{row['worst']:.1f} at {row['at']:g}"
             )
             columns.setdefault((name_of(place), "mean"), {})[str(label)] = f"{row['mean']:.1f}"
     if not columns:
@@ -225,7 +231,7 @@ def regret_table(table: pd.DataFrame) -> Styler | None:
     caption = (
         "Measured: distance of rSum to the best single network at the same rate, images exchanged, runs with "
         "the same seed; the largest one over the rates, and their mean. Negative: ahead of it. "
-        "Methods with two seeds at every rate"
+        "Methods with at least two seeds at every rate"
     )
     return show(pd.DataFrame(columns), "regret", caption, missing="–")
 

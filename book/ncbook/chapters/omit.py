@@ -171,7 +171,8 @@ def recalls(compared: Mapping[str, Record]) -> Styler:
         f"best epoch on {r.data['val_images']} validation pictures, {r.data['test_images']} test pictures, "
         f"{r.environment['device']}"
     )
-    return show(pd.DataFrame(rows).T, "recalls", caption, digits=1)
+    shown = show(pd.DataFrame(rows).T, "recalls", caption, digits=1)
+    return shown.format("{:.0f}", subset=["best epoch"])
 
 
 def recorded_sums(
@@ -526,7 +527,13 @@ def masses(seen: Look) -> Styler | None:
         parts = {k: x.diagonal() for k, x in seen.mover.masses(v, t).items()}
     lengths = torch.tensor(t.lengths).float()
     expected = 1 - 1 / (v.regions.shape[1] + 1) - 1 / (lengths + 1) + parts["between"]
-    frame = pd.DataFrame({"words": t.lengths} | {k: x.numpy() for k, x in parts.items()})
+    names = {
+        "local": "local",
+        "to_words": "region dustbin to words",
+        "to_regions": "regions to word dustbin",
+        "between": "between the dustbins",
+    }
+    frame = pd.DataFrame({"words": t.lengths} | {names[k]: x.numpy() for k, x in parts.items()})
     frame["expected local"] = expected
-    caption = f"Measured mass: {PAIRS} matched test pairs, by words"
-    return show(frame.groupby("words").mean(), "mass", caption, digits=4)
+    caption = f"Measured mass: {PAIRS} matched test pairs, by words in the caption"
+    return show(frame.groupby("words").mean(), "mass", caption, digits=3)

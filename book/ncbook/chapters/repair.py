@@ -168,7 +168,7 @@ def replaced_said(run: Finished) -> Markdown:
     if "new_relevance" not in last or not np.isfinite(float(last["new_relevance"] or np.nan)):
         return say("Nothing was replaced in the last epoch, or these data cannot tell how true a caption is.")
     return say(
-        f"In the last epoch {last['replaced']:.0f} pairs were replaced by half; "
+        f"In the last epoch {last['replaced']:,.0f} pairs were replaced by half; "
         f"{last['replaced_precision']:.0%} of them were "
         f"really wrong. Their captions were true to {last['old_relevance']:.2f} of their facts before "
         "and are true to "
