@@ -7,6 +7,7 @@ about transport itself are functions in ``transport_claims.py``.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 
 import pandas as pd
 
@@ -175,12 +176,12 @@ def _coverage(paper: str, runs: Runs) -> list[tuple[str, str, str]]:
     """Return how much was measured on the paper's data, and the verdicts on its claims."""
     found = [(layout_of(*key), c) for key in LAYOUTS if key[0] == paper for c in values_of(*key)]
     filled = sum(bool(measured(layout, value, runs)) for layout, value in found)
-    claims = ledger(runs)
-    counts = claims[claims["paper"] == paper]["verdict"].value_counts()
-    said = "; ".join(f"{counts.get(v, 0)} {v}" for v in VERDICTS)
+    claims = printed("claims")
+    words = Counter(decide(name, runs).word for name in claims.loc[claims["paper"] == paper, "id"])
+    said = "; ".join(f"{words[v]} {v}" for v in VERDICTS)
     return [
         ("printed values measured on the paper's data", f"{filled:,} of {len(found):,}", ""),
-        (f"verdicts on {int(counts.sum())} claims", said, ""),
+        (f"verdicts on {words.total()} claims", said, ""),
     ]
 
 
