@@ -32,7 +32,17 @@ from records_made import save, save_category
 import nclib
 
 MADE = {"O10", "O23", "O24"}  # mathematics, decided by solving problems
-PROBED = {"O20", "O21", "O22", "R16", "R20", "R24"}  # from the book's probes, whatever the records
+PROBED = {
+    "L15",
+    "L26",
+    "L30",
+    "O20",
+    "O21",
+    "O22",
+    "R16",
+    "R20",
+    "R24",
+}  # from the book's probes, whatever the records
 UP, DOWN, OPEN = (Difference(v) for v in ((5.0, 5.1, 5.2), (-5.0, -5.1, -5.2), (5.0, -5.0, 1.0)))
 ONE, NONE = Difference((9.0,), "one"), Difference((), "none")
 ABOVE, EQUAL, NOT_ABOVE = (0, math.inf), (-6, 6), (-math.inf, 6)
