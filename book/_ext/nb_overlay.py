@@ -39,6 +39,7 @@ COLUMNS = {
     "t2i_r10": "R@10",
     "rsum": "rSum",
 }
+STATUS = ("page", "state", "ran on", "seconds", "device", "threads", "Python, torch, NumPy", "commit")
 NO_RUN = """```{note}
 This copy of the book was built without a live run. `make book` makes one (a few minutes on two cores) and
 shows it here.
@@ -121,16 +122,25 @@ class ExecutionStatus(SphinxDirective):
         root = pathlib.Path(self.env.srcdir)
         runs = runs_of(root / "book" / "executed")
         self.env.note_dependency(str(root / "book" / "executed" / "runs.json"))
-        lines = ["| page | state | ran on | seconds | device | threads | Python, torch, NumPy | commit |"]
-        lines += ["|---|---|---|---:|---|---|---|---|"]
+        rows = []
         for path in sorted((root / "notebooks").glob("*.ipynb")):
             state = problems(path, root / "book" / "executed" / path.name, book_of(self.env.app))
             cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 5
-            cells = [f"{{doc}}`/notebooks/{path.stem}`", "stale" if state else "fresh", *cells]
-            lines.append(f"| {' | '.join(cells)} |")
-        box = nodes.container(classes=["execution-status"])
+            rows.append([f"{{doc}}`/notebooks/{path.stem}`", "stale" if state else "fresh", *cells])
+        lines = status_lines(rows)
+        box = nodes.container(classes=["execution-status", "full-width"])
         self.state.nested_parse(StringList(lines, source=self.env.doc2path(self.env.docname)), 0, box)
         return [box]
+
+
+def status_lines(rows: list[list[str]]) -> list[str]:
+    """Return the status table in Markdown, after a sentence with what is the same in every row."""
+    same = [i for i in range(len(STATUS)) if len({row[i] for row in rows}) == 1] if len(rows) > 1 else []
+    said = "; ".join(f"{STATUS[i]}: {rows[0][i]}" for i in same)
+    kept = [i for i in range(len(STATUS)) if i not in same]
+    rule = ["---:" if STATUS[i] == "seconds" else "---" for i in kept]
+    table = [[STATUS[i] for i in kept], rule, *([row[i] for i in kept] for row in rows)]
+    return [*([f"All pages: {said}.", ""] if said else []), *(f"| {' | '.join(row)} |" for row in table)]
 
 
 def status_cells(run: dict[str, Any]) -> list[str]:

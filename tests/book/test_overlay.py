@@ -11,7 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from nb_overlay import DRAWING, comparison, described, live_cells, merge, show_live
+from nb_overlay import DRAWING, comparison, described, live_cells, merge, show_live, status_lines
 from nbstamp import INJECTED, PARAMETERS, STAMP, Book, packed, records_in, stamp
 from notebook_tools import executed, notebook
 
@@ -110,6 +110,16 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
     words = ["-q", "-W", "--keep-going", "-E", "-a", "-b", "html", ".", "html"]
     command = [sys.executable, "-m", "sphinx", *words]
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=120)
+
+
+def test_what_all_pages_share_is_said_once() -> None:
+    row = ["a", "fresh", "2026-01-02", "3", "CPU", "1 of 2", "3.11", "`0`"]
+    rows = [row, [*row[:3], "4", *row[4:7], "`1`"]]
+    rows[1][0] = "b"
+    shared = "state: fresh; ran on: 2026-01-02; device: CPU; threads: 1 of 2; Python, torch, NumPy: 3.11"
+    table = ["| page | seconds | commit |", "| --- | ---: | --- |", "| a | 3 | `0` |", "| b | 4 | `1` |"]
+    assert status_lines(rows) == [f"All pages: {shared}.", "", *table]
+    assert status_lines(rows[:1])[-1] == f"| {' | '.join(row)} |"
 
 
 @pytest.mark.slow
