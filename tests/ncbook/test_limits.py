@@ -43,7 +43,7 @@ def test_shares_and_what_rules(file):
     shown = limits.table(rows, about).data
     assert shown["rest"].tolist() == ["products", "fixed cost of a call", "steps between"]
     assert shown["share"].tolist() == ["80.0%", "0.1%", "25.0%"]
-    assert shown["limit"].tolist() == ["1 ms", "10 µs", "1 ms"]
+    assert shown["limit"].tolist() == ["1\xa0ms", "10\xa0µs", "1\xa0ms"]
     said = limits.said(rows)
     assert "product (A), 80%" in said
     assert "plan, one (B), 0.1%" in said

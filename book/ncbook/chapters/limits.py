@@ -84,7 +84,7 @@ def table(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
             "share": rows["share"].map("{:.1%}".format),
             "rest": [rules(row) for _, row in rows.iterrows()],
         }
-    ).set_index(pd.Index(rows["letter"], name=""))
+    ).set_index(pd.Index(rows["letter"], name=None))
     caption = (
         "Measured medians of CPU time, candidates in turns, "
         f"{about['machine']['cpu']}, one thread, torch {about['machine']['versions']['torch']}, "
@@ -138,11 +138,11 @@ def milliseconds(value: float) -> str:
     Examples
     --------
     >>> milliseconds(0.01234), milliseconds(1.234), milliseconds(1234.5)
-    ('12.3 µs', '1.23 ms', '1.23 s')
+    ('12.3\\xa0µs', '1.23\\xa0ms', '1.23\\xa0s')
     """
     for scale, unit in ((1e-3, "µs"), (1.0, "ms"), (1e3, "s")):
         if value < 1000 * scale or unit == "s":
-            return f"{value / scale:.3g} {unit}"
+            return f"{value / scale:.3g}\N{NO-BREAK SPACE}{unit}"
     raise AssertionError
 
 
