@@ -66,3 +66,25 @@ def test_sizes_are_arithmetic(nothing):
     assert costs.steps_table(128, 12).data.loc["steps", "1,000,000 pairs"] == "93,756"
     assert costs.said(costs.step_times(nothing)) == "No records here."
     assert costs.steps_of(145_000, 128, 40) == 45_320  # said on the page
+
+
+def test_the_cost_of_a_pair_is_told_by_size(monkeypatch):
+    rows = [
+        {"method": m, "pairs": n, "warmup_us": 30.0, "training_us": us * (1 + (n > 10)), "peak_mb": 100 + n}
+        for n in (10, 1010)
+        for m, us in zip(costs.METHODS, (30.0, 200.0, 300.0), strict=True)
+    ]
+    about = {"model": "bow", "model_options": {"embed_dim": 64}, "batch_size": 128}
+    stored = {"rows": rows, "machine": {"cpu": "a core"}, "settings": about}
+    monkeypatch.setattr(costs, "stored_benchmark", lambda name: stored)
+    shown = costs.pairs_table().data
+    assert shown.loc["crank"].tolist() == ["30", "30", "200", "400", "0.11", "1.11"]
+    said = costs.pairs_said()
+    assert "`plain` 2.00, `crank` 2.00, `l2rm` 2.00" in said
+    assert "by 1,000,000 to 1,000,000 bytes a pair" in said
+
+
+def test_without_the_benchmark_the_page_says_so(monkeypatch):
+    monkeypatch.setattr(costs, "stored_benchmark", lambda name: None)
+    assert costs.pairs_table() is None
+    assert costs.pairs_said() == "Not measured yet."

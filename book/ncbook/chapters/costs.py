@@ -8,6 +8,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import board, show
+from ncbook.chapters import stored_benchmark
 from ncbook.chapters.advice import code
 from ncbook.runs import Runs
 
@@ -21,6 +22,7 @@ SHAPES = {
     "36 regions of 2,048 (the papers)": (36, 2048),
 }
 BYTES = 4
+METHODS = ("plain", "crank", "l2rm")  # of the benchmark of many pairs
 PLACE = ["dataset", "preset", "model"]
 
 
@@ -149,6 +151,65 @@ def said(times: pd.DataFrame) -> str:
             f"{ends[0]} to {ends[1]}."
         )
     return "\n".join(lines) or "No records here."
+
+
+def pair_costs() -> pd.DataFrame:
+    """Return the stored rows of ``book/bench/many_pairs.py``, without rows before it was run.
+
+    Columns are ``method``, ``pairs``, ``warmup_us`` and ``training_us`` (CPU microseconds per pair of an
+    epoch), ``data_mb`` and ``peak_mb``.
+    """
+    return pd.DataFrame((stored_benchmark("bench/many_pairs.json") or {"rows": []})["rows"])
+
+
+def pairs_table() -> Styler | None:
+    """Show the cost of a pair by method and number of pairs, from :func:`pair_costs`."""
+    rows = pair_costs()
+    if rows.empty:
+        return None
+    parts = {
+        ("warm-up, µs per pair", "warmup_us"): "{:.0f}",
+        ("training, µs per pair", "training_us"): "{:.0f}",
+        ("largest memory, GB", "peak_mb"): "{:.2f}",
+    }
+    shown = {
+        (name, f"{n:,}"): [
+            form.format(value / (1000 if column == "peak_mb" else 1))
+            for value in rows[rows["pairs"] == n].set_index("method")[column].reindex(METHODS)
+        ]
+        for (name, column), form in parts.items()
+        for n in sorted(set(rows["pairs"]))
+    }
+    about = stored_benchmark("bench/many_pairs.json") or {}
+    caption = (
+        f"Measured: CPU time on one thread, {about['machine']['cpu']}, made pairs of which 40 % are wrong, "
+        f"model {about['settings']['model']} with {about['settings']['model_options']['embed_dim']} "
+        "dimensions, "
+        f"batches of {about['settings']['batch_size']}, one epoch each; memory of the process, data and "
+        "libraries included"
+    )
+    frame = pd.DataFrame(shown, index=list(METHODS))
+    frame.columns = pd.MultiIndex.from_tuples(frame.columns)
+    return show(frame, "pairs", caption)
+
+
+def pairs_said() -> str:
+    """Say how the cost of a pair changes from the smallest to the largest measured set."""
+    rows = pair_costs()
+    if rows.empty:
+        return "Not measured yet."
+    few, many = rows["pairs"].min(), rows["pairs"].max()
+    by = rows.set_index(["pairs", "method"])
+    times = [by.loc[(many, m), "training_us"] / by.loc[(few, m), "training_us"] for m in METHODS]
+    grown = [
+        1e6 * (by.loc[(many, m), "peak_mb"] - by.loc[(few, m), "peak_mb"]) / (many - few) for m in METHODS
+    ]
+    each = ", ".join(f"{code(m)} {t:.2f}" for m, t in zip(METHODS, times, strict=True))
+    return (
+        f"From {few:,} to {many:,} pairs, the time of a pair in an epoch of training is multiplied by "
+        f"{each}. The process grows by {min(grown):,.0f} to {max(grown):,.0f} bytes a pair, its data in "
+        "memory included."
+    )
 
 
 def memory_table() -> Styler:
