@@ -167,19 +167,14 @@ def pairs_table() -> Styler | None:
     rows = pair_costs()
     if rows.empty:
         return None
-    parts = {
-        ("warm-up, µs per pair", "warmup_us"): "{:.0f}",
-        ("training, µs per pair", "training_us"): "{:.0f}",
-        ("largest memory, GB", "peak_mb"): "{:.2f}",
+    names = {
+        "warmup_us": "warm-up, µs per pair",
+        "training_us": "training, µs per pair",
+        "peak_gb": "largest memory, GB",
     }
-    shown = {
-        (name, f"{n:,}"): [
-            form.format(value / (1000 if column == "peak_mb" else 1))
-            for value in rows[rows["pairs"] == n].set_index("method")[column].reindex(METHODS)
-        ]
-        for (name, column), form in parts.items()
-        for n in sorted(set(rows["pairs"]))
-    }
+    table = rows.assign(peak_gb=rows["peak_mb"] / 1000)
+    table = table.pivot(index="method", columns="pairs", values=list(names)).loc[list(METHODS)]
+    texts = {c: table[c].map(("{:.2f}" if c[0] == "peak_gb" else "{:.0f}").format) for c in table}
     about = stored_benchmark("bench/many_pairs.json") or {}
     caption = (
         f"Measured: CPU time on one thread, {about['machine']['cpu']}, made pairs of which 40 % are wrong, "
@@ -188,9 +183,8 @@ def pairs_table() -> Styler | None:
         f"batches of {about['settings']['batch_size']}, one epoch each; memory of the process, data and "
         "libraries included"
     )
-    frame = pd.DataFrame(shown, index=list(METHODS))
-    frame.columns = pd.MultiIndex.from_tuples(frame.columns)
-    return show(frame, "pairs", caption)
+    shown = pd.DataFrame({(names[c], f"{n:,}"): text for (c, n), text in texts.items()})
+    return show(shown.rename_axis(None), "pairs", caption)
 
 
 def pairs_said() -> str:
