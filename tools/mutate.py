@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -43,9 +44,10 @@ ROOT = Path(__file__).resolve().parents[1]
 # Files to change, and the tests that ought to notice, the quick ones first.
 AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ot": (
-        ("nclib/ot/*.py", "nclib/ot/backends/*.py"),
+        ("nclib/ot/*.py", "nclib/ot/backends/[!_f]*.py", "nclib/ot/backends/__init__.py"),
         ("tests/ot/test_gradients.py", "tests/ot/test_batched.py", "tests/ot/test_partial.py", "tests/ot"),
     ),
+    "kernels": (("nclib/ot/backends/_triton.py", "nclib/ot/backends/fused.py"), ("tests/kernels",)),
     "noise": (("nclib/noise/*.py",), ("tests/noise", "tests/label_noise/test_category_noise.py")),
     "losses": (("nclib/losses/*.py",), ("tests/test_losses.py", "tests/methods/test_rcl.py")),
     "evaluation": (("nclib/evaluation/*.py",), ("tests/test_evaluation.py", "tests/test_category_map.py")),
@@ -60,8 +62,10 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
 SIZES = ("ENTRIES", "BLOCK", "CHUNK", "ROWS", "SORTED")
+# Exponents at which a kernel over- or underflows, far from what is computed.
+EXPONENTS = ("DEEPEST", "DIRECT", "SPAN")
 # Tolerances. What is computed never equals one: < and <= are the same. The check 0 < tol is changed.
-TOLERANCES = ("tol", "goal", "rounding", "TOL", "HONEST", "RANGE", "SOLVED")
+TOLERANCES = ("tol", "goal", "noise", "rounding", "TOL", "HONEST", "RANGE", "SOLVED")
 # Calls that take an axis. In an array of known dimensions -1 names the same axis as 1 or 2, so that a changed
 # sign often means nothing, as in shape[-1]; the number of the axis is changed nevertheless.
 WITH_AXIS = (
@@ -148,6 +152,8 @@ def _silent(tree: ast.Module) -> set[int]:
             parts = [node.returns, *node.decorator_list]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("warn", "option", "keep")):
             parts = [node]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "round":
+            parts = [*node.args[1:]]  # digits of what is shown
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WITH_AXIS:
             found |= {id(n) for n in _axes(node)}
         elif isinstance(node, ast.Compare) and _measures(node):
@@ -155,7 +161,7 @@ def _silent(tree: ast.Module) -> set[int]:
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".shape"):
             found |= {id(node.slice)} if isinstance(node.slice, ast.UnaryOp) else set()
         elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
-            isinstance(node, ast.Assign) and all(name.endswith(SIZES) for name in _names(node.targets))
+            isinstance(node, ast.Assign) and all(name.endswith(SIZES + EXPONENTS) for name in _names(node.targets))
         ):
             parts = [node.value]
         for part in parts:
@@ -301,6 +307,10 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     options = parser.parse_args()
     areas, draw, quick = options.area or list(AREAS), random.Random(options.seed), options.quick
+    if find_spec("triton") is None:
+        if options.area and "kernels" in areas:
+            parser.error("the area kernels needs triton, whose interpreter its tests run in")
+        areas = [area for area in areas if area != "kernels"]
     chosen: list[Mutant] = []
     for area in areas:
         found = list(mutants(area))
