@@ -76,6 +76,7 @@ def test_certificate_closes_the_gap_and_notices_a_wrong_plan(formulation):
     spread = torch.where(mask, 0.05 * p[:, None] * q, 0.0)
     poor = replace(t, plan=spread * 0.6 / spread.sum()).certify()
     assert poor.gap.item() > 1e-3
+    assert poor.linear_optimum is None  # not asked for
     assert poor.dual_bound.item() == pytest.approx(c.dual_bound.item())
     heavy = replace(t, plan=1.01 * t.plan).certify()
     assert heavy.mass_violation.item() == pytest.approx(0.01)

@@ -352,6 +352,19 @@ def test_a_stopped_run_continues_with_its_arrays_and_warnings_and_refuses_other_
             trainer.fit(progress=False)
 
 
+def test_a_damaged_checkpoint_is_set_aside_and_its_epochs_run_again(trainer, monkeypatch):
+    trainer.n_planned = 2
+    monkeypatch.setattr(trainer, "_train_epoch", lambda progress: {"phase": "training"})
+    monkeypatch.setattr(trainer, "_validate", lambda: {"rsum": 1.0})
+    trainer.fit(progress=False)
+    damaged = trainer._file.read_bytes()[:-50]
+    trainer._file.write_bytes(damaged)
+    trainer.history = []
+    with pytest.warns(UserWarning, match=r"was renamed to .*\.damaged and is made again"):
+        assert [row["epoch"] for row in trainer.fit(progress=False)] == [1, 2]
+    assert trainer._file.with_name(trainer._file.name + ".damaged").read_bytes() == damaged
+
+
 OUT = "out of memory in epoch 1 with batch_size=32; take a smaller one"
 
 
