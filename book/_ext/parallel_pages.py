@@ -1,8 +1,8 @@
 """Sphinx extension: read and write the pages in as many processes as there are cores.
 
 ``jupyter-book build`` has no option for it. Sphinx reads in one process alone while an extension does not say
-that parallel reading is safe. Two do not, though they do nothing when a page is read: one replaces the numbering
-of sections, which the first process does when all pages are read, the other is for LaTeX.
+that parallel reading is safe. Two do not, though neither does anything when a page is read: one numbers the
+sections, which the first process does when all pages are read, the other is for LaTeX.
 """
 
 from __future__ import annotations
