@@ -88,7 +88,7 @@ def read(file: Path, option: str) -> dict[str, Tensor]:
 
     A ValueError names the option when the file is damaged or holds something else than weights.
     """
-    try:  # older files, such as that of WSL, are no zip archives and are read whole
+    try:  # older files, such as that of WSL, are not zip archives and are read whole
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     except (ImportError, MemoryError):
         raise
