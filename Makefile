@@ -10,9 +10,9 @@ export OMP_NUM_THREADS OMP_WAIT_POLICY
 
 VERSION_TEST = 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 RUN_NOTEBOOKS = "$(PY)" book/_ext/run_notebooks.py
-# CORES=2 becomes --cores "2", and so on.
+# CORES=2 becomes --cores "$CORES", and so on: the shell reads the value from the environment, as it is.
 GRID_OPTIONS = MATCH PART ROOT OUT WORK CORES THREADS DEVICE GPUS RUNS_PER_GPU
-option = $(if $($1),--$(shell echo $1 | tr A-Z_ a-z-) "$($1)")
+option = $(if $($1),--$(shell echo $1 | tr A-Z_ a-z-) "$$$1")
 grid_options = $(if $(LIST),--list) $(foreach o,$(GRID_OPTIONS),$(call option,$o))
 JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
@@ -52,12 +52,12 @@ ifdef DRY
 	@"$(PY)" book/_ext/dry_run.py
 else
 ifndef LIST
-	@test -d "$(ROOT)" || { echo "ROOT=$(ROOT): give the folder of the papers' data, ROOT=/data" >&2; exit 1; }
-	@"$(PY)" -m nclib data check "$(ROOT)" || echo "Runs on what is not complete are left out."
+	@test -d "$$ROOT" || { echo "ROOT=$$ROOT: give the folder of the papers' data, ROOT=/data" >&2; exit 1; }
+	@"$(PY)" -m nclib data check "$$ROOT" || echo "Runs on what is not complete are left out."
 endif
 	@"$(PY)" book/_ext/grid.py $(PAPER_GRIDS) $(grid_options) --there
 ifndef LIST
-	@$(RUN_NOTEBOOKS) --paper "$(ROOT)"
+	@$(RUN_NOTEBOOKS) --paper "$$ROOT"
 endif
 endif
 
@@ -91,7 +91,7 @@ mutate: env ## change one operator or constant at a time; do the tests notice? S
 	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA) $(if $(QUICK),--quick)
 
 record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
-	@"$(PY)" book/_ext/grid.py "$(GRID)" $(grid_options)
+	@"$(PY)" book/_ext/grid.py "$$GRID" $(grid_options)
 
 versions: env ## try the wheel alone with the newest allowed versions: make versions PYTHONS="python3.12 python3.13"
 	@"$(PY)" tools/versions.py $(PYTHONS)

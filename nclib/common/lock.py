@@ -50,12 +50,13 @@ def run_folder(out: str, name: str) -> Path:
     ValueError
         When the system cannot have a folder of that name, for instance one of 300 characters.
     """
-    folder = Path(out).expanduser() / name
+    folder = Path(out) / name
     try:
+        folder = folder.expanduser()
         os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):  # to be made, or refused when it is made
         pass
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a user without home
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"out={out!r:.80} cannot hold a run ({reason}); choose another folder") from None
     return folder

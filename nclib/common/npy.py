@@ -28,7 +28,7 @@ def npy_header(
     Raises
     ------
     RowFileError
-        When it is another kind of file, holds pickled objects, stands in Fortran order (unless in
+        When it is another kind of file, holds anything but real numbers, stands in Fortran order (unless in
         ``any_order``), or has more or fewer bytes than its header says.
     OSError
         When it cannot be opened.
@@ -37,12 +37,14 @@ def npy_header(
         size = os.fstat(file.fileno()).st_size
         try:
             shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        except (ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        except Exception as error:  # whatever a damaged header leads the parser to
             # NumPy goes on to advise loading with less care.
             raise RowFileError(f"it is not a .npy file ({str(error).splitlines()[0]:.200})") from None
         offset = file.tell()
     if dtype.hasobject:
         raise RowFileError("it holds pickled objects, which are never loaded")
+    if dtype.kind not in "biuf":
+        raise RowFileError(f"it holds {dtype}, not real numbers")
     if fortran and len(shape) > 1 and not any_order:
         raise RowFileError("it is stored in Fortran order; write it with np.ascontiguousarray")
     expected = offset + math.prod(shape) * dtype.itemsize

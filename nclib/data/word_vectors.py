@@ -75,7 +75,9 @@ def read_vectors(path: str | Path, words: Sequence[str], *, progress: bool = Fal
                     try:
                         vector = np.array(parts[-dim:], np.float32)
                     except ValueError:
-                        raise ValueError(f"{path}, line {number}: holds what is not a number") from None
+                        vector = found[i] * np.nan
+                    if not np.isfinite(vector).all():
+                        raise ValueError(f"{path}, line {number}: holds what is not a finite number")
                     nearest[i], found[i] = distance, vector
     if (nearest == 3).all():
         raise ValueError(f"{path} holds none of the {len(words):,} words; is it a text file of word vectors?")

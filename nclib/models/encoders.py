@@ -119,7 +119,7 @@ class TextEncoder(nn.Module):
 def start_from(weight: Tensor, path: str) -> None:
     """Copy word vectors of a ``.npy`` file into the first rows of weights (rows, dim), but no row of NaN.
 
-    A ValueError names a file that cannot be read, or whose shape does not fit.
+    A ValueError names a file that cannot be read, holds an infinite number, or does not fit in shape.
     """
     (rows, dim), vectors = weight.shape, read_npy(path)
     if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
@@ -127,9 +127,13 @@ def start_from(weight: Tensor, path: str) -> None:
             f"word_vectors must be (at most {rows}, {dim}): one row per word of the vocabulary and word_dim "
             f"columns, got {vectors.shape}"
         )
-    known = torch.from_numpy(~np.isnan(vectors).any(1))
+    with np.errstate(over="ignore"):
+        start = torch.from_numpy(vectors.astype(np.float32))
+    if len(endless := start.isinf().any(1).nonzero()):
+        raise ValueError(f"word_vectors={path!r}: row {int(endless[0])} holds a number beyond float32")
+    known = ~start.isnan().any(1)
     with torch.no_grad():
-        weight[: len(vectors)][known] = torch.from_numpy(vectors.astype(np.float32))[known].to(weight)
+        weight[: len(start)][known] = start[known].to(weight)
 
 
 class WordEmbedding(nn.Embedding):

@@ -81,7 +81,8 @@ def _reading(given: str) -> Iterator[None]:
     except (ImportError, MemoryError):
         raise
     except Exception as error:
-        said = str(error).split(". ")[0]  # torch goes on to advise loading with less care
+        # torch goes on to advise loading with less care
+        said = str(error).split(". ")[0] or type(error).__name__
         raise ValueError(f"{given} holds a damaged file ({said}); get it again") from None
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -83,12 +84,12 @@ def file_in(folder: str) -> Path | None:
 
 
 def read(file: Path, option: str) -> dict[str, Tensor]:
-    """Return the weights in a file, which stay on disk until they are used.
+    """Return the weights in a file; those of a zip archive stay on disk until they are used.
 
     A ValueError names the option when the file is damaged or holds something else than weights.
     """
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    try:  # older files, such as that of WSL, are not zip archives and are read whole
+        state = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     except (ImportError, MemoryError):
         raise
     except Exception as error:  # whatever a damaged file leads the parser to

@@ -131,6 +131,7 @@ def scaling_plan(
 def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
     """Smallest and largest similarity, after all checks; one pass where nothing is wrong."""
     simple = mask is None and isinstance(similarity, Tensor) and similarity.dtype in DEEPEST
+    simple = simple and similarity.layout == torch.strided and not similarity.is_meta
     if not simple or similarity.ndim < 2 or 0 in similarity.shape:
         check_cost(similarity, mask)
     low, high = (float(x) for x in similarity.detach().aminmax())

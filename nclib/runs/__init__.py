@@ -86,6 +86,8 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     'must be a number, above 0 and at most 1'
     """
     pairs, labels = methods.available(), label_noise.available()
+    if not isinstance(method, str):
+        raise ValueError(f"method={method!r}: must be text, the name of a method")
     if method in pairs:
         return PairExperiment(method)
     if method in labels:
@@ -158,7 +160,7 @@ def run(
     scope : {"modality", "pair"}, optional
         Noise for images and texts apart, or one draw per pair. Labels only.
     noise_file : path, optional
-        File that gives the noise in place of a draw.
+        File that gives the noise in place of a draw; a given rate and protocol then do not count.
     seed : int, optional
         Seed of noise, weights and batches.
     preset : {"quick", "standard", "paper"}, optional

@@ -86,8 +86,8 @@ def combine(
     Raises
     ------
     ValueError
-        For fewer than two runs, runs on labels, or runs that differ in more than model, its options and its
-        schedule.
+        For fewer than two runs, one that is given twice, runs on labels, or runs that differ in
+        more than model, its options and its schedule.
     FileNotFoundError
         When a checkpoint is not there.
     """
@@ -130,6 +130,8 @@ def _joined(records: Sequence[Record]) -> dict[str, Any]:
     if len(records) < 2:
         raise ValueError(f"{len(records)} run given; a combination needs two or more")
     first = records[0]
+    if twice := [r.name for i, r in enumerate(records) if r.name in [other.name for other in records[:i]]]:
+        raise ValueError(f"{twice[0]} is given twice; a combination needs different runs")
     seeds = {record.settings["seed"] for record in records}
     kinds = {str([record.settings.get(k) for k in ("model", "model_options")]) for record in records}
     again = len(seeds) == len(records) and len(kinds) == 1  # one model, trained several times

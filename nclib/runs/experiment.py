@@ -155,7 +155,7 @@ class Experiment(ABC, Generic[T, D, N]):
             if name in given and not isinstance(given[name], Mapping):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
         for name, catalogue in self.catalogues.items():
-            if name in given and given[name] not in catalogue:
+            if name in given and (not isinstance(given[name], str) or given[name] not in catalogue):
                 hint = did_you_mean(given[name], catalogue)
                 hint = hint or "; import the file that registers another one first"
                 if name == "dataset" and given[name] in datasets:

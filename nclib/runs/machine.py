@@ -26,7 +26,7 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # which the device "meta" cannot do
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device={name!r} cannot be used here ({error}); take 'auto' or 'cpu'") from error
     return device

@@ -28,7 +28,7 @@ class RunOptions(ABC):
     noise_file: str = option("", help="file that gives the noise; then no rate and no protocol are chosen")
     preset: str = option("quick", choices=PRESETS, help="size of the run")
     device: str = option("auto", help="auto, cpu, cuda, cuda:1, ...")
-    threads: int = option(0, low=0, help="CPU threads; 0: torch's own choice")
+    threads: int = option(0, low=0, high=1024, help="CPU threads; 0: torch's own choice")
     out: str = option("runs", help="folder for records, checkpoints and arrays")
 
     @property

@@ -25,6 +25,7 @@ TASKS = ("pairs", "labels")
 SUM = "sha256"  # of all that a stored record holds beside it; older records have none
 PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
 ROUNDING = 1e-6  # of a sum of stored numbers
+KINDS = {"method": str, "model": str, "dataset": str, "preset": str, "seed": int}  # of settings
 RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
 
 
@@ -179,14 +180,27 @@ class Record:
             _need(f"metrics.{name}", group, *keys.get(name, ()))
         for name in {"method_options", "model_options", "data_options"} & self.settings.keys():
             _need(f"settings.{name}", self.settings[name])
+        for name, kind in KINDS.items():
+            if name in self.settings and type(self.settings[name]) is not kind:
+                raise ValueError(f"settings.{name}={self.settings[name]!r} must be of type {kind.__name__}")
+        for name in {"mrate", "noise_rate"} & self.settings.keys():
+            if (rate := self.settings[name]) is not None and not (_is_number(rate) and 0 <= rate <= 1):
+                raise ValueError(f"settings.{name}={rate!r} must be between 0 and 1, or null")
+        if not (isinstance(self.warnings, list) and all(isinstance(said, str) for said in self.warnings)):
+            raise ValueError("warnings must be a list of texts")
+        if strange := [k for k, v in self.cost.items() if v is not None and not _is_number(v)]:
+            raise ValueError(f"cost.{strange[0]}={self.cost[strange[0]]!r} must be a number or null")
         if not (isinstance(self.curves, list) and all(isinstance(row, dict) for row in self.curves)):
             raise ValueError("curves must be a list of mappings, one per epoch")
         if not isinstance(self.best_epoch, int):
             raise ValueError(f"best_epoch={self.best_epoch!r} must be the number of an epoch")
         for name, group in self.metrics.items():
-            for total, names, share in (("rsum", RECALLS, 1.0), ("map_avg", MAPS, 0.5)):
+            for total, names, share, most in (("rsum", RECALLS, 1.0, 100), ("map_avg", MAPS, 0.5, 1)):
                 if total in group and group.keys() >= set(names):
-                    _check_sum(f"metrics.{name}.{total}", group[total], [group[k] for k in names], share)
+                    parts = [group[k] for k in names]
+                    _check_sum(f"metrics.{name}.{total}", group[total], parts, share, most)
+        if self.curves and self.best_epoch > len(self.curves):
+            raise ValueError(f"best_epoch={self.best_epoch}, but the curves have {len(self.curves)} epochs")
         row = self.curves[self.best_epoch - 1] if 0 < self.best_epoch <= len(self.curves) else {}
         for name, value in self.metrics["val"].items():
             if row.get(f"val_{name}", value) != value:
@@ -283,9 +297,11 @@ def _need(name: str, part: Any, *keys: str) -> None:
         raise ValueError(f"{name} lacks {', '.join(lacks)}")
 
 
-def _check_sum(name: str, total: Any, parts: list[Any], share: float) -> None:
+def _check_sum(name: str, total: Any, parts: list[Any], share: float, most: float) -> None:
     if strange := [x for x in (total, *parts) if not _is_number(x)]:
         raise ValueError(f"{name} and its parts must be numbers, found {strange[0]!r}")
+    if not -ROUNDING <= min(parts) <= max(parts) <= most + ROUNDING:
+        raise ValueError(f"the parts of {name} must be between 0 and {most}, found {parts}")
     found = share * math.fsum(parts)
     if not abs(total - found) <= ROUNDING * max(1.0, abs(total)):
         raise ValueError(f"{name} is {total}, its parts give {found:.6g}; it was edited")

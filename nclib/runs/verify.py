@@ -119,6 +119,8 @@ def main(words: Sequence[str]) -> int:
     add("--match", default="", help="only records with this text in their path")
     add("--root", default="", help="folder of the data, for runs on files")
     asked = parser.parse_args(words)
+    if asked.sample < 0:
+        raise ValueError(f"--sample {asked.sample}: must be at least 0")
     every = [(path, record) for path, record in read(asked.folder) if asked.match in str(path)]
     if not every:
         raise ValueError(f"{asked.folder} holds no record with {asked.match!r} in its path")

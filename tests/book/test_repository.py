@@ -108,16 +108,21 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_no_word_of_a_value_is_a_command() -> None:
+    name = """x"; echo 'done; echo \""""
+    assert f"there is no grid {name!r}" in make("record", f"GRID={name}").stderr
+
+
 def test_the_book_is_made_in_either_preset() -> None:
     quick, paper = make("-n", "book"), make("-n", "book", "PRESET=paper", "ROOT=/data", "GPUS=2")
     assert quick.returncode == paper.returncode == 0
     assert "grid.py" not in quick.stdout
     steps = [
-        'data check "/data"',
+        'data check "$ROOT"',
         "grid.py",
-        '--root "/data"',
-        '--gpus "2"',
-        '--paper "/data"',
+        '--root "$ROOT"',
+        '--gpus "$GPUS"',
+        '--paper "$ROOT"',
         "--live",
         "build .",
     ]

@@ -20,6 +20,11 @@ def shaped(shape):
     return with_header(b"{'descr': '<f4', 'fortran_order': False, 'shape': %s, }" % shape)
 
 
+def typed(descr, size):
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': (6, 3), }}"
+    return with_header(header.encode()) + bytes(18 * size)
+
+
 CONTENTS = {
     "pickled code": pickle.dumps(os.getcwd),
     "junk": b"\x07\xff" * 200,
@@ -28,6 +33,10 @@ CONTENTS = {
     "an endless header": with_header(b"-" * 60_000 + b"1"),
     "a dimension of 31 digits": shaped(b"(9999999999999999999999999999999, 3)"),
     "10 TB": shaped(b"(1000000000000, 3)"),
+    "brackets without end": with_header(b"[" * 5000),
+    "text": typed("'<U4'", 16),
+    "complex numbers": typed("'<c8'", 8),
+    "numbers in groups": typed("('<f4', (2,))", 8),
 }
 READERS = {
     "read_npy": read_npy,

@@ -8,7 +8,7 @@ from nclib.data import load
 from nclib.data.emoji import generate
 
 FEW = {"n_train": 60, "n_val": 10, "n_test": 30}
-#: Documents enough for every axis of the text features; an axis without data is the choice of a processor.
+#: Documents enough for every axis of the text features.
 ENOUGH = FEW | {"n_train": 600}
 #: Checksum in records, and digest of labels, scenes and stated facts. Where one changes on purpose, raise
 #: ``generate.RECIPE``, so that the caches of users are made again, and say so in the changelog.

@@ -32,7 +32,8 @@ def test_a_line_with_counts_is_passed_over(tmp_path):
     ("lines", "said"),
     [
         (["dog 1 2", "cat 3"], "line 2: has 1 numbers, earlier ones 2"),
-        (["dog 1 x"], "line 1: holds what is not a number"),
+        (["dog 1 x"], "line 1: holds what is not a finite number"),
+        (["dog 1 inf"], "line 1: holds what is not a finite number"),
         (["dog"], "line 1: must be a word and its numbers"),
         (["horse 1 2"], "holds none of the 2 words"),
         (["dog " + "1 " * 5000], "line 1: must be a word and its numbers"),

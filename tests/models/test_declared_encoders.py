@@ -17,7 +17,7 @@ from nclib.data import load
 from nclib.data.pieces import Pieces
 from nclib.data.pixels import prepare
 from nclib.data.vocabulary import Vocabulary
-from nclib.models import build
+from nclib.models import build, residual
 from nclib.models.pretrained import PretrainedCells, random_crops
 from nclib.models.residual import ResidualNetwork
 from nclib.models.vse_inf import by_words
@@ -256,6 +256,15 @@ def test_a_file_of_torchvisions_is_the_network_written_out(tmp_path, groups):
     assert got.std() > 0.01
     torch.testing.assert_close(got, wanted.flatten(2).transpose(1, 2), rtol=1e-4, atol=1e-5)
     assert not got.requires_grad
+
+
+def test_files_from_before_torch_saved_archives_are_read(tmp_path):
+    state = residual_folder(tmp_path / "net").state_dict()
+    file = tmp_path / "net" / "network.pth"
+    torch.save(state, file, _use_new_zipfile_serialization=False)
+    found = residual.read(file, "image_folder")
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], value) for name, value in state.items())
 
 
 def test_a_file_of_another_network_is_refused(tmp_path):

@@ -473,6 +473,10 @@ def test_word_vectors_from_a_file(tmp_path):
     assert weight.requires_grad
     with pytest.raises(ValueError, match=r"word_vectors must be \(at most 7, 3\)"):
         model(**options | {"word_dim": 3})
+    for number in (np.inf, 1e300):
+        np.save(tmp_path / "vectors.npy", np.array([unknown, [1, number]]))
+        with pytest.raises(ValueError, match=r"vectors\.npy'?: row 1 holds a number beyond float32"):
+            model(**options)
 
 
 def test_captions_are_changed_at_the_published_rates():

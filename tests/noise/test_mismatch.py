@@ -334,3 +334,9 @@ def test_a_npz_file_is_refused_by_name(tmp_path):
     np.savez(tmp_path / "f.npz", TRUE)
     with pytest.raises(ValueError, match=r"f\.npz cannot be read .* not a \.npy file"):
         Mismatch.from_file(tmp_path / "f.npz", TRUE)
+
+
+def test_a_saved_file_is_as_readable_as_any_other(tmp_path):
+    noise = Mismatch.draw(np.arange(6), 0.5, seed=0)
+    (tmp_path / "usual").touch()
+    assert noise.save(tmp_path / "noise.npy").stat().st_mode == (tmp_path / "usual").stat().st_mode

@@ -163,6 +163,8 @@ def test_costs_without_dense_values_are_refused():
     ):
         with pytest.raises(TypeError, match=f"cost must be a dense tensor, got one .*{what}"):
             nclib.ot.partial_sinkhorn(cost, 0.5, reg=0.1)
+        with pytest.raises(TypeError, match=f"cost must be a dense tensor, got one .*{what}"):
+            nclib.ot.scaling_plan(cost, reg=0.1)
 
 
 def small_problems(count, n, m):

@@ -70,6 +70,7 @@ def test_runs_that_differ_in_more_are_refused(made, tmp_path):
     other = nclib.run("plain", model="sgr", **SHORT | {"mrate": 0.4}, out=tmp_path, progress=False)
     for runs, message in (
         ([saf], "1 run given"),
+        ([saf, saf], f"{saf.name} is given twice"),
         ([saf, other], "differs from .* in mrate, noise"),
         ([saf, nclib.combine(list(made.values()), tmp_path)], "only single runs"),
     ):

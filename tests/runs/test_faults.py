@@ -226,7 +226,7 @@ def test_a_first_epoch_that_fails_leaves_no_folder(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("out", ["x" * 300, "a\0b"])
+@pytest.mark.parametrize("out", ["x" * 300, "a\0b", "~nobody-of-this-name/runs"])
 def test_an_out_that_no_system_holds_is_named(out: str) -> None:
     with pytest.raises(ValueError, match=r"^out='.* cannot hold a run .*; choose another folder"):
         nclib.run("plain", out=out, **RUN)

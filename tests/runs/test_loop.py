@@ -3,6 +3,7 @@
 import hashlib
 import io
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -222,6 +223,17 @@ def test_without_a_clean_share_nothing_is_held_out(trainer, tmp_path):
     assert alone.n_held_out == 0
     with pytest.raises(ValueError, match="clean_share is 0"):
         alone.held_out(torch.arange(2))
+
+
+def test_long_gradients_are_cut_and_short_ones_kept(trainer):
+    net = trainer.networks[0]
+    trainer.schedule = replace(trainer.schedule, grad_clip=0.5)
+    for scale, length in ((100.0, 0.5), (1e-3, 2e-3)):
+        weight = next(net.parameters())
+        ones = torch.nn.functional.pad(torch.ones(4), (0, weight.numel() - 4)).view_as(weight)
+        trainer._minimise({"a": scale * (weight * ones).sum()})  # a gradient of length 2 * scale
+        norm = torch.stack([p.grad.norm() for p in net.parameters() if p.grad is not None]).norm()
+        assert norm.item() == pytest.approx(length, rel=1e-4)
 
 
 @pytest.mark.slow

@@ -106,6 +106,11 @@ def test_a_run_that_cannot_be_made_is_named(made, tmp_path, capsys):
     assert "needs root" in said
 
 
+def test_a_negative_sample_is_refused(capsys):
+    assert cli.main(["records", "verify", "--sample", "-1"]) == 2
+    assert "--sample -1: must be at least 0" in capsys.readouterr().err
+
+
 def test_the_sample_is_drawn_by_its_seed(made, monkeypatch, capsys):
     chosen = []
     monkeypatch.setattr(verify, "make_again", lambda record, *_: chosen.append(record.name) or record)

@@ -79,6 +79,16 @@ def lacking(path, change):
         (lambda c: c.update(cost=[]), "cost must be a mapping, not list"),
         (lambda c: c.update(curves=[1]), "curves must be a list of mappings"),
         (lambda c: c.update(best_epoch=None), "best_epoch=None must be the number of an epoch"),
+        (lambda c: c.update(best_epoch=2), "best_epoch=2, but the curves have 1 epochs"),
+        (lambda c: c.update(warnings=None), "warnings must be a list of texts"),
+        (lambda c: c["cost"].update(seconds="x"), "cost.seconds='x' must be a number or null"),
+        (lambda c: c["settings"].update(method=["l2rm"]), r"settings.method=\['l2rm'\] must be of type str"),
+        (lambda c: c["settings"].update(seed=True), "settings.seed=True must be of type int"),
+        (lambda c: c["settings"].update(mrate=60), "settings.mrate=60 must be between 0 and 1, or null"),
+        (
+            lambda c: c["metrics"]["test"].update(i2t_r1=150.0, i2t_r5=-50.0),
+            "the parts of metrics.test.rsum must be between 0 and 100, found",
+        ),
         (lambda c: c.pop("noise"), "missing 1 required positional argument: 'noise'"),
         (
             lambda c: c["metrics"]["test"].update(rsum=300.001),

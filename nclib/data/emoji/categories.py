@@ -29,6 +29,7 @@ LABELS = ("class", "group", "subgroup")
 REGIONS = 8  # fragments of a picture: its objects first
 IMAGE_DIM, TEXT_DIM = 512, 100
 THRESHOLD = 0.5  # subtracted from a random projection before it is rectified
+NO_VARIANCE = 1e-10  # share of the largest variance; rounding leaves about 1e-16
 TOPIC_STREAM, PROJECTION_SEED = 3, 20
 
 
@@ -52,7 +53,8 @@ def emoji_category(
     to the shipped codebook of patches; 512 fixed random projections of them, rectified, are averaged over the
     fragments and standardised over the training pictures. *Text features*: the five captions of a picture are
     one document; its log word counts, weighted by inverse document frequency and of unit length, are taken to
-    the 100 leading directions of the training documents (latent semantic analysis).
+    the 100 leading directions of the training documents (latent semantic analysis); where these documents
+    have fewer, the other numbers are 0.
     ``split.details["scenes"]`` tells what is where. Errors as :func:`nclib.data.emoji.pairs.emoji`.
 
     Parameters
@@ -74,7 +76,7 @@ def emoji_category(
         "seed": check_count("seed", seed, low=0),
     }
     build = functools.partial(_build, options=options)
-    folder, facts = cached("emoji_category", cache_key({**options, "blas_threads": 1}), build)
+    folder, facts = cached("emoji_category", cache_key(options, "texts 2"), build)
     return _open(folder, facts, labels)
 
 
@@ -154,9 +156,10 @@ def _latent_semantics(counts: np.ndarray) -> Any:
         return y / np.maximum(np.linalg.norm(y, axis=1, keepdims=True), 1e-12)
 
     x = weighted(counts)
-    # Several threads add in another order; with fewer documents than words, directions without variance turn.
-    with threadpool_limits(1):
-        axes = np.linalg.eigh(x.T @ x)[1][:, ::-1][:, :TEXT_DIM]
+    with threadpool_limits(1):  # several threads add in another order
+        variances, axes = np.linalg.eigh(x.T @ x)  # ascending
+    # With fewer documents than dimensions, rounding alone chooses the directions without variance.
+    axes = np.where(variances > NO_VARIANCE * variances[-1], axes, 0.0)[:, ::-1][:, :TEXT_DIM]
     axes = axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
     return lambda c: (weighted(c) @ axes * np.sqrt(TEXT_DIM)).astype(np.float32)
 
