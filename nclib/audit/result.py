@@ -412,7 +412,7 @@ def audit(
     calibration = calibrate(given, negative, seed)
     share_of = name
     if cosines is not None:
-        calibration, own = anchored(calibration, given, cosines, seed), calibration
+        calibration, own = anchored(calibration, given, negative, cosines, seed), calibration
         share_of = name if calibration is own else "cosine"
     table = _table(pairs, usable, given, calibration)
     p_wrong = table["p_wrong"].to_numpy().copy()
