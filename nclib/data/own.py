@@ -16,7 +16,7 @@ import numpy as np
 
 from nclib.common.files import cache_folder, digest
 from nclib.data.captions_table import group
-from nclib.data.dataset import Dataset
+from nclib.data.dataset import Dataset, Split
 from nclib.data.flickr8k import read_manifest
 from nclib.data.region_features import MAX_WORDS, PathLike, region_files
 from nclib.data.registry import check_count, register
@@ -89,7 +89,8 @@ def from_pairs(
     Returns
     -------
     Dataset
-        A warning counts the pairs that cannot be used, and tells the most frequent reason.
+        ``details["pictures"]`` of a split has the names of its pictures, unless one holds a line break. A
+        warning counts the pairs that cannot be used, and tells the most frequent reason.
 
     Raises
     ------
@@ -122,7 +123,18 @@ def from_pairs(
             _make(folder, listing, captions_per_image, seed)
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
-    return replace(region_files(root=folder, max_words=max_words), name="own")
+    found = region_files(root=folder, max_words=max_words)
+    files = {"train": "train", "val": "dev", "test": "test"}
+    named = {role: _named(found.splits[role], folder / f"{file}_ids.txt") for role, file in files.items()}
+    return replace(found, name="own", **named)
+
+
+def _named(split: Split, file: Path) -> Split:
+    """Return the split with the names of its pictures, one a line in a file."""
+    names = file.read_text("utf8").split("\n")[:-1]
+    if len(names) != split.n_images:  # a name holds a line break
+        return split
+    return replace(split, details={**split.details, "pictures": names})
 
 
 def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:

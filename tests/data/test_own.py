@@ -40,6 +40,7 @@ def test_captions_stay_with_their_picture_and_in_one_split(arrays):
     for split in data.splits.values():
         of = [number(split.captions.text(i)) for i in range(split.n_captions)]
         assert of[::2] == of[1::2]
+        assert [int(name) for name in split.details["pictures"]] == of[::2]
         np.testing.assert_array_equal(split.features(np.arange(split.n_images))[:, 0], x[of[::2]])
         seen += of[::2]
     assert sorted(seen) == list(range(N))
@@ -173,6 +174,8 @@ def test_a_run_is_named_by_content_and_made_again(arrays, tmp_path, monkeypatch)
     short = {"model": "vse", "epochs": 1, "warmup_epochs": 0, "batch_size": 8, "progress": False}
     out = str(tmp_path / "runs")
     first = nclib.run("plain", dataset="own", data_options={"pairs": str(path)}, out=out, **short)
+    found = nclib.load(first).search("picture number 3 is shown here")
+    assert [number(text) for text in found["caption"]] == found["picture"].astype(int).tolist()
     moved = tmp_path / "elsewhere" / "other.npz"
     moved.parent.mkdir()
     shutil.copy(path, moved)
