@@ -6,6 +6,7 @@ Features are made once and kept in the cache, in the layout of the data set ``re
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -109,6 +110,8 @@ def from_pairs(
     check_count("max_words", max_words, low=1)
     if captions_per_image is not None:
         check_count("captions_per_image", captions_per_image, low=1)
+    # A finished run keeps absolute places: by the same names its pictures' features are found in the cache.
+    source, images = _absolute(source), _absolute(images)
     listing = list_pairs(source, folder=images, image_emb=image_emb, every_split=True)
     if listing.texts is None:
         raise ValueError("there are no captions to train on, only embeddings; give a table or an array texts")
@@ -127,6 +130,13 @@ def from_pairs(
     files = {"train": "train", "val": "dev", "test": "test"}
     named = {role: _named(found.splits[role], folder / f"{file}_ids.txt") for role, file in files.items()}
     return replace(found, name="own", **named)
+
+
+def _absolute(place: Any) -> Any:
+    """Return the absolute path of a file or folder that is there, anything else as it is."""
+    if isinstance(place, (str, os.PathLike)) and (path := Path(place).expanduser()).exists():
+        return path.absolute()
+    return place
 
 
 def _named(split: Split, file: Path) -> Split:

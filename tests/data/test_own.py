@@ -118,6 +118,10 @@ def test_pictures_go_through_the_network(tmp_path, monkeypatch):
         "own", images=tmp_path, captions=same_names(tmp_path), out=tmp_path.parent / "out", seed=3
     )
     assert data.checksum == load("region_files", root=folder).checksum
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:  # the features are there, by whatever path the pairs are named
+        patch.setattr(pictures, "load_network", lambda device: pytest.fail("pictures are read again"))
+        assert load("own", pairs="t.csv", images=".", seed=3).checksum == data.checksum
     (tmp_path / "3.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()
     (tmp_path / "t.csv").write_text("\n".join([*rows, "7.png,"]))
