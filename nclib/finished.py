@@ -80,7 +80,8 @@ def pairs(words: Words) -> int:
     """List the training pairs of a run with the probability that each is matched, the least likely first.
 
     The columns caption and image are row numbers of the training split, p_clean is the probability after the
-    last epoch (the mean of both networks where there are two), and text is the caption.
+    last epoch (the mean of both networks where there are two), picture its name where the data set knows
+    it, and text is the caption.
     """
     parser = parser_of("pairs", pairs, parents=[_of_a_model()])
     parser.add_argument(
@@ -106,7 +107,8 @@ def pairs(words: Words) -> int:
 def search(words: Words) -> int:
     """Search the test pictures of a run for those that fit a sentence best.
 
-    The column image is the picture's row number in the test split, caption the first of its own captions.
+    The column image is the picture's row number in the test split, picture its name where the data set
+    knows it, caption the first of its own captions.
     """
     parser = parser_of("search", search, parents=[_of_a_model()])
     parser.add_argument("text", metavar="TEXT", help='a sentence, in quotes: "a dog on a beach"')

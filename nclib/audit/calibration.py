@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize
+from scipy.optimize import minimize
 from scipy.special import expit, logit, ndtri
 
 Array = NDArray[np.float64]
@@ -21,6 +21,8 @@ PARTS = (0.0, 0.3, 0.6, 0.75, 0.9, 1.0)
 SLOPE, SLOPE_SPREAD, STEP_SPREAD = 0.5, 1.0, 0.1
 #: Spread of the prior of a label's correction: offset and slope of the log odds, slope of the score.
 PRIOR_SPREAD = np.array([2.0, 0.5, 1.0])
+#: Most that the scores of exchanged pairs move, in standard deviations, and halvings of the search.
+REACH, HALVINGS = 2.0, 12
 #: Probabilities nearer to 0 or 1 are not told apart.
 EDGE = 1e-4
 
@@ -168,18 +170,23 @@ def _mixture(f: Array, g: Array, t: Array) -> tuple[Array, Array]:
 
 
 def anchored(
-    found: Calibration, given: NDArray[Any], cosines: tuple[NDArray[Any], NDArray[Any]], seed: int = 0
+    found: Calibration,
+    given: NDArray[Any],
+    exchanged: NDArray[Any],
+    cosines: tuple[NDArray[Any], NDArray[Any]],
+    seed: int = 0,
 ) -> Calibration:
     """Return a calibration with the share that the cosines give, where the two shares contradict each other.
 
     The cosine of a pair depends on no other pair, so that wrong pairs have the cosines of exchanged ones
-    however they became wrong. Other scores ask neighbours and siblings. Where the two intervals of the share
-    do not meet, the log odds move by a constant, until their mean over the given pairs is the cosines' share.
+    however they became wrong. Other scores ask neighbours and siblings, by which wrong pairs can fit better
+    or worse than exchanged ones. Where the two intervals of the share do not meet, the scores of the
+    exchanged pairs move by a constant, until the share is that of the cosines.
 
     Parameters
     ----------
     found : Calibration
-    given : ndarray, (n,)
+    given, exchanged : ndarray, (n,), (m,)
         Scores that ``found`` was made from.
     cosines : two ndarray, (n,) and (m,)
         Cosines of given and of exchanged pairs.
@@ -189,20 +196,34 @@ def anchored(
     Returns
     -------
     Calibration
-        ``found`` itself where the intervals meet or where there are no probabilities. The ends of the other
-        interval move the ends of the intervals of P(wrong).
+        ``found`` itself where the intervals meet or where there are no probabilities. The interval of the
+        share holds that of the cosines. The constant is at most two standard deviations of the exchanged
+        scores.
     """
     share = calibrate(*cosines, seed).share
     apart = share.low > found.share.high or share.high < found.share.low
     if found.reason or not apart:
         return found
-    odds = logit(np.clip([found.p, found.low, found.high], EDGE, 1 - EDGE))
-    at = np.interp(given, found.knots, odds[0])
-    p, low, high = (
-        expit(row + brentq(lambda c, end=end: float(expit(at + c).mean()) - end, -50, 50))
-        for row, end in zip(odds, np.clip(share, EDGE, 1 - EDGE), strict=True)
+    spread = float(np.std(exchanged))
+
+    def moved(target: float) -> Calibration:
+        # The share rises with the scores of the exchanged pairs.
+        low, high = -REACH, REACH
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            at = calibrate(given, exchanged + middle * spread, seed)
+            low, high = (middle, high) if at.share.value < target else (low, middle)
+        return at
+
+    best, *ends = (moved(target) for target in share)
+    low, high = (end(best.knots)[0] for end in ends)
+    value = best.share.value
+    return replace(
+        best,
+        low=np.minimum(best.low, low),
+        high=np.maximum(best.high, high),
+        share=Share(value, min(share.low, value), max(share.high, value)),
     )
-    return replace(found, p=p, low=low, high=high, share=share)
 
 
 def relabelled(

@@ -412,7 +412,7 @@ def audit(
     calibration = calibrate(given, negative, seed)
     share_of = name
     if cosines is not None:
-        calibration, own = anchored(calibration, given, cosines, seed), calibration
+        calibration, own = anchored(calibration, given, negative, cosines, seed), calibration
         share_of = name if calibration is own else "cosine"
     table = _table(pairs, usable, given, calibration)
     p_wrong = table["p_wrong"].to_numpy().copy()
@@ -601,7 +601,9 @@ def _rank(table: pd.DataFrame) -> Array:
 def _curves(given: Array, exchanged: Array, near: Array) -> dict[str, Any]:
     every = np.concatenate([given, exchanged, near])
     low, high = (float(x) for x in np.quantile(every, [0.001, 0.999]))
-    edges = np.linspace(low, high if high > low else low + 1, 61)
+    # Few pairs fill few bins, in which chance shows less.
+    bins = int(np.clip(2 * np.sqrt(len(given)), 10, 60))
+    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
     kinds = (("given", given), ("exchanged", exchanged), ("near", near))
     # Scores beyond the edges count in the outer bins.
     width = edges[1] - edges[0]

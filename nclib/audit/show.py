@@ -13,7 +13,7 @@ from nclib.data.readers import Listing, UnreadableError
 
 SUSPECTS = 200  # pairs on the page
 ASKED = 60
-PRINTED = 5
+PRINTED = 5  # pairs, and reasons why pairs could not be judged, in the terminal
 WIDTH = 60  # characters of a caption in the terminal
 WEAK = 0.8  # area under the ROC curve, below which probabilities need a warning
 SIDE = 512  # pixels of a picture taken out of a tar or a data set
@@ -24,15 +24,18 @@ def summary(audit: Audit) -> str:
     pairs, share = audit.pairs, audit.share
     lines = [f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
     if pairs.problems:
-        (reason, n), *_ = Counter(pairs.problems.values()).most_common(1)
-        lines.append(f"{len(pairs.problems):,} could not be judged; most frequent reason ({n:,}): {reason}")
+        reasons = Counter(pairs.problems.values()).most_common(PRINTED)
+        said = "; ".join(f"{_plain(reason)} ({n:,})" for reason, n in reasons)
+        lines.append(f"{len(pairs.problems):,} could not be judged: {said}")
     if np.isfinite(share.value):
         interval = f"{share.low:.1%} to {share.high:.1%}"
         lines.append(f"about {share.value:.1%} are wrong ({interval}) by the score {audit.score}")
     lines += filter(None, (audit.assumption, weakness(audit)))
-    first = audit.table[audit.table["p_wrong"].notna()].sort_values("rank").head(PRINTED)
+    # Who labelled a pair knows it: what to look at next are the others.
+    to_see = audit.table["p_wrong"].notna() & ~audit.table["id"].isin(list(audit.labels))
+    first = audit.table[to_see].sort_values("rank").head(PRINTED)
     if len(first):
-        lines += ["", "the most suspicious pairs:"]
+        lines += ["", f"the most suspicious pairs{' without a label' if audit.labels else ''}:"]
     for row in first.itertuples():
         lines.append(f"  P(wrong) {row.p_wrong:.2f}  {_plain(row.id)}  {_plain(row.caption)}")
     return "\n".join(lines)

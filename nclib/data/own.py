@@ -6,6 +6,7 @@ Features are made once and kept in the cache, in the layout of the data set ``re
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections import Counter
 from dataclasses import replace
@@ -16,7 +17,7 @@ import numpy as np
 
 from nclib.common.files import cache_folder, digest
 from nclib.data.captions_table import group
-from nclib.data.dataset import Dataset
+from nclib.data.dataset import Dataset, Split
 from nclib.data.flickr8k import read_manifest
 from nclib.data.region_features import MAX_WORDS, PathLike, region_files
 from nclib.data.registry import check_count, register
@@ -89,7 +90,8 @@ def from_pairs(
     Returns
     -------
     Dataset
-        A warning counts the pairs that cannot be used, and tells the most frequent reason.
+        ``details["pictures"]`` of a split has the names of its pictures, unless one holds a line break. A
+        warning counts the pairs that cannot be used, and tells the most frequent reason.
 
     Raises
     ------
@@ -108,6 +110,8 @@ def from_pairs(
     check_count("max_words", max_words, low=1)
     if captions_per_image is not None:
         check_count("captions_per_image", captions_per_image, low=1)
+    # A finished run keeps absolute places: by the same names its pictures' features are found in the cache.
+    source, images = _absolute(source), _absolute(images)
     listing = list_pairs(source, folder=images, image_emb=image_emb, every_split=True)
     if listing.texts is None:
         raise ValueError("there are no captions to train on, only embeddings; give a table or an array texts")
@@ -122,7 +126,25 @@ def from_pairs(
             _make(folder, listing, captions_per_image, seed)
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)
-    return replace(region_files(root=folder, max_words=max_words), name="own")
+    found = region_files(root=folder, max_words=max_words)
+    files = {"train": "train", "val": "dev", "test": "test"}
+    named = {role: _named(found.splits[role], folder / f"{file}_ids.txt") for role, file in files.items()}
+    return replace(found, name="own", **named)
+
+
+def _absolute(place: Any) -> Any:
+    """Return the absolute path of a file or folder that is there, anything else as it is."""
+    if isinstance(place, (str, os.PathLike)) and (path := Path(place).expanduser()).exists():
+        return path.absolute()
+    return place
+
+
+def _named(split: Split, file: Path) -> Split:
+    """Return the split with the names of its pictures, one a line in a file."""
+    names = file.read_text("utf8").split("\n")[:-1]
+    if len(names) != split.n_images:  # a name holds a line break
+        return split
+    return replace(split, details={**split.details, "pictures": names})
 
 
 def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:

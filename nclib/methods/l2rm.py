@@ -129,7 +129,8 @@ class L2RM(Method):
         if len(matched) < B:
             raise RuntimeError(
                 f"the mixture calls only {len(matched)} of {loop.n_pairs} pairs matched, fewer than one "
-                f"batch ({B}); use a smaller batch, a longer warm-up or a lower threshold"
+                f"batch ({B}); use a smaller batch (batch_size), a longer warm-up (warmup_epochs) or a lower "
+                "threshold"
             )
         for group in self.cost_optimizer.param_groups:
             group["lr"] = o.cost_lr * loop.lr_scale

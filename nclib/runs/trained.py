@@ -54,6 +54,8 @@ class TrainedModel:
         Pictures that :meth:`search` looks through: the test split of the run.
     told : list of str, optional
         The first caption of each of these pictures.
+    names : list of str, optional
+        Their names, which the data set ``own`` knows.
     matched : DataFrame, optional
         Behind :meth:`pairs`.
     """
@@ -63,6 +65,7 @@ class TrainedModel:
     settings: dict[str, Any]
     images: Any = None
     told: list[str] | None = None
+    names: list[str] | None = None
     matched: pd.DataFrame | None = None
 
     @torch.inference_mode()
@@ -70,9 +73,16 @@ class TrainedModel:
         """Return the similarities of all pictures with all captions, float32 (pictures, captions).
 
         ``images`` are region features (pictures, R, F), as the model was trained on; captions are sentences.
+        A ValueError where ``images`` are anything else.
         """
         texts = [captions] if isinstance(captions, str) else list(captions)
-        x = torch.tensor(np.asarray(images), dtype=torch.float32)
+        found, width = np.asarray(images), self.settings["sizes"]["feature_dim"]
+        if found.dtype.kind not in "fiu" or found.ndim != 3 or found.shape[2] != width:
+            raise ValueError(
+                f"images must be features, (pictures, regions, {width}), made as those that the model was "
+                f"trained on; got {found.dtype} of shape {found.shape}"
+            )
+        x = torch.tensor(found, dtype=torch.float32)
         tokens = Captions(*self.vocabulary.encode_all(texts), self.vocabulary).batch(np.arange(len(texts)))
         total = torch.zeros(len(x), len(texts))
         for network in self.networks:
@@ -86,24 +96,25 @@ class TrainedModel:
         """Return the ``k`` pictures that fit a sentence best: columns ``image``, a row number, and ``score``.
 
         Without ``images`` those of the run's test split are searched, and a column ``caption`` has the first
-        caption of each; a ValueError where there are none.
+        caption of each, ``picture`` its name where the data set knows it; a ValueError where there are none.
         """
         import pandas as pd
 
-        told = self.told if images is None else None
+        known = {"picture": self.names, "caption": self.told} if images is None else {}
         images = self.images if images is None else images
         if images is None:
             raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
         score = self.score(images, text)[:, 0]
         best = np.argsort(-score, kind="stable")[:k]
-        captions = {} if told is None else {"caption": [told[row] for row in best]}
-        return pd.DataFrame({"image": best, "score": score[best], **captions})
+        more = {name: [v[row] for row in best] for name, v in known.items() if v is not None}
+        return pd.DataFrame({"image": best, "score": score[best], **more})
 
     def pairs(self) -> pd.DataFrame:
         """Return the probability of being matched of every training pair, as the run's last epoch had it.
 
-        Columns ``caption`` and ``image``, row numbers of the training split, ``p_clean``, and ``text``, the
-        caption. A ValueError where the method keeps no such probability.
+        Columns ``caption`` and ``image``, row numbers of the training split, ``p_clean``, ``picture``, its
+        name where the data set knows it, and ``text``, the caption. A ValueError where the method keeps no
+        such probability.
         """
         if self.matched is None:
             raise ValueError(f"the method {self.settings['method']!r} keeps no probability of its pairs")
@@ -192,10 +203,22 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         p = np.mean([last[name] for name in ("p_clean", "p_clean_b") if name in last], axis=0)
         of, captions = loaded.noise.image_of, data.train.captions
         texts = [captions.text(i) for i in range(len(of))]
-        matched = pd.DataFrame({"caption": np.arange(len(of)), "image": of, "p_clean": p, "text": texts})
+        names = data.train.details.get("pictures")
+        picture = {} if names is None else {"picture": [names[row] for row in of]}
+        matched = pd.DataFrame(
+            {"caption": np.arange(len(of)), "image": of, "p_clean": p, **picture, "text": texts}
+        )
     test = data.test
     told = [test.captions.text(row * test.captions_per_image) for row in range(test.n_images)]
-    return TrainedModel(loaded.trainer.networks, data.vocabulary, settings, test.images[:], told, matched)
+    return TrainedModel(
+        loaded.trainer.networks,
+        data.vocabulary,
+        settings,
+        test.images[:],
+        told,
+        test.details.get("pictures"),
+        matched,
+    )
 
 
 def _from_folder(folder: Path, device: str) -> TrainedModel:

@@ -84,6 +84,13 @@ def test_curves_say_what_a_threshold_costs():
     assert (n * abs(stated - planted)).sum() / n.sum() < 0.04
 
 
+def test_few_pairs_have_few_bins():
+    for n, bins in ((30, 10), (400, 40), (900, 60)):
+        images, captions, _ = made(n=n, wrong=0)
+        audit = nclib.audit(images=images, captions=captions, score="cosine", progress=False)
+        assert len(audit.curves["edges"]) == bins + 1
+
+
 def test_swaps_and_orphans_are_named():
     images, captions, _ = made(wrong=0)
     rng = np.random.default_rng(5)

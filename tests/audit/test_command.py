@@ -45,6 +45,7 @@ def test_from_a_table_to_the_page(material, capsys):
     assert main(arguments(material)) == 0
     said = capsys.readouterr().out
     assert "120 pairs of 120 pictures" in said
+    assert "the most suspicious pairs:" in said
     assert "are wrong (" in said
     assert "P(wrong)" in said
     assert "\x1b" not in said  # a caption gives no orders to the terminal
@@ -57,6 +58,23 @@ def test_from_a_table_to_the_page(material, capsys):
     assert len(suspects & {f"{i}.png" for i in range(10)}) >= 9
     settings = json.loads((material / "report" / "audit.json").read_text("utf8"))
     assert settings["seed"] == 0
+
+
+def test_every_reason_is_told_and_labelled_pairs_are_not_shown_again(material, capsys):
+    frame = pd.read_csv(material / "t.csv")
+    frame.loc[[100, 101], "caption"] = ""
+    frame.to_csv(material / "t.csv", index=False)
+    captions = np.load(material / "t.npy")
+    captions[102] = np.nan
+    np.save(material / "t.npy", captions)
+    (material / "checked.csv").write_text("id,label\n3.png,wrong\n4.png,wrong\n")
+    assert main(arguments(material, "--labels", str(material / "checked.csv"))) == 0
+    said = capsys.readouterr().out
+    assert "3 could not be judged: the caption is empty (2); caption embedding is NaN (1)" in said
+    suspects = said.partition("the most suspicious pairs without a label:")[2]
+    assert suspects.count("P(wrong)") == 5
+    assert "3.png" not in suspects
+    assert "4.png" not in suspects
 
 
 def test_labels_change_the_probabilities(material, capsys):

@@ -40,6 +40,7 @@ def test_captions_stay_with_their_picture_and_in_one_split(arrays):
     for split in data.splits.values():
         of = [number(split.captions.text(i)) for i in range(split.n_captions)]
         assert of[::2] == of[1::2]
+        assert [int(name) for name in split.details["pictures"]] == of[::2]
         np.testing.assert_array_equal(split.features(np.arange(split.n_images))[:, 0], x[of[::2]])
         seen += of[::2]
     assert sorted(seen) == list(range(N))
@@ -117,6 +118,10 @@ def test_pictures_go_through_the_network(tmp_path, monkeypatch):
         "own", images=tmp_path, captions=same_names(tmp_path), out=tmp_path.parent / "out", seed=3
     )
     assert data.checksum == load("region_files", root=folder).checksum
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:  # the features are there, by whatever path the pairs are named
+        patch.setattr(pictures, "load_network", lambda device: pytest.fail("pictures are read again"))
+        assert load("own", pairs="t.csv", images=".", seed=3).checksum == data.checksum
     (tmp_path / "3.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()
     (tmp_path / "t.csv").write_text("\n".join([*rows, "7.png,"]))
@@ -173,6 +178,8 @@ def test_a_run_is_named_by_content_and_made_again(arrays, tmp_path, monkeypatch)
     short = {"model": "vse", "epochs": 1, "warmup_epochs": 0, "batch_size": 8, "progress": False}
     out = str(tmp_path / "runs")
     first = nclib.run("plain", dataset="own", data_options={"pairs": str(path)}, out=out, **short)
+    found = nclib.load(first).search("picture number 3 is shown here")
+    assert [number(text) for text in found["caption"]] == found["picture"].astype(int).tolist()
     moved = tmp_path / "elsewhere" / "other.npz"
     moved.parent.mkdir()
     shutil.copy(path, moved)

@@ -32,6 +32,27 @@ def test_scores_are_those_of_the_run(record):
     assert np.allclose(model.score(test.images, texts), expected, atol=1e-5)
     found = model.search(texts[3], k=4)
     assert found["image"].tolist() == np.argsort(-expected[:, 3])[:4].tolist()
+    assert list(found) == ["image", "score", "caption"]
+
+
+@pytest.mark.parametrize("images", [["photos/1.jpg"], np.zeros((2, 12, 31)), np.zeros((2, 32))])
+def test_what_is_no_feature_of_a_picture_is_said(record, images):
+    with pytest.raises(ValueError, match=r"images must be features, \(pictures, regions, 32\).*got "):
+        nclib.load(record).score(images, "concept1a")
+
+
+def test_pictures_have_names_where_the_data_knows_them(tmp_path):
+    of = np.repeat(np.arange(60), 2)
+    x = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    frame = pd.DataFrame({"image": [f"{i}.png" for i in of], "caption": [f"this is number {i}" for i in of]})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    np.save(tmp_path / "i.npy", x)
+    where = {"pairs": str(tmp_path / "t.csv"), "image_emb": str(tmp_path / "i.npy")}
+    short = {"model": "bow", "epochs": 1, "warmup_epochs": 1, "batch_size": 8, "progress": False}
+    model = nclib.load(nclib.run("ncr", dataset="own", data_options=where, out=tmp_path / "runs", **short))
+    for found, text in ((model.pairs(), "text"), (model.search("this is number 3"), "caption")):
+        own = [name.removesuffix(".png").rpartition("/")[2] for name in found["picture"]]
+        assert own == [told.split()[-1] for told in found[text]]
 
 
 def test_pairs_have_the_probabilities_of_the_last_epoch(record):
