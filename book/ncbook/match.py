@@ -57,7 +57,7 @@ WHY_NOT = {  # printed methods that are not rerun, and why
     "SBE": "the one published command is for regions and a BiGRU; settings for pictures are not published",
 }
 RN50 = (
-    "OpenAI's RN50 is not in the layout of transformers, through which CLIP is loaded here; frozen features of it "
+    "OpenAI's RN50 is not in the layout of transformers, through which CLIP is loaded here; frozen features "
     "are another thing, and do not stand in for it"
 )
 BANK, BANK_RATE = 4096, 0.4  # REPAIR's usual bank; rate of its other ablations, for memory is printed without
@@ -109,7 +109,9 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
 }
 """Runs on other encoders than regions and BiGRU; their weights and pictures lie below that of the data."""
 TOWERS = {"ViT-B/16": "weights/clip-vit-base-patch16", "ViT-L/14": "weights/clip-vit-large-patch14"}
-ON_TOWERS: dict[str, tuple[str, dict[str, Any]]] = {  # what follows the printed encoder -> method, its options
+ON_TOWERS: dict[
+    str, tuple[str, dict[str, Any]]
+] = {  # what follows the printed encoder -> method, its options
     "Zero-shot": ("zero_shot", {}),
     "Unsupervised fine-tune": ("contrastive_heads", {"supervised": False}),
     "Supervised fine-tune": ("contrastive_heads", {}),

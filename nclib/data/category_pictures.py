@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,6 @@ from nclib.data.captions_table import (
 from nclib.data.category_features import SETS
 from nclib.data.dataset import CategoryData, CategorySplit
 from nclib.data.pieces import Pieces
-from nclib.data.pixels import Pixels
-from nclib.data.readers.pictures import Files
 from nclib.data.registry import check_choice, check_count, register
 from nclib.data.row_sources import some
 from nclib.data.row_writer import ConvertError, write_rows
@@ -84,6 +81,8 @@ def read_listing(root: PathLike, below: str = "") -> Listing:
         When a row lacks something, a split is unknown or empty, a picture is missing, lies elsewhere or is in
         two splits, or a category has no training pair; the message names the first ones.
     """
+    from nclib.data.readers.pictures import Files
+
     place = Path(root).expanduser()
     places = [place, *([place / below] if below else [])]
     folder = next((p for p in places if (p / TABLE).is_file()), None)
@@ -106,18 +105,22 @@ def read_listing(root: PathLike, below: str = "") -> Listing:
             ("splits", SPLIT_COLUMNS),
         )
     }
-    found = Listing(folder, *({split: [] for split in ROLES.values()} for _ in range(3)))
+    empty: list[dict[str, list[str]]] = [{split: [] for split in ROLES.values()} for _ in range(3)]
+    found = Listing(folder, *empty)
     split_of: dict[str, str] = {}
     for line, image, text, category, word in zip(table.lines, *columns.values(), strict=True):
-        if empty := [name for name, cell in zip(columns, (image, text, category), strict=False) if not cell]:
-            raise ConvertError(f"{path}, line {line}: empty cell in the column of {empty[0]}")
+        cells = {"pictures": image, "texts": text, "categories": category}
+        if lacks := [what for what, cell in cells.items() if not cell]:
+            raise ConvertError(f"{path}, line {line}: empty cell in the column of {lacks[0]}")
         if word.lower() not in SPLIT_WORDS:
             raise ConvertError(f"{path}, line {line}: split {word!r} is not one of {', '.join(SPLIT_WORDS)}")
         split = ROLES[SPLIT_WORDS[word.lower()]]
         if split_of.setdefault(image, split) != split:
-            raise ConvertError(f"{path}, line {line}: {image} is in two splits, {split_of[image]} and {split}")
-        for cells, cell in ((found.images, image), (found.texts, text), (found.categories, category)):
-            cells[split].append(cell)
+            raise ConvertError(
+                f"{path}, line {line}: {image} is in two splits, {split_of[image]} and {split}"
+            )
+        for part, cell in zip((found.images, found.texts, found.categories), cells.values(), strict=True):
+            part[split].append(cell)
     if without := [split for split, pairs in found.images.items() if not pairs]:
         raise ConvertError(f"{path} has no pairs for {', '.join(without)}; train, val and test are needed")
     for split in ("val", "test"):
@@ -137,6 +140,7 @@ def _load(name: str, root: PathLike, clip_folder: PathLike, max_tokens: int, siz
     # pictures, which takes longest.
     from filelock import FileLock
 
+    from nclib.data.pixels import Pixels
     from nclib.models.pretrained import load
 
     check_count("max_tokens", max_tokens, low=3, high=MAX_TOKENS)
@@ -181,7 +185,7 @@ def _load(name: str, root: PathLike, clip_folder: PathLike, max_tokens: int, siz
         label_names=listing.names,
         checksum=digest(content),
         licence=LICENCE,
-        clip_folder=os.fspath(clip_folder),
+        details={"clip_folder": os.fspath(clip_folder)},
     )
 
 
@@ -209,7 +213,9 @@ def _split(
 
 
 @register(
-    "category_pictures", task="categories", summary="pictures and texts of your own with categories; needs root="
+    "category_pictures",
+    task="categories",
+    summary="pictures and texts of your own with categories; needs root=",
 )
 def category_pictures(*, root: PathLike, clip_folder: PathLike, max_tokens: int = MAX_TOKENS) -> CategoryData:
     """Load pictures and texts with categories, for CLIP.

@@ -273,7 +273,11 @@ def _pictures(name: str, root: Path, full: bool, half: bool) -> Report:
         return Report(name, root, (Line(WRONG, category_pictures.TABLE, str(error)),))
     text = f"{' / '.join(f'{n:,}' for n in listing.sizes)} pairs, {len(listing.names)} categories"
     same = (listing.sizes, len(listing.names)) == (published.sizes, published.n_classes)
-    line = Line(GOOD if same else OTHER, category_pictures.TABLE, text if same else f"{text}; published: {sizes} pairs")
+    line = Line(
+        GOOD if same else OTHER,
+        category_pictures.TABLE,
+        text if same else f"{text}; published: {sizes} pairs",
+    )
     return Report(name, listing.folder, (line,))
 
 
@@ -383,7 +387,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = bool(shown) or (options.root / PLACE).is_dir()
     more = check_more(options.root) if known and not options.names else []
     if more:
-        print("pretrained networks and pictures, which some runs of the papers' tables read:", *more, sep="\n")
+        print(
+            "pretrained networks and pictures, which some runs of the papers' tables read:", *more, sep="\n"
+        )
     if not shown:
         print(f"{options.root}: nothing that is known. Name one of {', '.join(CHECKS)} to see what it needs.")
     good = bool(shown) and all(r.complete(any_size=options.any_size) for r in shown)

@@ -484,7 +484,9 @@ class CategorySplit:
                     f"{where}pictures must be uint8 ({n}, height, 3 width), got {_describe(self.images)}"
                 )
             if self.texts.ndim != 2 or self.texts.dtype != np.int32 or len(self.texts) != n:
-                raise ValueError(f"{where}texts of pictures must be int32 ({n}, W), got {_describe(self.texts)}")
+                raise ValueError(
+                    f"{where}texts of pictures must be int32 ({n}, W), got {_describe(self.texts)}"
+                )
             return
         for key, value in (("images", self.images), ("texts", self.texts)):
             if value.ndim != 2 or value.dtype != np.float32 or len(value) != n:
@@ -524,14 +526,12 @@ class CategoryData:
     train, val, test : CategorySplit
     label_names : tuple of str
         Names of the K classes; a class may have no pair.
-    clip_folder : str
-        Of pictures: where the CLIP is that cut the texts and reads the pairs. Empty for features.
 
     Raises
     ------
     ValueError
-        When the splits differ in feature widths, a label is out of range, or there are pictures without a
-        ``clip_folder`` or the other way round.
+        When the splits differ in feature widths, a label is out of range, or there are pictures and
+        ``details`` do not say by ``clip_folder`` which CLIP reads them.
 
     Examples
     --------
@@ -548,7 +548,6 @@ class CategoryData:
     checksum: str
     licence: str
     details: Mapping[str, Any] = field(default_factory=dict)
-    clip_folder: str = ""
 
     def __post_init__(self) -> None:
         widths = {(*s.images.shape[1:], s.texts.shape[1]) for s in self.splits.values()}
@@ -556,7 +555,7 @@ class CategoryData:
             raise ValueError(f"data {self.name!r}: splits must have features of the same width, got {widths}")
         if bool(self.clip_folder) != isinstance(self.train.images, RowFile):
             raise ValueError(
-                f"data {self.name!r}: pictures need a clip_folder, and features have none; got "
+                f"data {self.name!r}: pictures need details['clip_folder'], and features have none; got "
                 f"{self.clip_folder!r} and images {_describe(self.train.images)}"
             )
         for split in self.splits.values():
@@ -571,6 +570,11 @@ class CategoryData:
     def splits(self) -> dict[str, CategorySplit]:
         """The three splits by role."""
         return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
+    def clip_folder(self) -> str:
+        """Where the CLIP is that cut the texts and reads the pictures; empty for features."""
+        return str(self.details.get("clip_folder", ""))
 
     @property
     def n_classes(self) -> int:
@@ -589,9 +593,11 @@ class CategoryData:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{key} {len(split)}" for key, split in self.splits.items())
-        read = "pictures and tokens" if self.clip_folder else "features"
+        read = f"features {self.image_dim} and {self.text_dim}"
+        if self.clip_folder:
+            read = f"pictures of {self.image_dim // 3} x {self.train.images.shape[1]}, {self.text_dim} tokens"
         return (
-            f"CategoryData({self.name!r}: {sizes} pairs; {read} {self.image_dim} and {self.text_dim}; "
+            f"CategoryData({self.name!r}: {sizes} pairs; {read}; "
             f"{self.n_classes} classes; {self.checksum[:12]})"
         )
 

@@ -1,8 +1,9 @@
 """The base classes of methods for wrong labels, and the training loop as a method sees it.
 
 Data are pairs of fixed feature vectors, one of an image and one of a text, with one class each; training
-classes may be wrong. Some methods also take pictures and texts, which CLIP's towers read. A method maps both kinds of features into one space, in which the neighbours of a query
-should share its class. There are two kinds of methods:
+classes may be wrong. Some methods also take pictures and texts, which CLIP's towers read. A method maps both
+kinds of features into one space, in which the neighbours of a query should share its class. There are two
+kinds of methods:
 
 * a :class:`Projector` is fitted once in closed form (CCA, PLS, ...) and may choose its settings by the mean
   average precision on validation;

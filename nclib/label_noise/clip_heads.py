@@ -2,15 +2,15 @@ r"""The CLIP rows of UOT-RCL's Table III: zero-shot, and training by contrast wi
 
 On pictures and texts (data such as ``xmedianet_pictures``) the rows are those of the paper. ``zero_shot``
 compares the embeddings of CLIP's two towers as they are. ``contrastive_heads`` trains the towers, with their
-projections and the logit scale: without labels (``supervised=False``) a row of similarities has the other half
-of the pair as its target, with labels the target is uniform over all items of the batch that are given the
-same class. UOT-RCL on CLIP is ``uot_rcl`` on the same data.
+projections and the logit scale. Without labels (``supervised=False``) the target of a row of similarities is
+the other half of the pair; with labels it is uniform over all items of the batch that are given the same
+class. UOT-RCL on CLIP is ``uot_rcl`` on the same data.
 
 The paper states 16 epochs, a batch of 128, and the optimiser of the code that it links, which
 :class:`~nclib.runs.label_trainer.LabelTrainer` names. It leaves open which weights are trained, how several
 positives share a target, where the logit scale starts and ends, and how pictures are cut. Chosen here: all
-weights; equal shares; the scale starts as CLIP's own, is trained, and is at most 100, as in CLIP; pictures are
-cut around the centre in training too; float32 throughout. The linked code also distils CLIP into itself,
+weights; equal shares; the scale starts as CLIP's own, is trained, and is at most 100, as in CLIP; pictures
+are cut around the centre in training too; float32 throughout. The linked code also distils CLIP into itself,
 which the paper does not mention; it is left out.
 
 On features of a joint encoder, from a file that :func:`nclib.data.load` reads, nothing but two linear heads

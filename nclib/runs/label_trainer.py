@@ -34,7 +34,7 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
 
 
 def inputs_of(split: CategorySplit) -> tuple[Any, Tensor]:
-    """Return images and texts as networks take them: features, or pictures that are read later, and tokens."""
+    """Return images and texts as networks take them: features; or pictures to be read, and tokens."""
     images, texts = split.images, torch.from_numpy(split.texts)
     return torch.from_numpy(images) if isinstance(images, np.ndarray) else PictureRows(images), texts
 
@@ -147,7 +147,9 @@ class LabelTrainer(SavedLoop):
         self.network.train()
         method.begin_epoch(self)
         order = torch.randperm(self.n_pairs, generator=self.generator("batches"))
-        chunks = zip(*(x.split(self.batch_size)[: self.n_steps] for x in (order.to(self.device), order)), strict=True)
+        chunks = zip(
+            *(x.split(self.batch_size)[: self.n_steps] for x in (order.to(self.device), order)), strict=True
+        )
         totals: dict[str, Tensor] = {}
         for index, rows in self._shown(list(chunks), progress):
             scale = self._scale_rates()

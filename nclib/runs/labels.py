@@ -155,8 +155,8 @@ def neighbours(v: Tensor, t: Tensor, split: CategorySplit, k: int = 10) -> dict[
         Shares in [0, 1]. ``texts_of_class``, ``images_of_class``: among the first five texts of an image, and
         the first three images of a text, those of its class. ``purity``: among the k nearest images of an
         image and texts of a text, those of its class; ``purity_given``: the same for the features that were
-        trained on, missing for pictures. ``other_modality``: among the k nearest images and texts, those of the other modality.
-        Empty for a single pair.
+        trained on, missing for pictures. ``other_modality``: among the k nearest images and texts, those of
+        the other modality. Empty for a single pair.
     """
     device, n = v.device, len(split)
     if n < 2:
@@ -169,9 +169,7 @@ def neighbours(v: Tensor, t: Tensor, split: CategorySplit, k: int = 10) -> dict[
 
     found = {"purity": purity(v, t)}
     if isinstance(split.images, np.ndarray):
-        found["purity_given"] = purity(
-            *(torch.from_numpy(x).to(device) for x in (split.images, split.texts))
-        )
+        found["purity_given"] = purity(*(torch.from_numpy(x).to(device) for x in (split.images, split.texts)))
     both = torch.cat([v, t])
     is_text = torch.arange(2 * n, device=device) >= n
     return {

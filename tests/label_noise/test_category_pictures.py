@@ -1,4 +1,4 @@
-"""Category retrieval on pictures and texts: the data, CLIP's towers as networks, training, what is refused."""
+"""Category retrieval on pictures and texts: data, CLIP's towers as networks, training, what is refused."""
 
 import csv
 import json
@@ -161,7 +161,10 @@ def changed(**cells):
         (changed(split="val", category="cup"), "categories of val without a training pair: cup"),
         (changed(image="train/0.png", split="test"), "train/0.png is in two splits, train and test"),
         (rows_of_table()[:33], "has no pairs for test"),
-        ([{"image": "a.png", "text": "a", "split": "train"}], "has no column of categories: call it 'category'"),
+        (
+            [{"image": "a.png", "text": "a", "split": "train"}],
+            "has no column of categories: call it 'category'",
+        ),
     ],
 )
 def test_a_wrong_table_is_told_with_its_line(copy, rows, message):
@@ -176,22 +179,27 @@ def test_missing_files_are_told_before_the_pictures_are_made(copy, tmp_path, mon
     given = options(copy, max_tokens=77)["data_options"]
     with pytest.raises(ValueError, match=r"holds \(24, 9, 12\) .* of 3 categories, published are \(32000, "):
         load("xmedianet_pictures", **given)
-    with pytest.raises(ValueError, match="max_tokens must be an integer in 3..77, got 78"):
+    with pytest.raises(ValueError, match=r"max_tokens must be an integer in 3\.\.77, got 78"):
         load("category_pictures", **{**given, "max_tokens": 78})
     (copy / "clip" / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="clip_folder=.*model.safetensors"):
+    with pytest.raises(ValueError, match=r"clip_folder=.*model\.safetensors"):
         load("category_pictures", **given)
-    with pytest.raises(ValueError, match="has no tokenizer's files|neither a folder"):
+    with pytest.raises(ValueError, match="has no tokenizer's files"):
         load("category_pictures", **{**given, "clip_folder": str(tmp_path)})
     assert not list((tmp_path / "cache").rglob("*.npy*"))
     (copy / "pairs.csv").unlink()
-    with pytest.raises(FileNotFoundError, match=r"pairs.csv nor .*xmedianet_pictures/pairs.csv; it is a table"):
+    with pytest.raises(
+        FileNotFoundError, match=r"pairs.csv nor .*xmedianet_pictures/pairs.csv; it is a table"
+    ):
         load("xmedianet_pictures", **given)
 
 
 def test_a_picture_that_cannot_be_read_is_named(copy):
     (copy / "test" / "40.png").write_bytes(b"no picture")
-    with pytest.warns(UserWarning, match="cut"), pytest.raises(ConvertError, match=r"40.png: the file is not a"):
+    with (
+        pytest.warns(UserWarning, match="cut"),
+        pytest.raises(ConvertError, match=r"40.png: the file is not a"),
+    ):
         load("category_pictures", **options(copy)["data_options"])
 
 
@@ -202,13 +210,21 @@ def test_xmedianet_lies_below_the_folder_of_the_data(made, tmp_path):
         assert load("xmedianet_pictures", **given).n_classes == 3
 
 
+def test_the_data_show_what_they_are(dataset):
+    assert repr(dataset).startswith(
+        "CategoryData('category_pictures': train 24, val 9, test 12 pairs; pictures of 224 x 224, 12 tokens; "
+    )
+
+
 def test_pictures_and_features_are_not_mixed(dataset):
     split = dataset.val
     with pytest.raises(ValueError, match=r"texts of pictures must be int32 \(9, W\), got float32"):
         CategorySplit("val", split.images, split.texts.astype(np.float32), split.labels)
     with pytest.raises(ValueError, match=r"pictures must be uint8 \(8, height, 3 width\)"):
         CategorySplit("val", split.images, split.texts[:8], split.labels[:8])
-    with pytest.raises(ValueError, match="pictures need a clip_folder, and features have none; got ''"):
+    with pytest.raises(
+        ValueError, match=r"pictures need details\['clip_folder'\], and features have none; got ''"
+    ):
         CategoryData("x", split, split, split, ("a", "b", "c"), "", "")
 
 
@@ -302,19 +318,25 @@ def test_each_kind_trains_and_opens_again(made, tmp_path, kind):
     if kind != "zero_shot":
         last = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")["network"]
         first = Towers(str(made / "clip"), 672, TOKENS, finetune=True).state_dict()
-        moved = {name.rpartition(".")[0] for name, value in first.items() if not torch.equal(value, last[name])}
+        moved = {
+            name.rpartition(".")[0] for name, value in first.items() if not torch.equal(value, last[name])
+        }
         assert {
             *("image_net.projection", "image_net.tower.embeddings.patch_embedding"),
             *("text_net.projection", "text_net.tower.embeddings.token_embedding"),
         } <= moved
         steps = [3 * (epoch + 1) - 1 for epoch in range(3)]  # the last of each epoch
-        assert [row["lr"] for row in record.curves] == pytest.approx([0.05 * warm_cosine(s, 9) for s in steps])
+        assert [row["lr"] for row in record.curves] == pytest.approx(
+            [0.05 * warm_cosine(s, 9) for s in steps]
+        )
 
 
 def test_zero_shot_is_the_cosine_of_the_towers(made, dataset, tmp_path):
     record = run(made, tmp_path, "zero_shot")
     towers, split = Towers(dataset.clip_folder, 672, TOKENS, finetune=False), dataset.test
-    v = towers.images(torch.stack([torch.from_numpy(split.picture(i).reshape(224, -1)) for i in range(12)]) / 255)
+    v = towers.images(
+        torch.stack([torch.from_numpy(split.picture(i).reshape(224, -1)) for i in range(12)]) / 255
+    )
     t = towers.texts(torch.from_numpy(split.texts))
     assert record.metrics["test"]["map_i2t"] == mean_average_precision(v, t, split.labels, split.labels)
     assert record.metrics["test"]["map_t2i"] == mean_average_precision(t, v, split.labels, split.labels)
@@ -352,7 +374,8 @@ def test_resumed_run_equals_one_that_never_stopped(made, tmp_path, kind):
 
 def test_weights_name_a_run_by_their_content(made, copy):
     def name(folder):
-        return experiment_of("uot_rcl").name(resolve("uot_rcl", dataset="category_pictures", **options(folder)))
+        settings = resolve("uot_rcl", dataset="category_pictures", **options(folder))
+        return experiment_of("uot_rcl").name(settings)
 
     assert name(made) == name(copy)
     state = write_clip(copy / "clip", text_width=32)
@@ -379,10 +402,8 @@ def test_what_does_not_fit_pictures_is_refused_before_they_are_read(made, tmp_pa
 def test_options_of_heads_and_too_many_tokens_are_refused(made, dataset, tmp_path):
     with pytest.raises(ValueError, match="scale=5 is of heads on features; on pictures CLIP has its own"):
         network_of(dataset, "contrastive_heads", scale=5.0)
-    with pytest.raises(ValueError, match=r"max_tokens=77: the text tower in .* reads at most 12"):
-        nclib.run(
-            "zero_shot", dataset="category_pictures", **options(made, max_tokens=77), out=str(tmp_path)
-        )
+    with pytest.raises(ValueError, match=r"max_tokens=77: the text tower of .* reads up to 12"):
+        nclib.run("zero_shot", dataset="category_pictures", **options(made, max_tokens=77), out=str(tmp_path))
 
 
 def test_settings_are_the_papers_at_every_preset():
@@ -390,5 +411,6 @@ def test_settings_are_the_papers_at_every_preset():
     for preset in ("quick", "standard", "paper"):
         s = resolve("uot_rcl", **where, preset=preset)
         assert (s.schedule.batch_size, s.schedule.epochs, s.schedule.lr) == (128, 16, 3e-3)
-        assert (s.method_options.neighbours, s.method_options.warmup_epochs, s.method_options.lam) == (150, 2, 0.4)
+        o = s.method_options
+        assert (o.neighbours, o.warmup_epochs, o.lam, o.gamma) == (150, 2, 0.4, 0.99)
         assert s.run.noise_rate == 0.4

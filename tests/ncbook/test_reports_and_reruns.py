@@ -11,7 +11,7 @@ import pytest
 from ncbook import cli
 from ncbook.compare import Difference
 from ncbook.layouts import layout_of
-from ncbook.match import RunSpec, printed_run
+from ncbook.match import RN50, RunSpec, printed_run
 from ncbook.papers import rows_of
 from ncbook.runs import protocol_line
 from records_made import save, save_category
@@ -19,6 +19,13 @@ from test_printed_tables import Shown
 
 import nclib
 import nclib.cli
+
+WITHOUT_TRANSFORMERS = (
+    "RN50) Zero-shot",
+    "RN50) Unsupervised fine-tune",
+    "RN50) Supervised fine-tune",
+    "ResNet50) + UOT-RCL",
+)
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +202,18 @@ def test_printed_cells_have_the_run_of_their_paper():
     assert "'matching': 'prompt', 'pixels': 'square224', 'image_folder': 'weights/resnet-152'" in grid
     (sbe,) = runs("OMIT", "2", method="SBE", backbone="ResNet-152 + BiGRU")
     assert sbe.startswith("SBE: the one published command is for regions")
-    (untrained,) = runs("UOT-RCL", "III", method="CLIP (RN50) Zero-shot")
-    (tuned,) = runs("UOT-RCL", "III", method="CLIP (RN50) Supervised fine-tune")
-    assert tuned == f"{untrained}; nor is its training on labels"
+    whys = [runs("UOT-RCL", "III", method=f"CLIP ({way}") for way in WITHOUT_TRANSFORMERS]
+    assert whys == [{RN50}] * 4
+    base = {"clip_folder": "weights/clip-vit-base-patch16"}
+    assert runs("UOT-RCL", "III", method="CLIP (ViT-L/14) Zero-shot") == {
+        str(RunSpec("zero_shot", options={"clip_folder": "weights/clip-vit-large-patch14"}))
+    }
+    assert runs("UOT-RCL", "III", method="CLIP (ViT-B/16) Unsupervised fine-tune") == {
+        str(RunSpec("contrastive_heads", options={**base, "supervised": False}))
+    }
+    assert runs("UOT-RCL", "III", method="CLIP (ViT-B/16) + UOT-RCL") == {
+        str(RunSpec("uot_rcl", options=base))
+    }
     (stand_in,) = runs("UOT-RCL", "II", method="GSS-SL")
     assert "stands in, under its own name" in stand_in
     memory = {"quantity": "extra memory of the bank", "bank_size": "8192"}

@@ -23,12 +23,12 @@ class PictureRows:
     Parameters
     ----------
     rows : RowFile, uint8, (N, height, 3 width)
-    device : torch.device
+    device : torch.device or str
         Where batches go.
     """
 
     rows: RowFile
-    device: torch.device = torch.device("cpu")
+    device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,7 +102,7 @@ class Towers(Branches):
         clip = load("clip", clip_folder, "clip_folder", finetune=False)
         if n_tokens > (longest := clip.config.text_config.max_position_embeddings):
             raise ValueError(
-                f"max_tokens={n_tokens}: the text tower in clip_folder={clip_folder!r} reads at most {longest}"
+                f"max_tokens={n_tokens}: the text tower of clip_folder={clip_folder!r} reads up to {longest}"
             )
         images = PretrainedImages(clip, clip_folder, row, finetune=finetune)
         super().__init__(images, TokenReader(clip, finetune=finetune))
