@@ -17,6 +17,7 @@ import nclib
 from nclib import label_noise
 from nclib.data import CategoryData, CategorySplit, load
 from nclib.data.category_pictures import read_listing
+from nclib.data.check import WRONG, check
 from nclib.data.row_writer import ConvertError
 from nclib.data.rows import RowFile
 from nclib.evaluation import mean_average_precision
@@ -214,6 +215,17 @@ def test_the_data_show_what_they_are(dataset):
     assert repr(dataset).startswith(
         "CategoryData('category_pictures': train 24, val 9, test 12 pairs; pictures of 224 x 224, 12 tokens; "
     )
+
+
+def test_a_folder_is_checked(copy, tmp_path):
+    report = check("xmedianet_pictures", copy)
+    assert (report.complete(), report.complete(any_size=True)) == (False, True)
+    assert "24 / 9 / 12 pairs, 3 categories; published: 32,000 / 4,000 / 4,000 pairs" in str(report)
+    (copy / "val" / "25.png").unlink()
+    (line,) = check("xmedianet_pictures", copy).lines
+    assert (line.state, line.file) == (WRONG, "pairs.csv")
+    assert line.text.endswith("lacks 1 pictures that pairs.csv names: val/25.png")
+    assert not check("xmedianet_pictures", tmp_path).found
 
 
 def test_pictures_and_features_are_not_mixed(dataset):

@@ -224,6 +224,26 @@ def test_printed_cells_have_the_run_of_their_paper():
     assert sum(int(heads[0].text) for heads, _ in table.rows) == 789 - 655
 
 
+def test_rows_of_clip_are_filled_by_its_own_towers_and_never_by_frozen_features(tmp_path):
+    def filled():
+        sheet = ncbook.printed_table("UOT-RCL", "III", ncbook.load_runs(tmp_path))
+        return {(r["method"], r["rate"], r["mean"]) for r in lines(sheet) if r["n"] != "0"}
+
+    where = {"noise_rate": 0.2, "preset": "paper"}
+    for method in ("zero_shot", "contrastive_heads", "uot_rcl"):
+        for dataset in ("xmedianet", "category_file"):
+            save_category(tmp_path, method, 0.5, dataset=dataset, data_options={"root": "x"}, **where)
+    on_pictures = {"dataset": "xmedianet_pictures", **where}
+    for weights in ("clip-vit-base-patch32", "clip-vit-large-patch14"):  # the latter is printed zero-shot only
+        options = {"root": "x", "clip_folder": f"/data/weights/{weights}"}
+        save_category(tmp_path, "uot_rcl", 0.6, data_options=options, **on_pictures)
+    assert filled() == set()
+    options = {"root": "x", "clip_folder": "/data/weights/clip-vit-base-patch16"}
+    save_category(tmp_path, "contrastive_heads", 0.7, data_options=options, **on_pictures)
+    row = "CLIP (ViT-B/16) Supervised fine-tune"
+    assert filled() == {(row, "0.2", "0.7100"), (row, "0.2", "0.6900")}
+
+
 def test_the_memory_of_a_bank_is_printed_in_its_unit(tmp_path):
     where = {"dataset": "f30k", "preset": "paper", "data_options": {"root": "x"}, "protocol": "captions"}
     for model, mb in (("sgr", 1900.0), ("vse_inf", 80.5)):
