@@ -68,7 +68,7 @@ class LabelTrainer(SavedLoop):
     ----------
     method : DeepMethod or Projector
     network : Module or None
-        What ``method.build`` returned; None for a projector.
+        What ``method.build`` returned. For a projector None on features, and CLIP's towers on pictures.
     train : Training
         N pairs with the given labels.
     truth : ndarray, int64, (N,)

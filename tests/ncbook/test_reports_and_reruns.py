@@ -234,7 +234,10 @@ def test_rows_of_clip_are_filled_by_its_own_towers_and_never_by_frozen_features(
         for dataset in ("xmedianet", "category_file"):
             save_category(tmp_path, method, 0.5, dataset=dataset, data_options={"root": "x"}, **where)
     on_pictures = {"dataset": "xmedianet_pictures", **where}
-    for weights in ("clip-vit-base-patch32", "clip-vit-large-patch14"):  # the latter is printed zero-shot only
+    for weights in (
+        "clip-vit-base-patch32",
+        "clip-vit-large-patch14",
+    ):  # the latter is printed zero-shot only
         options = {"root": "x", "clip_folder": f"/data/weights/{weights}"}
         save_category(tmp_path, "uot_rcl", 0.6, data_options=options, **on_pictures)
     assert filled() == set()
