@@ -56,6 +56,10 @@ WHY_NOT = {  # printed methods that are not rerun, and why
     "MMCA": "no code was found; its text is not at hand, so its equations were not checked",
     "SBE": "the one published command is for regions and a BiGRU; settings for pictures are not published",
 }
+RN50 = (
+    "OpenAI's RN50 is not in the layout of transformers, through which CLIP is loaded here; frozen features "
+    "are another thing, and do not stand in for it"
+)
 BANK, BANK_RATE = 4096, 0.4  # REPAIR's usual bank; rate of its other ablations, for memory is printed without
 UNITS = {"GB": 1e3, "MB": 1.0}  # in MB
 TESTED = {"test-1k": ("", 1000), "full-5k": ("", 5000), "5fold-1k": ("folds.", 5000)}
@@ -104,6 +108,16 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
     },
 }
 """Runs on other encoders than regions and BiGRU; their weights and pictures lie below that of the data."""
+TOWERS = {"ViT-B/16": "weights/clip-vit-base-patch16", "ViT-L/14": "weights/clip-vit-large-patch14"}
+ON_TOWERS: dict[
+    str, tuple[str, dict[str, Any]]
+] = {  # what follows the printed encoder -> method, its options
+    "Zero-shot": ("zero_shot", {}),
+    "Unsupervised fine-tune": ("contrastive_heads", {"supervised": False}),
+    "Supervised fine-tune": ("contrastive_heads", {}),
+    "+ UOT-RCL": ("uot_rcl", {}),
+}
+"""Rows of UOT-RCL's Table III; their weights and pictures lie below the folder of the data."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +139,11 @@ class RunSpec:
     def label(self) -> str:
         """Method and options, as text."""
         return f"{self.method} ({self.variant})" if self.options else self.method
+
+    def dataset(self, row: Mapping[str, str]) -> str:
+        """Return the data set behind a line of a table's CSV file: its features, or its pictures for CLIP."""
+        name = DATASETS[row["dataset"]]
+        return f"{name}_pictures" if "clip_folder" in self.options and not self.model else name
 
 
 def run_of(layout: Layout, row: Mapping[str, str]) -> RunSpec | None:
@@ -182,8 +201,11 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
     elif encoded is not None and run is not None and run.model:
         return f"{row['method']} has no run here on {row['features'].replace('+', ' and ')}"
     if layout.of_labels and layout.runs == "none":
-        why = "CLIP reads XMediaNet's pictures and texts, for which there is no loader here"
-        return why if "Zero-shot" in row["method"] else f"{why}; nor is its training on labels"
+        encoder, _, way = row["method"].removeprefix("CLIP (").partition(") ")
+        if encoder not in TOWERS:
+            return RN50
+        method, options = ON_TOWERS[way]
+        return RunSpec(method, options={"clip_folder": TOWERS[encoder], **options})
     if run is None or (run.method == "plain" and not run.model):
         return f"{row['method']} is not in this package"
     if row["dataset"] not in DATASETS:
@@ -233,12 +255,10 @@ def measured(layout: Layout, value: Value, runs: Runs) -> tuple[float, ...]:
     Only runs of the preset ``paper`` on that data, with the paper's row, rate and test protocol count.
     """
     row = value.source
-    if DATASETS.get(row["dataset"]) not in runs.datasets:
-        return ()
     run = printed_run(layout, row)
-    if isinstance(run, str):
+    if isinstance(run, str) or run.dataset(row) not in runs.datasets:
         return ()
-    found = runs.paper_sized.get((DATASETS[row["dataset"]], run.method, run.variant))
+    found = runs.paper_sized.get((run.dataset(row), run.method, run.variant))
     if found is None:
         return ()
     if layout.of_labels:
@@ -349,7 +369,7 @@ def arguments_of(layout: Layout, line: Mapping[str, str]) -> dict[str, Any]:
     """
     run = printed_run(layout, line)
     assert not isinstance(run, str), run
-    return dict(_arguments(run, DATASETS[line["dataset"]], line, layout.noise))
+    return dict(_arguments(run, run.dataset(line), line, layout.noise))
 
 
 def _label(line: Mapping[str, str]) -> str:
@@ -375,12 +395,14 @@ def _arguments(run: RunSpec, dataset: str, line: Mapping[str, str], noise: str) 
     yield "method", run.method
     yield "dataset", dataset
     yield "preset", "paper"
+    of_data = set(inspect.signature(datasets[dataset].factory).parameters)
     if not run.model:  # category retrieval
         yield "noise_rate", rate
-        yield from run.options.items()
+        yield from ((k, v) for k, v in run.options.items() if k not in of_data)
+        if chosen := {k: v for k, v in run.options.items() if k in of_data}:
+            yield "data_options", chosen
         return
     own = {*models.options(run.model.partition(JOINED)[0]), "embed_dim"}
-    of_data = set(inspect.signature(datasets[dataset].factory).parameters)
     yield "model", run.model
     yield "mrate", rate
     if rate and noise:

@@ -300,11 +300,11 @@ def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any]
 
 
 def _root(dataset: str) -> dict[str, Any]:
-    """Return a folder for data whose loader needs one; it does not change any other setting."""
+    """Return folders for data whose loader needs them; they are not there, and change no other setting."""
     if dataset not in datasets:
         return {}
     needed = inspect.signature(datasets[dataset].factory).parameters.values()
-    return {"data_options": {p.name: "." for p in needed if p.default is p.empty}}
+    return {"data_options": {p.name: "unknown" for p in needed if p.default is p.empty}}
 
 
 def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:

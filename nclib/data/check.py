@@ -15,7 +15,7 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.common.npy import read_npy
-from nclib.data import category_features, region_features, tokeniser
+from nclib.data import category_features, category_pictures, region_features, tokeniser
 from nclib.data.region_features import (
     LAYOUTS,
     PER_CAPTION,
@@ -27,6 +27,7 @@ from nclib.data.region_features import (
     sampled,
 )
 from nclib.data.registry import load
+from nclib.data.row_writer import ConvertError
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 from nclib.data.weights import PLACE, WEIGHTS, problem
@@ -259,9 +260,31 @@ def _category(name: str, root: Path, full: bool, half: bool) -> Report:
     return Report(name, root, (line,))
 
 
+def _pictures(name: str, root: Path, full: bool, half: bool) -> Report:
+    """Check the table of pictures with categories, and that its pictures are there."""
+    published = category_features.SETS["xmedianet"]
+    sizes = " / ".join(f"{n:,}" for n in published.sizes)
+    try:
+        listing = category_pictures.read_listing(root, name)
+    except FileNotFoundError:
+        place = f"{name}/{category_pictures.TABLE}"
+        return Report(name, root, (Line(MISSING, place, f"{sizes} pairs: image, text, category, split"),))
+    except ConvertError as error:
+        return Report(name, root, (Line(WRONG, category_pictures.TABLE, str(error)),))
+    text = f"{' / '.join(f'{n:,}' for n in listing.sizes)} pairs, {len(listing.names)} categories"
+    same = (listing.sizes, len(listing.names)) == (published.sizes, published.n_classes)
+    line = Line(
+        GOOD if same else OTHER,
+        category_pictures.TABLE,
+        text if same else f"{text}; published: {sizes} pairs",
+    )
+    return Report(name, listing.folder, (line,))
+
+
 CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
     **dict.fromkeys(category_features.SETS, _category),
+    category_pictures.PUBLISHED: _pictures,
 }
 
 
@@ -364,7 +387,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = bool(shown) or (options.root / PLACE).is_dir()
     more = check_more(options.root) if known and not options.names else []
     if more:
-        print("pretrained networks and pictures, which some runs of OMIT's tables read:", *more, sep="\n")
+        print(
+            "pretrained networks and pictures, which some runs of the papers' tables read:", *more, sep="\n"
+        )
     if not shown:
         print(f"{options.root}: nothing that is known. Name one of {', '.join(CHECKS)} to see what it needs.")
     good = bool(shown) and all(r.complete(any_size=options.any_size) for r in shown)

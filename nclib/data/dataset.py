@@ -442,14 +442,16 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class CategorySplit:
-    """Pairs of an image and a text, as feature vectors, with their true classes.
+    """Pairs of an image and a text, as feature vectors or as CLIP reads them, with their true classes.
 
     Parameters
     ----------
     name : str
-    images : ndarray, float32, (n, d_v)
-    texts : ndarray, float32, (n, d_t)
-        Row i belongs to image i.
+    images : ndarray, float32, (n, d_v), or RowFile, uint8, (n, height, 3 width)
+        Features; or pictures on disk, red, green and blue of each pixel in turn.
+    texts : ndarray, float32, (n, d_t), or int32, (n, W)
+        Features; or, beside pictures, token ids that are filled up with the end of the text. Row i belongs to
+        image i.
     labels : ndarray, int64, (n,)
         True class of the pair.
     picture_source, text_source : callable, optional
@@ -465,7 +467,7 @@ class CategorySplit:
     """
 
     name: str
-    images: np.ndarray
+    images: np.ndarray | RowFile
     texts: np.ndarray
     labels: np.ndarray
     picture_source: Picture | None = None
@@ -476,6 +478,16 @@ class CategorySplit:
         n, where = len(self.labels), f"split {self.name!r}: "
         if self.labels.ndim != 1 or self.labels.dtype != np.int64 or n == 0:
             raise ValueError(f"{where}labels must be int64 (n,) and not empty, got {_describe(self.labels)}")
+        if isinstance(self.images, RowFile):
+            if self.images.ndim != 3 or self.images.dtype != np.uint8 or len(self.images) != n:
+                raise ValueError(
+                    f"{where}pictures must be uint8 ({n}, height, 3 width), got {_describe(self.images)}"
+                )
+            if self.texts.ndim != 2 or self.texts.dtype != np.int32 or len(self.texts) != n:
+                raise ValueError(
+                    f"{where}texts of pictures must be int32 ({n}, W), got {_describe(self.texts)}"
+                )
+            return
         for key, value in (("images", self.images), ("texts", self.texts)):
             if value.ndim != 2 or value.dtype != np.float32 or len(value) != n:
                 raise ValueError(f"{where}{key} must be float32 ({n}, d), got {_describe(value)}")
@@ -518,7 +530,8 @@ class CategoryData:
     Raises
     ------
     ValueError
-        When the splits differ in feature widths or a label is out of range.
+        When the splits differ in feature widths, a label is out of range, or there are pictures and
+        ``details`` do not say by ``clip_folder`` which CLIP reads them.
 
     Examples
     --------
@@ -537,9 +550,14 @@ class CategoryData:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        widths = {(s.images.shape[1], s.texts.shape[1]) for s in self.splits.values()}
+        widths = {(*s.images.shape[1:], s.texts.shape[1]) for s in self.splits.values()}
         if len(widths) != 1:
             raise ValueError(f"data {self.name!r}: splits must have features of the same width, got {widths}")
+        if bool(self.clip_folder) != isinstance(self.train.images, RowFile):
+            raise ValueError(
+                f"data {self.name!r}: pictures need details['clip_folder'], and features have none; got "
+                f"{self.clip_folder!r} and images {_describe(self.train.images)}"
+            )
         for split in self.splits.values():
             low, high = int(split.labels.min()), int(split.labels.max())
             if low < 0 or high >= self.n_classes:
@@ -554,24 +572,32 @@ class CategoryData:
         return {"train": self.train, "val": self.val, "test": self.test}
 
     @property
+    def clip_folder(self) -> str:
+        """Where the CLIP is that cut the texts and reads the pictures; empty for features."""
+        return str(self.details.get("clip_folder", ""))
+
+    @property
     def n_classes(self) -> int:
         """Number of classes K."""
         return len(self.label_names)
 
     @property
     def image_dim(self) -> int:
-        """Width of the image features, d_v."""
-        return int(self.train.images.shape[1])
+        """Width of the image features, d_v; of pictures the numbers in a row of pixels."""
+        return int(self.train.images.shape[-1])
 
     @property
     def text_dim(self) -> int:
-        """Width of the text features, d_t."""
+        """Width of the text features, d_t; beside pictures the tokens of a text."""
         return int(self.train.texts.shape[1])
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{key} {len(split)}" for key, split in self.splits.items())
+        read = f"features {self.image_dim} and {self.text_dim}"
+        if self.clip_folder:
+            read = f"pictures of {self.image_dim // 3} x {self.train.images.shape[1]}, {self.text_dim} tokens"
         return (
-            f"CategoryData({self.name!r}: {sizes} pairs; features {self.image_dim} and {self.text_dim}; "
+            f"CategoryData({self.name!r}: {sizes} pairs; {read}; "
             f"{self.n_classes} classes; {self.checksum[:12]})"
         )
 

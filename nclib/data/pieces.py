@@ -55,6 +55,25 @@ class Pieces(Vocabulary):
         ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return np.fromiter((i for row in rows for i in row), np.int32, ends[-1]), ends
 
+    def rows(self, texts: Iterable[str], longest: int) -> tuple[np.ndarray, int]:
+        """Return texts as rows of equal length, and how many texts were cut.
+
+        Parameters
+        ----------
+        texts : iterable of str
+        longest : int
+            Pieces in a row, at least 2. A longer text is cut before its last piece.
+
+        Returns
+        -------
+        rows : ndarray, int32, (n, longest)
+            The last piece of a text is repeated to the end of its row, as CLIP's tokeniser fills rows.
+        cut : int
+        """
+        found = self._cut(list(texts), verbose=False)["input_ids"]
+        filled = [[*ids[: longest - 1], *[ids[-1]] * longest][:longest] for ids in found]
+        return np.array(filled, np.int32), sum(len(ids) > longest for ids in found)
+
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of ``ids``; ``special`` keeps the pieces that begin and end it."""
         return str(self._cut.decode(list(map(int, ids)), skip_special_tokens=not special))

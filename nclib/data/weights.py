@@ -56,6 +56,18 @@ WEIGHTS = {
         {},
         reads=True,
     ),
+    "clip-vit-base-patch16": Weights(
+        "openai/clip-vit-base-patch16",
+        {"model_type": "clip", "projection_dim": 512, "vision_config.patch_size": 16},
+        {},
+        reads=True,
+    ),
+    "clip-vit-large-patch14": Weights(
+        "openai/clip-vit-large-patch14",
+        {"model_type": "clip", "projection_dim": 768, "vision_config.patch_size": 14},
+        {},
+        reads=True,
+    ),
     "resnet-152": Weights(
         "torchvision's resnet152-394f9c45.pth",
         {},

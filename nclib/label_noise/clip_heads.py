@@ -1,11 +1,20 @@
-r"""The CLIP rows of UOT-RCL's Table III with frozen encoders: zero-shot, and trained linear heads.
+r"""The CLIP rows of UOT-RCL's Table III: zero-shot, and training by contrast with and without labels.
 
-``zero_shot`` compares the features as they are. ``contrastive_heads`` puts a linear head on each encoder and
-trains both with InfoNCE; the positives are the other half of the pair (unsupervised) or everything with the
-same given class (supervised). UOT-RCL on such features is ``uot_rcl`` with the same data. Results are those
-of *frozen CLIP features*; the paper fine-tunes the encoders, which needs images and weights.
+On pictures and texts (data such as ``xmedianet_pictures``) the rows are those of the paper. ``zero_shot``
+compares the embeddings of CLIP's two towers as they are. ``contrastive_heads`` trains the towers, with their
+projections and the logit scale. Without labels (``supervised=False``) the target of a row of similarities is
+the other half of the pair; with labels it is uniform over all items of the batch that are given the same
+class. UOT-RCL on CLIP is ``uot_rcl`` on the same data.
 
-Features come from a file that :func:`nclib.data.load` reads, image and text vectors of one width.
+The paper states 16 epochs, a batch of 128, and the optimiser of the code that it links, which
+:class:`~nclib.runs.label_trainer.LabelTrainer` names. It leaves open which weights are trained, how several
+positives share a target, where the logit scale starts and ends, and how pictures are cut. Chosen here: all
+weights; equal shares; the scale starts as CLIP's own, is trained, and is at most 100, as in CLIP; pictures
+are cut around the centre in training too; float32 throughout. The linked code also distils CLIP into itself,
+which the paper does not mention; it is left out.
+
+On features of a joint encoder, from a file that :func:`nclib.data.load` reads, nothing but two linear heads
+is trained. Such results are those of *frozen CLIP features*, not of the paper.
 """
 
 from __future__ import annotations
@@ -31,6 +40,7 @@ from nclib.label_noise.base import (
     register,
 )
 from nclib.label_noise.parts.networks import Branches
+from nclib.label_noise.parts.pictures import PictureRows
 
 LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
 
@@ -42,17 +52,20 @@ class ZeroShotOptions:
 
 @register(
     "zero_shot",
-    summary="features of a joint encoder (CLIP) as they are; nothing is trained",
+    summary="pictures and texts by CLIP as it is, or features of a joint encoder; nothing is trained",
     paper="Radford et al., ICML 2021",
 )
 class ZeroShot(Projector):
-    """Cosine of the given features."""
+    """Cosine of the given features, or of the embeddings of CLIP's towers."""
 
     Options = ZeroShotOptions
     supervised: ClassVar[bool] = False
+    reads_pictures: ClassVar[bool] = True
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         """Check that both kinds of features lie in one space: ValueError when they differ in width."""
+        if isinstance(train.images, PictureRows):
+            return  # CLIP's towers have one
         v, t = train.images.shape[1], train.texts.shape[1]
         if v != t:
             raise ValueError(
@@ -96,11 +109,14 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ContrastiveOptions:
-    """Options of the contrastive heads."""
+    """Options of training by contrast."""
 
     supervised: bool = option(True, help="positives share the given class; False: only the pair itself")
     scale: float = option(
-        1 / 0.07, above=0, high=LARGEST_SCALE, help="logit scale at the start; it is trained"
+        1 / 0.07,
+        above=0,
+        high=LARGEST_SCALE,
+        help="logit scale of heads at the start; it is trained, as is CLIP's own on pictures",
     )
 
 
@@ -129,21 +145,31 @@ class LinearHeads(Branches):
 
 @register(
     "contrastive_heads",
-    summary="linear heads trained with InfoNCE; positives by pair or by given class",
-    paper="CLIP rows of UOT-RCL's Table III, on frozen features",
+    summary="CLIP's towers, or linear heads on features, by InfoNCE; positives by pair or by given class",
+    paper="CLIP rows of UOT-RCL's Table III",
 )
 class ContrastiveHeads(DeepMethod):
-    """Supervised or unsupervised contrastive heads; ``options`` is a :class:`ContrastiveOptions`."""
+    """Supervised or unsupervised training by contrast; ``options`` is a :class:`ContrastiveOptions`."""
 
     Options = ContrastiveOptions
+    reads_pictures: ClassVar[bool] = True
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
 
     def build(self, shape: Shape) -> nn.Module:
-        return LinearHeads(shape, self.options.scale)
+        scale, usual = self.options.scale, ContrastiveOptions().scale
+        if not shape.clip_folder:
+            return LinearHeads(shape, scale)
+        if scale != usual:
+            raise ValueError(f"scale={scale:g} is of heads on features; on pictures CLIP has its own")
+        towers = shape.towers()
+        towers.log_scale = nn.Parameter(towers.scale.clone())
+        return towers
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         net = loop.network
-        scale = net.log_scale.exp().clamp_max(LARGEST_SCALE)
+        with torch.no_grad():  # between the steps, so that a scale at its bound can still fall
+            net.log_scale.clamp_(max=math.log(LARGEST_SCALE))
+        scale = net.log_scale.exp()
         S = scale * net.images(batch.images) @ net.texts(batch.texts).T  # (n, n)
         if self.options.supervised:
             same = batch.image_labels[:, None] == batch.text_labels

@@ -14,11 +14,13 @@ from nclib.common.method import check_report, check_state, check_terms
 from nclib.data import CategorySplit
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
+from nclib.label_noise.parts.pictures import PictureRows
 from nclib.runs.loop import SavedLoop, seed_of
 from nclib.runs.options import LabelSchedule
 
 BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
-EVALUATED = 1024  # pairs passed at a time without gradient
+EVALUATED = 1024  # pairs passed at a time without gradient; pictures by batches
+MOMENTUM, WARMUP_STEPS, WARMUP_SHARE = 0.9, 100, 0.1  # of CLIP's towers; the share is that of short runs
 
 
 def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str, float]:
@@ -31,16 +33,42 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
     return {"map_i2t": i2t, "map_t2i": t2i, "map_avg": (i2t + t2i) / 2}
 
 
+def inputs_of(split: CategorySplit) -> tuple[Any, Tensor]:
+    """Return images and texts as networks take them: features; or pictures to be read, and tokens."""
+    images, texts = split.images, torch.from_numpy(split.texts)
+    return torch.from_numpy(images) if isinstance(images, np.ndarray) else PictureRows(images), texts
+
+
+def warm_cosine(step: int, steps: int) -> float:
+    """Return the share of the learning rate at a step, in [0, 1]: a rise on a line, then half a cosine to 0.
+
+    The rise takes 100 of ``steps`` steps, and at most a tenth.
+
+    Examples
+    --------
+    >>> [warm_cosine(step, 4100) for step in (0, 50, 100, 2100)]
+    [0.0, 0.5, 1.0, 0.5]
+    """
+    warm = min(WARMUP_STEPS, int(WARMUP_SHARE * steps))
+    if step < warm:
+        return step / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
+
+
 class LabelTrainer(SavedLoop):
     """Trains one method; is the :class:`~nclib.label_noise.LabelLoop` that a deep method is given.
 
     Every draw of an epoch comes from a generator seeded by (run seed, epoch, purpose).
 
+    Networks of features are trained by Adam, at a rate that falls from epoch to epoch. CLIP's towers, on
+    pictures, are trained as UOT-RCL's Table III says, by the code that it links: stochastic gradient descent
+    with momentum 0.9, at a rate that changes from step to step (:func:`warm_cosine`).
+
     Parameters
     ----------
     method : DeepMethod or Projector
     network : Module or None
-        What ``method.build`` returned; None for a projector.
+        What ``method.build`` returned. For a projector None on features, and CLIP's towers on pictures.
     train : Training
         N pairs with the given labels.
     truth : ndarray, int64, (N,)
@@ -75,12 +103,18 @@ class LabelTrainer(SavedLoop):
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
         self.n_planned = self.n_epochs if isinstance(method, DeepMethod) else 1  # a closed form takes one
         self.iteration, self.network, self.train = 0, network, train
-        if isinstance(method, DeepMethod):
-            self.train, self.network = train.to(device), network.to(device)
+        self.pictures = isinstance(train.images, PictureRows)
+        if network is not None:
+            self.network = network.to(device)
             self.networks = [self.network]
-            self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-                method.parameters(self.network, schedule.lr), lr=schedule.lr, betas=BETAS, fused=True
-            )
+        if isinstance(method, DeepMethod):
+            self.train, lr = train.to(device), schedule.lr
+            weights = method.parameters(self.network, lr)
+            self.optimizer: torch.optim.Optimizer
+            if self.pictures:
+                self.optimizer = torch.optim.SGD(weights, lr=lr, momentum=MOMENTUM)
+            else:
+                self.optimizer = torch.optim.Adam(weights, lr=lr, betas=BETAS, fused=True)
             self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     # -- what a method may ask for ----------------------------------------------------------------------
@@ -109,32 +143,46 @@ class LabelTrainer(SavedLoop):
 
     def _train_networks(self, method: DeepMethod, progress: bool) -> dict[str, Any]:
         self.iteration = self.epoch * self.n_steps
-        scale = 1.0
-        if self.schedule.lr_schedule == "cosine":
-            scale = 0.5 * (1 + math.cos(math.pi * self.epoch / self.n_epochs))
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * scale
+        scale = self._scale_rates()
         self.network.train()
         method.begin_epoch(self)
         order = torch.randperm(self.n_pairs, generator=self.generator("batches"))
-        chunks = order.to(self.device).split(self.batch_size)[: self.n_steps]
+        chunks = zip(
+            *(x.split(self.batch_size)[: self.n_steps] for x in (order.to(self.device), order)), strict=True
+        )
         totals: dict[str, Tensor] = {}
-        for index in self._shown(chunks, progress):
-            terms = check_terms(method.step(self, self.batch(index)), method.step)
+        for index, rows in self._shown(list(chunks), progress):
+            scale = self._scale_rates()
+            terms = check_terms(method.step(self, self.batch(index, rows)), method.step)
             self.optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()
             self.optimizer.step()
             self._add(totals, terms)
             self.iteration += 1
         method.end_epoch(self)
-        row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": len(chunks)}
-        row |= self._mean_losses(totals, len(chunks))
+        row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": self.n_steps}
+        row |= self._mean_losses(totals, self.n_steps)
         return row | check_report(method.diagnostics(self.truth), method.diagnostics)
 
-    def batch(self, index: Tensor) -> LabelBatch:
-        """Return the training pairs at ``index``, (B,) int64 on the device."""
+    def _scale_rates(self) -> float:
+        """Set the learning rates of this step; return their share of those that were given."""
+        scale, n = 1.0, self.n_epochs
+        if self.schedule.lr_schedule == "cosine" and not self.pictures:
+            scale = 0.5 * (1 + math.cos(math.pi * self.epoch / n))
+        elif self.schedule.lr_schedule == "cosine":
+            scale = warm_cosine(self.iteration, n * self.n_steps)
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * scale
+        return scale
+
+    def batch(self, index: Tensor, rows: Tensor | None = None) -> LabelBatch:
+        """Return the training pairs at ``index``, (B,) int64 on the device.
+
+        ``rows`` is the same on the host, where pictures are read; without it the device is waited for.
+        """
         t = self.train
-        return LabelBatch(index, t.images[index], t.texts[index], t.image_labels[index], t.text_labels[index])
+        images = t.images[index if rows is None or not self.pictures else rows]
+        return LabelBatch(index, images, t.texts[index], t.image_labels[index], t.text_labels[index])
 
     def _validate(self) -> dict[str, float]:
         return self.evaluate(self.val)
@@ -149,21 +197,23 @@ class LabelTrainer(SavedLoop):
     # -- evaluation -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _embed(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
+    def _embed(self, images: Any, texts: Tensor) -> tuple[Tensor, Tensor]:
+        v, t = images, texts
+        if self.network is not None:
+            was, size = self.network.training, self.batch_size if self.pictures else EVALUATED
+            self.network.eval()
+            v, t = (
+                torch.cat([net(part.to(self.device)) for part in x.split(size)])
+                for net, x in ((self.network.images, images), (self.network.texts, texts))
+            )
+            self.network.train(was)
         if isinstance(self.method, Projector):
-            return self.method.project_images(images), self.method.project_texts(texts)
-        was = self.network.training
-        self.network.eval()
-        v, t = (
-            torch.cat([net(part.to(self.device)) for part in x.split(EVALUATED)])
-            for net, x in ((self.network.images, images), (self.network.texts, texts))
-        )
-        self.network.train(was)
+            return self.method.project_images(v), self.method.project_texts(t)
         return v, t
 
     def embed_split(self, split: CategorySplit) -> tuple[Tensor, Tensor]:
         """Return image and text embeddings of a split, (n, L) each."""
-        return self._embed(torch.from_numpy(split.images), torch.from_numpy(split.texts))
+        return self._embed(*inputs_of(split))
 
     def evaluate(self, split: CategorySplit) -> dict[str, float]:
         """Return the mean average precision on a split, by its true labels."""

@@ -17,7 +17,7 @@ from nclib.label_noise import DeepMethod, Shape, Training
 from nclib.label_noise.base import METHODS
 from nclib.noise import LabelNoise
 from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
-from nclib.runs.label_trainer import LabelTrainer, retrieval_map
+from nclib.runs.label_trainer import LabelTrainer, inputs_of, retrieval_map
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.options import LabelOptions, LabelSchedule, Settings
 from nclib.runs.presets import label_preset
@@ -44,8 +44,13 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         return label_preset(name, dataset, self.method)
 
     def check_settings(self, settings: LabelSettings) -> None:
-        """Check the options of the data, and that the warm-up of a method leaves epochs for itself."""
+        """Check the options of the data, and that the warm-up of a method leaves epochs for itself.
+
+        Pictures are refused by methods of features, and sizes of networks by CLIP's towers.
+        """
         super().check_settings(settings)
+        if settings.data_options.get("clip_folder"):
+            self._check_pictures(settings)
         warm, epochs = getattr(settings.method_options, "warmup_epochs", 0), settings.schedule.epochs
         if warm >= epochs:
             raise ValueError(
@@ -53,6 +58,19 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
                 f"{settings.method}; on labels epochs include the warm-up. Give epochs={warm + 1} or more, "
                 "or a smaller warmup_epochs"
             )
+
+    def _check_pictures(self, settings: LabelSettings) -> None:
+        run, schedule = settings.run, settings.schedule
+        if not self.methods[self.method].factory.reads_pictures:
+            able = [name for name in self.methods if self.methods[name].factory.reads_pictures]
+            raise ValueError(
+                f"dataset={run.dataset!r} has pictures and texts, and {self.method} reads features; "
+                f"{', '.join(able)} read pictures"
+            )
+        usual = self.preset(run.preset, run.dataset, {})
+        if other := [k for k in ("hidden", "dim") if getattr(schedule, k) != usual[k]]:
+            value = getattr(schedule, other[0])
+            raise ValueError(f"{other[0]}={value}: CLIP's towers on {run.dataset!r} have widths of their own")
 
     def assemble(
         self, settings: LabelSettings, dataset: CategoryData, folder: Path, device: torch.device
@@ -66,14 +84,16 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
             how = {"protocol": run.protocol, "scope": run.scope}
             noise = LabelNoise.draw(truth, run.noise_rate, n_classes=k, seed=run.seed, **how)
         method = self.methods[self.method].factory(settings.method_options)
-        arrays = dataset.train.images, dataset.train.texts, noise.image_labels, noise.text_labels
-        images, texts, image_labels, text_labels = map(torch.from_numpy, arrays)
-        train = Training(images, texts, image_labels, text_labels, k)
+        labels = torch.from_numpy(noise.image_labels), torch.from_numpy(noise.text_labels)
+        train = Training(*inputs_of(dataset.train), *labels, k)
         network = None
+        widths = {"hidden": schedule.hidden, "dim": schedule.dim}
+        shape = Shape(dataset.image_dim, dataset.text_dim, k, **widths, clip_folder=dataset.clip_folder)
         if isinstance(method, DeepMethod):
             torch.manual_seed(run.seed)
-            sizes = dataset.image_dim, dataset.text_dim, k
-            network = method.build(Shape(*sizes, hidden=schedule.hidden, dim=schedule.dim))
+            network = method.build(shape)
+        elif dataset.clip_folder:
+            network = shape.towers(finetune=False)
         trainer = LabelTrainer(
             method,
             network,
@@ -135,26 +155,27 @@ def neighbours(v: Tensor, t: Tensor, split: CategorySplit, k: int = 10) -> dict[
         Shares in [0, 1]. ``texts_of_class``, ``images_of_class``: among the first five texts of an image, and
         the first three images of a text, those of its class. ``purity``: among the k nearest images of an
         image and texts of a text, those of its class; ``purity_given``: the same for the features that were
-        trained on. ``other_modality``: among the k nearest images and texts, those of the other modality.
-        Empty for a single pair.
+        trained on, missing for pictures. ``other_modality``: among the k nearest images and texts, those of
+        the other modality. Empty for a single pair.
     """
     device, n = v.device, len(split)
     if n < 2:
         return {}
     y = torch.from_numpy(split.labels).to(device)
-    given = (torch.from_numpy(x).to(device) for x in (split.images, split.texts))
     k = min(k, n - 1)
 
     def purity(*parts: Tensor) -> float:
         return sum(precision_at_k(x, x, y, y, k, same_items=True) for x in parts) / len(parts)
 
+    found = {"purity": purity(v, t)}
+    if isinstance(split.images, np.ndarray):
+        found["purity_given"] = purity(*(torch.from_numpy(x).to(device) for x in (split.images, split.texts)))
     both = torch.cat([v, t])
     is_text = torch.arange(2 * n, device=device) >= n
     return {
         "texts_of_class": precision_at_k(v, t, y, y, min(5, n)),
         "images_of_class": precision_at_k(t, v, y, y, min(3, n)),
-        "purity": purity(v, t),
-        "purity_given": purity(*given),
+        **found,
         "other_modality": 1 - precision_at_k(both, both, is_text, is_text, k, same_items=True),
     }
 

@@ -106,7 +106,7 @@ class LabelSchedule:
 
     batch_size: int = option(100, low=1, help="pairs in a batch")
     epochs: int = option(100, low=1, help="epochs, warm-up included, unlike for pairs")
-    lr: float = option(1e-4, above=0, help="learning rate of Adam")
+    lr: float = option(1e-4, above=0, help="learning rate")
     lr_schedule: str = option("cosine", choices=("cosine", "constant"), help="the rate falls to 0, or stays")
     hidden: int = option(4096, low=1, help="width of hidden layers")
     dim: int = option(512, low=1, help="width L of the common space")

@@ -167,9 +167,10 @@ def test_lines_on_records_and_tables_run(
         code = cli.main([{"/data": str(tmp_path), **made}.get(word, word) for word in words])
         seen.append((" ".join(words), code, capsys.readouterr().out))
     said = {line: out for line, _, out in seen}
-    assert [code for _, code, _ in seen].count(1) == 3  # an empty folder is not complete
+    assert [code for _, code, _ in seen].count(1) == 4  # an empty folder is not complete
     assert "nothing that is known" in said["data check /data"]
-    assert "f30k: not there" in said["data check /data f30k"]
+    for name in ("f30k", "xmedianet_pictures"):
+        assert f"{name}: not there" in said[f"data check /data {name}"]
     of_book = [shlex.split(c)[1:] for page in pages for c in commands(page) if c.startswith("ncbook ")]
     for words in of_book:
         assert ncbook.cli.main(words) == 0
