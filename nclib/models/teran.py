@@ -84,8 +84,8 @@ class TERAN(FragmentMatcher):
 
     Regions and words become what they are among themselves (self-attention), and meet in the cosines only.
     The official code also reads the box of each region, which the option ``boxes`` of the data appends to its
-    features; no option of the model says so, since the first map reads whatever numbers a region has. The
-    bundled drawings have such numbers already.
+    features: the first map takes all numbers of a region, so that the model needs no option for boxes. The
+    bundled drawings have the place of a region among its features.
 
     Regions, words and scores agree with the official modules to 2e-7 on random weights.
 
@@ -125,10 +125,11 @@ class TERAN(FragmentMatcher):
         return ReasoningRegionEncoder(width, self.embed_dim, self.layer_dropout)
 
     def word_encoder(self) -> nn.Module:
-        encoder = super().word_encoder()
-        encoder.unit = False
+        found: Any = super().word_encoder()
+        found.unit = False
         if self.text == "bert":
-            del encoder.tower.encoder.layer[self.bert_layers :]
+            del found.tower.encoder.layer[self.bert_layers :]
+        encoder: nn.Module = found
         return encoder
 
     def encode_regions(self, images: Tensor) -> Tensor:
