@@ -43,8 +43,10 @@ class Reasoning(nn.Module):
 
     def __init__(self, dim: int, layers: int, dropout: float) -> None:
         super().__init__()
-        how: dict[str, Any] = {"heads": HEADS, "hidden": min(HIDDEN, 2 * dim)}
-        self.layers = nn.ModuleList(RelationLayer(dim, dropout, **how) for _ in range(layers))
+        hidden = min(HIDDEN, 2 * dim)
+        self.layers = nn.ModuleList(
+            RelationLayer(dim, dropout, heads=HEADS, hidden=hidden) for _ in range(layers)
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map (B, n, dim) to (B, n, dim); members where ``mask`` (B, n) is 0 are not attended to."""
