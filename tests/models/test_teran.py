@@ -185,6 +185,7 @@ def test_the_official_schedule_is_its_own_as_a_baseline():
         assert flat["method_options"]["margin"] == 0.2
         assert flat["model_options"]["tail"] == 2
     assert nclib.resolve("rcl", dataset="f30k", **given).flat()["lr"] != 1e-5
+    assert nclib.resolve("plain", model="teran", preset="quick").flat()["lr"] == 5e-4
 
 
 def test_options_are_checked():
