@@ -161,7 +161,8 @@ def _silent(tree: ast.Module) -> set[int]:
         elif isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith(".shape"):
             found |= {id(node.slice)} if isinstance(node.slice, ast.UnaryOp) else set()
         elif (isinstance(node, ast.keyword) and node.arg in GUARDS) or (
-            isinstance(node, ast.Assign) and all(name.endswith(SIZES + EXPONENTS) for name in _names(node.targets))
+            isinstance(node, ast.Assign)
+            and all(name.endswith(SIZES + EXPONENTS) for name in _names(node.targets))
         ):
             parts = [node.value]
         for part in parts:

@@ -32,6 +32,7 @@ UNREAD: dict[str, Callable[[dict[str, Any]], bool]] = {  # files, and data optio
     "*_vocab.json": lambda o: any(o.get(k) for k in ("vocabulary", "pieces", "build_vocabulary")),
     "testall_*": lambda o: o.get("test_split") == "test",
     "*.f16.npy": lambda o: not o.get("half"),
+    "*_boxes.npy": lambda o: not o.get("boxes"),
 }
 
 
@@ -255,7 +256,7 @@ def lacking_files(name: str, options: dict[str, Any]) -> str:
     if name not in CHECKS:  # a data set that the user registered
         return ""
     name = f"{name}_{options['pixels']}" if options.get("pixels") else name
-    report = check(name, root, half=bool(options.get("half")))
+    report = check(name, root, half=bool(options.get("half")), boxes=bool(options.get("boxes")))
     unread = [pattern for pattern, is_unread in UNREAD.items() if is_unread(options)]
     read = [n for n in report.lines if not any(fnmatch.fnmatch(n.file, pattern) for pattern in unread)]
     lines = [line for line in read if line.state != GOOD]

@@ -25,7 +25,7 @@ MODELS = {  # printed name -> model; others are spelt alike
 }
 WHOLE = {"zero-shot CLIP": "clip", "fine-tuned CLIP": "clip"}  # models that need their weights
 APART = {"sgraf": "saf+sgr"}  # models whose parts the papers train apart, and average when testing
-TWICE = ("vsrn",)  # models that the papers train twice, and average when testing
+TWICE = ("vsrn", "teran")  # models that the papers train twice, and average when testing
 SCAN_BOTH = {"direction": "t2i+i2t"}  # SCAN where it counts as two models
 DATASETS = {
     "Flickr30K": "f30k",
@@ -50,7 +50,6 @@ WHY_NOT = {  # printed methods that are not rerun, and why
         "no public code; the function of the eigenvalues that its loss is made of, the neighbour counts and "
         "the training settings cannot be recovered from the sources at hand"
     ),
-    "TERAN": "its code is public, but reads the box of each region, which the published features lack",
     "VSRN++": "the repository that its paper names was not found, and its text is not at hand",
     "CAAN": "no official code was found; its text is not at hand, so its equations were not checked",
     "MMCA": "no code was found; its text is not at hand, so its equations were not checked",
@@ -81,6 +80,7 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
         "OMIT": WITH_BERT,
         "VSE∞": WITH_BERT | DECAY,
         "HREM": WITH_BERT,
+        "TERAN": WITH_BERT | {"boxes": True, "text_rate": 1.0},
         "CHAN": WITH_BERT | DECAY | {"pooling": "mean", "attend": False, "batch_size": 128, "margin": 0.05},
     },
     "grid+BERT": {"OMIT": WITH_RESNEXT | HELD | SMALLER, "VSE∞": WITH_RESNEXT | HELD | DECAY},

@@ -27,7 +27,7 @@ from nclib.runs.presets import PAPER
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
 # Settings that name a run; everything else that differs from the usual makes a variant of it.
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
-ENCODED_BY = ("pieces", "pixels")  # options of the papers' data that decide what a model reads
+ENCODED_BY = ("pieces", "pixels", "boxes")  # options of the papers' data that decide what a model reads
 GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")  # models whose papers start words from GloVe
 METRICS = ("seed", "rsum", "map_avg")
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)

@@ -91,7 +91,9 @@ class Report:
         return "\n".join([f"{self.name}: {state}, {self.folder}", *map(str, self.lines), *advice])
 
 
-def check(name: str, root: str | Path, *, full: bool = False, half: bool = False) -> Report:
+def check(
+    name: str, root: str | Path, *, full: bool = False, half: bool = False, boxes: bool = False
+) -> Report:
     """Check the files of one data set.
 
     Parameters
@@ -104,6 +106,8 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
         Read every feature instead of some rows.
     half : bool
         Look for the float16 copies in the place of the features, as ``half=True`` of the data sets does.
+    boxes : bool
+        List missing boxes of the regions too, which ``boxes=True`` of the data sets needs.
 
     Raises
     ------
@@ -115,10 +119,10 @@ def check(name: str, root: str | Path, *, full: bool = False, half: bool = False
     place = Path(root).expanduser()
     if not place.exists():
         raise ValueError(f"root={str(root)!r}: there is no such folder")
-    return CHECKS[name](name, place, full, half)
+    return CHECKS[name](name, place, full, half, boxes)
 
 
-def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
+def _pairs(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report:
     """Check region features and captions of three splits, and the vocabulary."""
     layout = PAIRS[name]
     splits = tuple(layout.images)
@@ -128,13 +132,14 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
     if layout.marker and not (folder / layout.marker).is_file():
         text = "nclib data prepare writes it last" if layout.number is np.float32 else layout.source
         return Report(name, folder, (Line(MISSING, layout.marker, text),))
-    missing = [text.split(" ")[0] for text in region_features.missing_files(layout, folder, splits, half)]
+    wanted = region_features.missing_files(layout, folder, splits, half, boxes)
+    missing = [text.split(" ")[0] for text in wanted]
     lines: list[Line] = []
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(layout, split, file)) for file in absent]
-        if not absent:
+        if not set(absent) - {region_features.boxes_file(split)}:
             parts[split] = region_features.read_split(layout, folder, split, half)
     rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
     for part in parts.values():
@@ -143,6 +148,7 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
         lines += _split_lines(layout, part, path, full, next(iter(rows.items()), None))
         if not half:
             lines += _copy_lines(part, path, full)
+        lines += _box_lines(layout, part, folder)
     lines.append(_vocabulary(layout, folder, [t for part in parts.values() for t in part.texts[:CAPTIONS]]))
     train = parts.get("train")
     good = train is not None and train.features is not None and not train.problems
@@ -152,6 +158,8 @@ def _pairs(name: str, root: Path, full: bool, half: bool) -> Report:
 
 def _wanted(layout: Layout, split: str, file: str) -> str:
     n, each = layout.images[split], layout.captions_per_image
+    if file == region_features.boxes_file(split):
+        return f"float32 (a row for each row of features, {layout.row[0] if layout.row else 'regions'}, 4)"
     if file.endswith(".npy"):
         kind = "float16" if file.endswith(region_features.HALF) else np.dtype(layout.number).name
         row = ", ".join(map(str, layout.row or ()))
@@ -206,6 +214,19 @@ def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {size:.2f} GB")
 
 
+def _box_lines(layout: Layout, part: Part, folder: Path) -> Iterator[Line]:
+    """Check the boxes of the regions."""
+    path = folder / region_features.boxes_file(part.split)
+    if part.features is None or not path.is_file():
+        return
+    rows = len(part.features) * (layout.captions_per_image if part.layout == PER_CAPTION else 1)
+    found = region_features.read_boxes(path, (rows, part.features.shape[1], 4))
+    if isinstance(found, str):
+        yield Line(WRONG, path.name, found)
+    else:
+        yield Line(GOOD, path.name, f"boxes of {len(found):,} rows of features")
+
+
 def _not_finite(features: RowFile, full: bool) -> str | None:
     """Return the first image with a value that is not finite, in all rows or in evenly spaced ones."""
     n = len(features)
@@ -241,7 +262,7 @@ def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
     return Line(GOOD, file, f"{words.size:,} words")
 
 
-def _category(name: str, root: Path, full: bool, half: bool) -> Report:
+def _category(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report:
     """Check feature files of category retrieval, which are small enough to be read whole."""
     known = category_features.SETS[name]
     sizes = " / ".join(f"{n:,}" for n in known.sizes)
@@ -260,7 +281,7 @@ def _category(name: str, root: Path, full: bool, half: bool) -> Report:
     return Report(name, root, (line,))
 
 
-def _pictures(name: str, root: Path, full: bool, half: bool) -> Report:
+def _pictures(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report:
     """Check the table of pictures with categories, and that its pictures are there."""
     published = category_features.SETS["xmedianet"]
     sizes = " / ".join(f"{n:,}" for n in published.sizes)
@@ -281,7 +302,7 @@ def _pictures(name: str, root: Path, full: bool, half: bool) -> Report:
     return Report(name, listing.folder, (line,))
 
 
-CHECKS: dict[str, Callable[[str, Path, bool, bool], Report]] = {
+CHECKS: dict[str, Callable[[str, Path, bool, bool, bool], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
     **dict.fromkeys(category_features.SETS, _category),
     category_pictures.PUBLISHED: _pictures,
@@ -307,13 +328,19 @@ def check_all(root: str | Path, *, full: bool = False, half: bool = False) -> li
 
 
 def check_more(root: str | Path) -> list[Line]:
-    """Describe what further runs read below ``root``: published weights, and missing prepared pictures."""
+    """Describe what further runs read below ``root``: weights, missing boxes, missing prepared pictures."""
     lines = []
     for name, known in WEIGHTS.items():
         said = problem(Path(root).expanduser() / PLACE / name)
         state = (MISSING if said.startswith(MISSING) else WRONG) if said else GOOD
         file = f"{PLACE}/{name}"
         lines.append(Line(state, file, said.removeprefix(f"{MISSING}: ") or known.publisher))
+    for layout in (LAYOUTS["f30k"], LAYOUTS["coco"]) if Path(root).expanduser().is_dir() else ():
+        folder = region_features.find_folder(layout, Path(root).expanduser(), tuple(layout.images))
+        without = [s for s in layout.images if not (folder / region_features.boxes_file(s)).is_file()]
+        if without:
+            file = f"{layout.stem}/{region_features.boxes_file('*')}"
+            lines.append(Line(MISSING, file, f"boxes of the regions of {', '.join(without)}, for TERAN"))
     forms = [layout for layout in PAIRS.values() if layout.number is not np.float32]
     absent = [layout for layout in forms if not (Path(root).expanduser() / layout.stem).is_dir()]
     return lines + [Line(MISSING, layout.stem, layout.source) for layout in absent]
@@ -387,9 +414,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = bool(shown) or (options.root / PLACE).is_dir()
     more = check_more(options.root) if known and not options.names else []
     if more:
-        print(
-            "pretrained networks and pictures, which some runs of the papers' tables read:", *more, sep="\n"
-        )
+        print("networks, boxes and pictures, which some runs of the papers' tables read:", *more, sep="\n")
     if not shown:
         print(f"{options.root}: nothing that is known. Name one of {', '.join(CHECKS)} to see what it needs.")
     good = bool(shown) and all(r.complete(any_size=options.any_size) for r in shown)

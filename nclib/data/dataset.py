@@ -18,6 +18,7 @@ Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 NUMBERS = (np.float32, np.float16, np.uint8)  # types of stored images
 BLOCK = 64  # images that are checked together
+BOX_NUMBERS = 5  # x0, y0, x1, y1 and area
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +156,8 @@ class Split:
         Behind :meth:`picture` and :meth:`relevance`.
     details : mapping
         Further facts about the images and captions, by name.
+    boxes_in_features : bool
+        Whether :meth:`features` has five more numbers per fragment: its box, and the area of the box.
 
     Raises
     ------
@@ -187,6 +190,7 @@ class Split:
     picture_source: Picture | None = None
     relevance_source: Relevance | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    boxes_in_features: bool = False
 
     def __post_init__(self) -> None:
         n, where = len(self.images), f"split {self.name!r}: "
@@ -220,6 +224,13 @@ class Split:
         corners = (*self.images.shape[:2], 4)
         if self.boxes is not None and (self.boxes.shape != corners or self.boxes.dtype != np.float32):
             raise ValueError(f"{where}boxes must be float32 {corners}, got {_describe(self.boxes)}")
+        if self.boxes_in_features and self.boxes is None:
+            raise ValueError(f"{where}boxes_in_features=True needs boxes")
+
+    @property
+    def feature_dim(self) -> int:
+        """Numbers per fragment in :meth:`features`."""
+        return int(self.images.shape[2]) + BOX_NUMBERS * self.boxes_in_features
 
     @property
     def n_images(self) -> int:
@@ -257,7 +268,9 @@ class Split:
             When a value is NaN or infinite; names the file or split, the image and the value.
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
-        found = self._read(rows, pinned)
+        found = self._read(rows, pinned and not self.boxes_in_features)
+        if self.boxes_in_features:
+            found = self._with_boxes(found, rows, pinned)
         if not torch.isfinite(found.sum()) and not (good := torch.isfinite(found)).all():
             at, region, k = (int(i) for i in torch.nonzero(~good)[0])
             where = str(self.images.path) if isinstance(self.images, RowFile) else f"split {self.name!r}"
@@ -287,6 +300,13 @@ class Split:
             return out.copy_(found).div_(255) if found.dtype == torch.uint8 else out.copy_(found)
         found = torch.from_numpy(np.asarray(self.images)[rows])
         return found / 255 if found.dtype == torch.uint8 else found.float()
+
+    def _with_boxes(self, found: Tensor, rows: np.ndarray, pinned: bool) -> Tensor:
+        assert self.boxes is not None  # as __post_init__ has checked
+        box = torch.from_numpy(self.boxes[rows])  # (B, R, 4)
+        area = (box[..., 2:] - box[..., :2]).prod(-1, keepdim=True)
+        out = torch.empty(*found.shape[:2], self.feature_dim, pin_memory=pinned)
+        return torch.cat([found, box, area], -1, out=out)
 
     def part(self, start: int, stop: int) -> Split:
         """Return images ``start`` to ``stop - 1`` (as views, counted from 0) with their captions as a split.
@@ -425,7 +445,7 @@ class Dataset:
     @property
     def feature_dim(self) -> int:
         """F, the numbers per fragment."""
-        return int(self.train.images.shape[2])
+        return self.train.feature_dim
 
     @property
     def n_regions(self) -> int:

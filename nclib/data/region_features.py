@@ -5,6 +5,8 @@ and ``{split}_caps.txt`` with one caption per line (``{split}_caps.tsv`` for CC1
 A feature file has **either one row per image or one row per caption**, and the public files mix both: the
 training file of Flickr30K has a row per image, its validation file a row per caption. The counts of every
 split tell its layout; a split holds every image once.
+
+``{split}_boxes.npy``, read when asked for, has the boxes of the regions, a row for each row of features.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import content_digest, digest
+from nclib.common.npy import read_npy
 from nclib.data import tokeniser
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
@@ -118,6 +121,7 @@ class Part:
     texts: list[str] = field(default_factory=list)  # all captions
     layout: str = ""  # PER_IMAGE or PER_CAPTION; empty when unknown
     problems: list[tuple[str, str]] = field(default_factory=list)  # file, message
+    boxes: np.ndarray | None = None  # (images, regions, 4); None when they were not asked for, or are wrong
 
 
 @register("f30k", summary="Flickr30K, precomputed regions; needs root=", paper=SOURCE)
@@ -130,6 +134,7 @@ def f30k(
     half: bool = False,
     pieces: PathLike | None = None,
     pixels: str = "",
+    boxes: bool = False,
 ) -> Dataset:
     """Load Flickr30K from precomputed region features (29,000 / 1,000 / 1,000 images, 5 captions each).
 
@@ -157,6 +162,9 @@ def f30k(
         Pictures in place of features, each row of a picture as red, green and blue of its pixels in turn, as
         ``nclib data prepare f30k --pixels`` leaves them in ``f30k_square224``: scaled to a square of this
         side, or scaled at the shorter side and cut around the centre, as CLIP prepares pictures.
+    boxes : bool
+        Append five numbers to the features of each region: its box x0, y0, x1, y1 in [0, 1], read from
+        ``{split}_boxes.npy``, and the area of the box. The checksum of the data then covers the boxes.
 
     Returns
     -------
@@ -169,7 +177,7 @@ def f30k(
         When files are missing or do not fit together; all of them are listed, with what to do.
     """
     layout = pixel_layout("f30k", pixels) if pixels else LAYOUTS["f30k"]
-    return load_files(layout, root, "test", dev_protocol, vocabulary, build_vocabulary, half, pieces)
+    return load_files(layout, root, "test", dev_protocol, vocabulary, build_vocabulary, half, pieces, boxes)
 
 
 @register("coco", summary="MS-COCO, precomputed regions; needs root=", paper=SOURCE)
@@ -183,6 +191,7 @@ def coco(
     half: bool = False,
     pieces: PathLike | None = None,
     pixels: str = "",
+    boxes: bool = False,
 ) -> Dataset:
     """Load MS-COCO from precomputed region features (113,287 / 1,000 / 5,000 images, 5 captions each).
 
@@ -195,7 +204,9 @@ def coco(
     """
     check_choice("test_split", test_split, ("testall", "test"))
     layout = pixel_layout("coco", pixels) if pixels else LAYOUTS["coco"]
-    return load_files(layout, root, test_split, dev_protocol, vocabulary, build_vocabulary, half, pieces)
+    return load_files(
+        layout, root, test_split, dev_protocol, vocabulary, build_vocabulary, half, pieces, boxes
+    )
 
 
 @register("cc152k", summary="CC152K, precomputed regions; needs root=", paper=SOURCE)
@@ -279,6 +290,7 @@ def load_files(
     build_vocabulary: bool = False,
     half: bool = False,
     pieces: PathLike | None = None,
+    boxes: bool = False,
 ) -> Dataset:
     """Load the files of a layout; parameters, result and errors as for :func:`f30k` and :func:`coco`."""
     # 1. find folder, vocabulary and files, and list everything missing at once; 2. open the splits and list
@@ -287,11 +299,13 @@ def load_files(
     names = {"train": "train", "val": "dev", "test": test_split}
     if half and layout.number is not np.float32:
         raise ValueError("half=True is for features; prepared pictures have one form")
+    if boxes and layout.number is not np.float32:
+        raise ValueError("boxes=True is for region features; prepared pictures have no regions")
     if pieces is not None and (vocabulary is not None or build_vocabulary):
         raise ValueError("pieces cuts captions by a tokeniser: give no vocabulary, and do not build one")
     folder = find_folder(layout, Path(root).expanduser(), tuple(names.values()))
     vocabulary_file = find_vocabulary(layout, folder, vocabulary)
-    missing = missing_files(layout, folder, tuple(names.values()), half)
+    missing = missing_files(layout, folder, tuple(names.values()), half, boxes)
     if vocabulary_file is None and not build_vocabulary and pieces is None:
         missing.append(
             f"{layout.vocabulary_file} (the vocabulary; give vocabulary=PATH, or build_vocabulary=True "
@@ -302,7 +316,7 @@ def load_files(
             "\n  ".join([f"{layout.title}: {folder} lacks", *missing])
             + f"\n{layout.source}, or give their folder as root=."
         )
-    parts = {role: read_split(layout, folder, split, half) for role, split in names.items()}
+    parts = {role: read_split(layout, folder, split, half, boxes) for role, split in names.items()}
     problems = [f"{part.split}: {text}" for part in parts.values() for _, text in part.problems]
     shapes = {p.split: p.features.shape[1:] for p in parts.values() if p.features is not None}
     if len(set(shapes.values())) > 1:
@@ -338,6 +352,7 @@ def load_files(
         assert path is not None  # looked for above
         content += [f"{role} {split.images.shape}", content_digest(path)]
         content += [split.captions.tokens, split.captions.offsets]
+        content += [] if split.boxes is None else ["boxes", split.boxes]
     return Dataset(
         layout.name,
         splits["train"],
@@ -424,7 +439,14 @@ def features_file(folder: Path, split: str, half: bool = False) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def missing_files(layout: Layout, folder: Path, splits: Sequence[str], half: bool = False) -> list[str]:
+def boxes_file(split: str) -> str:
+    """Return the name of the file with the boxes of a split."""
+    return f"{split}_boxes.npy"
+
+
+def missing_files(
+    layout: Layout, folder: Path, splits: Sequence[str], half: bool = False, boxes: bool = False
+) -> list[str]:
     """List the names of the missing files of some splits, with a hint behind a name where one helps."""
     missing = []
     for split in splits:
@@ -436,10 +458,12 @@ def missing_files(layout: Layout, folder: Path, splits: Sequence[str], half: boo
             missing.append(f"{split}_ims.npy")
         if not (folder / f"{split}_{layout.captions_file}").is_file():
             missing.append(f"{split}_{layout.captions_file}")
+        if boxes and not (folder / boxes_file(split)).is_file():
+            missing.append(f"{boxes_file(split)} (boxes=True; float32, a row for each row of features)")
     return missing
 
 
-def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> Part:
+def read_split(layout: Layout, folder: Path, split: str, half: bool = False, boxes: bool = False) -> Part:
     """Open one split whose files exist, and tell its row layout; problems are listed, not raised."""
     part = Part(split)
     captions = f"{split}_{layout.captions_file}"
@@ -474,7 +498,35 @@ def read_split(layout: Layout, folder: Path, split: str, half: bool = False) -> 
     original = features_file(folder, split) if half else None
     if original is not None and part.features is not None and (text := not_its_copy(array, original)):
         part.problems.append((name, f"{name} {text}"))
+    if boxes:
+        found = read_boxes(folder / boxes_file(split), (*array.shape[:2], 4))
+        if isinstance(found, str):
+            part.problems.append((boxes_file(split), f"{boxes_file(split)} {found}"))
+        else:
+            part.boxes = found[::each] if part.layout == PER_CAPTION else found
     return part
+
+
+def read_boxes(path: Path, shape: tuple[int, ...]) -> np.ndarray | str:
+    """Read boxes x0, y0, x1, y1 in [0, 1], float32 of ``shape`` (rows, regions, 4).
+
+    A damaged or other file gives a message, a str that completes a sentence beginning with the file's name.
+    """
+    try:
+        boxes = read_npy(path)
+    except ValueError as error:
+        return str(error).removeprefix(f"{path} ")
+    if boxes.shape != shape or boxes.dtype != np.float32:
+        return f"must be float32 {shape}, a row for each row of features, got {boxes.dtype} {boxes.shape}"
+    if not (boxes.min() >= 0 and boxes.max() <= 1):
+        return (
+            f"must lie in [0, 1], got {boxes.min():g} to {boxes.max():g}; divide x by the width and y by the "
+            "height of each picture"
+        )
+    if (boxes[..., 2:] < boxes[..., :2]).any():
+        row = int((boxes[..., 2:] < boxes[..., :2]).any((1, 2)).argmax())
+        return f"must hold x0, y0, x1, y1 of each box, but in row {row} x1 < x0 or y1 < y0"
+    return boxes
 
 
 def read_named_captions(path: Path) -> list[tuple[str, str]]:
@@ -547,7 +599,16 @@ def _split(layout: Layout, role: str, part: Part, words: Vocabulary, dev_protoco
         n = min(n, VALIDATION_IMAGES // each if cut_by_rows else VALIDATION_IMAGES)
     details: dict[str, Any] = {"layout": part.layout}
     captions, image_of = _captions(part.texts[: n * each], words), np.arange(n * each) // each
-    return Split(role, part.features[:n], captions, image_of, each, details=details)
+    return Split(
+        role,
+        part.features[:n],
+        captions,
+        image_of,
+        each,
+        details=details,
+        boxes=None if part.boxes is None else part.boxes[:n],
+        boxes_in_features=part.boxes is not None,
+    )
 
 
 def _captions(texts: list[str], words: Vocabulary) -> Captions:

@@ -55,14 +55,15 @@ class FragmentEncoding(Encoding):
 class RelationLayer(nn.Module):
     """Transformer layer (attention, two-layer network, both residual and normalised afterwards) over sets.
 
-    A bias is added to the logits of the attention; -inf keeps two members apart.
+    A bias is added to the logits of the attention; -inf keeps two members apart. There are fewer heads where
+    they do not divide ``dim``; the network is ``hidden`` wide, by default as wide as the layer.
     """
 
-    def __init__(self, dim: int, dropout: float) -> None:
+    def __init__(self, dim: int, dropout: float, *, heads: int = HEADS, hidden: int = 0) -> None:
         super().__init__()
-        self.heads = math.gcd(HEADS, dim)
+        self.heads = math.gcd(heads, dim)
         self.mix, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
-        self.first, self.second = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.first, self.second = nn.Linear(dim, hidden or dim), nn.Linear(hidden or dim, dim)
         self.attended_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.drop = nn.Dropout(dropout)
         nn.init.xavier_uniform_(self.mix.weight)

@@ -316,8 +316,16 @@ def test_the_papers_data_are_looked_at_before_their_runs_start(f30k, capsys):
     grids.check_place(planned(root), str(f30k))  # other sizes than published do not stop a run
     assert "other size  train_ims.npy" in capsys.readouterr().out
     assert "missing     train_ims.f16.npy" in refused(root, {**root, "half": True})
+    assert "missing     train_boxes.npy" in refused(root, {**root, "boxes": True})
+    for split, n in (("train", 6), ("dev", 4), ("test", 3)):
+        np.save(folder / f"{split}_boxes.npy", np.zeros((n, 3, 4), np.float32))
+    grids.check_place(planned({**root, "boxes": True}), str(f30k))
     np.save(folder / "test_ims.f16.npy", np.zeros((2, 3, 4), np.float16))
-    grids.check_place(planned(root), str(f30k))  # a bad copy does not stop runs that do not read it
+    np.save(folder / "dev_boxes.npy", np.zeros((4, 2, 4), np.float32))
+    assert "wrong       dev_boxes.npy" in refused({**root, "boxes": True})
+    grids.check_place(
+        planned(root), str(f30k)
+    )  # a bad copy, or boxes, do not stop runs that do not read them
     (folder / "f30k_precomp_vocab.json").unlink()
     assert "missing     f30k_precomp_vocab.json" in refused(root)
     grids.check_place(planned({**root, "build_vocabulary": True}), str(f30k))

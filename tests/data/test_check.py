@@ -90,6 +90,22 @@ def test_missing_files_are_listed_with_what_they_hold(f30k):
     assert "25,000 lines" in str(nothing)
 
 
+def test_boxes_are_checked_where_they_are_and_missed_where_they_are_needed(f30k, capsys):
+    assert not any("boxes" in file for file in states(check("f30k", f30k)))
+    report = check("f30k", f30k, boxes=True)
+    assert [states(report)[f"{split}_boxes.npy"] for split in SPLITS["f30k"]] == [MISSING] * 3
+    assert "train_boxes.npy               float32 (a row for each row of features, 36, 4)" in str(report)
+    assert states(report)["train_caps.txt"] == GOOD
+    main([str(f30k)])
+    said = capsys.readouterr().out
+    assert "f30k_precomp/*_boxes.npy      boxes of the regions of train, dev, test, for TERAN" in said
+    for split, rows in (("train", 6), ("dev", 20), ("test", 4)):  # one too many
+        np.save(f30k / "f30k_precomp" / f"{split}_boxes.npy", np.zeros((rows, 3, 4), np.float32))
+    found = check("f30k", f30k)
+    assert [states(found)[f"{split}_boxes.npy"] for split in SPLITS["f30k"]] == [GOOD, GOOD, WRONG]
+    assert "must be float32 (3, 3, 4), a row for each row of features, got float32 (4, 3, 4)" in str(found)
+
+
 def test_a_file_cut_short_or_with_nan_is_wrong(f30k):
     folder = f30k / "f30k_precomp"
     data = (folder / "train_ims.npy").read_bytes()

@@ -76,6 +76,81 @@ def test_captions_are_cut_and_looked_up(f30k):
     assert " ".join(words) == "<start> image <unk> <unk> <unk> <unk> <unk> a dog is n't <unk> . <end>"
 
 
+def write_boxes(folder, split, rows, seed=0):
+    """Boxes of rows of features, alike in the rows of one image where these are its captions."""
+    corners = np.random.default_rng(seed).random((len(set(rows)), REGIONS, 2, 2), np.float32)
+    boxes = np.sort(corners, 2).reshape(-1, REGIONS, 4)[rows]
+    np.save(folder / f"{split}_boxes.npy", boxes)
+    return boxes
+
+
+@pytest.fixture
+def boxed(f30k):
+    """The same package with boxes: those of each split, a row per image."""
+    rows = {"train": np.arange(12), "dev": np.arange(35) // 5, "test": np.arange(4)}
+    folder = f30k / "f30k_precomp"
+    boxes = [write_boxes(folder, split, of, seed=k) for k, (split, of) in enumerate(rows.items())]
+    return f30k, [boxes[0], boxes[1][::5], boxes[2]]
+
+
+def test_boxes_stand_behind_the_features_when_asked_for(boxed):
+    root, boxes = boxed
+    plain, data = load("f30k", root=root), load("f30k", root=root, boxes=True)
+    assert (plain.feature_dim, data.feature_dim) == (DIM, DIM + 5)
+    assert plain.train.boxes is None
+    for before, split, own in zip(plain.splits.values(), data.splits.values(), boxes, strict=True):
+        rows = [split.n_images - 1, 0, 0]
+        found = split.features(rows).numpy()
+        assert np.array_equal(found[..., :DIM], before.features(rows).numpy())
+        assert np.array_equal(found[..., DIM:-1], own[rows])
+        assert np.array_equal(split.boxes, own)
+        x0, y0, x1, y1 = np.moveaxis(own[rows], -1, 0)
+        assert np.allclose(found[..., -1], (x1 - x0) * (y1 - y0), atol=1e-7)
+    part = data.train.part(3, 7)
+    assert np.array_equal(part.features([1]).numpy(), data.train.features([4]).numpy())
+    assert part.feature_dim == DIM + 5
+
+
+def test_boxes_are_part_of_the_checksum_when_asked_for(boxed):
+    root, _ = boxed
+    plain, before = load("f30k", root=root).checksum, load("f30k", root=root, boxes=True).checksum
+    assert before != plain
+    write_boxes(root / "f30k_precomp", "test", np.arange(4), seed=9)
+    assert load("f30k", root=root, boxes=True).checksum != before
+    assert load("f30k", root=root).checksum == plain
+    for path in (root / "f30k_precomp").glob("*_boxes.npy"):
+        path.unlink()
+    assert load("f30k", root=root).checksum == plain
+
+
+def test_boxes_that_do_not_fit_are_named(boxed):
+    root, boxes = boxed
+    folder = root / "f30k_precomp"
+    np.save(folder / "train_boxes.npy", boxes[0] * 640)
+    np.save(folder / "dev_boxes.npy", boxes[1])  # a row per image, unlike its features
+    np.save(folder / "test_boxes.npy", boxes[2][..., [2, 1, 0, 3]])
+    with pytest.raises(ValueError, match="do not fit together") as error:
+        load("f30k", root=root, boxes=True)
+    text = str(error.value)
+    assert "train: train_boxes.npy must lie in [0, 1], got" in text
+    assert "divide x by the width and y by the height of each picture" in text
+    assert "dev_boxes.npy must be float32 (35, 3, 4), a row for each row of features, got float32 (7" in text
+    assert "test_boxes.npy must hold x0, y0, x1, y1 of each box, but in row 0 x1 < x0" in text
+    assert load("f30k", root=root).feature_dim == DIM  # not read
+    np.save(folder / "train_boxes.npy", np.where(boxes[0] > 0.5, np.nan, boxes[0]))
+    with pytest.raises(ValueError, match=r"train_boxes.npy must lie in \[0, 1\], got nan to nan"):
+        load("f30k", root=root, boxes=True)
+    (folder / "train_boxes.npy").unlink()
+    (folder / "test_boxes.npy").write_bytes(b"no array")
+    with pytest.raises(FileNotFoundError, match=r"train_boxes.npy \(boxes=True; float32, a row for each row"):
+        load("f30k", root=root, boxes=True)
+    np.save(folder / "train_boxes.npy", boxes[0])
+    with pytest.raises(ValueError, match=r"test_boxes.npy cannot be read as a .npy file"):
+        load("f30k", root=root, boxes=True)
+    with pytest.raises(ValueError, match="boxes=True is for region features; prepared pictures have no"):
+        load("f30k", root=root, pixels="square224", boxes=True)
+
+
 def test_the_folder_itself_and_the_other_naming_are_found(f30k):
     by_root = load("f30k", root=f30k)
     assert load("f30k", root=f30k / "f30k_precomp").checksum == by_root.checksum

@@ -61,6 +61,8 @@ def root(tmp_path_factory):
     rng = np.random.default_rng(0)
     for split, n in COUNTS.items():
         np.save(regions / f"{split}_ims.npy", rng.normal(size=(n, 4, 6)).astype(np.float32))
+        corners = np.sort(rng.random((n, 4, 2, 2), np.float32), 2)
+        np.save(regions / f"{split}_boxes.npy", corners.reshape(n, 4, 4))
         (regions / f"{split}_caps.txt").write_text("\n".join(TEXTS * n) + "\n")
         for i in range(n):
             name = f"{split}{i}.jpg"
@@ -84,7 +86,7 @@ KINDS = {f"{name} on {features}": (features, name) for features, runs in ENCODED
 def test_every_declared_kind_of_run_trains_and_is_tested(root, tmp_path, kind):
     features, name = KINDS[kind]
     row = next(r for r in rows_of("OMIT", "1") if r["features"] == features and r["method"] == name)
-    (given,) = Rerun("", "", "", arguments_of(LAYOUTS["OMIT", "1"], row)).parts(str(root))
+    given, *_ = Rerun("", "", "", arguments_of(LAYOUTS["OMIT", "1"], row)).parts(str(root))
     small = {"batch_size": 8, "out": str(tmp_path), "progress": False}
     if given.get("epochs") != 0:
         small |= {"warmup_epochs": 0, "epochs": 1}  # whose step trains the networks as well

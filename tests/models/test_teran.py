@@ -1,0 +1,202 @@
+"""TERAN: one pair and word at a time, self-attention of sets, tokens that score, gradients, BERT's layers."""
+
+import math
+
+import pytest
+import torch
+from local_weights import bert_folder
+from torch import nn
+
+import nclib
+from nclib.common.tokens import Tokens
+from nclib.models import build
+from nclib.models.hrem import RelationLayer
+
+SIZES = {"feature_dim": 21, "vocab_size": 20, "n_regions": 4, "embed_dim": 8, "word_dim": 3}
+LENGTHS = (4, 1, 6, 2, 6, 3)
+
+
+def example(**options):
+    """A model in double precision without dropout, three images, and captions as padded ids."""
+    torch.manual_seed(0)
+    model = build("teran", **SIZES, **{"layer_dropout": 0.0, **options}).double()
+    images = torch.randn(3, 4, 21, dtype=torch.float64)
+    return model, images, Tokens(torch.randint(1, 20, (6, 6)), LENGTHS)
+
+
+def layer_of_torch(mine):
+    """PyTorch's own layer with the same weights."""
+    dim, hidden = mine.first.in_features, mine.first.out_features
+    other = nn.TransformerEncoderLayer(dim, mine.heads, hidden, 0.0, batch_first=True, dtype=torch.float64)
+    parts = (
+        (other.self_attn.out_proj, mine.out),
+        (other.linear1, mine.first),
+        (other.linear2, mine.second),
+        (other.norm1, mine.attended_norm),
+        (other.norm2, mine.norm),
+    )
+    for theirs, own in parts:
+        theirs.load_state_dict(own.state_dict())
+    with torch.no_grad():
+        other.self_attn.in_proj_weight.copy_(mine.mix.weight)
+        other.self_attn.in_proj_bias.copy_(mine.mix.bias)
+    return other
+
+
+def through(reasoning, rows):
+    """One set (n, dim) alone through the layers."""
+    for layer in reasoning.layers:
+        rows = layer_of_torch(layer)(rows[None])[0]
+    return rows
+
+
+def unit(row):
+    return row / (row.norm() + 1e-8)
+
+
+def scoring(length, tail):
+    """Positions of the tokens that score."""
+    inner = list(range(1, length - tail))
+    return inner or list(range(length))
+
+
+@torch.no_grad()
+def by_loop(model, images, tokens):
+    """Scores (B, C), one image, caption, word and region at a time."""
+    encoder, scores = model.image_encoder, torch.zeros(len(images), len(tokens), dtype=torch.float64)
+    first, last = model.common[0], model.common[-1]
+    for i, picture in enumerate(images):
+        x = torch.cat([torch.zeros(1, 21, dtype=torch.float64), picture])
+        x = torch.stack([encoder.place[2](torch.relu(encoder.place[0](row))) for row in x])
+        x = through(first, encoder.fc(through(encoder.reason, x)))
+        regions = [unit(row) for row in x[1:]]
+        for c, length in enumerate(tokens.lengths):
+            alone = Tokens(tokens.ids[c : c + 1, :length], (length,))
+            words = through(last, model.text_encoder(alone)[0][0])
+            for j in scoring(length, model.tail):
+                scores[i, c] += max(float(unit(words[j]) @ region) for region in regions)
+    return scores
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("tail", "chunk", "budget"), [(1, None, 1 << 30), (2, 2, 1 << 30), (0, None, 1)])
+def test_batch_equals_one_pair_at_a_time(shared, tail, chunk, budget):
+    model, images, tokens = example(shared=shared, tail=tail)
+    model.memory_budget = budget
+    regions, words = model.encode_images(images), model.encode_captions(tokens)
+    got = model.similarity(regions, words, chunk=chunk)
+    torch.testing.assert_close(got, by_loop(model, images, tokens), rtol=0, atol=1e-12)
+    wanted = sum(words.words[0, :4]) / 4
+    torch.testing.assert_close(words.vectors[0], wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(model.paired_similarity(regions, words.select([0, 1, 2])), got.diagonal())
+
+
+def test_chunks_and_budgets_change_nothing():
+    model, images, tokens = example()
+    encoded = model.encode_images(images), model.encode_captions(tokens)
+    whole = model.similarity(*encoded)
+    for chunk in (1, 2, 5):
+        torch.testing.assert_close(model.similarity(*encoded, chunk=chunk), whole, rtol=0, atol=1e-13)
+
+
+def test_a_layer_may_have_few_heads_and_a_wider_network():
+    torch.manual_seed(1)
+    layer = RelationLayer(12, 0.0, heads=4, hidden=20).double()
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    found = layer(x, x.new_zeros(1, 1, 1))
+    torch.testing.assert_close(found, layer_of_torch(layer)(x), rtol=0, atol=1e-12)
+    assert layer.heads == 4
+    assert layer.first.out_features == 20
+
+
+def test_sizes_are_those_of_the_official_runs():
+    with torch.device("meta"):
+        for feature_dim in (2048, 2053):
+            model = build("teran", feature_dim=feature_dim, vocab_size=9)
+            encoder = model.image_encoder
+            assert [layer.heads for layer in encoder.reason.layers] == [4] * 4
+            assert encoder.place[0].weight.shape == (2048, feature_dim)
+            assert {layer.first.weight.shape for layer in encoder.reason.layers} == {(2048, 2048)}
+            assert [len(part.layers) for part in model.common] == [2, 2]
+            assert {layer.first.weight.shape for layer in model.common[0].layers} == {(2048, 1024)}
+        assert len(build("teran", feature_dim=2048, vocab_size=9, shared=True).common) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_trains_every_parameter(shared):
+    model, images, tokens = example(shared=shared, layer_dropout=0.1)
+    model(images, tokens).square().sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+    assert all(bool((p.grad != 0).any()) for p in model.parameters())
+
+
+def test_padding_counts_nothing():
+    model, images, tokens = example()
+    encoded = model.encode_images(images)
+    captions = model.encode_captions(tokens)
+    together = model.similarity(encoded, captions)
+    for c, length in enumerate(LENGTHS):
+        assert bool((captions.words[c, length:] == 0).all())
+        alone = model.encode_captions(Tokens(tokens.ids[c : c + 1, :length], (length,)))
+        torch.testing.assert_close(model.similarity(encoded, alone)[:, 0], together[:, c], rtol=0, atol=1e-12)
+
+
+def test_dropout_is_that_of_training():
+    model, images, tokens = example(layer_dropout=0.5)
+    assert not torch.equal(model(images, tokens), model(images, tokens))
+    assert not model.encodes_alone
+    model.eval()
+    assert torch.equal(model(images, tokens), model(images, tokens))
+    assert model.encodes_alone
+
+
+def test_words_are_read_behind_the_first_layers_of_bert(tmp_path):
+    bert_folder(tmp_path / "bert", num_hidden_layers=4)
+    given = {**SIZES, "vocab_size": 13, "text": "bert", "text_folder": str(tmp_path / "bert")}
+    model = build("teran", **given, bert_layers=2).eval()
+    tower = model.text_encoder.tower
+    assert len(tower.encoder.layer) == 2
+    ids = torch.tensor([[2, 5, 6, 7, 3], [2, 8, 3, 0, 0]])
+    with torch.no_grad():
+        read = model.text_encoder.read(Tokens(ids, (5, 3)))[0]
+        whole = build("teran", **given).eval().text_encoder.tower  # all four, as there are no six
+        kept = whole(input_ids=ids, attention_mask=(ids > 0).long(), output_hidden_states=True).hidden_states[
+            2
+        ]
+    torch.testing.assert_close(read[0], kept[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(read[1, :3], kept[1, :3], rtol=0, atol=1e-6)
+    images = torch.randn(2, 4, 21)
+    model(images, Tokens(ids, (5, 3))).sum().backward()
+    assert model.text_encoder.fc.weight.grad is not None
+    assert all(p.grad is None for p in tower.parameters())  # without finetune
+
+
+def test_the_official_schedule_is_its_own_as_a_baseline():
+    given = {"preset": "paper", "model": "teran", "data_options": {"root": "."}}
+    for dataset, size in (("f30k", 30), ("coco", 40)):
+        flat = nclib.resolve("plain", dataset=dataset, **given).flat()
+        found = {
+            k: flat[k] for k in ("batch_size", "warmup_epochs", "epochs", "decay_every", "lr", "grad_clip")
+        }
+        assert found == {
+            **{"batch_size": size, "warmup_epochs": 0, "epochs": 30, "decay_every": 20},
+            **{"lr": 1e-5, "grad_clip": 2.0},
+        }
+        assert flat["method_options"]["margin"] == 0.2
+        assert flat["model_options"]["tail"] == 2
+    assert nclib.resolve("rcl", dataset="f30k", **given).flat()["lr"] != 1e-5
+    assert nclib.resolve("plain", model="teran", preset="quick").flat()["lr"] == 5e-4
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="layer_dropout=1: must be a number, at least 0 and below 1"):
+        build("teran", **SIZES, layer_dropout=1)
+    with pytest.raises(ValueError, match="tail=-1"):
+        build("teran", **SIZES, tail=-1)
+    with pytest.raises(ValueError, match="shared='yes'"):
+        build("teran", **SIZES, shared="yes")
+    with pytest.raises(ValueError, match="bert_layers=2 is used with text='bert' only, got text='bigru'"):
+        build("teran", **SIZES, bert_layers=2)
+    with pytest.raises(ValueError, match="needs text_folder, a local path"):
+        build("teran", **SIZES, text="bert")
+    assert build("teran", **SIZES).score_range == (-math.inf, math.inf)
