@@ -1,7 +1,7 @@
 """Sphinx extension: figures with pictures get a second file for dark pages, with light text on a dark ground.
 
-Drawings of lines and text alone are turned dark by custom.css. That would turn the colours of pictures too, so
-here the colours of everything else are replaced in the SVG file, by the rule of the style sheet.
+Drawings of lines and text alone are turned dark by custom.css. That would turn the colours of pictures
+too, so here the colours of everything else are replaced in the SVG file, by the rule of the style sheet.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def described(page: Any) -> Any:
 
 
 def unbroken(body: str) -> str:
-    """Return the HTML of a page in which a mean and its deviation, or the ends of an interval, stay on one line."""
+    """Return HTML in which a mean and its deviation, or the ends of an interval, stay on one line."""
     return TOGETHER.sub(
         lambda m: m[0] if m[0].startswith("<script") else m[0].replace(" ", "\N{NO-BREAK SPACE}"), body
     )
