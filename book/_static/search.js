@@ -29,9 +29,10 @@
   const count = (text, pattern) => (text.match(pattern) ?? []).length;
 
   const ranked = (pages, terms, query) => {
-    const asked = plain(query).replace(/[?.!]+$/, "").trim();
+    const bare = (words) => plain(words).replace(/[?.!]+$/, "").trim();
+    const asked = bare(query); // a section of this name is the answer
+    const weight = (heading) => /^nclib\./.test(heading) ? 0.5 : bare(heading) === asked ? 2 : 1;
     const patterns = terms.map(matcher);
-    const weight = (heading) => /^nclib\./.test(heading) ? 0.5 : plain(heading).includes(asked) ? 2 : 1; // a heading that is the question
     const entries = pages.flatMap(({ page, uri, sections }) =>
       sections.map(([heading, anchor, text], index) => ({ page, uri, heading, anchor, text, top: index === 0 })));
     const hits = entries.map((e) => patterns.map((p) => [count(e.page, p), count(e.heading, p), count(e.text, p)]));
