@@ -17,6 +17,7 @@ from typing import Any
 
 import nbformat
 import yaml
+from dark_figures import both, dark
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
@@ -31,7 +32,7 @@ PNG = "image/png"
 CARD = """:::{{grid-item-card}} {title}
 :link: /notebooks/{name}
 :link-type: doc
-:class-img-top: nc-thumb dark-light
+:class-img-top: {look}
 {image}
 
 {sentence}
@@ -117,19 +118,27 @@ class Gallery(SphinxDirective):
         nb = nbformat.read(path, 4)
         text = next((cell.source for cell in nb.cells if cell.cell_type == "markdown"), "")
         title = re.search(r"^# (.+)$", text, re.MULTILINE)
-        image = ""
+        image, look = "", "nc-thumb dark-light"
         if picture := thumbnail(nb, stored):
             file = pathlib.Path(self.env.app.doctreedir) / "thumbnails" / f"{name}.{picture[0]}"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(picture[1])
             image = f":img-top: /{os.path.relpath(file, root)}"
+            if picture[0] == "svg" and is_drawing({SVG: picture[1].decode()}):
+                look = f"nc-thumb {DRAWING}"
         return CARD.format(
             title=plain(title[1]) if title else name,
             name=name,
             image=image,
+            look=look,
             sentence=first_sentence(text),
             time=time_of(seconds),
         )
+
+
+def data_uri(svg: str) -> str:
+    """Return an SVG image as an address that holds it."""
+    return f"data:{SVG};base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 class StoredOutput(SphinxDirective):
@@ -150,10 +159,11 @@ class StoredOutput(SphinxDirective):
             return []
         if SVG in data:
             alt = self.options.get("alt") or cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")
-            source = f"data:{SVG};base64,{base64.b64encode(data[SVG].encode()).decode()}"
+            source = data_uri(data[SVG])
             look = f' class="{DRAWING}"' if is_drawing(data) else ""
-            figure = f'<figure><img src="{source}" alt="{html.escape(alt)}"{look}></figure>'
-            return [nodes.raw("", figure, format="html")]
+            image = f'<img src="{source}" alt="{html.escape(alt)}"{look}>'
+            image = image if look else both(image, source, data_uri(dark(data[SVG])))
+            return [nodes.raw("", f"<figure>{image}</figure>", format="html")]
         if "text/html" in data:
             scrolling = f'<div class="output text_html">{data["text/html"]}</div>'
             return [nodes.raw("", scrolling, format="html")]

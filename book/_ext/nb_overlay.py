@@ -5,6 +5,7 @@
 * ``book/your_machine.ipynb`` takes the code cells and outputs of the live run in ``book/live``, beside
   the stored run and the recorded runs, when there is one.
 * ``{execution-status}`` prints when, where and how long each notebook ran.
+* "mean ± deviation (seeds)" and the two ends of an interval stay on one line.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ COLUMNS = {
     "rsum": "rSum",
 }
 STATUS = ("page", "state", "ran on", "seconds", "device", "threads", "Python, torch, NumPy", "commit")
+NUMBER = r"[+\-−]?\d[\d.,]*"
+TOGETHER = re.compile(
+    rf"<script.*?</script>|(?<=\d) ± {NUMBER}(?: \(\d+\))?|\[{NUMBER}, {NUMBER}\]", re.DOTALL
+)  # scripts are matched to leave them alone
 NO_RUN = """```{note}
 This copy of the book was built without a live run. `make book` makes one (a few minutes on two cores) and
 shows it here.
@@ -108,6 +113,21 @@ def described(page: Any) -> Any:
     return page
 
 
+def unbroken(body: str) -> str:
+    """Return HTML in which a mean and its deviation, or the ends of an interval, stay on one line."""
+    return TOGETHER.sub(
+        lambda m: m[0] if m[0].startswith("<script") else m[0].replace(" ", "\N{NO-BREAK SPACE}"), body
+    )
+
+
+def keep_numbers_together(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Apply :func:`unbroken` to a page; an event handler of ``html-page-context``."""
+    if "body" in context:
+        context["body"] = unbroken(context["body"])
+
+
 def is_drawing(data: Mapping[str, Any]) -> bool:
     """Tell whether an output is a drawing of lines and text, without pictures."""
     return SVG in data and "<image" not in data[SVG]
@@ -128,7 +148,7 @@ class ExecutionStatus(SphinxDirective):
             cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 5
             rows.append([f"{{doc}}`/notebooks/{path.stem}`", "stale" if state else "fresh", *cells])
         lines = status_lines(rows)
-        box = nodes.container(classes=["execution-status", "full-width"])
+        box = nodes.container(classes=["execution-status"])
         self.state.nested_parse(StringList(lines, source=self.env.doc2path(self.env.docname)), 0, box)
         return [box]
 
@@ -243,5 +263,6 @@ def start(app: Sphinx) -> None:
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", start)
     app.connect("source-read", overlay)
+    app.connect("html-page-context", keep_numbers_together)
     app.add_directive("execution-status", ExecutionStatus)
     return {"parallel_read_safe": True}

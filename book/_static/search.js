@@ -28,7 +28,10 @@
   const matcher = (term) => new RegExp(`(?<![\\p{L}\\p{N}])(?:${term.map(escaped).join("|")})`, "giu");
   const count = (text, pattern) => (text.match(pattern) ?? []).length;
 
-  const ranked = (pages, terms) => {
+  const ranked = (pages, terms, query) => {
+    const bare = (words) => plain(words).replace(/[?.!]+$/, "").trim();
+    const asked = bare(query); // a section of this name is the answer
+    const weight = (heading) => /^nclib\./.test(heading) ? 0.5 : bare(heading) === asked ? 2 : 1;
     const patterns = terms.map(matcher);
     const entries = pages.flatMap(({ page, uri, sections }) =>
       sections.map(([heading, anchor, text], index) => ({ page, uri, heading, anchor, text, top: index === 0 })));
@@ -40,7 +43,7 @@
         const points = hits[k].map(([page, heading, text], i) =>
           rarity[i] * (4 * Math.min(page, 1) + 9 * Math.min(heading, 1) + Math.min(text, 4)));
         const whole = points.reduce((a, b) => a + b, 0) * (hits[k].filter((h) => h.some(Boolean)).length / terms.length) ** 2;
-        return { ...entry, score: found ? whole * (/^nclib\./.test(entry.heading) ? 0.5 : 1) : 0 };
+        return { ...entry, score: found ? whole * weight(entry.heading) : 0 };
       })
       .filter((entry) => entry.score > 0)
       .sort((a, b) => b.score - a.score);
@@ -67,7 +70,7 @@
   const perform = (query) => {
     const { pages, synonyms } = window.nclibSections;
     const terms = termsOf(query, synonyms), patterns = terms.map(matcher);
-    const results = terms.length ? ranked(pages, terms) : [];
+    const results = terms.length ? ranked(pages, terms, query) : [];
     const box = document.getElementById("search-results");
     const status = document.createElement("p");
     status.setAttribute("role", "status");

@@ -108,12 +108,28 @@
     if (choices.length) show();
   };
 
+  /* Whether a table fits its place, and where its columns of names begin, which may take half of the place. */
+  const place = (box) => {
+    const table = box.querySelector("table");
+    box.classList.toggle("nc-fits", table.scrollWidth <= box.clientWidth + 1);
+    const from = box.getBoundingClientRect().left - box.scrollLeft;
+    for (const row of table.rows) {
+      for (const name of row.querySelectorAll("tbody th, thead th[rowspan]")) {
+        const { left, right } = name.getBoundingClientRect();
+        if (right - from <= box.clientWidth / 2) name.style.setProperty("--nc-left", `${Math.max(0, left - from)}px`);
+        else name.style.removeProperty("--nc-left");
+      }
+    }
+  };
+
   const start = () => {
+    const watch = new ResizeObserver((entries) => entries.forEach(({ target }) => place(target)));
     for (const figure of document.querySelectorAll("figure.nc-sheet")) {
       const table = figure.querySelector("table.nc-table");
       const rows = [...table.tBodies[0].rows];
       if (rows.length >= LONG || table.querySelector("th[data-filter]")) filterable(figure, table, rows);
       sortable(table, rows);
+      watch.observe(figure.querySelector(".nc-scroll"));
     }
     const open = () => document.querySelector(`.nc-notes li[id="${CSS.escape(location.hash.slice(1))}"]`)
       ?.closest("details").setAttribute("open", "");

@@ -377,7 +377,8 @@ def overview_figure(table: pd.DataFrame, *, least: int = 4) -> Figure | None:
         for edge in (k for k in range(1, len(at)) if kinds[k] != kinds[k - 1]):
             axis.axvline(edge - 0.5, color="white", lw=3)
         words = " | ".join(dict.fromkeys(kinds))
-        axis.set(title=f"{data_name(dataset)}, {model}", xlabel=f"rate, {words}")
+        axis.set_title(f"{data_name(dataset)},\n{model}", fontsize=7)  # a panel may be one column wide
+        axis.set_xlabel(f"rate,\n{words}", fontsize=7)
         for end in np.cumsum([len(labels) for labels in names])[:-1]:
             axis.axhline(end - 0.5, color="white", lw=4)
         axis.grid(False)

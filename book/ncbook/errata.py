@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,39 +16,73 @@ EXPLAINED = {"no": "the papers do not explain it", "partly": "partly explained",
 SAME = {"L2RM": "6", "REPAIR": "I"}  # tables with the same methods at the same nominal rates
 
 
-def errata_table(paper: str = "") -> Table:
+# Kinds of entries by weight: what cannot be right, what contradicts, what is missing, what is only odd.
+WEIGHT = (
+    *("recall_order", "suspicious_value", "unsupervised_not_constant", "identical_rows"),
+    *("text_against_table", "mixed_protocol_in_one_table", "noise_protocol"),
+    *("differs_between_papers", "differs_between_tables", "formula_or_setting"),
+    *("missing_cells", "lost_symbols", "type_label", "naming", "rises_with_noise"),
+)
+PASSED = ("rsum_check", "granularity_check", "cross_paper_agreement")  # checks that found nothing wrong
+
+
+def errata_table(paper: str = "", *, passed: bool = False) -> Table:
     """Return the list of odd values, disagreements and gaps in the papers as printed.
+
+    Entries of one kind and paper with the same explanation are one finding; findings are sorted by weight.
 
     Parameters
     ----------
     paper : str
         Entries that concern this paper; all when empty.
+    passed : bool
+        The checks that found nothing wrong, instead.
     """
     found = printed("anomalies")
+    found = found[found["kind"].isin(PASSED) == passed]
     if paper:
         found = found[found["paper"].str.contains(paper, regex=False) | (found["paper"] == "all")]
-    rows = []
-    for row in found.to_dict("records"):
-        where = ", ".join(row[k] for k in ("dataset", "noise_rate", "method", "metric") if row[k])
-        table = row["table"] if row["table"] != "all" else "all tables"
-        what = row["observed"] + (f"; against: {row['other']}" if row["other"] else "")
-        why = "; ".join(p for p in (row["explanation"], row["note"]) if p)
-        cells = [
-            Cell(f"{row['paper']}, {table}: {row['kind'].replace('_', ' ')}", own=where, kind="nc-text"),
-            Cell(what, own=row["difference"], kind="nc-text"),
-            Cell(why, own=EXPLAINED.get(row["explained_by_papers"], ""), kind="nc-text nc-soft"),
-        ]
-        rows.append(([Cell(row["id"])], cells))
+    order = found["kind"].map({kind: i for i, kind in enumerate((*WEIGHT, *PASSED))})
+    found = found.assign(order=order).sort_values(["order", "id"]).drop(columns="order")
+    findings = found.groupby(["kind", "paper", "explanation", "explained_by_papers"], sort=False)
+    rows = [_finding(entries.to_dict("records")) for _, entries in findings]
+    words = "Checks that passed" if passed else "Odd values and gaps"
     return Table(
-        slug=f"errata-{paper.lower() or 'all'}",
-        title=f"Odd values and gaps: {paper}" if paper else "Odd values and gaps, all papers",
+        slug=f"errata-{paper.lower() or 'all'}{'-passed' if passed else ''}",
+        title=f"{words}: {paper}" if paper else f"{words}, all papers",
         kind="errata",
-        lines=[f"{len(rows)} entries."],
+        lines=[f"{len(found)} entries, {len(rows)} findings."],
         names=("no.",),
         columns=[("where and what",), ("printed",), ("explanation",)],
         rows=rows,
         file=csv_text(list(found), found.to_numpy().tolist()),
     )
+
+
+def _finding(entries: Sequence[Mapping[str, str]]) -> tuple[list[Cell], list[Cell]]:
+    """Return the row of a finding: its first entry in full, the others folded."""
+    first, n = entries[0], len(entries)
+
+    def each(column: str) -> list[str]:
+        return [value for value in dict.fromkeys(entry[column] for entry in entries) if value]
+
+    def where(entry: Mapping[str, str]) -> str:
+        return ", ".join(entry[k] for k in ("dataset", "noise_rate", "method", "metric") if entry[k])
+
+    def what(entry: Mapping[str, str]) -> str:
+        return entry["observed"] + (f"; against: {entry['other']}" if entry["other"] else "")
+
+    tables = "; ".join(table if table != "all" else "all tables" for table in each("table"))
+    why = "; ".join([*each("explanation"), *each("note")])
+    others = [f"{e['id']}, {where(e)}: {what(e)} ({e['difference']})" for e in entries[1:]]
+    cells = [
+        Cell(
+            f"{first['paper']}, {tables}: {first['kind'].replace('_', ' ')}", own=where(first), kind="nc-text"
+        ),
+        Cell(what(first), own=first["difference"], kind="nc-text", folded=others),
+        Cell(why, own=EXPLAINED.get(first["explained_by_papers"], ""), kind="nc-text nc-soft"),
+    ]
+    return [Cell(first["id"] + (f" and {n - 1} more" if n > 1 else ""))], cells
 
 
 def _wide() -> pd.DataFrame:

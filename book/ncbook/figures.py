@@ -83,7 +83,7 @@ def rates_figure(
     layout = layout_of(paper, table)
     printed = _printed_lines(layout, dataset, printed_model)
     drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
-    figure, ((left, right),) = plots.panels(1, 2, height=3.7)
+    figure, ((left, right),) = plots.panels(1, 2, height=4.4)
     where = place_of(runs, layout.file, preset=preset, model=model)
     where |= {"protocol": "symmetric"} if layout.of_labels else {}
     part = select(runs.category if layout.of_labels else runs.retrieval, **where)
@@ -112,7 +112,7 @@ def rates_figure(
     for axis in (left, right):
         at = sorted({float(x) for line in axis.lines for x in np.asarray(line.get_xdata(), float)})
         axis.set_xticks(at if len(at) < 9 else [])
-    left.legend(ncols=2, fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
     return figure
 
 
@@ -242,7 +242,7 @@ def sweep_figure(runs: Runs, option: str, *, xlabel: str, scale: str = "linear",
         axis.axvline(usual, color=plots.NEUTRAL, lw=1, ls=":")
     axes[0].set_ylabel("recall, %")
     if len(values) > 1:
-        axes[0].legend(fontsize=8)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 

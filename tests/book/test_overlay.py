@@ -11,7 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from nb_overlay import DRAWING, comparison, described, live_cells, merge, show_live, status_lines
+from nb_overlay import DRAWING, comparison, described, live_cells, merge, show_live, status_lines, unbroken
 from nbstamp import INJECTED, PARAMETERS, STAMP, Book, packed, records_in, stamp
 from notebook_tools import executed, notebook
 
@@ -54,6 +54,15 @@ def test_injected_parameters_stand_behind_the_parameters() -> None:
     injected = nbformat.v4.new_code_cell("mrate = 0.6", metadata={"tags": [INJECTED]}, execution_count=2)
     stored.cells.insert(2, injected)
     assert [c.source for c in merge(source, stored).cells][1:3] == ["mrate = 0.4", "mrate = 0.6"]
+
+
+def test_a_mean_and_its_deviation_stay_on_one_line() -> None:
+    assert unbroken("<td>221.7 ± 3.4 (3) ‡</td>") == "<td>221.7\xa0±\xa03.4\xa0(3) ‡</td>"
+    assert unbroken("+0.4 ± 0.12, and 5 (all)") == "+0.4\xa0±\xa00.12, and 5 (all)"
+    assert unbroken("<td>+0.014 [-0.2, +1.5]</td>") == "<td>+0.014 [-0.2,\xa0+1.5]</td>"
+    assert unbroken("mean ± deviation, [1, 2, 3]") == "mean ± deviation, [1, 2, 3]"
+    script = '<script type="application/json">{"said": "1 ± 2", "at": [0.1, 0.2]}</script>'
+    assert unbroken(f"{script}1 ± 2") == f"{script}1\xa0±\xa02"
 
 
 def test_drawings_without_pictures_may_be_shown_dark() -> None:

@@ -517,8 +517,6 @@ def test_counts_and_sheets(found, made):
         assert [r["verdict"] for r in in_file] == [cells[1].text for _, cells in sheet.rows]
     assert len(ncbook.verdicts_figure(counted).axes) == 1
     assert len(ncbook.best_other_differences(made)) == 7
-    assert len(ncbook.errata_table().rows) == 106
-    assert 20 < len(ncbook.errata_table("OMIT").rows) < 60
 
 
 def test_comparisons_are_read_as_written(tmp_path):
@@ -584,7 +582,7 @@ def test_a_registered_method_is_drawn_without_another_edit(tmp_path):
         runs = ncbook.load_runs(tmp_path)
         assert "newcomer, rate 0.4" in [d.name for d in ncbook.gains_over(runs)]
         figure = ncbook.rates_figure("L2RM", "6", runs, dataset="Flickr30K", model="vse")
-        assert "newcomer" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        assert "newcomer" in [text.get_text() for text in figure.legends[0].get_texts()]
         row = {"method": "newcomer-SGR", "backbone": ""}
         assert run_of(ncbook.LAYOUTS["L2RM", "6"], row) == RunSpec("newcomer", "sgr")
     finally:

@@ -1,6 +1,11 @@
 """Checks of the printed numbers, on counts known from reading the papers."""
 
+import csv
+import io
+
 import ncbook
+from ncbook.errata import PASSED, WEIGHT
+from ncbook.papers import printed
 
 
 def test_printed_sums_are_the_sums_of_their_recalls():
@@ -24,3 +29,28 @@ def test_methods_of_two_papers_at_the_same_nominal_rates():
     assert [axis.get_title("left") or axis.get_title() for axis in figure.axes] == ["BiCro", "NCR", "SGR"]
     for axis in figure.axes:
         assert [len(line.get_xdata()) for line in axis.lines] == [3, 3]
+
+
+def entries(table):
+    """Return the entries behind a table, with how many its rows say they hold."""
+    said = [heads[0].text.partition(" and ")[2] for heads, _ in table.rows]
+    return list(csv.DictReader(io.StringIO(table.file))), sum(int(n.split()[0]) + 1 if n else 1 for n in said)
+
+
+def test_every_entry_stands_once_in_a_finding_and_passed_checks_stand_apart():
+    found, said = entries(ncbook.errata_table())
+    checks, said_of_checks = entries(ncbook.errata_table(passed=True))
+    assert (said, said_of_checks) == (len(found), len(checks)) == (103, 3)
+    assert {row["kind"] for row in checks} == {*PASSED}
+    assert {row["kind"] for row in found} == {*WEIGHT}  # every kind has a weight
+    assert {row["id"] for row in found + checks} == {*printed("anomalies")["id"]}
+
+
+def test_findings_are_sorted_by_weight_and_explained_once():
+    table = ncbook.errata_table("REPAIR")
+    kinds = [row["kind"] for row in entries(table)[0]]
+    assert kinds == sorted(kinds, key=WEIGHT.index)
+    why = [cells[2].text for _, cells in table.rows if "permutes all captions" in cells[2].text]
+    assert len(why) == 1
+    folded = [cells[1].folded for _, cells in table.rows if cells[1].folded]
+    assert all(line.startswith("A") for lines in folded for line in lines)

@@ -36,14 +36,17 @@ def _first(run: Finished) -> dict[bool, tuple[list[int], list[float]]]:
     }
 
 
+# Runs of this page and the methods whose colours they have in every figure of the book.
+STYLES = {"InfoNCE": "plain (infonce)", "CRANK": "crank"}
+
+
 def by_heart(runs: Mapping[str, Finished]) -> Figure:
     """Draw the share of training pairs whose given caption comes first in its batch, over the epochs."""
     figure, axes = plots.panels(1, 2, height=3.1, sharey=True)
     for axis, truth in zip(axes[0], (False, True), strict=True):
         for name, run in runs.items():
             epochs, share = _first(run)[truth]
-            style = plots.method_style(run.record.settings["method"])
-            axis.plot(epochs, 100 * np.array(share), label=name, **style)
+            axis.plot(epochs, 100 * np.array(share), label=name, **plots.method_style(STYLES.get(name, name)))
         axis.set(title="right pairs" if truth else "wrong pairs: learned by heart", xlabel="epoch")
     axes[0, 0].set_ylabel("given caption first in its batch, %")
     axes[0, 0].set_ylim(0, 100)

@@ -1,0 +1,74 @@
+"""Figures for dark pages: pictures keep their colours, and so does text that lies on them."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from dark_figures import IMAGE, both, dark, turned
+
+
+def figure_with_picture() -> str:
+    """Return a figure with a picture, black text on the picture and beside it, and a coloured line."""
+    figure, axis = plt.subplots(figsize=(3, 3))
+    axis.imshow(np.array([[0.0, 1.0]]), extent=(0, 2, 0, 1))
+    axis.text(1.0, 0.5, "on the picture")
+    axis.text(0.0, -0.9, "below it", color="#d55e00")
+    axis.plot([0, 2], [1.5, 1.5], color="#0072b2")
+    axis.set(xlim=(0, 2), ylim=(-1, 2), title="a title")
+    target = io.StringIO()
+    figure.savefig(target, format="svg")
+    plt.close(figure)
+    return target.getvalue()
+
+
+def fill_of(svg: str, words: str) -> str:
+    found = re.search(rf"<!-- {words} -->\s*<g style=\"fill: ([^\";]+)", svg)
+    assert found, words
+    return found[1]
+
+
+def test_lightness_turns_round_and_hue_stays() -> None:
+    assert turned("#ffffff") == "#171717"
+    assert turned("#000000") == "#e8e8e8"
+    red, green, blue = (int(turned("#0072b2")[i : i + 2], 16) for i in (1, 3, 5))
+    assert blue > green > red
+
+
+def test_text_on_a_picture_keeps_its_colour() -> None:
+    light = figure_with_picture()
+    after = dark(light)
+    assert fill_of(after, "on the picture") == "#000000"
+    assert fill_of(after, "a title") == turned("#000000")
+    assert fill_of(after, "below it") == turned("#d55e00")
+
+
+def test_the_ground_and_the_lines_change_and_the_picture_stays() -> None:
+    light = figure_with_picture()
+    after = dark(light)
+    assert IMAGE.search(light)
+    for colour in ("#ffffff", "#0072b2"):
+        assert f": {colour}" in light
+        assert f": {colour}" not in after
+        assert f": {turned(colour)}" in after
+    pictures = [re.findall(r"base64,([^\"]*)", text) for text in (light, after)]
+    assert pictures[0] == pictures[1] != []
+
+
+@pytest.mark.parametrize(
+    ("tag", "classes"),
+    [
+        ('<img alt="a" src="../_images/x.svg" />', ["only-light", "only-dark dark-light"]),
+        (
+            '<img class="wide" src="../_images/x.svg">',
+            ["only-light wide", "only-dark dark-light wide"],
+        ),
+    ],
+)
+def test_each_theme_gets_its_file(tag: str, classes: list[str]) -> None:
+    shown = both(tag, "../_images/x.svg", "../_images/x-dark.svg")
+    assert re.findall(r'class="([^"]*)"', shown) == classes
+    assert re.findall(r'src="([^"]*)"', shown) == ["../_images/x.svg", "../_images/x-dark.svg"]
