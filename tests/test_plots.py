@@ -155,3 +155,8 @@ def test_ranked_alignment_marks_a_uniform_row():
     assert plots.ranked_alignment({}) is None
     with pytest.raises(ValueError, match="top=0"):
         plots.ranked_alignment(arrays, top=0)
+
+
+def test_no_method_has_the_colour_of_right_or_wrong():
+    used = {colour for colour, _ in plots.METHOD_STYLES.values()}
+    assert not used & {plots.MATCHED, plots.MISMATCHED, plots.IMAGES, plots.CAPTIONS}

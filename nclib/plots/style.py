@@ -25,8 +25,8 @@ MARKS = "osXh^PDvp"
 # Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).
 OTHERS = ("#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
 METHOD_STYLES = {
-    "plain": (MISMATCHED, "s"), "plain (triplet)": (MISMATCHED, "s"),
-    "plain (infonce)": ("#E69F00", "P"), "l2rm": (MATCHED, "o"),
+    "plain": (NEUTRAL, "s"), "plain (triplet)": (NEUTRAL, "s"),
+    "plain (infonce)": ("#E69F00", "P"), "l2rm": ("#C2185B", "o"),
     "plain (gce)": ("#882255", "d"), "plain (infonce_rce)": ("#117733", "<"),
     "ncr": ("#56B4E9", "^"), "decl": ("#8C6D31", "D"),
     "bicro": ("#6F63B5", "v"), "rcl": (ACCENT, "X"),
@@ -34,14 +34,14 @@ METHOD_STYLES = {
     "mscn": ("#A89400", "p"), "repair": (THIRD, "h"),
     "crank": ("#111111", "8"), "crank_plus": ("#111111", "H"),
     "crcl": ("#00707A", "8"),
-    "in2r": ("#B03A5B", "H"),
-    "gsc": ("#B8336A", ">"), "gsc_plus": ("#B8336A", "d"),
+    "in2r": ("#A65E2E", "H"),
+    "gsc": ("#6B8E23", ">"), "gsc_plus": ("#6B8E23", "d"),
     "cream": ("#2E8B8B", "*"),
-    "uot_rcl": (MATCHED, "o"), "elrcmr": (MISMATCHED, "s"),
+    "uot_rcl": ("#C2185B", "o"), "elrcmr": (NEUTRAL, "s"),
     "mrl": (ACCENT, "^"), "dscmr": (THIRD, "D"),
     "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
 }  # fmt: skip
-"""Colour and marker of the methods that the book discusses, the same in every figure."""
+"""Colour and marker of the methods that the book discusses; no colour of theirs means right or wrong."""
 
 # Columns of a table of runs that name a run, beside its schedule: a mean over seeds must not mix them.
 SETTINGS = ("method", "model", "dataset", "preset", "mrate", "noise_rate", "protocol", "scope")
