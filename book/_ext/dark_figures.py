@@ -18,7 +18,7 @@ IMAGE = re.compile(
 )
 PARTS = re.compile(
     r"(?P<data>base64,[^\"]*)"  # pictures, which keep their colours
-    r'|(?P<text><g id="text_\d+">\s*(?:<!--.*?-->\s*)?)<g (?:style="fill: (?P<fill>[^";]+)" )?'
+    r'|(?P<text><g id="text_\d+">\s*|<!--(?:(?!-->).)*-->\s*)<g (?:style="fill: (?P<fill>[^";]+)" )?'
     r'(?P<rest>transform="translate\((?P<x>\S+) (?P<y>\S+?)\))'
     r"|(?P<colour>(?<=: )#[0-9a-f]{6}\b)",
     re.DOTALL,

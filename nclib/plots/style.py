@@ -27,10 +27,10 @@ OTHERS = ("#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
 METHOD_STYLES = {
     "plain": (NEUTRAL, "s"), "plain (triplet)": (NEUTRAL, "s"),
     "plain (infonce)": ("#E69F00", "P"), "l2rm": ("#C2185B", "o"),
-    "plain (gce)": ("#882255", "d"), "plain (infonce_rce)": ("#117733", "<"),
+    "plain (gce)": ("#6D4C41", "d"), "plain (infonce_rce)": ("#117733", "<"),
     "ncr": ("#56B4E9", "^"), "decl": ("#8C6D31", "D"),
     "bicro": ("#6F63B5", "v"), "rcl": (ACCENT, "X"),
-    "sps": ("#243B6B", "<"), "pcsr": ("#5A2E1F", "d"),
+    "sps": ("#243B6B", "<"), "pcsr": ("#882255", "d"),
     "mscn": ("#A89400", "p"), "repair": (THIRD, "h"),
     "crank": ("#111111", "8"), "crank_plus": ("#111111", "H"),
     "crcl": ("#00707A", "8"),

@@ -18,7 +18,7 @@ def figure_with_picture() -> str:
     axis.text(1.0, 0.5, "on the picture")
     axis.text(0.0, -0.9, "below it", color="#d55e00")
     axis.plot([0, 2], [1.5, 1.5], color="#0072b2")
-    axis.set(xlim=(0, 2), ylim=(-1, 2), title="a title")
+    axis.set(xlim=(0, 2), ylim=(-1, 2), title="a title\nits second line")
     target = io.StringIO()
     figure.savefig(target, format="svg")
     plt.close(figure)
@@ -43,6 +43,7 @@ def test_text_on_a_picture_keeps_its_colour() -> None:
     after = dark(light)
     assert fill_of(after, "on the picture") == "#000000"
     assert fill_of(after, "a title") == turned("#000000")
+    assert fill_of(after, "its second line") == turned("#000000")
     assert fill_of(after, "below it") == turned("#d55e00")
 
 
