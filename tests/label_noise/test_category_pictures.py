@@ -358,23 +358,14 @@ def test_zero_shot_is_the_cosine_of_the_towers(made, dataset, tmp_path):
 
 
 @pytest.mark.parametrize("kind", list(KINDS)[1:])
-def test_resumed_run_equals_one_that_never_stopped(made, tmp_path, kind):
+def test_resumed_run_equals_one_that_never_stopped(made, tmp_path, kind, stop_after_two):
     whole = run(made, tmp_path / "whole", kind)
     method, *_ = kind.split()
     given = {"dataset": "category_pictures", **options(made), **SHORT, **KINDS[kind]}
     settings, folder = resolve(method, **given, out=str(tmp_path / "cut")), tmp_path / "cut" / whole.name
     with pytest.warns(UserWarning, match="texts are cut"):
         trainer = experiment_of(method).load(settings, folder, torch.device("cpu")).trainer
-    saved = trainer._save
-
-    def stop_after_two() -> None:
-        saved()
-        if len(trainer.history) == 2:
-            raise KeyboardInterrupt
-
-    trainer._save = stop_after_two
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(progress=False)
+    stop_after_two(trainer)
     resumed = run(made, tmp_path / "cut", kind)
     assert comparable(resumed) == comparable(whole)
     bits = [
