@@ -32,7 +32,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nclib.audit import partners, result
+from nclib.audit import neighbours, result
 from nclib.noise import auc
 from nclib.runs.machine import environment
 
@@ -87,11 +87,11 @@ def measure(folder: Path) -> dict[str, Any]:
     total = time.process_time() - began
     status = Path("/proc/self/status").read_text("utf8").splitlines()
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-    tile = torch.randn(partners.ROWS, WIDTH), torch.randn(WIDTH, partners.COLUMNS)
+    tile = torch.randn(neighbours.ROWS, WIDTH), torch.randn(WIDTH, neighbours.COLUMNS)
     began, times = time.process_time(), 5
     for _ in range(times):
         tile[0] @ tile[1]
-    each = (time.process_time() - began) / times / (partners.ROWS * partners.COLUMNS)
+    each = (time.process_time() - began) / times / (neighbours.ROWS * neighbours.COLUMNS)
     wrong = image_of != np.arange(n)
     return {
         "pairs": n, "recall": found.neighbours.recall, "peak_mb": peak * 1024 / 1e6,

@@ -11,8 +11,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from nclib.audit.neighbours import Neighbours
 from nclib.audit.pairs import Pairs
-from nclib.audit.partners import Neighbours
 from nclib.audit.result import Audit, audit
 from nclib.audit.scores import SCORES
 

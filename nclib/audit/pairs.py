@@ -214,7 +214,8 @@ def _unit(rows: Array) -> Tensor:
     x = torch.from_numpy(np.array(rows, dtype=np.float32))  # a copy: memory maps are read-only
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     good = torch.isfinite(length) & (length > 0)
-    return torch.where(good, x / torch.where(good, length, 1.0), 0.0)
+    x /= torch.where(good, length, 1.0)
+    return x.masked_fill_(~good, 0.0)
 
 
 def _unusable(array: Array) -> NDArray[np.bool_]:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from nclib.audit.neighbours import Neighbours
 from nclib.audit.pairs import Pairs, blocks
-from nclib.audit.partners import Neighbours
 
 Array = NDArray[Any]
 #: An exact duplicate is at most this far in cosine; a near one is this much nearer than the median neighbour.

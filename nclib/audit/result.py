@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from nclib.audit import export, patterns
 from nclib.audit.calibration import Calibration, Share, anchored, calibrate, relabelled
+from nclib.audit.neighbours import Neighbours, find_neighbours
 from nclib.audit.pairs import Pairs, fold_of, from_arrays
 from nclib.audit.partners import (
-    Neighbours,
     Partners,
     candidate_edges,
-    find_neighbours,
     find_partners,
     partner_probability,
     temperature,
@@ -417,7 +416,7 @@ def audit(
     table = _table(pairs, usable, given, calibration)
     p_wrong = table["p_wrong"].to_numpy().copy()
 
-    edges, reg = candidate_edges(pairs, near), temperature(near)
+    edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
     search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
     probability, on_planted = _learnt_partners(
         pairs, search, scorer, calibration, p_wrong, usable, len(planted), rng

@@ -19,8 +19,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
+from nclib.audit.neighbours import Neighbours
 from nclib.audit.pairs import Indices, Pairs, blocks, fold_of
-from nclib.audit.partners import Neighbours, Plan, candidate_edges, solve_plan, temperature
+from nclib.audit.partners import candidate_edges, solve_plan, temperature
 from nclib.noise import rank_correspondence
 
 Scores = NDArray[np.float32]
@@ -251,13 +252,15 @@ def transport(
     rows, of = _queries(pairs, captions, images)
     reg = temperature(neighbours)
 
-    def solved() -> Plan:
-        edges, usable = candidate_edges(pairs, neighbours), pairs.usable.astype(float)
+    def solved() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        edges = neighbours.once("edges", lambda: candidate_edges(pairs, neighbours))
+        usable = pairs.usable.astype(float)
         room = np.bincount(pairs.image_of, usable, pairs.n_images)
-        return solve_plan(*edges, usable, room, MOVED * usable.sum(), reg)
+        plan = solve_plan(edges, usable, room, MOVED * usable.sum(), reg)
+        return plan.rows, plan.columns
 
-    plan = neighbours.once("plan", solved)
-    value = cosine(pairs, neighbours, rows, of) / reg + plan.rows[rows] + plan.columns[of]
+    by_caption, by_picture = neighbours.once("potentials", solved)
+    value = cosine(pairs, neighbours, rows, of) / reg + by_caption[rows] + by_picture[of]
     return np.maximum(value, -1e3).astype(np.float32)
 
 

@@ -1,17 +1,16 @@
-"""Neighbour lists against a full sort, their restart, and the sparse plan against the dense solver."""
+"""The sparse plan against the dense solver, and the partners that it proposes."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
-from nclib.audit import partners
+from nclib.audit.neighbours import Neighbours, find_neighbours
 from nclib.audit.pairs import Pairs
 from nclib.audit.partners import (
-    Neighbours,
     candidate_edges,
-    find_neighbours,
     find_partners,
     partner_probability,
     solve_plan,
@@ -28,74 +27,10 @@ def some_pairs(n=30, m=50, d=6, seed=0):
     return Pairs(images, captions, rng.integers(0, n, m), [str(i) for i in range(m)])
 
 
-def small_tiles(monkeypatch):
-    monkeypatch.setattr(partners, "ROWS", 8)
-    monkeypatch.setattr(partners, "COLUMNS", 12)
-
-
-def test_lists_equal_a_full_sort_with_small_tiles(monkeypatch):
-    small_tiles(monkeypatch)
-    pairs = some_pairs()
-    found = find_neighbours(pairs, k=5, similar=4, progress=False)
-    x, y = pairs.unit_images(slice(None)), pairs.unit_captions(slice(None))
-    cosine = (y @ x.T).numpy()
-    cosine[7] = -np.inf
-    rows = np.arange(50) != 7
-    np.testing.assert_array_equal(found.pictures[rows], np.argsort(-cosine, 1)[rows, :5])
-    np.testing.assert_array_equal(found.captions, np.argsort(-cosine.T, 1)[:, :5])
-    np.testing.assert_allclose(found.caption_cosines, -np.sort(-cosine.T, 1)[:, :5], atol=1e-6)
-    own = (x @ x.T).numpy()
-    np.fill_diagonal(own, -np.inf)
-    np.testing.assert_array_equal(found.similar_images, np.argsort(-own, 1)[:, :4])
-    assert (found.pictures[7] == -1).all()
-    assert not (found.similar_captions == 7).any()
-
-
-def test_lists_longer_than_the_data_end_in_minus_one():
-    found = find_neighbours(some_pairs(n=3), k=5, similar=4, progress=False)
-    assert found.pictures.shape == (50, 5)
-    assert (found.pictures[:, 3:] == -1).all()
-    assert (found.similar_images[:, 2:] == -1).all()
-    assert np.isneginf(found.similar_image_cosines[:, 2:]).all()
-
-
-def test_a_stopped_search_goes_on(monkeypatch, tmp_path):
-    small_tiles(monkeypatch)
-    monkeypatch.setattr(partners, "SAVE_EVERY", 0.0)
-    pairs, whole = some_pairs(), find_neighbours(some_pairs(), k=5, progress=False)
-    update, calls = partners._Best.update, []
-
-    def counted(self, *args):
-        calls.append(1)
-        if len(calls) == stop_at:
-            raise KeyboardInterrupt
-        update(self, *args)
-
-    monkeypatch.setattr(partners._Best, "update", counted)
-    stop_at = 0
-    find_neighbours(pairs, k=5, work=tmp_path / "whole", progress=False)
-    total, stop_at = len(calls), 40
-    calls.clear()
-    with pytest.raises(KeyboardInterrupt):
-        find_neighbours(pairs, k=5, work=tmp_path / "part", progress=False)
-    calls.clear()
-    stop_at = 0
-    again = find_neighbours(pairs, k=5, work=tmp_path / "part", progress=False)
-    assert 0 < len(calls) < total - 20
-    np.testing.assert_array_equal(again.pictures, whole.pictures)
-    np.testing.assert_array_equal(again.captions, whole.captions)
-    np.testing.assert_array_equal(again.similar_captions, whole.similar_captions)
-    for kept in (tmp_path / "whole").glob("*.npz"):
-        kept.write_bytes(kept.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"\.npz is damaged; delete it to search again"):
-        find_neighbours(pairs, k=5, work=tmp_path / "whole", progress=False)
-
-
 def test_the_sparse_plan_is_the_dense_one():
     rng = np.random.default_rng(0)
     value, supply, demand = rng.random((6, 8)), rng.uniform(0.2, 1, 6), rng.uniform(0.2, 1, 8)
-    row, column = (x.reshape(-1) for x in np.indices((6, 8)))
-    plan = solve_plan(row, column, value.reshape(-1), supply, demand, 2.0, 0.1, tol=1e-9, max_iter=20_000)
+    plan = solve_plan(csr_array(value), supply, demand, 2.0, 0.1, tol=1e-9, max_iter=20_000)
     dense = partial_sinkhorn(
         torch.tensor(-value),
         2.0,
@@ -113,21 +48,20 @@ def test_the_sparse_plan_is_the_dense_one():
 
 
 def test_a_plan_without_edges_moves_nothing():
-    none = np.zeros(0, np.int64)
-    plan = solve_plan(none, none, np.zeros(0), np.ones(3), np.ones(4), 2.0, 0.1)
+    plan = solve_plan(csr_array((3, 4)), np.ones(3), np.ones(4), 2.0, 0.1)
     assert plan.mass.shape == (0,)
     assert plan.violation == 0
 
 
 def test_a_plan_moves_no_more_than_its_edges_carry():
-    plan = solve_plan(np.array([0]), np.array([1]), np.ones(1), np.ones(3), np.full(2, 0.5), 2.0, 0.1)
+    plan = solve_plan(csr_array(([1.0], ([0], [1])), (3, 2)), np.ones(3), np.full(2, 0.5), 2.0, 0.1)
     assert plan.mass == pytest.approx(0.999 * 0.5, rel=1e-4)
 
 
 def test_partners_of_three_captions():
     """Captions 0 and 1 claim picture 0 and may be wrong; caption 2 takes no part."""
     pairs = Pairs(np.eye(3), np.ones((3, 3)), np.array([0, 0, 1]), list("abc"))
-    edges = np.array([0, 0, 0, 1, 2]), np.array([0, 1, 2, 2, 2]), np.array([0.9, 0.8, 0.1, 0.5, 0.7])
+    edges = csr_array(([0.9, 0.8, 0.1, 0.5, 0.7], ([0, 0, 0, 1, 2], [0, 1, 2, 2, 2])), (3, 3))
     found = find_partners(pairs, pairs.image_of, edges, np.array([0.9, 0.4, 0.01]), 0.1)
     assert found.image.tolist() == [1, 2, -1]
     assert list(zip(found.row.tolist(), found.column.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 2)]
@@ -150,32 +84,13 @@ def test_temperature_is_half_the_median_excess_over_the_last():
 def test_edges_are_unique():
     pairs = some_pairs()
     found = find_neighbours(pairs, k=5, progress=False)
-    row, column, value = candidate_edges(pairs, found)
-    assert len(set(zip(row.tolist(), column.tolist(), strict=True))) == len(row)
-    exact = (pairs.unit_captions(row) * pairs.unit_images(column)).sum(1)
-    np.testing.assert_allclose(value, exact, atol=1e-6)
-
-
-def test_groups_find_nearly_all_neighbours_and_say_how_many(monkeypatch):
-    rng = np.random.default_rng(0)
-    topic = rng.normal(size=(40, 16))[rng.integers(0, 40, 1500)]
-    images = topic + 0.5 * rng.normal(size=topic.shape)
-    captions = images + 0.3 * rng.normal(size=topic.shape)
-    captions[7] = np.nan
-    pairs = Pairs(images, captions, np.arange(1500), [str(i) for i in range(1500)])
-    exact = find_neighbours(pairs, k=6, similar=4, progress=False)
-    monkeypatch.setattr(partners, "EXACT", 100)
-    monkeypatch.setattr(partners, "PROBES", 8)
-    found = find_neighbours(pairs, k=6, similar=4, progress=False)
-    assert exact.recall == 1
-    for name in ("pictures", "captions", "similar_images", "similar_captions"):
-        ours, best = getattr(found, name), getattr(exact, name)
-        assert (ours[:, :, None] == best[:, None]).any(2)[best >= 0].mean() > 0.9
-        assert all(len(set(row)) == len(row) for row in ours.tolist() if -1 not in row)
-    held = (exact.pictures[:, :, None] == found.pictures[:, None]).any(2)
-    assert found.recall == pytest.approx(held[np.arange(1500) != 7].mean(), abs=0.05)
-    assert (found.pictures[7] == -1).all()
-    assert not (found.similar_images == np.arange(1500)[:, None]).any()
+    edges = candidate_edges(pairs, found).tocoo()
+    assert len(set(zip(*edges.coords, strict=True))) == edges.nnz
+    both = {(j, i) for j, near in enumerate(found.pictures) for i in near if i >= 0}
+    both |= {(j, i) for i, near in enumerate(found.captions) for j in near if j >= 0}
+    assert set(zip(*edges.coords, strict=True)) == both
+    exact = (pairs.unit_captions(edges.row) * pairs.unit_images(edges.col)).sum(1)
+    np.testing.assert_allclose(edges.data, exact, atol=1e-6)
 
 
 def test_stated_probabilities_of_partners_hold():
