@@ -143,11 +143,11 @@ class Pairs:
 
     def unit_images(self, rows: slice | Indices) -> Tensor:
         """Return rows of unit length, float32; rows that cannot be used are zero."""
-        return _unit(self.images[rows])
+        return _unit(self.images, rows)
 
     def unit_captions(self, rows: slice | Indices) -> Tensor:
         """Return rows of unit length, float32; rows that cannot be used are zero."""
-        return _unit(self.captions[rows])
+        return _unit(self.captions, rows)
 
 
 def from_arrays(
@@ -210,8 +210,9 @@ def _array(value: Any, name: str) -> Array:
     return array.astype(np.float32) if array.dtype.kind in "iu" else array
 
 
-def _unit(rows: Array) -> Tensor:
-    x = torch.from_numpy(np.array(rows, dtype=np.float32))  # a copy: memory maps are read-only
+def _unit(array: Array, rows: slice | Indices) -> Tensor:
+    # Slices are copied, as memory maps are read-only; rows by number are a copy already.
+    x = torch.from_numpy(array[rows].astype(np.float32, copy=isinstance(rows, slice)))
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     good = torch.isfinite(length) & (length > 0)
     x /= torch.where(good, length, 1.0)
