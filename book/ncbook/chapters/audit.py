@@ -531,14 +531,15 @@ def scale(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
             "bare product": (rows["product"] / 60).map("{:.1f}".format),
             "ratio": rows["ratio"].map("{:.2f}".format),
             "memory": (rows["peak_mb"] / 1e3).map("{:.1f} GB".format),
-            "of this files": (rows["pairs"] * 2 * 512 * 4 / 1e9).map("{:.1f} GB".format),
+            "files": (rows["pairs"] * 2 * 512 * 4 / 1e9).map("{:.1f} GB".format),
             "neighbours found": rows["recall"].map("{:.3f}".format),
             "AUROC": rows["auroc"].map("{:.3f}".format),
         }
     ).set_index("pairs")
     caption = (
         "Measured CPU minutes of one core: made pairs of 512 numbers, a tenth of them wrong, in files that "
-        "are mapped into memory. The bare product is all cosines between and within the two modalities, "
+        "are mapped into memory: their pages do not count, as the system takes them back when memory is "
+        "short. The bare product is all cosines between and within the two modalities, "
         f"extrapolated from tiles that are timed beside; {provenance(about)}"
     )
     return show(table, "scale", caption)
