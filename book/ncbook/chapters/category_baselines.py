@@ -170,12 +170,15 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
         return None
     figure, axes = plots.panels(2, 2, 8.4, 5.6, sharey=True, sharex=True)
     for axis, (family, members) in zip(axes.flat, FAMILIES.items(), strict=True):
-        for name, colour, mark in zip(members, plots.CYCLE, plots.MARKS, strict=False):
+        for name in members:
+            style = plots.method_style(name)
             part = runs[runs["method"] == name].groupby("noise_rate")["map_avg"]
             mean, spread = part.mean(), part.std().fillna(0)
             if len(mean):
-                axis.plot(mean.index, mean, marker=mark, ms=5, color=colour, label=name)
-                axis.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, lw=0)
+                axis.plot(mean.index, mean, ms=5, label=name, **style)
+                axis.fill_between(
+                    mean.index, mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0
+                )
         axis.set(title=family, xticks=RATES, xlim=(0.15, 0.85))
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
