@@ -148,12 +148,7 @@ def printed(table: str, dataset: str) -> Styler:
     """Show a printed table of UOT-RCL."""
     caption = f"Printed in the paper (Table {table}, {dataset}); {ONLY_PRINTED}"
     cells, name = printed_map(table, dataset), f"printed-{table}-{dataset}".lower()
-    return show(cells, name, caption, digits=3, best=True).format_index(_short, axis=1)
-
-
-def _short(heading: object) -> str:
-    """Return a column heading; a noise rate in its shortest form."""
-    return f"{heading:g}" if isinstance(heading, float) else str(heading)
+    return show(cells, name, caption, digits=3, best=True)
 
 
 def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: str) -> Styler:
@@ -161,7 +156,7 @@ def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: 
     cells = measured_map(runs, names)
     directions = dict.fromkeys(cells.columns.get_level_values(0))
     stacked = pd.concat({direction: cells[direction] for direction in directions})
-    return show(stacked, name, caption).format_index(_short, axis=1)
+    return show(stacked, name, caption)
 
 
 def slopes(runs: pd.DataFrame) -> Figure | None:
@@ -226,7 +221,7 @@ def order(runs: pd.DataFrame) -> Styler | None:
     caption = (
         f"Rank correlation, printed against measured on emoji_category; {int(found['methods'].max())} methods"
     )
-    return show(cells, "order", caption, digits=2).format_index("{:g}", axis=1)
+    return show(cells, "order", caption, digits=2)
 
 
 def ablation(runs: pd.DataFrame) -> Styler:
