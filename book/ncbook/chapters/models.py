@@ -31,7 +31,7 @@ KINDS = {  # where image and caption meet; in all other models regions meet word
 }
 FULL_SIZE = {"feature_dim": 2048, "vocab_size": 8481, "n_regions": 36}
 SMALL_WORDS = {"a", "an", "and", "with", "on", "of", "the", "in", "to", "at"}
-COLUMNS = [*RECALLS, "rsum"]
+COLUMNS = ["rsum", *RECALLS]
 
 
 def catalogue() -> Styler:
