@@ -35,6 +35,16 @@ def test_scores_are_those_of_the_run(record):
     assert list(found) == ["image", "score", "caption"]
 
 
+def test_words_that_nobody_taught_are_named(record):
+    model = nclib.load(record)
+    with pytest.warns(UserWarning, match=r"not among the words of the training captions: 'zzzqq', 'qq';"):
+        found = model.search("concept1a zzzqq , qq zzzqq", k=2)
+    assert len(found) == 2
+    for text in ("zzzqq", "Zzzqq qq .", ""):
+        with pytest.raises(ValueError, match=f"no word of {text!r} is among the .* words of the training"):
+            model.search(text)
+
+
 @pytest.mark.parametrize("images", [["photos/1.jpg"], np.zeros((2, 12, 31)), np.zeros((2, 32))])
 def test_what_is_no_feature_of_a_picture_is_said(record, images):
     with pytest.raises(ValueError, match=r"images must be features, \(pictures, regions, 32\).*got "):
