@@ -426,9 +426,9 @@ def test_pictures_are_searched(runs, capsys) -> None:
 
 def test_words_that_a_model_does_not_know_are_said(runs, capsys) -> None:
     assert cli.main(["search", runs[0].folder, "concept1a zzzqq"]) == 0
-    assert capsys.readouterr().err.startswith("note: not among the words of the training captions: 'zzzqq';")
+    assert capsys.readouterr().err.startswith("note: not in the model's vocabulary: 'zzzqq';")
     assert cli.main(["search", runs[0].folder, "zzzqq"]) == 2
-    assert "nclib: no word of 'zzzqq' is among the " in capsys.readouterr().err
+    assert "captions, has no word of 'zzzqq'; take words" in capsys.readouterr().err
 
 
 def test_every_command_of_the_book_is_known(capsys) -> None:

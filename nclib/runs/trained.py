@@ -19,7 +19,7 @@ from nclib.common.options import make
 from nclib.data import Vocabulary
 from nclib.data.dataset import Captions
 from nclib.data.tokeniser import tokenise
-from nclib.data.vocabulary import END, START, UNKNOWN
+from nclib.data.vocabulary import END, SPECIAL, START, UNKNOWN
 from nclib.methods.base import METHODS
 from nclib.models import Matcher, build
 from nclib.runs import checkpoint
@@ -111,13 +111,13 @@ class TrainedModel:
         unknown = self.vocabulary.unknown(text)
         if not set(self.vocabulary.encode(text).tolist()) - {START, UNKNOWN, END}:
             raise ValueError(
-                f"no word of {text!r} is among the {self.vocabulary.size:,} words of the training captions; "
-                "take words of these"
+                f"the model's vocabulary, {self.vocabulary.size - len(SPECIAL):,} words of the training "
+                f"captions, has no word of {text!r}; take words of these captions"
             )
         if unknown:
             warnings.warn(
-                f"not among the words of the training captions: {', '.join(map(repr, unknown))}; "
-                "the model reads each as the same unknown word",
+                f"not in the model's vocabulary: {', '.join(map(repr, unknown))}; each is read as the same "
+                "unknown word",
                 UserWarning,
                 stacklevel=2,
             )
