@@ -219,6 +219,7 @@ def test_mass_that_no_plan_can_hold_is_refused(dtype, total):
         lambda: nclib.ot.partial_exact(cost, total / 2, p, q),
         lambda: nclib.ot.sinkhorn(cost, p, q, reg=0.1),
         lambda: nclib.ot.partial_sinkhorn(cost, total / 2, p, q, reg=0.1),
+        lambda: nclib.ot.partial_sinkhorn(cost, total, reg=0.1),
     ):
         with pytest.raises(ValueError, match=r"is too small for a plan in torch\.float.*near 1"):
             solve()
