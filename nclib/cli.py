@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import sys
-import warnings
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from nclib import __version__
-from nclib.common.arguments import Words, import_files, importing, one_of, parser_of
+from nclib.common.arguments import Words, import_files, importing, noted, one_of, parser_of
 from nclib.finished import as_json, compare, pairs, record_of, search, show
 from nclib.names import catalogues
 
 if TYPE_CHECKING:
     from nclib.runs import Experiment
 
+OF_THE_BOOK = ("table", "claims", "rerun")  # commands of ncbook
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``
 
@@ -163,8 +163,7 @@ def audit(words: Words) -> int:
         raise ValueError(f"--seed {o.seed}: must be at least 0")
     if o.out.exists() and not o.out.is_dir():
         raise ValueError(f"--out {o.out} is a file; give a folder")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", UserWarning)
+    with noted():
         listing = list_pairs(
             o.pairs, folder=o.images, image_emb=o.image_emb, text_emb=o.text_emb, split=o.split
         )
@@ -181,8 +180,6 @@ def audit(words: Words) -> int:
         )
         extract(found, listing, o.out / "pictures")
         page = found.report(o.out)
-    for warning in said:
-        print(f"note: {warning.message}", file=sys.stderr)
     print(page if o.quiet else f"{summary(found)}\n\n{page}")
     return 0
 
@@ -260,7 +257,13 @@ COMMANDS = {
 
 def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping[str, Command]) -> int:
     """Call the command that the first word names with the words after it."""
-    width = max(map(len, commands))
+    width, listed = max(map(len, commands)), one_of(commands)
+
+    def one(word: str) -> str:
+        if not name and word in OF_THE_BOOK:
+            raise argparse.ArgumentTypeError(f"{word!r} is a command of the book: ncbook {word}")
+        return listed(word)
+
     parser = argparse.ArgumentParser(
         prog=f"nclib {name}".strip(),
         description=(does.__doc__ or "").splitlines()[0],
@@ -270,7 +273,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
     )
     if not name:
         parser.add_argument("--version", action="version", version=f"nclib {__version__}")
-    parser.add_argument("command", type=one_of(commands), metavar="COMMAND", help="one of the commands below")
+    parser.add_argument("command", type=one, metavar="COMMAND", help="one of the commands below")
     if not words:
         parser.print_help(sys.stderr)
         return 2

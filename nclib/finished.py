@@ -13,7 +13,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nclib.common.arguments import Words, count, flattened, import_files, importing, parser_of, shown, table
+from nclib.common.arguments import (
+    Words,
+    count,
+    flattened,
+    import_files,
+    importing,
+    noted,
+    parser_of,
+    shown,
+    table,
+)
 from nclib.common.options import did_you_mean
 
 if TYPE_CHECKING:
@@ -114,7 +124,9 @@ def search(words: Words) -> int:
     parser.add_argument("text", metavar="TEXT", help='a sentence, in quotes: "a dog on a beach"')
     parser.add_argument("--top", type=count, default=5, metavar="N", help="how many pictures; 5 by default")
     asked = parser.parse_args(words)
-    print(_rows(_model(asked).search(asked.text, k=asked.top), score="{:.3f}"))
+    with noted():
+        found = _model(asked).search(asked.text, k=asked.top)
+    print(_rows(found, score="{:.3f}"))
     return 0
 
 

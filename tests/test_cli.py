@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ncbook import cli as book
 
 import nclib
 from nclib import cli
@@ -118,6 +119,7 @@ def test_unknown_words_end_with_the_usage(words: list[str], capsys: pytest.Captu
         (["run", "zzzz"], "; import the file that registers it first (nclib run --import FILE)"),
         (["run", "l2rn"], "; did you mean 'l2rm'?"),
         (["rum"], f"must be one of {', '.join(cli.COMMANDS)}; did you mean 'run'?"),
+        (["claims"], "'claims' is a command of the book: ncbook claims"),
         (["run", "plain", "--model", "sgrr"], "; did you mean 'sgr'?"),
         (["run", "plain", "--dataset", "emojy"], "; did you mean 'emoji'?"),
         (["run", "plain", "--dataset", "nothing-like-it"], "; import the file that registers another one"),
@@ -420,6 +422,21 @@ def test_pictures_are_searched(runs, capsys) -> None:
     best = model.score(model.images, text)[:, 0].argsort()[::-1][:2]
     assert [int(row.split()[0]) for row in rows] == best.tolist()
     assert [row.endswith(model.told[i]) for i, row in zip(best, rows, strict=True)] == [True, True]
+
+
+def test_words_that_a_model_does_not_know_are_said(runs, capsys) -> None:
+    assert cli.main(["search", runs[0].folder, "concept1a zzzqq"]) == 0
+    assert capsys.readouterr().err.startswith("note: not in the model's vocabulary: 'zzzqq';")
+    assert cli.main(["search", runs[0].folder, "zzzqq"]) == 2
+    assert "captions, has no word of 'zzzqq'; take words" in capsys.readouterr().err
+
+
+def test_every_command_of_the_book_is_known(capsys) -> None:
+    with pytest.raises(SystemExit):
+        book.main(["--help"])
+    said = capsys.readouterr().out
+    assert all(f"\n    {name} " in said for name in cli.OF_THE_BOOK)
+    assert len(re.findall(r"^    \w+ ", said, re.MULTILINE)) == len(cli.OF_THE_BOOK)
 
 
 @pytest.mark.parametrize("command", ["show", "pairs"])

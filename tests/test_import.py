@@ -6,6 +6,7 @@ import pkgutil
 import subprocess
 import sys
 
+import ncbook
 import pytest
 
 import nclib
@@ -45,6 +46,16 @@ def test_names_are_read_as_they_are_registered():
         own = [name for name in registry if registry[name].factory.__module__.startswith("nclib.")]
         assert list(found) == own
         assert found == {name: registry.catalogue()[name] for name in own}
+
+
+def test_the_books_package_imports_what_is_used():
+    code = "import sys, ncbook; print(sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert set(ncbook.__all__) <= set(dir(ncbook))
+    assert not [name for name in ncbook.__all__ if not hasattr(ncbook, name)]
+    with pytest.raises(AttributeError, match="has no attribute 'mean'"):
+        _ = ncbook.mean
 
 
 def test_a_new_file_is_in_the_catalogue_by_itself(tmp_path, monkeypatch):

@@ -108,6 +108,44 @@
     if (choices.length) show();
   };
 
+  /* On a phone a table that ends with the sum of its recalls shows the sums alone, until a button is pressed. */
+  const sumsFirst = (figure, table) => {
+    const head = [...table.tHead.rows];
+    const names = head[0].querySelectorAll("th[rowspan]").length;
+    const last = [...head[head.length - 1].cells].slice(head.length > 1 ? 0 : names).map((h) => h.textContent.trim());
+    const isPart = last.map((heading) => heading.startsWith("R@"));
+    if (!isPart[0] || !last.includes("rSum")) return;
+    const cells = [...head[head.length - 1].cells].filter((_, i) => isPart[i]);
+    for (const row of table.tBodies[0].rows) cells.push(...[...row.cells].filter((_, i) => isPart[i - names]));
+    const groups = head.slice(0, -1).flatMap((row) => {
+      let at = 0;
+      return [...row.querySelectorAll("th:not([rowspan])")].map((heading) => {
+        const [from, whole] = [at, heading.colSpan];
+        at += whole;
+        return { heading, whole, left: isPart.slice(from, at).filter((part) => !part).length };
+      });
+    });
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "nc-more";
+    figure.querySelector(".nc-scroll").before(button);
+    const phone = matchMedia("(max-width: 640px)");
+    let all = false;
+    const show = () => {
+      const brief = phone.matches && !all;
+      button.hidden = !phone.matches;
+      button.textContent = all ? "Show rSum only" : "Show all recalls";
+      cells.forEach((cell) => { cell.hidden = brief; });
+      for (const { heading, whole, left } of groups) {
+        heading.hidden = brief && !left;
+        heading.colSpan = brief && left ? left : whole;
+      }
+    };
+    button.addEventListener("click", () => { all = !all; show(); });
+    phone.addEventListener("change", show);
+    show();
+  };
+
   /* Whether a table fits its place, and where its columns of names begin, which may take half of the place. */
   const place = (box) => {
     const table = box.querySelector("table");
@@ -128,6 +166,7 @@
       const table = figure.querySelector("table.nc-table");
       const rows = [...table.tBodies[0].rows];
       if (rows.length >= LONG || table.querySelector("th[data-filter]")) filterable(figure, table, rows);
+      sumsFirst(figure, table);
       sortable(table, rows);
       watch.observe(figure.querySelector(".nc-scroll"));
     }

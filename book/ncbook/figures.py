@@ -77,12 +77,11 @@ def rates_figure(
     printed_model : str
         Similarity model of the printed rows, for image-text retrieval.
     methods : sequence of str
-        Methods, or ``"method, variant"``; by default every registered method for mismatched pairs, or every
-        printed row of a table on labels.
+        Methods, or ``"method, variant"``; by default every row of the printed table.
     """
     layout = layout_of(paper, table)
     printed = _printed_lines(layout, dataset, printed_model)
-    drawn = methods or (list(printed) if layout.of_labels else ("plain", *robust_methods()))
+    drawn = methods or list(printed)
     figure, ((left, right),) = plots.panels(1, 2, height=4.4)
     where = place_of(runs, layout.file, preset=preset, model=model)
     where |= {"protocol": "symmetric"} if layout.of_labels else {}
@@ -90,7 +89,7 @@ def rates_figure(
     if not layout.of_labels and layout.noise and len(part):
         part = part[(part["protocol"] == layout.noise) | (part["mrate"] == 0)]
     rate, metric = ("noise_rate", "map_avg") if layout.of_labels else ("mrate", "rsum")
-    fixed = {m: plots.method_style(m) for m in drawn if m in plots.METHOD_STYLES}
+    fixed = {name: plots.method_style(name) for name in drawn if ", " not in name}  # no variants
     taken = {style["color"] for style in fixed.values()}
     free = ({"color": c, "marker": m} for c, m in STYLES if c not in taken)
     for name in drawn:

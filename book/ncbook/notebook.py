@@ -50,7 +50,7 @@ def show(
     format : str or mapping of column to str, optional
         Format of the cells, such as ``"{:.1f}"``.
     digits : int, optional
-        Decimals of floats without a ``format``.
+        Decimals of floats without a ``format``; headings that are numbers have their shortest form.
     missing : str, optional
         Text of missing values.
     best : bool
@@ -75,6 +75,7 @@ def show(
     for mark in MARKS if caption else ():
         caption += f". {mark} {MARKS[mark]}" if mark in words else ""
     style = table.style.set_uuid(name).set_table_attributes('class="dataframe"')
+    style = style.format_index(_heading).format_index(_heading, axis=1)
     if format is not None or digits is not None or missing is not None:
         style = style.format(format, precision=digits, na_rep=missing)
     if table.index.is_unique and table.columns.is_unique:  # a mean stays on one line with its spread
@@ -84,6 +85,11 @@ def show(
     if not index:
         style = style.hide()
     return style.set_caption(caption) if caption else style
+
+
+def _heading(value: object) -> object:
+    """Return a heading; a number such as a rate in its shortest form."""
+    return f"{value:g}" if isinstance(value, float) else value
 
 
 def count_once(table: pd.DataFrame, caption: str) -> tuple[pd.DataFrame, str]:

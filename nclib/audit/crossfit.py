@@ -72,7 +72,7 @@ def crossfit(
         Of folds, weights and batches.
     device : str
     progress : bool
-        Print what is trained and, of many pairs, a line per epoch.
+        Print which model is trained, or read from ``folder``, and, of many pairs, a line per epoch.
 
     Returns
     -------
@@ -105,9 +105,8 @@ def crossfit(
     for fold in range(FOLDS):
         own = np.flatnonzero(usable & (fold_of[image_of] == fold))
         others = np.flatnonzero(usable & (fold_of[image_of] != fold))
-        if progress:
-            print(f"training a model on {len(others):,} pairs, to judge {len(own):,} others")
-        network = _trained(x, tokens, image_of, others, seed, device, folder, progress)
+        said = f"small model {fold + 1} of {FOLDS}, on {len(others):,} pairs, to judge {len(own):,} others"
+        network = _trained(x, tokens, image_of, others, seed, device, folder, said if progress else "")
         v, t = _vectors(network, x, device), _vectors(network, tokens.take(own), device)
         images[:, fold], captions[own, fold] = _comparable(v, t, image_of[own])
     images[~x.any((1, 2))] = 0  # a picture that could not be read: no vector, so no partner
@@ -135,9 +134,12 @@ def _trained(
     seed: int,
     device: str,
     folder: Path,
-    progress: bool,
+    said: str,
 ) -> Any:
-    """Train a model on the pairs ``rows``; some of their pictures select the epoch."""
+    """Train a model on the pairs ``rows``; some of their pictures select the epoch.
+
+    ``said`` names the model in the line that is printed; empty prints nothing.
+    """
     rng = np.random.default_rng(seed)
     pictures = rng.permutation(np.unique(image_of[rows]))
     held = np.isin(image_of[rows], pictures[: max(2, min(LARGEST, len(pictures) // VALIDATION))])
@@ -178,7 +180,9 @@ def _trained(
         fingerprint=stamp,
         data_checksum=stamp,
     )
-    trainer.fit(progress and len(train.images) > SOON)
+    if said:
+        print(f"{'reading' if trainer.finished else 'training'} {said}", flush=True)
+    trainer.fit(bool(said) and len(train.images) > SOON)
     trainer.load_best()
     return trainer.networks[0]
 

@@ -76,8 +76,18 @@ def embed(
             device,
         )
         stamp = towers.checksum()
-        images = _write(folder, "pictures", _Pictures(listing, towers.pictures, towers.width, stamp))
-        captions = _write(folder, "captions", _Captions(listing, towers.captions, towers.width, stamp))
+        images = _write(
+            folder,
+            "pictures",
+            "embedding the pictures",
+            _Pictures(listing, towers.pictures, towers.width, stamp),
+        )
+        captions = _write(
+            folder,
+            "captions",
+            "embedding the captions",
+            _Captions(listing, towers.captions, towers.width, stamp),
+        )
         return _pairs(_with_reasons(listing, images), images, captions)
     if listing.images is not None:
         features = np.asarray(listing.images, np.float32)
@@ -90,7 +100,9 @@ def embed(
             maps: torch.Tensor = network.extract_features(pixels)  # type: ignore[operator]
             return maps.mean((2, 3)).cpu().numpy()
 
-        images = _write(folder, "features", _Pictures(listing, mean_maps, CHANNELS, FEATURES))
+        images = _write(
+            folder, "features", "reading the pictures", _Pictures(listing, mean_maps, CHANNELS, FEATURES)
+        )
         listing = _with_reasons(listing, images)
         features = _on_axes(images)
     from nclib.audit.crossfit import crossfit
@@ -155,12 +167,12 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
 # -- rows on disk -------------------------------------------------------------------------------------------
 
 
-def _write(folder: Path, name: str, source: _Pictures | _Captions) -> Array:
+def _write(folder: Path, name: str, title: str, source: _Pictures | _Captions) -> Array:
     """Return the rows of a source from a file, which is made, or continued where an earlier try stopped."""
     path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_rows(path, source)
+        write_rows(path, source, title=title)
     return read_npy(path, mapped=True)
 
 

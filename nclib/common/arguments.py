@@ -6,7 +6,9 @@ import argparse
 import importlib
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,16 @@ def one_of(known: Collection[str], otherwise: str = "") -> Callable[[str], str]:
         return word
 
     return check
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """Print the warnings of the code within as notes, once it has ended."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in said:
+        print(f"note: {warning.message}", file=sys.stderr)
 
 
 def count(word: str) -> int:

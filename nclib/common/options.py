@@ -38,11 +38,11 @@ class Rule:
         word = "a whole number" if self.kind is int else "a number"
         limits = []
         if self.above is not None:
-            limits.append(f"above {self.above:g}")
+            limits.append(f"above {_shown(self.above)}")
         if self.low is not None:
-            limits.append(f"at least {self.low:g}")
+            limits.append(f"at least {_shown(self.low)}")
         if self.high is not None:
-            limits.append(f"at most {self.high:g}")
+            limits.append(f"at most {_shown(self.high)}")
         return f"must be {word}" + (", " + " and ".join(limits) if limits else "")
 
     def about(self) -> str:
@@ -68,6 +68,11 @@ class Rule:
                 and (self.above is None or value > self.above)
             )
         return True
+
+
+def _shown(limit: float) -> str:
+    """Return a limit as text, a whole number with all its digits."""
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"
 
 
 def option(

@@ -48,7 +48,12 @@ def counter_of(path: Path) -> Path:
 
 
 def write_rows(
-    path: Path, source: RowSource, *, beside: Mapping[Path, str] | None = None, replace: bool = False
+    path: Path,
+    source: RowSource,
+    *,
+    beside: Mapping[Path, str] | None = None,
+    replace: bool = False,
+    title: str = "",
 ) -> None:
     """Write all rows of ``source`` into ``path``, or those that an earlier attempt did not reach.
 
@@ -59,6 +64,8 @@ def write_rows(
     beside : mapping of Path to str, optional
         Text files that belong to the rows. They are written when all rows are on disk; where they change, an
         older ``path`` is removed first, so that it never stands beside files that are not its own.
+    title : str
+        What is being done, at the head of the bar; the name of the file by default.
 
     Raises
     ------
@@ -84,7 +91,10 @@ def write_rows(
         whole = max(0, part.stat().st_size - len(header)) // row if part.exists() else 0
         done = min(_counted(notes.read(), stamp), whole)
         if done:
-            print(f"{path.name}: {done:,} of {n:,} rows are there from an earlier attempt", file=sys.stderr)
+            print(
+                f"{title or path.name}: {done:,} of {n:,} rows are there from an earlier attempt",
+                file=sys.stderr,
+            )
         needed, free = (n - done) * row, shutil.disk_usage(path.parent).free
         if needed > free:
             raise ConvertError(
@@ -99,7 +109,9 @@ def write_rows(
                 file.seek(0, os.SEEK_END)
                 # A bar in a terminal, a line every half minute elsewhere.
                 wait = 0.1 if sys.stderr.isatty() else 30.0
-                with tqdm(total=n, initial=done, desc=path.name, unit="row", mininterval=wait) as bar:
+                with tqdm(
+                    total=n, initial=done, desc=title or path.name, unit="row", mininterval=wait
+                ) as bar:
                     for first in range(done, n, BLOCK):
                         rows = source.read(first, min(first + BLOCK, n))
                         file.write(np.ascontiguousarray(rows, source.dtype).data)

@@ -71,6 +71,11 @@ class Vocabulary:
         """Return the id of ``word``, or 3 (``<unk>``) when it is not known."""
         return self._index.get(word, UNKNOWN)
 
+    def unknown(self, text: str) -> list[str]:
+        """Return the words of a text that the vocabulary lacks, each once; marks without letters are none."""
+        words = (w for w in self._tokenise(text) if any(c.isalnum() for c in w))
+        return list(dict.fromkeys(w for w in words if w not in self._index))
+
     def encode(self, text: str | Sequence[str]) -> np.ndarray:
         """Return the ids of a caption (or its words) from ``<start>`` to ``<end>``, int32 (words + 2,)."""
         return self.encode_all([text])[0]

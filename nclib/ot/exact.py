@@ -66,7 +66,7 @@ def exact(
     -------
     Transport
         ``potentials`` are optimal dual variables, ``f_i + g_j <= C_ij`` where transport is allowed. A
-        program that was not solved leaves a warning, and ``converged`` is False.
+        plan that misses some of the mass leaves a warning, and ``converged`` is False.
 
     Raises
     ------
@@ -80,18 +80,19 @@ def _solve(problem: Problem) -> Transport:
     problem = problem.constant()
     device, mass = problem.cost.device, problem.mass
     found, duals = linear_program(problem)
-    found = found.to(device)
+    plan = found.to(device, problem.cost.dtype)
+    found = plan.double()  # errors are those of the plan that is returned
     scale = torch.where(mass > 0, mass, 1.0)
     missed = (found.sum((-2, -1)) - mass).abs()
     if not bool((missed <= MASS_TOL * scale).all()):
         warnings.warn(
-            f"the linear program was not solved: the plan misses up to {float(missed.max()):.3g} in mass; "
+            f"the plan, {problem.cost.dtype}, misses up to {float((missed / scale).max()):.3g} of the mass; "
             "look at converged, and give weights whose total is near 1",
             UserWarning,
             stacklevel=3,
         )
     return Transport(
-        plan=found.to(problem.cost.dtype),
+        plan=plan,
         row_error=(found.sum(-1) - problem.p).clamp_min(0).sum(-1) / scale,
         col_error=(found.sum(-2) - problem.q).clamp_min(0).sum(-1) / scale,
         iterations=torch.zeros(mass.shape, dtype=torch.int64, device=device),

@@ -17,6 +17,8 @@ CAPACITY = 2**29
 #: Relative rounding allowed between masses that ought to be equal, by precision.
 EPSILON = 2.0**-52  # spacing of float64, in which problems are solved
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
+#: Least mass whose plan keeps its digits in a precision: entries a million times smaller are normal numbers.
+LEAST = {dtype: 1e6 * torch.finfo(dtype).tiny for dtype in ROUNDING}
 
 
 @dataclass(frozen=True)
@@ -283,11 +285,17 @@ def balanced_problem(
 
 
 def _refuse_infeasible(problem: Problem) -> Problem:
-    """Raise ``ValueError`` if some problem asks for more mass than can flow; snap rounding differences."""
+    """Raise ``ValueError`` for more mass than can flow, or hardly any; snap rounding differences."""
     # Plan: 1. a bound from counts decides dense masks; 2. a feasible flow decides most others; 3. only what
     # is still open costs a maximum flow on the CPU.
     slack = ROUNDING[problem.cost.dtype]
     rows, cols, target, mask = problem.p, problem.q, problem.mass, problem.mask
+    lost = (target > 0) & (target < LEAST[problem.cost.dtype])
+    if bool(lost.any()):
+        raise ValueError(
+            f"mass {float(target[lost].min()):.3g} is too small for a plan in {problem.cost.dtype}, as cost "
+            "is; scale p, q and mass so that their totals are near 1"
+        )
     if mask is None:
         limit = cap = torch.minimum(rows.sum(-1), cols.sum(-1))
     else:

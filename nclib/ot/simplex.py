@@ -13,6 +13,8 @@ from nclib.ot.problem import Potentials, Problem
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+NEAR = 10  # binary orders of magnitude of totals that are solved as they are
+
 
 def linear_program(problem: Problem) -> tuple[Tensor, Potentials]:
     """Solve the least-cost problem exactly, one problem of the batch after the other, without its entropy.
@@ -52,10 +54,14 @@ def _network_simplex(
     extended[n, m] = big
     rows = np.append(p, max(q.sum() - mass, 0.0))
     cols = np.append(q, max(p.sum() - mass, 0.0))
+    # POT's limits are absolute: totals far from 1 are brought near it by a power of two, which is exact.
+    size = int(np.frexp(rows.sum())[1])
+    size = size if abs(size) > NEAR else 0
+    rows, cols = np.ldexp(rows, -size), np.ldexp(cols, -size)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # POT warns about rounding of the weights; the caller measures it
         full, log = emd(rows, cols * (rows.sum() / cols.sum()), extended, numItermax=10_000_000, log=True)
-    plan = np.asarray(full)[:n, :m]
+    plan = np.ldexp(np.asarray(full)[:n, :m], size)
     if allowed is not None:
         plan = np.where(allowed, plan, 0.0)
     f, g = np.array(log["u"]), np.array(log["v"])

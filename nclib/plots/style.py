@@ -20,7 +20,8 @@ MATCHED, MISMATCHED, ACCENT, THIRD, NEUTRAL = "#0072B2", "#D55E00", "#009E73", "
 # Right and wrong are MATCHED and MISMATCHED, in every figure. Images and captions have colours of their own:
 # as points, as directions of a search, as what the noise exchanges. Other series take ACCENT and THIRD.
 IMAGES, CAPTIONS = "#5E3C99", "#C49A00"
-CYCLE = (MATCHED, MISMATCHED, ACCENT, THIRD, "#E69F00", "#56B4E9", "#8C6D31", "#6F63B5", "#A89400")
+# Series that are neither: no colour of right and wrong among them.
+CYCLE = (ACCENT, THIRD, "#E69F00", "#56B4E9", "#8C6D31", "#6F63B5", "#A89400", "#882255", "#243B6B")
 MARKS = "osXh^PDvp"
 # Colours of no method in METHOD_STYLES (Paul Tol's muted scheme).
 OTHERS = ("#332288", "#AA4499", "#44AA99", "#999933", "#661100", "#6699CC")
@@ -40,6 +41,7 @@ METHOD_STYLES = {
     "uot_rcl": ("#C2185B", "o"), "elrcmr": (NEUTRAL, "s"),
     "mrl": (ACCENT, "^"), "dscmr": (THIRD, "D"),
     "sdml": ("#E69F00", "v"), "deep_sm": ("#56B4E9", "p"),
+    "mcca": ("#8C6D31", "X"), "pls": ("#6F63B5", "P"),
 }  # fmt: skip
 """Colour and marker of the methods that the book discusses; no colour of theirs means right or wrong."""
 

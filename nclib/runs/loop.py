@@ -234,6 +234,14 @@ class SavedLoop(ABC):
             self.best = self._read()["best"]
         self._put(self.best["weights"])
 
+    @property
+    def finished(self) -> bool:
+        """Whether the folder holds the checkpoint of the last epoch, so that :meth:`fit` only reads it."""
+        try:
+            return len(checkpoint.load(self._file)["history"]) >= max(1, self.n_planned)
+        except (FileNotFoundError, checkpoint.DamagedError):
+            return False
+
     # -- checkpoints ------------------------------------------------------------------------------------
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 
 from nclib.common.options import option
@@ -16,6 +17,7 @@ from nclib.noise import LABEL_PROTOCOLS, LABEL_SCOPES
 from nclib.runs.optimizers import OPTIMIZERS
 from nclib.runs.presets import PRESETS
 
+NARROW = {"float16": np.float16, "float32": np.float32}  # of scalars whose digits a float prints in full
 PRECISION = {"fp32": "float32", "bf16": "bfloat16"}
 
 
@@ -174,9 +176,13 @@ class Settings(Generic[O, S]):
 
 
 def as_plain(value: Any) -> Any:
-    """Turn NumPy scalars, paths and devices, in mappings of any depth, into plain values of JSON."""
+    """Turn NumPy scalars, paths and devices, in mappings of any depth, into plain values of JSON.
+
+    A float of fewer digits, such as ``np.float32(0.6)``, is its shortest decimal, 0.6: what was meant.
+    """
     if isinstance(value, Mapping):
         return {str(k): as_plain(v) for k, v in value.items()}
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
-        return value.item()
+        narrow = NARROW.get(str(getattr(value, "dtype", "")).removeprefix("torch."))
+        return float(str(narrow(value.item()))) if narrow else value.item()
     return str(value) if isinstance(value, (os.PathLike, torch.device)) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -18,6 +19,7 @@ from nclib.common.options import make
 from nclib.data import Vocabulary
 from nclib.data.dataset import Captions
 from nclib.data.tokeniser import tokenise
+from nclib.data.vocabulary import END, SPECIAL, START, UNKNOWN
 from nclib.methods.base import METHODS
 from nclib.models import Matcher, build
 from nclib.runs import checkpoint
@@ -96,7 +98,9 @@ class TrainedModel:
         """Return the ``k`` pictures that fit a sentence best: columns ``image``, a row number, and ``score``.
 
         Without ``images`` those of the run's test split are searched, and a column ``caption`` has the first
-        caption of each, ``picture`` its name where the data set knows it; a ValueError where there are none.
+        caption of each, ``picture`` its name where the data set knows it. Words that the vocabulary lacks
+        are named in a warning. A ValueError where there are no pictures, or where the vocabulary has no word
+        of the sentence.
         """
         import pandas as pd
 
@@ -104,6 +108,19 @@ class TrainedModel:
         images = self.images if images is None else images
         if images is None:
             raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
+        unknown = self.vocabulary.unknown(text)
+        if not set(self.vocabulary.encode(text).tolist()) - {START, UNKNOWN, END}:
+            raise ValueError(
+                f"the model's vocabulary, {self.vocabulary.size - len(SPECIAL):,} words of the training "
+                f"captions, has no word of {text!r}; take words of these captions"
+            )
+        if unknown:
+            warnings.warn(
+                f"not in the model's vocabulary: {', '.join(map(repr, unknown))}; each is read as the same "
+                "unknown word",
+                UserWarning,
+                stacklevel=2,
+            )
         score = self.score(images, text)[:, 0]
         best = np.argsort(-score, kind="stable")[:k]
         more = {name: [v[row] for row in best] for name, v in known.items() if v is not None}

@@ -189,6 +189,16 @@ def test_no_caption_is_judged_by_a_model_that_knew_it(tmp_path, monkeypatch):
     assert np.array_equal(captions, again[1])
 
 
+def test_a_model_in_the_folder_is_read_and_not_trained(tmp_path, monkeypatch, capsys):
+    features, texts, of = planted(60, 2)
+    monkeypatch.setattr(crossfit, "EPOCHS", 2)
+    for word in ("training", "reading"):
+        crossfit.crossfit(features, texts, of, np.ones(len(of), bool), folder=tmp_path)
+        assert capsys.readouterr().out.splitlines() == [
+            f"{word} small model {k} of 2, on 60 pairs, to judge 60 others" for k in (1, 2)
+        ]
+
+
 @pytest.mark.slow
 def test_wrong_captions_score_lower_in_every_fold(tmp_path):
     features, texts, of = planted(300, 1)
@@ -240,7 +250,9 @@ def test_features_of_pictures_without_any_model(tmp_path, monkeypatch, capsys):
     assert not pairs.usable_images[42:].any()
     assert not audit.table["image_duplicate_of"][42:].any()
     assert list((tmp_path / "work").glob("features-*.npy"))
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "reading the pictures: 100%" in said.err
 
 
 def test_texts_and_pictures_are_needed(tmp_path):

@@ -16,6 +16,7 @@ from records_made import save, save_category
 from scipy import stats
 
 import nclib
+from nclib import plots
 
 
 def lines(sheet):
@@ -234,6 +235,21 @@ def test_figures_draw_the_papers_data_once_they_are_recorded(made, nothing):
     right = ncbook.rates_figure("L2RM", "6", made, dataset="Flickr30K", methods=("l2rm",)).axes[1]
     assert "f30k, paper, sgr" in right.get_title()
     assert right.lines
+
+
+def test_both_panels_show_the_methods_of_the_printed_table(made):
+    figure = ncbook.rates_figure("L2RM", "6", made, dataset="Flickr30K")
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["plain", "ncr", "bicro", "decl", "rcl", "l2rm"]
+    assert not {plots.MATCHED, plots.MISMATCHED} & {line.get_color() for line in figure.axes[0].lines}
+
+
+@pytest.mark.parametrize("table", ["II", "IV"])
+def test_no_method_wears_the_colours_of_right_and_wrong(made, table):
+    axis = ncbook.rates_figure("UOT-RCL", table, made, dataset="Wikipedia").axes[0]
+    colours = [line.get_color() for line in axis.lines]
+    assert len(colours) > 3
+    assert not {plots.MATCHED, plots.MISMATCHED} & set(colours)
 
 
 def test_figures_are_drawn_with_and_without_records(made, nothing):

@@ -2,8 +2,10 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pandas as pd
+from ncbook.chapters.one_run import believed_table
 from ncbook.notebook import means, show
 from ncbook.runs import load_runs
 from records_made import save
@@ -81,3 +83,16 @@ def test_the_number_of_seeds_is_said_once():
     assert show(pd.DataFrame({"a": cells[:3]}), "t", "rSum").caption.startswith("rSum; 3 seeds each. ‡ ")
     for kept in (["1.0 (1)", "2.0 (1)", "3.0 ± 0.1 (2)"], ["1.0 ± 0.1 (2)", "2.0 ± 0.1 (3)"]):
         assert list(show(pd.DataFrame({"a": kept}), "t", "rSum").data["a"]) == kept
+
+
+def test_numbers_in_headings_have_their_shortest_form():
+    columns = pd.MultiIndex.from_product([["AUROC"], [0.4, 0.6]])
+    text = show(pd.DataFrame([[1.0, 2.0]], index=[0.2], columns=columns), "t").to_html()
+    headings = re.findall(r"_heading [^>]*>([^<&]+)<", text)
+    assert headings == ["AUROC", "0.4", "0.6", "0.2"]
+
+
+def test_whole_numbers_of_a_run_keep_all_their_digits():
+    curves = [{"epoch": 1, "called": 8993, "auc": 0.86391}, {"epoch": 2, "called": 124_321, "auc": 0.5}]
+    text = believed_table(SimpleNamespace(curves=curves)).to_html()
+    assert re.findall(r"<td[^>]*>([^<]+)</td>", text) == ["8993", "124321", "0.8639", "0.5"]

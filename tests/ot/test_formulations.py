@@ -193,11 +193,36 @@ def test_exact_duals_of_costs_that_are_not_near_zero(least, holes):
         assert (own + other)[left > 1e-12].abs().max() < 1e-9
 
 
-def test_an_unsolved_linear_program_says_so():
-    cost = torch.rand(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    p, q = (torch.full((k,), 1e20 / k, dtype=torch.float64) for k in cost.shape)
-    with pytest.warns(UserWarning, match=r"linear program was not solved.*total is near 1"):
+def test_a_plan_beyond_its_precision_says_so():
+    cost = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    p, q = (torch.full((k,), 1e40 / k, dtype=torch.float64) for k in cost.shape)
+    with pytest.warns(UserWarning, match=r"the plan, torch\.float32, misses up to inf .*total is near 1"):
         assert not nclib.ot.exact(cost, p, q).converged
+
+
+@pytest.mark.parametrize("total", [1e-300, 1e-20, 1e12, 1e300])
+def test_a_linear_program_does_not_depend_on_the_unit_of_mass(total):
+    cost = torch.rand(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    p, q = (torch.full((k,), 1 / k, dtype=torch.float64) for k in cost.shape)
+    usual = nclib.ot.partial_exact(cost, 0.7, p, q).plan
+    scaled = nclib.ot.partial_exact(cost, 0.7 * total, p * total, q * total)
+    assert scaled.converged
+    assert torch.allclose(scaled.plan / total, usual, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "total"), [(torch.float32, 1e-100), (torch.float64, 1e-305)])
+def test_mass_that_no_plan_can_hold_is_refused(dtype, total):
+    cost = torch.rand(3, 4, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    p, q = (torch.full((k,), total / k, dtype=torch.float64) for k in cost.shape)
+    for solve in (
+        lambda: nclib.ot.exact(cost, p, q),
+        lambda: nclib.ot.partial_exact(cost, total / 2, p, q),
+        lambda: nclib.ot.sinkhorn(cost, p, q, reg=0.1),
+        lambda: nclib.ot.partial_sinkhorn(cost, total / 2, p, q, reg=0.1),
+        lambda: nclib.ot.partial_sinkhorn(cost, total, reg=0.1),
+    ):
+        with pytest.raises(ValueError, match=r"is too small for a plan in torch\.float.*near 1"):
+            solve()
 
 
 def test_exact_duals_are_feasible_and_tight():

@@ -51,6 +51,7 @@ def test_plain_values_leave_modules_and_notebook_names_alone():
 def test_rules_describe_themselves():
     assert rules(Knobs)["rate"].describe() == "must be a number, at least 0 and at most 1"
     assert rules(Knobs)["size"].describe() == "must be a number, above 0"
+    assert Rule(int, high=2**31 - 1).describe() == "must be a whole number, at most 2147483647"
     assert Rule(str, choices=("x",)).describe() == "must be one of 'x'"
     assert problems({"mode": "a"}, rules(Knobs)) == []
 

@@ -357,6 +357,13 @@ def test_numpy_values_and_paths_count(tmp_path):
     assert settings.method_options.rho == 0.5
 
 
+@pytest.mark.parametrize("value", [np.float32(0.6), np.float16(0.6), np.array(0.6, "f4"), torch.tensor(0.6)])
+def test_a_float_of_fewer_digits_names_the_same_run(value):
+    settings = resolve("l2rm", **{**TINY, "mrate": value}, rho=value)
+    assert settings == resolve("l2rm", **{**TINY, "mrate": 0.6}, rho=0.6)
+    assert (settings.run.mrate, settings.method_options.rho) == (0.6, 0.6)
+
+
 def test_noise_file_decides_rate_name_and_identity(tmp_path):
     split = data.load("planted", **TINY["data_options"]).train
     path = tmp_path / "noise.npy"

@@ -253,10 +253,11 @@ def recall_table(compared: Mapping[str, Record], run: Finished) -> Styler:
     rows = {}
     for name, r in compared.items():
         test = r.metrics["test"]
-        rows[name] = {k: test[k] for k in RECALLS} | {"rSum": test["rsum"]}
+        rows[name] = {"rSum": test["rsum"]}
         if ensemble:
             rows[name]["rSum, one network"] = r.metrics.get("single", test)["rsum"]
             rows[name]["networks"] = 1 + ("single" in r.metrics)
+        rows[name] |= {k: test[k] for k in RECALLS}
         rows[name] |= {"best epoch": r.best_epoch, "epochs in all": len(r.curves)} | cost_of(r)
     record, s = run.record, run.record.settings
     caption = (

@@ -148,12 +148,7 @@ def printed(table: str, dataset: str) -> Styler:
     """Show a printed table of UOT-RCL."""
     caption = f"Printed in the paper (Table {table}, {dataset}); {ONLY_PRINTED}"
     cells, name = printed_map(table, dataset), f"printed-{table}-{dataset}".lower()
-    return show(cells, name, caption, digits=3, best=True).format_index(_short, axis=1)
-
-
-def _short(heading: object) -> str:
-    """Return a column heading; a noise rate in its shortest form."""
-    return f"{heading:g}" if isinstance(heading, float) else str(heading)
+    return show(cells, name, caption, digits=3, best=True)
 
 
 def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: str) -> Styler:
@@ -161,7 +156,7 @@ def _measured(runs: pd.DataFrame, names: Mapping[str, str], name: str, caption: 
     cells = measured_map(runs, names)
     directions = dict.fromkeys(cells.columns.get_level_values(0))
     stacked = pd.concat({direction: cells[direction] for direction in directions})
-    return show(stacked, name, caption).format_index(_short, axis=1)
+    return show(stacked, name, caption)
 
 
 def slopes(runs: pd.DataFrame) -> Figure | None:
@@ -170,12 +165,15 @@ def slopes(runs: pd.DataFrame) -> Figure | None:
         return None
     figure, axes = plots.panels(2, 2, 8.4, 5.6, sharey=True, sharex=True)
     for axis, (family, members) in zip(axes.flat, FAMILIES.items(), strict=True):
-        for name, colour, mark in zip(members, plots.CYCLE, plots.MARKS, strict=False):
+        for name in members:
+            style = plots.method_style(name)
             part = runs[runs["method"] == name].groupby("noise_rate")["map_avg"]
             mean, spread = part.mean(), part.std().fillna(0)
             if len(mean):
-                axis.plot(mean.index, mean, marker=mark, ms=5, color=colour, label=name)
-                axis.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, lw=0)
+                axis.plot(mean.index, mean, ms=5, label=name, **style)
+                axis.fill_between(
+                    mean.index, mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0
+                )
         axis.set(title=family, xticks=RATES, xlim=(0.15, 0.85))
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -223,7 +221,7 @@ def order(runs: pd.DataFrame) -> Styler | None:
     caption = (
         f"Rank correlation, printed against measured on emoji_category; {int(found['methods'].max())} methods"
     )
-    return show(cells, "order", caption, digits=2).format_index("{:g}", axis=1)
+    return show(cells, "order", caption, digits=2)
 
 
 def ablation(runs: pd.DataFrame) -> Styler:

@@ -12,6 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
 from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
@@ -30,7 +31,7 @@ KINDS = {  # where image and caption meet; in all other models regions meet word
 }
 FULL_SIZE = {"feature_dim": 2048, "vocab_size": 8481, "n_regions": 36}
 SMALL_WORDS = {"a", "an", "and", "with", "on", "of", "the", "in", "to", "at"}
-COLUMNS = [*RECALLS, "rsum"]
+COLUMNS = ["rsum", *RECALLS]
 
 
 def catalogue() -> Styler:
@@ -124,13 +125,17 @@ def scatter(table: pd.DataFrame) -> Figure:
         (found[~dual], "s", plots.THIRD, "regions meet words"),
     ):
         axis.scatter(part["step, ms"], part["rsum"], marker=mark, s=45, color=colour, label=label)
-    for name, row in found.iterrows():
-        at = (row["step, ms"], row["rsum"])
-        axis.annotate(str(name), at, xytext=(6, 4), textcoords="offset points", fontsize=9)
+    for i, (x, y) in enumerate(found[["step, ms", "rsum"]].to_numpy()):
+        # Below the point where the name would cover the next one, or that of the record it repeats.
+        after, level = found["step, ms"] / x, (found["rsum"] - y).between(-5, 20)
+        below = (level & (after > 1) & (after < 1.3)).any() or (level & (after == 1)).iloc[:i].any()
+        place = (6, -13) if below else (6, 4)
+        axis.annotate(str(found.index[i]), (x, y), xytext=place, textcoords="offset points", fontsize=9)
     axis.set(xlabel="processor time of a training step here, ms", ylabel="rSum on test (max 600)")
     axis.set(xscale="log", title="Recall and time")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_formatter("{x:g}")
+    axis.minorticks_off()
     axis.margins(x=0.15, y=0.15)
     axis.legend(loc="lower right")
     return figure

@@ -236,8 +236,7 @@ def switch_table() -> Styler | None:
     by = rows.drop(columns="switch").groupby(SWITCH)
     caption = "Measured, preset quick: validation rSum around the switch, mean over the seeds"
     shown = show(by.mean().assign(seeds=by.size()), "switch", caption, digits=1, missing="–")
-    shown = shown.format(precision=3, na_rep="–", subset=["AUC at the end"])
-    return shown.format_index("{:g}", level="mismatch rate")
+    return shown.format(precision=3, na_rep="–", subset=["AUC at the end"])
 
 
 def switch_figure() -> Figure | None:

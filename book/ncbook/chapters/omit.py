@@ -159,8 +159,8 @@ def changed(values: Mapping[str, Any]) -> dict[str, Any]:
 def recalls(compared: Mapping[str, Record]) -> Styler:
     """Show recalls, with and without dual softmax, of the compared runs."""
     rows = {
-        name: {k: r.metrics["test"][k] for k in RECALLS}
-        | {"rSum": r.metrics["test"]["rsum"], "rSum, dual softmax": r.metrics["test_dsl"]["rsum"]}
+        name: {"rSum": r.metrics["test"]["rsum"], "rSum, dual softmax": r.metrics["test_dsl"]["rsum"]}
+        | {k: r.metrics["test"][k] for k in RECALLS}
         | {"best epoch": r.best_epoch, "seconds": r.cost["seconds"]}
         for name, r in compared.items()
     }

@@ -124,7 +124,7 @@ def believed_table(record: Record) -> Styler | None:
         return None
     first, last = rows.bfill().iloc[0], rows.ffill().iloc[-1]
     table = pd.DataFrame({"first epoch": first, "last epoch": last})
-    return show(table, "diagnostics", format="{:.4g}")
+    return show(table.map(lambda v: f"{v:.0f}" if float(v).is_integer() else f"{v:.4g}"), "diagnostics")
 
 
 def choices(rules: Mapping[str, Rule]) -> Styler:

@@ -98,7 +98,7 @@ def problem_said(pairs: NoisyPairs, seed: int) -> Markdown:
 
 def family(q: float, batch_size: int) -> Figure:
     """Draw the complementary losses, their slopes, and the pull on the given pair; ``q`` is of ``gce``."""
-    colours = plots.CYCLE[2 : 2 + len(COMPLEMENTARY)]
+    colours = plots.CYCLE[: len(COMPLEMENTARY)]
     p = torch.linspace(0, 0.995, 400, dtype=torch.float64, requires_grad=True)
     own = torch.linspace(0.002, 0.998, 300, dtype=torch.float64)
 

@@ -297,8 +297,7 @@ def sweep_table() -> Styler | None:
         return None
     table = pd.concat(sweeps).set_index([*CASE_NAMES, "option", "value"])
     caption = "Measured, preset quick: test rSum of REPAIR when one option changes"
-    shown = show(table, "sweep", caption, digits=1, missing="–")
-    return shown.format_index("{:g}", level="mismatch rate")
+    return show(table, "sweep", caption, digits=1, missing="–")
 
 
 def _ablation_rows() -> pd.DataFrame:
@@ -320,7 +319,7 @@ def ablation_table() -> Styler | None:
     cells.index.names = [*CASE_NAMES, "row"]
     cells.columns = ["mean gain", "standard deviation", "least", "most", "seeds"]
     caption = "Measured, preset quick, same seeds: rSum of the row minus that of the full method (rc+npr)"
-    return show(cells, "ablation-paired", caption, digits=1).format_index("{:g}", level="mismatch rate")
+    return show(cells, "ablation-paired", caption, digits=1)
 
 
 def examples(run: Finished, seed: int) -> Figure | None:

@@ -291,7 +291,7 @@ def accuracy(runs: pd.DataFrame) -> Styler | None:
         return None
     table = own.groupby("noise_rate")[list(ACCURACIES)].mean().rename(columns=ACCURACIES)
     caption = f"Measured: last epoch, mean over {own['seed'].nunique()} seeds"
-    return show(table.rename_axis("label noise"), "accuracy", caption, digits=3).format_index("{:g}")
+    return show(table.rename_axis("label noise"), "accuracy", caption, digits=3)
 
 
 def contrast(record: Record, runs: pd.DataFrame) -> Figure:

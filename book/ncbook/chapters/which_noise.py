@@ -244,7 +244,6 @@ def ranking(found: BothProtocols) -> Figure | None:
                 where = axis.get_yaxis_transform()
                 axis.text(1.02, order.index(label), ranks, transform=where, va="center", fontsize=9)
         axis.set(xlabel="rSum on test (max 600)", title=f"rate {rate:g}")
-        axis.set_xlim(0, None)
     axes[0].legend(loc="best")
     return figure
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from nclib.ot.backends import cpu_capped, cpu_extended
 from nclib.ot.backends.cpu_extended import One, Solution
-from nclib.ot.problem import Potentials, Problem, Settings
+from nclib.ot.problem import LEAST, Potentials, Problem, Settings
 from nclib.ot.transport import Buffers, Transport
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -142,11 +142,11 @@ def plain_arrays(cost: Tensor, mass: Any, mask: Tensor | None) -> tuple[Array, A
     """Return the cost, infinite where forbidden, and a 0-1 array of allowed entries of its type, both (n, m).
 
     None if this is not the plain case: a finite cost (n, m), float32 or float64, on the CPU, a mass that is a
-    Python float between 0 and 1 (both excluded), and no mask or one of that shape, on the CPU.
+    Python float below 1 and not below what the type carries, and no mask or one of that shape, on the CPU.
     """
     if not isinstance(cost, Tensor) or cost.ndim != 2 or cost.device.type != "cpu":
         return None
-    if cost.dtype not in (torch.float32, torch.float64) or type(mass) is not float or not 0.0 < mass < 1.0:
+    if cost.dtype not in LEAST or type(mass) is not float or not LEAST[cost.dtype] <= mass < 1.0:
         return None
     c: Array = cost.detach().numpy()
     n, m = c.shape
