@@ -16,7 +16,7 @@ from ncbook.chapters import Finished
 from nclib import plots
 from nclib.data import Split
 
-RATES = tuple(np.arange(0, 10) / 10)
+RATES = (0.0, *(np.arange(2, 8) / 8))  # of eight pictures; one alone cannot move
 LAMS, RHOS = (0.003, 0.01, 0.03, 0.1, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 BATCH, CHAIN = 12, 8  # wrong pairs of the plan, and those of them that hold each other's partners
 
