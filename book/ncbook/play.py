@@ -91,7 +91,7 @@ def image(address: str, alt: str, **attributes: str) -> str:
 def noise(split: Split, rows: Sequence[int], rates: Sequence[float], *, at: float, seed: int = 0) -> Play:
     """Show the captions that stand with some pictures, over the mismatch rate, under both protocols.
 
-    Among few pictures many stay in place by chance, so that of several draws the nearest to the rate is shown.
+    Among few pictures many stay in place by chance: of several draws the nearest to the rate is shown.
 
     Parameters
     ----------
