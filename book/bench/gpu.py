@@ -53,6 +53,7 @@ from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import CoTeaching, Division
 from nclib.models import similarity_matrix
 from nclib.noise import rank_correspondence
+from nclib.ot.batched import transport_scores
 from nclib.runs import experiment_of, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -608,6 +609,59 @@ def small_problems(count: int, bench: Bench) -> Result:
     return {"problems": count, "rows": rows}
 
 
+OMIT = {"lam": 0.02, "iterations": 3, "loop": "released", "skip": 1}  # as the paper has them
+WITH_BINS = (37, 13)  # regions and words, a dustbin before each
+
+
+def omit_problems(batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return cosines (B, 37, 13, B) and weights of a batch; captions of 8 to 12 words, padded."""
+    g, (n, m) = torch.Generator().manual_seed(0), WITH_BINS
+    there = torch.arange(m)[:, None] < torch.randint(9, m + 1, (batch,), generator=g)  # (m, B)
+    s = 0.7 * (2 * torch.rand(batch, n, m, batch, generator=g) - 1) * there
+    p = torch.randn(batch, n, batch, generator=g).softmax(1)
+    return s, p, torch.randn(batch, m, batch, generator=g).masked_fill(~there, -torch.inf).softmax(1)
+
+
+def fused_problems(batch: int, bench: Bench) -> Result:
+    """OMIT's problems of a batch by the plain path and by the kernels of Triton, against float64.
+
+    Bytes are counted for the plain path, whose operations go through memory; those of a kernel follow from
+    its arguments.
+    """
+    given, (n, m), rows = omit_problems(batch), WITH_BINS, []
+    able = bench.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+    def scored(sides: Sequence[Tensor], back: bool, on: bool) -> dict[str, Tensor]:
+        with ot.fused(on), torch.set_grad_enabled(back):
+            scores = transport_scores(*sides, **OMIT)
+            found = {"scores": scores.detach()}
+            if back:
+                gradients = torch.autograd.grad(scores.sum(), list(sides))
+                found |= dict(zip(("similarities", "rows", "columns"), gradients, strict=True))
+        return found
+
+    for back in (False, True):
+        exact, sides = ([x.to(bench.device, kind).requires_grad_(back) for x in given]
+                        for kind in (torch.float64, torch.float32))  # fmt: skip
+        wanted = scored(exact, back, False)
+        for path in ("plain", "fused")[: 1 + able]:
+            run = partial(scored, sides, back, path == "fused")
+            row: Result = {"what": "forward+backward" if back else "forward", "path": path}
+            try:
+                row |= timed(run, bench.device, seconds=0.5)
+                row["peak_mb"] = peak_mb(run, bench.device)
+                row["difference"] = common.relative(run(), wanted)
+                moved = common.fused_bytes(batch**2, n, m, OMIT["iterations"], backward=back)
+                row["bytes"] = moved if path == "fused" else common.counted(run)["bytes"]
+            except Exception as error:
+                row["error"] = message(error)
+            rows.append(row)
+        del exact, wanted
+        bench.free()
+    why = {} if able else {"left_out": "the kernels need a GPU and triton; measured: the plain path alone"}
+    return {"problems": batch**2, "size": [n, m], **why, "rows": rows}
+
+
 # ------------------------------------------------------------------------------------------------ (d) scoring
 
 
@@ -713,6 +767,9 @@ def parts(small: bool, root: str) -> list[Part]:
     def problems(counts: Sequence[int]) -> list[Part]:
         return of("transport/small ", small_problems, counts, 120.0)
 
+    def fused(batches: Sequence[int]) -> list[Part]:
+        return of("transport/fused ", fused_problems, batches, 120.0)
+
     middle = size.transport[1:2]  # the batch size of most papers
     found = [
         Part("device/bounds", bounds),
@@ -723,6 +780,7 @@ def parts(small: bool, root: str) -> list[Part]:
         *steps(FIRST[:2], *VARIANTS),
         *of("method/", method_step, RUNS[:4], 90.0),
         *transport(middle),
+        *fused(middle),
         *problems(size.problems[-1:]),
         *steps(FIRST[:2], "loop", limit=90.0),
         *of("score/", scoring, FIRST[:1], 150.0),
@@ -735,6 +793,7 @@ def parts(small: bool, root: str) -> list[Part]:
         Part("agree/labels", agree_labels, 120.0),
         *of("labels/", label_epochs, LABELS, 60.0),
         *transport([n for n in size.transport if n not in middle]),
+        *fused([n for n in size.transport[:3] if n not in middle]),
         *problems(size.problems[:-1]),
         *steps([*(n for n in FIRST[2:] if n in LOOPS), "sgraf"], "loop", limit=90.0),
         *of("score/", scoring, rest, 150.0),

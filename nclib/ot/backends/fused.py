@@ -1,8 +1,8 @@
 """Small problems in one launch on a GPU: all passes in registers, by kernels of Triton, when asked for.
 
 **Not measured on a GPU yet**: the kernels ran in Triton's interpreter on a CPU, where values and gradients
-equal those of the plain path, and were compiled ahead of time for sm_80 and sm_90. No part of ``make gpu``
-times them yet; they stay off unless :func:`fused` asks for them.
+equal those of the plain path, and were compiled ahead of time for sm_80 and sm_90. ``make gpu`` times both
+paths; the kernels stay off unless :func:`fused` asks for them.
 
 The bound of a problem with n regions, m words and T passes: n m similarities are read forward, read again
 and their gradient written backward; the scalings of all passes, T (n + m) numbers, are written and read.
