@@ -76,17 +76,18 @@ def fused(on: bool = True) -> Iterator[None]:
         _asked = before
 
 
+def asked(s: Tensor) -> bool:
+    """Return whether kernels were asked for and can take tensors like ``s``."""
+    return _asked and s.device.type == "cuda" and s.dtype == torch.float32
+
+
 def takes(s: Tensor, n: int, m: int) -> bool:
     """Return whether the kernels were asked for and can take problems of n x m like ``s``."""
-    return (
-        _asked
-        and s.device.type == "cuda"
-        and s.dtype == torch.float32
-        and _tile(n) * _tile(m) <= TILE_ENTRIES
-    )
+    return asked(s) and tile(n) * tile(m) <= TILE_ENTRIES
 
 
-def _tile(size: int) -> int:
+def tile(size: int) -> int:
+    """Return the power of two that a side is padded to."""
     return 1 << max(0, size - 1).bit_length()
 
 
@@ -161,10 +162,10 @@ def _arguments(s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int | None) ->
 
 def settings(n: int, m: int, count: int) -> dict[str, int]:
     """Return tile and warps of a program."""
-    tile = _tile(n) * _tile(m)
-    together = max(1, min(TOGETHER, _tile(count), TILE_ENTRIES // tile))
-    warps = max(1, min(8, together * tile // WARP_ENTRIES))
-    return {"P": together, "N": _tile(n), "M": _tile(m), "num_warps": warps}
+    entries = tile(n) * tile(m)
+    together = max(1, min(TOGETHER, tile(count), TILE_ENTRIES // entries))
+    warps = max(1, min(8, together * entries // WARP_ENTRIES))
+    return {"P": together, "N": tile(n), "M": tile(m), "num_warps": warps}
 
 
 def _launch(
