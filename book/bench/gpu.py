@@ -536,7 +536,14 @@ def partial_transport(size: int, bench: Bench) -> Result:
             except Exception as error:
                 row["error"] = message(error)
             rows.append(row)
-    return {"size": size, "bound": common.partial_bound(size, 20), "rows": rows}
+    return {"size": size, "bound": common.partial_bound(size, 20), **no_kernels(bench), "rows": rows}
+
+
+def no_kernels(bench: Bench) -> Result:
+    """Return nothing where kernels of Triton can run, else why they are left out."""
+    if bench.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        return {}
+    return {"left_out": "kernels of Triton: they need a GPU and triton"}
 
 
 def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str, Callable[[], Tensor]]:
@@ -549,6 +556,10 @@ def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str
 
     def ours(c: Tensor, mask: Tensor = off) -> Tensor:
         return ot.partial_sinkhorn(c, MASS, reg=reg, mask=mask).plan
+
+    def fused(c: Tensor) -> Tensor:
+        with ot.fused():
+            return ours(c)
 
     def published() -> Tensor:
         return torch.from_numpy(ot_partial.published_loop(single.cpu().numpy(), MASS, reg)).to(device)
@@ -564,11 +575,16 @@ def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str
         given = {"max_iter": 5000, "tol": 1e-7 * MASS, "method": "log_sinkhorn"}
         return solve_batch(big[None], reg, p[None], p[None], **given).plan[0]
 
+    kernels = {} if no_kernels(bench) else {
+        "nclib fused": lambda: fused(single),
+        f"nclib fused, {AT_ONCE} at once": lambda: fused(many),
+    }  # fmt: skip
     return {
         "published loop": published,
         "nclib": lambda: ours(single),
         "nclib on the host": lambda: ours(single.cpu(), host_off).to(device),
         f"nclib, {AT_ONCE} at once": lambda: ours(many),
+        **kernels,
         "POT sinkhorn": pot,
         "POT batch log": pot_batch,
     }
@@ -629,7 +645,7 @@ def fused_problems(batch: int, bench: Bench) -> Result:
     its arguments.
     """
     given, (n, m), rows = omit_problems(batch), WITH_BINS, []
-    able = bench.device.type == "cuda" and importlib.util.find_spec("triton") is not None
+    why = no_kernels(bench)
 
     def scored(sides: Sequence[Tensor], back: bool, on: bool) -> dict[str, Tensor]:
         with ot.fused(on), torch.set_grad_enabled(back):
@@ -644,7 +660,7 @@ def fused_problems(batch: int, bench: Bench) -> Result:
         exact, sides = ([x.to(bench.device, kind).requires_grad_(back) for x in given]
                         for kind in (torch.float64, torch.float32))  # fmt: skip
         wanted = scored(exact, back, False)
-        for path in ("plain", "fused")[: 1 + able]:
+        for path in ("plain", "fused")[: 1 if why else 2]:
             run = partial(scored, sides, back, path == "fused")
             row: Result = {"what": "forward+backward" if back else "forward", "path": path}
             try:
@@ -658,7 +674,6 @@ def fused_problems(batch: int, bench: Bench) -> Result:
             rows.append(row)
         del exact, wanted
         bench.free()
-    why = {} if able else {"left_out": "the kernels need a GPU and triton; measured: the plain path alone"}
     return {"problems": batch**2, "size": [n, m], **why, "rows": rows}
 
 

@@ -16,6 +16,7 @@ import triton.language as tl
 FAR = tl.constexpr(-1e6)  # exponents where nothing is allowed
 DEEPEST = tl.constexpr(-86.0)  # smallest exponent, as in nclib.ot.batched
 TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal float32
+ROUNDING = tl.constexpr(2.0**-24)  # of float32
 
 
 @triton.jit
@@ -235,11 +236,12 @@ def _column_sums(k, a, plan_at, f_at, i, j, n, m, HELD: tl.constexpr, R: tl.cons
     else:
         tl.store(f_at + i, a.to(tl.float64), mask=i < n)
         tl.debug_barrier()
-        s = tl.zeros((M,), tl.float32)
+        products = tl.zeros((R, M), tl.float32)  # one sum over rows at the end: each one needs barriers
         for first in range(0, n, R):
             rows = first + tl.arange(0, R)
             own = tl.load(f_at + rows, mask=rows < n, other=0.0).to(tl.float32)
-            s += tl.sum(_stored(plan_at, rows, j, n, m) * own[:, None], 0)
+            products += _stored(plan_at, rows, j, n, m) * own[:, None]
+        s = tl.sum(products, 0)
         tl.debug_barrier()
     return s
 
@@ -338,6 +340,9 @@ def partial(
     alpha = _first_scalar(s, q, moved, to_row)
     spread, away = tl.full((), 1.0, tl.float32), tl.full((), float("inf"), tl.float32)
     before, passes = tl.full((), float("inf"), tl.float32), tl.full((), 1, tl.int32)
+    able = (sound > 0) & (slack_p >= 0) & (slack_q >= 0)  # finite costs, and a mass that can move
+    able &= tol * moved > ROUNDING * (moved + to_row)  # the tolerance is above the rounding
+    cap = tl.where(able, cap, 0)
     while (away > tol) & (passes < cap):
         b = _scalings(s, q, alpha)
         t = _row_sums(k, b, plan_at, f_at, i, j, n, m, HELD, R)
@@ -361,7 +366,7 @@ def partial(
     alpha = to_row / total
     error = tl.sum(tl.abs(b * (s + alpha) - q)) / moved
     hidden = TINY * tl.sum(a) * total  # at most what the smallest kernel entries lost
-    good = (sound > 0) & (away <= tol) & (error <= tol) & (hidden <= 0.1 * tol * moved)
+    good = (away <= tol) & (error <= tol) & (hidden <= 0.1 * tol * moved)
     good &= tl.abs(tl.sum(a64 * t64) - mass) <= mass_tol * mass
 
     if HELD:

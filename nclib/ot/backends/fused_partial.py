@@ -5,11 +5,11 @@ extended formulation: passes over columns and rows, each side with its scalar, a
 float32, and a decision on the device when to stop. What it cannot solve is marked, and solved by the plain
 path in float64: a range of costs that float32 cannot hold, contraction too slow for the passes, no mass.
 
-The bound of n x n costs and T passes: costs are read and the plan written once, 8 n^2 bytes (a mask adds n^2),
-and a pass is two products with the kernel, 4 n^2 T operations. Costs are in fact read twice, for their lowest
-value and for the kernel. Up to 16,384 entries (128 x 128) the kernel then stays in the registers of its
-program. Above, it lies in the place of the plan (1 MB at 512 x 512, which stays in the L2 cache), and a pass
-reads it twice: 8 n^2 T bytes through one multiprocessor, which decide the time of a single problem.
+The bound of n x n costs and T passes: costs are read and the plan written once, 8 n^2 bytes (a mask adds
+n^2), and a pass is two products with the kernel, 4 n^2 T operations. Costs are in fact read twice, for their
+lowest value and for the kernel. Up to 16,384 entries (128 x 128) the kernel then stays in the registers of
+its program. Above, it lies in the place of the plan (1 MB at 512 x 512, which stays in the L2 cache), and a
+pass reads it twice: 8 n^2 T bytes through one multiprocessor, which decide the time of a single problem.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def takes(problem: Problem, how: Settings) -> bool:
 def solve(problem: Problem, buffers: Buffers, how: Settings) -> None:
     """Solve all k problems into the buffers, without a synchronisation; ``converged`` says which are right.
 
-    It stops when the L1 error of the columns relative to the mass, over 1 minus its rate of contraction, is at
-    most the tolerance, or when the error is at most a tenth of it, or after ``max_iter`` passes.
+    The device decides when to stop: when the L1 error of the columns relative to the mass, over 1 minus its
+    rate of contraction, is at most the tolerance, or the error a tenth of it, or after ``max_iter`` passes.
     """
     from nclib.ot.backends import _triton
 
@@ -69,7 +69,8 @@ def solve_plain(
 ) -> Transport | None:
     """Solve problems with uniform weights, with one look at the device; None leaves them to the general path.
 
-    The kernel finds costs that are not finite. A plan that meets its conditions proves that its mass can flow.
+    The kernel finds costs that are not finite. A plan that meets its conditions proves that its mass can
+    flow.
     """
     if type(mass) is not float or not 0.0 < mass < 1.0 or cost.ndim < 2 or 0 in cost.shape:
         return None
@@ -80,7 +81,8 @@ def solve_plain(
             return None
     p, q = weights(None, None, cost, mask)
     masses = torch.full(cost.shape[:-2], mass, dtype=torch.float64, device=cost.device)
-    problem, how = Problem(cost.detach(), mask, p, q, masses, reg, "extended"), Settings("auto", tol, max_iter)
+    problem = Problem(cost.detach(), mask, p, q, masses, reg, "extended")
+    how = Settings("auto", tol, max_iter)
     if not takes(problem, how):
         return None
     buffers = Buffers(problem)
