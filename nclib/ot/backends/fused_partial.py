@@ -25,8 +25,8 @@ from nclib.ot.backends.cpu_extended import MASS_TOL
 from nclib.ot.problem import Problem, Settings, weights
 from nclib.ot.transport import Buffers, Transport
 
-#: Longest side, entries of a block of rows, and those for each warp: 32 in every thread.
-LONGEST, BLOCK_ENTRIES, WARP_ENTRIES = 512, 1 << 14, 1024
+#: Longest side, and entries of a block of rows.
+LONGEST, BLOCK_ENTRIES = 512, 1 << 14
 
 
 def takes(problem: Problem, how: Settings) -> bool:
@@ -60,7 +60,7 @@ def settings(n: int, m: int) -> dict[str, Any]:
     rows, columns = fused.tile(n), fused.tile(m)
     held = rows * columns <= BLOCK_ENTRIES
     block = rows if held else BLOCK_ENTRIES // columns
-    warps = max(1, block * columns // WARP_ENTRIES)
+    warps = max(1, block * columns // fused.WARP_ENTRIES)
     return {"HELD": held, "R": block, "N": rows, "M": columns, "num_warps": warps}
 
 
