@@ -164,6 +164,13 @@ def bounds(bench: Bench) -> Result:
     return found
 
 
+def no_kernels(bench: Bench) -> Result:
+    """Return nothing where kernels of Triton can run, else why they are left out."""
+    if bench.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        return {}
+    return {"left_out": "kernels of Triton: they need a GPU and triton"}
+
+
 # -------------------------------------------------------------------------------------- (a) CPU and GPU agree
 
 
@@ -217,6 +224,16 @@ def _gradient(solve: Solve) -> Solve:
     return gradient
 
 
+def _fused(solve: Solve) -> Solve:
+    """Return the function with kernels of Triton."""
+
+    def fused(cost: Tensor) -> Tensor:
+        with ot.fused():
+            return solve(cost)
+
+    return fused
+
+
 _released = partial(_passes, loop="released")
 SOLVERS: dict[str, Solve] = {
     "extended": _partial,
@@ -234,6 +251,7 @@ SOLVERS: dict[str, Solve] = {
     "passes, gradient": _gradient(_passes),
     "passes, released, gradient": _gradient(_released),
 }
+KERNELS = ("extended", "balanced", "implicit gradient", "passes, gradient", "passes, released, gradient")
 
 
 def agree_transport(bench: Bench) -> Result:
@@ -243,10 +261,12 @@ def agree_transport(bench: Bench) -> Result:
         cost = torch.rand(3, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         return {"plan": solve(cost.to(dtype).to(device))}
 
-    types = ((torch.float64, 1e-6), (torch.float32, 1e-2))
+    solvers, types = dict(SOLVERS), ((torch.float64, 1e-6), (torch.float32, 1e-2))
+    if not no_kernels(bench):
+        solvers |= {f"{name}, fused": _fused(solve) for name, solve in SOLVERS.items() if name in KERNELS}
     return agreement(bench, [  # the published rule may stop one pass earlier
         (f"{name} {str(dtype)[6:]}", 1e-2 if name == "published" else allowed, partial(solved, solve, dtype))
-        for dtype, allowed in types for name, solve in SOLVERS.items()
+        for dtype, allowed in types for name, solve in solvers.items()
     ])  # fmt: skip
 
 
@@ -539,13 +559,6 @@ def partial_transport(size: int, bench: Bench) -> Result:
     return {"size": size, "bound": common.partial_bound(size, 20), **no_kernels(bench), "rows": rows}
 
 
-def no_kernels(bench: Bench) -> Result:
-    """Return nothing where kernels of Triton can run, else why they are left out."""
-    if bench.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
-        return {}
-    return {"left_out": "kernels of Triton: they need a GPU and triton"}
-
-
 def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str, Callable[[], Tensor]]:
     """Return solvers that start from a cost on the device."""
     device = bench.device
@@ -556,10 +569,6 @@ def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str
 
     def ours(c: Tensor, mask: Tensor = off) -> Tensor:
         return ot.partial_sinkhorn(c, MASS, reg=reg, mask=mask).plan
-
-    def fused(c: Tensor) -> Tensor:
-        with ot.fused():
-            return ours(c)
 
     def published() -> Tensor:
         return torch.from_numpy(ot_partial.published_loop(single.cpu().numpy(), MASS, reg)).to(device)
@@ -576,8 +585,8 @@ def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str
         return solve_batch(big[None], reg, p[None], p[None], **given).plan[0]
 
     kernels = {} if no_kernels(bench) else {
-        "nclib fused": lambda: fused(single),
-        f"nclib fused, {AT_ONCE} at once": lambda: fused(many),
+        "nclib fused": lambda: _fused(ours)(single),
+        f"nclib fused, {AT_ONCE} at once": lambda: _fused(ours)(many),
     }  # fmt: skip
     return {
         "published loop": published,

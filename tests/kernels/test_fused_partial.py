@@ -1,5 +1,8 @@
 """The kernel for partial transport in Triton's interpreter: against the plain path in float64."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -151,3 +154,20 @@ def test_what_the_kernel_does_not_take(here):
     wide = nclib.ot.problem.partial_problem(costs(2, 513), 0.1, None, None, 0.1, None, "extended")
     with nclib.ot.fused():
         assert not fused_partial.takes(wide, nclib.ot.problem.Settings("auto", 1e-5, 100))
+
+
+def test_make_gpu_measures_both_paths(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "book" / "bench")
+    gpu = importlib.import_module("gpu")
+    monkeypatch.setattr(gpu, "no_kernels", lambda bench: {})
+    monkeypatch.setattr(gpu, "SOLVERS", {name: gpu.SOLVERS[name] for name in gpu.KERNELS})
+    monkeypatch.setattr(gpu, "timed", lambda run, device, seconds: {"ms": 1.0, "found": run() is not None})
+    bench = gpu.Bench(torch.device("cpu"), True, "", tmp_path)
+    rows = gpu.fused_problems(2, bench)["rows"]
+    assert [row["path"] for row in rows] == ["plain", "fused"] * 2
+    assert all(row["difference"] < 1e-4 and row["bytes"] > 0 for row in rows), rows
+    agreed = gpu.agree_transport(bench)
+    assert agreed["agree"]
+    assert {f"{name}, fused float32" for name in gpu.KERNELS} <= agreed["cases"].keys()
+    solvers = gpu.on_device(8, gpu.ot_partial.costs(8)["narrow"], 0.07, bench)
+    torch.testing.assert_close(solvers["nclib fused"](), solvers["nclib"](), rtol=1e-4, atol=1e-7)
