@@ -178,8 +178,14 @@ def _launch(
     how = settings(n, m, count)
     flags |= {"EXACT": given[-1] == 0, "MASKED": mask is not None, "SCORES": skip is not None}
     programs = size * -(-count // how["P"])
+    launch(kernel, programs, *tensors, *given, **flags, **how)
+
+
+def launch(kernel: Any, programs: int, *given: Any, **how: Any) -> None:
+    """Start a kernel on the device of its tensors, which need not be the current one."""
     if programs:
-        kernel[(programs,)](*tensors, *given, **flags, **how)
+        with torch.cuda.device_of(given[0]):
+            kernel[(programs,)](*given, **how)
 
 
 class FusedScores(torch.autograd.Function):

@@ -52,7 +52,7 @@ def solve(problem: Problem, buffers: Buffers, how: Settings) -> None:
     tensors = (cost, allowed, p, q, mass.contiguous(), *found)
     limits = (how.tol, min(how.tol, MASS_TOL), NO_SLACK[cost.dtype], how.max_iter)
     given = (n, m, *p.stride(), *q.stride(), problem.reg, 1 / problem.reg, *limits)
-    _triton.partial[(k,)](*tensors, *given, MASKED=mask is not None, **settings(n, m))
+    fused.launch(_triton.partial, k, *tensors, *given, MASKED=mask is not None, **settings(n, m))
 
 
 def settings(n: int, m: int) -> dict[str, Any]:
