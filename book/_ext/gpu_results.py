@@ -130,6 +130,7 @@ def lines_of(found: Found | None) -> list[str]:
         ("Steps of the methods", method_steps(found)),
         ("Partial masked transport from a cost on the device to a plan on it", transport(found)),
         ("Many small transport problems", small_problems(found)),
+        ("OMIT's problems of a batch, by the plain path and by fused kernels", fused(found)),
         ("Attention of every caption on every image of a batch, forward (SCAN)", attention(found)),
         ("Scoring of a test set, seconds", scoring(found)),
         ("Runs of L2RM in the papers' sizes, with a short schedule", runs(found)),
@@ -242,6 +243,22 @@ def small_problems(found: Found) -> Rows:
             least = None if bounds is None else least_ms(row["bound"], bounds)
             what = f"{int(count):,}, {row['passes']}, {row['what']}"
             rows.append([what, row["solver"], number(row["ms"]), number(gain), number(least)])
+    return rows
+
+
+def fused(found: Found) -> Rows:
+    """Return times of OMIT's problems by either path, bytes that it moves, and its share of the bandwidth."""
+    rows = [["batch, what", "path", "ms", "plain / this", "MB", "bandwidth", "difference to float64"]]
+    bounds = results(found).get("device/bounds")
+    for batch, part in sorted(results(found, "transport/fused ").items(), key=lambda item: int(item[0])):
+        good = [row for row in part["rows"] if "bytes" in row]
+        base = {row["what"]: row["ms"] for row in good if row["path"] == "plain"}
+        for row in good:
+            gain = base[row["what"]] / row["ms"] if row["what"] in base else None
+            rate = None if bounds is None else 1e3 * row["bytes"] / row["ms"] / bounds["bytes_per_s"]
+            cells = [number(row["ms"]), number(gain), number(row["bytes"] / 1e6)]
+            cells += ["–" if rate is None else f"{100 * rate:.0f} %", f"{row['difference']:.0e}"]
+            rows.append([f"{batch}, {row['what']}", row["path"], *cells])
     return rows
 
 

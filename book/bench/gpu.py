@@ -53,6 +53,7 @@ from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import CoTeaching, Division
 from nclib.models import similarity_matrix
 from nclib.noise import rank_correspondence
+from nclib.ot.batched import transport_scores
 from nclib.runs import experiment_of, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -163,6 +164,13 @@ def bounds(bench: Bench) -> Result:
     return found
 
 
+def no_kernels(bench: Bench) -> Result:
+    """Return nothing where kernels of Triton can run, else why they are left out."""
+    if bench.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        return {}
+    return {"left_out": "kernels of Triton: they need a GPU and triton"}
+
+
 # -------------------------------------------------------------------------------------- (a) CPU and GPU agree
 
 
@@ -216,6 +224,16 @@ def _gradient(solve: Solve) -> Solve:
     return gradient
 
 
+def _fused(solve: Solve) -> Solve:
+    """Return the function with kernels of Triton."""
+
+    def fused(cost: Tensor) -> Tensor:
+        with ot.fused():
+            return solve(cost)
+
+    return fused
+
+
 _released = partial(_passes, loop="released")
 SOLVERS: dict[str, Solve] = {
     "extended": _partial,
@@ -233,6 +251,7 @@ SOLVERS: dict[str, Solve] = {
     "passes, gradient": _gradient(_passes),
     "passes, released, gradient": _gradient(_released),
 }
+KERNELS = ("extended", "balanced", "implicit gradient", "passes, gradient", "passes, released, gradient")
 
 
 def agree_transport(bench: Bench) -> Result:
@@ -242,10 +261,12 @@ def agree_transport(bench: Bench) -> Result:
         cost = torch.rand(3, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         return {"plan": solve(cost.to(dtype).to(device))}
 
-    types = ((torch.float64, 1e-6), (torch.float32, 1e-2))
+    solvers, types = dict(SOLVERS), ((torch.float64, 1e-6), (torch.float32, 1e-2))
+    if not no_kernels(bench):
+        solvers |= {f"{name}, fused": _fused(solve) for name, solve in SOLVERS.items() if name in KERNELS}
     return agreement(bench, [  # the published rule may stop one pass earlier
         (f"{name} {str(dtype)[6:]}", 1e-2 if name == "published" else allowed, partial(solved, solve, dtype))
-        for dtype, allowed in types for name, solve in SOLVERS.items()
+        for dtype, allowed in types for name, solve in solvers.items()
     ])  # fmt: skip
 
 
@@ -535,7 +556,7 @@ def partial_transport(size: int, bench: Bench) -> Result:
             except Exception as error:
                 row["error"] = message(error)
             rows.append(row)
-    return {"size": size, "bound": common.partial_bound(size, 20), "rows": rows}
+    return {"size": size, "bound": common.partial_bound(size, 20), **no_kernels(bench), "rows": rows}
 
 
 def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str, Callable[[], Tensor]]:
@@ -563,11 +584,16 @@ def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str
         given = {"max_iter": 5000, "tol": 1e-7 * MASS, "method": "log_sinkhorn"}
         return solve_batch(big[None], reg, p[None], p[None], **given).plan[0]
 
+    kernels = {} if no_kernels(bench) else {
+        "nclib fused": lambda: _fused(ours)(single),
+        f"nclib fused, {AT_ONCE} at once": lambda: _fused(ours)(many),
+    }  # fmt: skip
     return {
         "published loop": published,
         "nclib": lambda: ours(single),
         "nclib on the host": lambda: ours(single.cpu(), host_off).to(device),
         f"nclib, {AT_ONCE} at once": lambda: ours(many),
+        **kernels,
         "POT sinkhorn": pot,
         "POT batch log": pot_batch,
     }
@@ -606,6 +632,58 @@ def small_problems(count: int, bench: Bench) -> Result:
                 rows.append(row)
                 bench.free()
     return {"problems": count, "rows": rows}
+
+
+OMIT = {"lam": 0.02, "iterations": 3, "loop": "released", "skip": 1}  # as the paper has them
+WITH_BINS = (37, 13)  # regions and words, a dustbin before each
+
+
+def omit_problems(batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return cosines (B, 37, 13, B) and weights of a batch; captions of 8 to 12 words, padded."""
+    g, (n, m) = torch.Generator().manual_seed(0), WITH_BINS
+    there = torch.arange(m)[:, None] < torch.randint(9, m + 1, (batch,), generator=g)  # (m, B)
+    s = 0.7 * (2 * torch.rand(batch, n, m, batch, generator=g) - 1) * there
+    p = torch.randn(batch, n, batch, generator=g).softmax(1)
+    return s, p, torch.randn(batch, m, batch, generator=g).masked_fill(~there, -torch.inf).softmax(1)
+
+
+def fused_problems(batch: int, bench: Bench) -> Result:
+    """OMIT's problems of a batch by the plain path and by the kernels of Triton, against float64.
+
+    Bytes are counted for the plain path, whose operations go through memory; those of a kernel follow from
+    its arguments.
+    """
+    given, (n, m), rows = omit_problems(batch), WITH_BINS, []
+    why = no_kernels(bench)
+
+    def scored(sides: Sequence[Tensor], back: bool, on: bool) -> dict[str, Tensor]:
+        with ot.fused(on), torch.set_grad_enabled(back):
+            scores = transport_scores(*sides, **OMIT)
+            found = {"scores": scores.detach()}
+            if back:
+                gradients = torch.autograd.grad(scores.sum(), list(sides))
+                found |= dict(zip(("similarities", "rows", "columns"), gradients, strict=True))
+        return found
+
+    for back in (False, True):
+        exact, sides = ([x.to(bench.device, kind).requires_grad_(back) for x in given]
+                        for kind in (torch.float64, torch.float32))  # fmt: skip
+        wanted = scored(exact, back, False)
+        for path in ("plain", "fused")[: 1 if why else 2]:
+            run = partial(scored, sides, back, path == "fused")
+            row: Result = {"what": "forward+backward" if back else "forward", "path": path}
+            try:
+                row |= timed(run, bench.device, seconds=0.5)
+                row["peak_mb"] = peak_mb(run, bench.device)
+                row["difference"] = common.relative(run(), wanted)
+                moved = common.fused_bytes(batch**2, n, m, OMIT["iterations"], backward=back)
+                row["bytes"] = moved if path == "fused" else common.counted(run)["bytes"]
+            except Exception as error:
+                row["error"] = message(error)
+            rows.append(row)
+        del exact, wanted
+        bench.free()
+    return {"problems": batch**2, "size": [n, m], **why, "rows": rows}
 
 
 # ------------------------------------------------------------------------------------------------ (d) scoring
@@ -713,6 +791,9 @@ def parts(small: bool, root: str) -> list[Part]:
     def problems(counts: Sequence[int]) -> list[Part]:
         return of("transport/small ", small_problems, counts, 120.0)
 
+    def fused(batches: Sequence[int]) -> list[Part]:
+        return of("transport/fused ", fused_problems, batches, 120.0)
+
     middle = size.transport[1:2]  # the batch size of most papers
     found = [
         Part("device/bounds", bounds),
@@ -723,6 +804,7 @@ def parts(small: bool, root: str) -> list[Part]:
         *steps(FIRST[:2], *VARIANTS),
         *of("method/", method_step, RUNS[:4], 90.0),
         *transport(middle),
+        *fused(middle),
         *problems(size.problems[-1:]),
         *steps(FIRST[:2], "loop", limit=90.0),
         *of("score/", scoring, FIRST[:1], 150.0),
@@ -735,6 +817,7 @@ def parts(small: bool, root: str) -> list[Part]:
         Part("agree/labels", agree_labels, 120.0),
         *of("labels/", label_epochs, LABELS, 60.0),
         *transport([n for n in size.transport if n not in middle]),
+        *fused([n for n in size.transport[:3] if n not in middle]),
         *problems(size.problems[:-1]),
         *steps([*(n for n in FIRST[2:] if n in LOOPS), "sgraf"], "loop", limit=90.0),
         *of("score/", scoring, rest, 150.0),

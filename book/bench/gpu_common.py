@@ -458,6 +458,16 @@ def small_bound(problems: int, regions: int, words: int, passes: int, *, backwar
     return {"bytes": 4.0 * moved, "flops": flops}
 
 
+def fused_bytes(problems: int, regions: int, words: int, passes: int, *, backward: bool) -> float:
+    """Return the bytes that the kernels of Triton move for small problems, each with weights of its own.
+
+    Beside what :func:`small_bound` counts, the scalings of all passes are written and read, both weights are
+    read again, and the gradients of both are written.
+    """
+    bound = small_bound(problems, regions, words, passes, backward=backward)["bytes"]
+    return bound + 4.0 * backward * problems * (regions + words) * (2 * passes + 2)
+
+
 def attention_bound(images: int, captions: int, regions: int, words: int, dim: int) -> dict[str, float]:
     """Return bytes and operations of the attention of every caption on every image, forward, up to scores.
 

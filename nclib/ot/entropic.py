@@ -7,7 +7,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from nclib.ot.backends import cpu, published
+from nclib.ot.backends import cpu, fused, fused_partial, published
 from nclib.ot.gradients import differentiate
 from nclib.ot.problem import (
     Potentials,
@@ -129,6 +129,8 @@ def partial_sinkhorn(
     ):
         if early:
             quick = published.solve_plain(cost, mass, reg, mask, tol, max_iter)
+        elif formulation == "extended" and fused.asked(cost):
+            quick = fused_partial.solve_plain(cost, mass, reg, mask, tol, max_iter)
         else:
             quick = cpu.solve_plain(cost, mass, reg, mask, formulation, tol, max_iter)
         if quick is not None:

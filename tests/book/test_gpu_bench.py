@@ -45,7 +45,7 @@ def measured(gpu: ModuleType, common: ModuleType, tmp_path_factory: pytest.TempP
     wanted = (
         *("device/bounds", "agree/losses", "step/sgr float32", "step/sgr loop", "method/ncr sgr"),
         *("transport/partial 8", "transport/small 1", "score/sgr", "run/scenes", "kernel/attention"),
-        *("labels/uot_rcl", "transport/ott 8"),
+        *("labels/uot_rcl", "transport/ott 8", "transport/fused 8"),
     )
     parts = {part.name: part for part in gpu.parts(True, "")}
     found = {name: common.measured(parts[name], bench) for name in wanted}
@@ -71,6 +71,13 @@ def test_parts_of_every_kind_run_in_small(measured: dict[str, Any]) -> None:
     solved = parts["transport/partial 8"]["rows"]
     assert all(row["plan_error"] < 1e-3 for row in solved if "nclib" in row["solver"])
     assert {row["solver"] for row in solved} >= {"published loop", "POT sinkhorn"}
+    fused = parts["transport/fused 8"]
+    assert {(row["what"], row["path"]) for row in fused["rows"]} == {
+        ("forward", "plain"), ("forward+backward", "plain")
+    }  # fmt: skip
+    assert "need a GPU" in fused["left_out"]
+    assert parts["transport/partial 8"]["left_out"] == fused["left_out"]
+    assert all(row["difference"] < 1e-3 and row["bytes"] > 0 for row in fused["rows"])
     assert parts["run/scenes"]["record"]["settings"]["method"] == "l2rm"
     assert parts["labels/uot_rcl"]["epoch_s"] > 0
 
@@ -82,7 +89,14 @@ def test_the_page_shows_what_was_measured_and_what_failed(measured: dict[str, An
     text = "\n".join(gpu_results.lines_of(found))
     assert "2026-01-02 to 2026-01-03, commit `01`, `0123456789ab`" in text
     assert "- step/saf float32: `RuntimeError: no 'memory'`" in text
-    for row in ("sgr | ", "ncr sgr | 2 | ", "published loop | 8 | ", "planted | fp32 | ", "losses | "):
+    for row in (
+        "sgr | ",
+        "ncr sgr | 2 | ",
+        "published loop | 8 | ",
+        "8, forward | plain | ",
+        "planted | fp32 | ",
+        "losses | ",
+    ):
         assert f"| {row}" in text
     assert text.count("**Training steps, milliseconds**") == 1
 
@@ -359,6 +373,10 @@ def test_bounds_of_kernels_by_hand(common: ModuleType) -> None:
     least = {"bytes": 4.0 * (48 + 90 + 6), "flops": 4.0 * 2 * 3 * 4 * 5 * 6}
     assert common.attention_bound(2, 3, 4, 5, 6) == least
     assert common.least_bytes(10, 3) == 403
+    there, back = (common.fused_bytes(10, 37, 13, 3, backward=back) for back in (False, True))
+    assert there == common.small_bound(10, 37, 13, 3, backward=False)["bytes"]
+    kept, sides = 2 * 3 * (37 + 13), 2 * (37 + 13)  # scalings there and back; weights again, their gradients
+    assert back == there + 4 * 10 * (2 * 37 * 13 + 1 + kept + sides)
 
 
 # ------------------------------------------------------------------------------------------------------ hours

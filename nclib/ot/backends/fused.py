@@ -1,8 +1,8 @@
 """Small problems in one launch on a GPU: all passes in registers, by kernels of Triton, when asked for.
 
 **Not measured on a GPU yet**: the kernels ran in Triton's interpreter on a CPU, where values and gradients
-equal those of the plain path, and were compiled ahead of time for sm_80 and sm_90. No part of ``make gpu``
-times them yet; they stay off unless :func:`fused` asks for them.
+equal those of the plain path, and were compiled ahead of time for sm_80 and sm_90. ``make gpu`` times both
+paths; the kernels stay off unless :func:`fused` asks for them.
 
 The bound of a problem with n regions, m words and T passes: n m similarities are read forward, read again
 and their gradient written backward; the scalings of all passes, T (n + m) numbers, are written and read.
@@ -45,10 +45,12 @@ class Spec(NamedTuple):
 def fused(on: bool = True) -> Iterator[None]:
     """Ask for Triton kernels within a ``with`` block; **not measured on a GPU yet**.
 
-    They take the place of the plain path of :func:`nclib.ot.scaling_plan` and of OMIT's comparison where
-    tensors are float32 on a GPU and n x m, each rounded up to a power of two, is at most 8,192. Elsewhere
-    nothing changes. Put backward passes inside the block too, since they may compute forward passes again.
-    The setting holds for all threads.
+    They take the place of the plain path where tensors are float32 on a GPU: of
+    :func:`nclib.ot.scaling_plan` and of OMIT's comparison where n x m, each rounded up to a power of two, is
+    at most 8,192; of :func:`nclib.ot.partial_sinkhorn` (extended) and :func:`nclib.ot.sinkhorn` with the
+    default ``method``, no ``start`` and ``stop="accurate"`` where n and m are at most 512. Elsewhere nothing
+    changes. Put backward passes inside the block too, since they may compute forward passes again. The
+    setting holds for all threads.
 
     Parameters
     ----------
@@ -76,17 +78,18 @@ def fused(on: bool = True) -> Iterator[None]:
         _asked = before
 
 
+def asked(s: Tensor) -> bool:
+    """Return whether kernels were asked for and can take tensors like ``s``."""
+    return _asked and s.device.type == "cuda" and s.dtype == torch.float32
+
+
 def takes(s: Tensor, n: int, m: int) -> bool:
     """Return whether the kernels were asked for and can take problems of n x m like ``s``."""
-    return (
-        _asked
-        and s.device.type == "cuda"
-        and s.dtype == torch.float32
-        and _tile(n) * _tile(m) <= TILE_ENTRIES
-    )
+    return asked(s) and tile(n) * tile(m) <= TILE_ENTRIES
 
 
-def _tile(size: int) -> int:
+def tile(size: int) -> int:
+    """Return the power of two that a side is padded to."""
     return 1 << max(0, size - 1).bit_length()
 
 
@@ -161,10 +164,10 @@ def _arguments(s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int | None) ->
 
 def settings(n: int, m: int, count: int) -> dict[str, int]:
     """Return tile and warps of a program."""
-    tile = _tile(n) * _tile(m)
-    together = max(1, min(TOGETHER, _tile(count), TILE_ENTRIES // tile))
-    warps = max(1, min(8, together * tile // WARP_ENTRIES))
-    return {"P": together, "N": _tile(n), "M": _tile(m), "num_warps": warps}
+    entries = tile(n) * tile(m)
+    together = max(1, min(TOGETHER, tile(count), TILE_ENTRIES // entries))
+    warps = max(1, min(8, together * entries // WARP_ENTRIES))
+    return {"P": together, "N": tile(n), "M": tile(m), "num_warps": warps}
 
 
 def _launch(
@@ -175,8 +178,14 @@ def _launch(
     how = settings(n, m, count)
     flags |= {"EXACT": given[-1] == 0, "MASKED": mask is not None, "SCORES": skip is not None}
     programs = size * -(-count // how["P"])
+    launch(kernel, programs, *tensors, *given, **flags, **how)
+
+
+def launch(kernel: Any, programs: int, *given: Any, **how: Any) -> None:
+    """Start a kernel on the device of its tensors, which need not be the current one."""
     if programs:
-        kernel[(programs,)](*tensors, *given, **flags, **how)
+        with torch.cuda.device_of(given[0]):
+            kernel[(programs,)](*given, **how)
 
 
 class FusedScores(torch.autograd.Function):

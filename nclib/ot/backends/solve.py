@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nclib.ot.backends import cpu, device
+from nclib.ot.backends import cpu, device, fused_partial
 from nclib.ot.problem import Problem, Settings, check_choice
 from nclib.ot.transport import Buffers, Transport
 
@@ -19,8 +19,8 @@ METHODS = {"auto": ("scaling", "log"), "scaling": ("scaling",), "log": ("log",)}
 
 def solve(problem: Problem, how: Settings) -> Transport:
     """Solve a checked problem, not a linear one; ``converged`` is False where every backend gave up."""
-    # Plan: NumPy first, unless the problems are many and tiny; what it leaves goes to torch, with products
-    # of a stabilised kernel first and log-sum-exp last.
+    # Plan: a kernel of Triton first, where asked for; on a CPU NumPy, unless the problems are many and tiny;
+    # what they leave goes to torch, with products of a stabilised kernel first and log-sum-exp last.
     check_choice("method", how.method, METHODS)
     n, m = problem.cost.shape[-2:]
     on_cpu = problem.cost.device.type == "cpu"
@@ -28,7 +28,10 @@ def solve(problem: Problem, how: Settings) -> Transport:
     k = len(buffers.plan)
     left = torch.arange(k, device=problem.cost.device)
     tiny = k >= MANY and n * m <= TINY_ENTRIES
-    if how.method != "log" and on_cpu and not tiny:
+    if fused_partial.takes(problem, how):
+        fused_partial.solve(problem, buffers, how)
+        left = left[~buffers.converged]
+    elif how.method != "log" and on_cpu and not tiny:
         with np.errstate(all="ignore"):  # overflow shows afterwards, in the errors
             left = cpu.solve(problem, buffers, how)
     size = max(1, CHUNK_ENTRIES[on_cpu] // (n * m))
