@@ -19,11 +19,12 @@ from ncbook import RECORDED, Difference, mean_text, means, recorded, recorded_ru
 from ncbook.compare import paired
 from ncbook.notebook import in_warmup
 from nclib import plots
+from nclib.common.options import rules
 from nclib.data import Dataset
 from nclib.data.registry import datasets
 from nclib.models.registry import MODELS, parameters_of
 from nclib.noise import Mismatch
-from nclib.runs import epoch_arrays, experiment_of
+from nclib.runs import epoch_arrays, experiment_of, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
@@ -170,6 +171,20 @@ def you_ran(record: Record) -> Markdown:
     values = list(stored["rsum"])
     usual = "The book's runs there, with the preset's own settings and different seeds, have"
     return say(ran, f"{usual} {mean_text(values)}.")
+
+
+def settings_table(record: Record) -> Styler:
+    """Show schedule and options of a run beside those of the preset ``paper``, with their meaning."""
+    given = {**record.settings, **record.settings["method_options"]}
+    paper = resolve(given["method"], dataset=given["dataset"], preset="paper", data_options=given["data_options"])
+    rows = {}
+    for group in (paper.schedule, paper.method_options):
+        values = asdict(group)
+        for name, rule in rules(type(group)).items():
+            rows[name] = {"here": given[name], "paper": values[name], "meaning": rule.help}
+    table = pd.DataFrame(rows).T.map(lambda value: f"{value:g}" if isinstance(value, float) else str(value))
+    caption = f"Settings of this run (preset {given['preset']}) and of the preset paper"
+    return show(table, "settings", caption)
 
 
 def over_rates(
