@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ncbook.compare import Difference, spread
-from ncbook.evidence import VERDICTS, best_other, compare, robust_methods
+from ncbook.evidence import VERDICTS, best_other, compare
 from ncbook.layouts import Layout, layout_of
 from ncbook.match import models_named, run_of
 from ncbook.papers import rows_of
