@@ -39,7 +39,7 @@ SYNONYMS = (
         "wrong pair",
         "pairs are wrong",
     ),
-    ("own data", "own pairs", "my data", "my pairs", "your data", "custom data"),
+    ("own data", "own pairs", "my data", "my own data", "my pairs", "your data", "custom data"),
     ("which method", "best method", "recommend", "recommended", "advice"),
     ("cost", "costs", "hours", "gpu hours", "how long", "memory", "speed"),
     ("cite", "citation", "bibliography", "references"),
@@ -47,6 +47,8 @@ SYNONYMS = (
     ("captions exchanged", "caption-level", "caption level"),
     ("two networks", "ensemble", "ensembles", "co-teaching"),
     ("wrong labels", "label noise", "noisy labels"),
+    ("faq", "frequent questions", "frequently asked questions"),
+    ("protocol", "protocols", "kind of noise", "kinds of noise"),
 )
 
 

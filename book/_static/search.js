@@ -18,7 +18,7 @@
       const said = group.filter((phrase) => rest.includes(` ${phrase} `) || (phrase.startsWith("%") && rest.includes(phrase)));
       if (!said.length) continue;
       terms.push(group);
-      said.forEach((phrase) => { rest = rest.replaceAll(phrase, " "); });
+      said.sort((a, b) => b.length - a.length).forEach((phrase) => { rest = rest.replaceAll(phrase, " "); });
     }
     const words = rest.match(/[\p{L}\p{N}_.\-]+/gu) ?? [];
     const kept = words.filter((word) => !IDLE.has(word));
@@ -31,7 +31,8 @@
   const ranked = (pages, terms, query) => {
     const bare = (words) => plain(words).replace(/[?.!]+$/, "").trim();
     const asked = bare(query); // a section of this name is the answer
-    const weight = (heading) => /^nclib\./.test(heading) ? 0.5 : bare(heading) === asked ? 2 : 1;
+    const minor = ({ heading, uri }) => /^nclib\./.test(heading) || /\b(api|changelog)\.html$/.test(uri);
+    const weight = (entry) => minor(entry) ? 0.5 : bare(entry.heading) === asked ? 2 : 1;
     const patterns = terms.map(matcher);
     const entries = pages.flatMap(({ page, uri, sections }) =>
       sections.map(([heading, anchor, text], index) => ({ page, uri, heading, anchor, text, top: index === 0 })));
@@ -43,7 +44,7 @@
         const points = hits[k].map(([page, heading, text], i) =>
           rarity[i] * (4 * Math.min(page, 1) + 9 * Math.min(heading, 1) + Math.min(text, 4)));
         const whole = points.reduce((a, b) => a + b, 0) * (hits[k].filter((h) => h.some(Boolean)).length / terms.length) ** 2;
-        return { ...entry, score: found ? whole * weight(entry.heading) : 0 };
+        return { ...entry, score: found ? whole * weight(entry) : 0 };
       })
       .filter((entry) => entry.score > 0)
       .sort((a, b) => b.score - a.score);

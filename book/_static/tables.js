@@ -18,9 +18,7 @@
     return a.text.localeCompare(b.text);
   };
 
-  const sorted = (table, heading, column, rows) => {
-    const before = heading.getAttribute("aria-sort");
-    const next = before === "descending" ? "ascending" : before === "ascending" ? null : "descending";
+  const sorted = (table, heading, column, rows, next) => {
     table.querySelectorAll("[aria-sort]").forEach((h) => h.removeAttribute("aria-sort"));
     const order = [...rows];
     if (next) {
@@ -51,7 +49,11 @@
       button.append(...heading.childNodes);
       if (!button.textContent.trim()) return;
       heading.append(button);
-      button.addEventListener("click", () => sorted(table, heading, column, rows));
+      button.addEventListener("click", () => {
+        const before = heading.getAttribute("aria-sort");
+        const next = before === "descending" ? "ascending" : before === "ascending" ? null : "descending";
+        sorted(table, heading, column, rows, next);
+      });
     });
   };
 
@@ -74,6 +76,26 @@
     return { select, column, heading, values: rows.map((row) => shown(row.cells[column])) };
   };
 
+  /* Sorting by a list, for phones on which a table has no headings. */
+  const sortList = (box, table, rows) => {
+    const headings = headingsOf(table);
+    const select = labelled(box, "Sort by", document.createElement("select"));
+    select.parentElement.className = "nc-by";
+    select.add(new Option("the order of the paper", ""));
+    headings.forEach((heading, column) => select.add(new Option(heading.textContent.trim(), column)));
+    select.addEventListener("change", () => {
+      const column = Number(select.value);
+      sorted(table, headings[column], column, rows, select.value ? "ascending" : null);
+    });
+  };
+
+  /* Where rows are when a table shows none: their number for each other value of one choice, the others kept. */
+  const otherwise = (choices, fits) => choices.flatMap((c) => {
+    const found = new Map();
+    c.values.forEach((value, k) => { if (fits(k, [c])) found.set(value, (found.get(value) ?? 0) + 1); });
+    return [...found].map(([value, n]) => `${n} with ${c.heading.textContent.trim()} ${value}`);
+  }).join(", ");
+
   const filterable = (figure, table, rows) => {
     const box = document.createElement("div");
     box.className = "nc-tools";
@@ -88,24 +110,43 @@
     count.setAttribute("role", "status");
     box.append(count);
     figure.querySelector(".nc-scroll").before(box);
-    const places = new Map(rows.map((row, index) => [row, index]));
-    const show = () => {
+    if (figure.matches(".nc-ledger, .nc-errata")) sortList(box, table, rows);
+    const texts = rows.map((row) => row.textContent.toLowerCase());
+    const show = (event) => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let left = 0;
-      for (const row of rows) {
-        const text = row.textContent.toLowerCase();
-        const chosen = choices.every((c) => !c.select.value || c.values[places.get(row)] === c.select.value);
-        row.hidden = !(chosen && words.every((word) => text.includes(word)));
-        left += !row.hidden;
-      }
+      const named = texts.map((text) => words.every((word) => text.includes(word)));
+      const fits = (k, free = []) => named[k] &&
+        choices.every((c) => free.includes(c) || !c.select.value || c.values[k] === c.select.value);
+      rows.forEach((row, k) => { row.hidden = !fits(k); });
+      const left = rows.filter((row) => !row.hidden).length;
       for (const { select, column, heading } of choices) { // a column of one value says nothing
         heading.hidden = select.value !== "";
         rows.forEach((row) => { row.cells[column].hidden = heading.hidden; });
       }
-      count.textContent = words.length || choices.length ? `${left} of ${rows.length} rows` : "";
+      const others = choices.filter((c) => c.select !== event?.target); // the last choice is the one that is wanted
+      const elsewhere = left ? 0 : rows.filter((_, k) => fits(k, others)).length;
+      const instead = elsewhere ? `; ${otherwise(others, fits) || `${elsewhere} under other choices`}` : "";
+      count.textContent = words.length || choices.length ? `${left} of ${rows.length} rows${instead}` : "";
     };
     [input, ...choices.map((c) => c.select)].forEach((control) => control.addEventListener("input", show));
     if (choices.length) show();
+  };
+
+  /* One field for all ledgers of a page: what is typed there goes into the field of each. */
+  const together = (figures) => {
+    if (figures.length < 2) return;
+    const box = document.createElement("div");
+    box.className = "nc-tools";
+    const input = labelled(box, "Show claims of all papers with", document.createElement("input"));
+    input.type = "search";
+    input.autocomplete = "off";
+    input.addEventListener("input", () => {
+      for (const each of figures.map((figure) => figure.querySelector("input"))) {
+        each.value = input.value;
+        each.dispatchEvent(new Event("input"));
+      }
+    });
+    figures[0].before(box);
   };
 
   /* On a phone a table that ends with the sum of its recalls shows the sums alone, until a button is pressed. */
@@ -170,6 +211,7 @@
       sortable(table, rows);
       watch.observe(figure.querySelector(".nc-scroll"));
     }
+    together([...document.querySelectorAll("figure.nc-ledger")]);
     const open = () => document.querySelector(`.nc-notes li[id="${CSS.escape(location.hash.slice(1))}"]`)
       ?.closest("details").setAttribute("open", "");
     addEventListener("hashchange", open);
