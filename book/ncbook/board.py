@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ncbook.compare import Difference, mean_text, paired, spread
-from ncbook.notebook import MARKS, WARMUP, in_warmup, marks_of
+from ncbook.notebook import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
 from ncbook.runs import RECORDED, Runs, checksums
 from nclib import plots
@@ -28,7 +28,6 @@ DATA_NAMES = {
     "wikipedia": "Wikipedia",
 }
 METRICS = {"pairs": ("rSum", 1), "labels": ("mAP", 3)}  # name and decimals
-SPREADS = 2  # a mean difference of at most this many of its standard deviations counts as level
 DASH = "–"
 
 
@@ -127,18 +126,23 @@ class Standing:
 
 
 def is_level(d: Difference) -> bool:
-    """Return whether a mean difference lies within two of its standard deviations over the seeds.
+    """Return whether the 95 % interval of a mean difference holds 0; False without two shared seeds."""
+    return d.n > 1 and d.sign == "open"
 
-    False without two shared seeds.
-    """
-    return d.n > 1 and abs(d.mean) <= SPREADS * spread(d.values)
+
+def is_marked(table: pd.DataFrame) -> pd.Series:
+    """Tell which rows of :func:`scored` are not ranked: † or * marks a run of their method and condition."""
+    marked = table["early"].astype(bool) | table["remarks"].fillna("").ne("")
+    return marked.groupby([table[name] for name in (*PLACE, *NOISE, "label")]).transform("any")
 
 
 def standing(part: pd.DataFrame) -> Standing | None:
     """Rank the methods in rows of :func:`scored` that share place, noise and number of networks.
 
-    Methods with one seed are ranked only where no method has more. None without rows.
+    Methods with one seed are ranked only where no method has more, methods of :func:`is_marked` never.
+    None without rows.
     """
+    part = part[~is_marked(part)]
     values = {str(k): tuple(g.sort_values("seed")["value"]) for k, g in part.groupby("label")}
     single = tuple(sorted(k for k, v in values.items() if len(v) == 1))
     ranked = {k: v for k, v in values.items() if len(v) > 1} or values
@@ -288,7 +292,8 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
         lines=[
             f"{metric} at the epoch that validation selected, mean ± standard deviation over the seeds.",
             "Against the best: mean difference to the best method with one network under the same "
-            "conditions, runs with the same seed; = within two standard deviations of the difference.",
+            "conditions, runs with the same seed; = the 95 % interval of the difference holds 0. "
+            f"Methods with {WARMUP} or {REMARKED} are not ranked.",
         ],
         names=("method",),
         columns=[(name,) for name in (*columns, "records by seed")],
@@ -336,7 +341,7 @@ def overview_figure(table: pd.DataFrame, *, least: int = 4) -> Figure | None:
     Figure or None
         One panel per data set and model, one column per protocol and rate; each cell holds the mean over the
         seeds, its shade the share of the best mean in its column; bold: the best of its block among means of
-        two seeds or more. None without a place to draw.
+        two seeds or more without † and *. None without a place to draw.
     """
     pairs = table[table["task"] == "pairs"]
     places = [
@@ -358,7 +363,8 @@ def overview_figure(table: pd.DataFrame, *, least: int = 4) -> Figure | None:
     )  # fmt: skip
     for axis, ((dataset, model, _), part), at in zip(axes, places, columns, strict=True):
         cells = part.groupby(["networks", "label", *NOISE])["value"]
-        means, seeds = cells.mean(), cells.count()
+        means = cells.mean()
+        seeds = part[~is_marked(part)].groupby(["networks", "label", *NOISE])["value"].count()
         grid = np.array([[means.get((*line, *column), np.nan) for column in at] for line in lines])
         ranked = np.array([[seeds.get((*line, *column), 0) > 1 for column in at] for line in lines])
         shade = grid / np.nanmax(grid, axis=0)

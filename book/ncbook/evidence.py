@@ -26,6 +26,7 @@ from typing import Any
 import pandas as pd
 
 from ncbook.compare import LEVEL, Difference, by_seed, paired
+from ncbook.notebook import WARMUP, in_warmup
 from ncbook.runs import BUNDLED, select
 from nclib import methods
 
@@ -223,8 +224,8 @@ def best_other(
     """Return ours minus the best of the others, by mean, under every condition where both were recorded.
 
     Only others with every seed of ours count, so that the best is chosen among equals; conditions with fewer
-    than ``least`` of them are left out. ``ours`` and ``others`` (by default all recorded) are values of
-    ``column``; the rest is as in :func:`compare`.
+    than ``least`` of them are left out; † marks a run tested at an epoch of its warm-up. ``ours`` and
+    ``others`` (by default all recorded) are values of ``column``; the rest is as in :func:`compare`.
     """
     rivals = set(table.get(column, ())) if others is None else set(others)
     found = []
@@ -237,7 +238,9 @@ def best_other(
                 differences.append((d.mean, other, d))
         if len(differences) >= least:
             _, best, d = min(differences, key=lambda item: item[0])
-            what = f"{name} {at}, best of {len(differences)} others ({best or 'usual'})"
+            both = part[part[column].isin([ours, best])]
+            mark = f" {WARMUP}" if in_warmup(both).any() else ""
+            what = f"{name} {at}, best of {len(differences)} others ({best or 'usual'}){mark}"
             found.append(replace(d, name=what.strip()))
     return found
 

@@ -177,7 +177,7 @@ def means(
     l2rm  281.0 ± 1.4 (2)
     """
     rows, columns = ([part] if isinstance(part, str) else list(part) for part in (rows, columns))
-    tested = value.startswith(("rsum", "single", "map", "i2t", "t2i"))  # at the selected epoch
+    tested = value.startswith(("rsum", "single", "one_network", "map", "i2t", "t2i"))  # at the selected epoch
     early = in_warmup(runs) & tested
 
     def text(part: pd.Series) -> str:

@@ -9,8 +9,20 @@ def recalls(total):
     return {**dict.fromkeys(records.RECALLS, total / 6), "rsum": total}
 
 
-def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, single=None, curves=(), **settings):
-    """Store a record of image-text retrieval with the given rSum."""
+def save(
+    folder,
+    method,
+    total,
+    *,
+    diagnostics=None,
+    images=500,
+    dsl=0.0,
+    single=None,
+    curves=(),
+    best=0,
+    **settings,
+):
+    """Store a record of image-text retrieval with the given rSum, tested after its warm-up or at ``best``."""
     chosen = nclib.resolve(method, **settings).flat()
     name = f"{len(list(folder.glob('*.json'))):04d}-{method}"
     alone = {} if single is None else {"single": recalls(single)}
@@ -22,7 +34,7 @@ def save(folder, method, total, *, diagnostics=None, images=500, dsl=0.0, single
         metrics={"val": {"rsum": total}, "test": recalls(total), "test_dsl": recalls(total + dsl), **alone},
         curves=list(curves),
         diagnostics=diagnostics or {},
-        best_epoch=len(curves) or 1,
+        best_epoch=best or len(curves) or chosen["warmup_epochs"] + 1,
         cost={"seconds": 1.0, "test_seconds": 1.0},
         environment={"device": "CPU, made"},
     ).save(folder / f"{name}.json")

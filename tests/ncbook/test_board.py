@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ncbook import board, load_runs
+from ncbook.chapters import advice
+from ncbook.compare import Difference
 from ncbook.page import Cell, Table
 from records_made import save, save_category
 
@@ -102,3 +104,26 @@ def test_notes_of_marks_without_letters_have_identifiers_of_their_own():
     ids = re.findall(r'<li id="([^"]+)"', page._repr_html_())
     assert ids == ["t-2020", "t-2021", "t-A-1"]
     assert all(f'href="#{one}"' in page._repr_html_() for one in ids)
+
+
+def test_a_method_with_a_run_tested_in_its_warm_up_is_not_ranked(tmp_path):
+    same = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.6}
+    for seed, noise in enumerate((-2.0, 0.0, 2.0)):
+        save(tmp_path, "l2rm", 300 + noise, best=int(seed > 0), **same, seed=seed)
+        for method in ("rcl", "decl"):
+            save(tmp_path, method, 200 + noise, **same, seed=seed)
+        save(tmp_path, "plain", 100 + noise, loss="gce", **same, seed=seed)
+    table = board.scored(load_runs(tmp_path))
+    assert set(table.loc[board.is_marked(table), "label"]) == {"l2rm"}
+    assert list(board.standing(table).means) == ["decl", "rcl", "plain (gce)"]
+    said = advice.brief(table).splitlines()
+    assert said[-1].endswith("took no step: drawn scenes, model vse, images exchanged: `l2rm` at 0.6.")
+    assert "at 0.6 `decl` is best in mean" in said[0]
+    shown = board.board_table(table)
+    assert {heads[0].text: cells[2].text for heads, cells in shown.rows}["decl"] == "best of one network"
+
+
+def test_two_seeds_are_ahead_only_if_their_interval_says_so():
+    assert board.is_level(Difference((1.0, 4.0)))
+    assert not board.is_level(Difference((2.0, 2.1)))
+    assert not board.is_level(Difference((2.0,)))

@@ -68,6 +68,32 @@ def test_comparisons_of_our_methods_are_paired_by_seed() -> None:
     assert row["mean"] == pytest.approx((both[0] - both[1]).mean())
 
 
+def test_a_difference_with_a_run_tested_in_its_warm_up_decides_nothing() -> None:
+    runs = photographs.photograph_runs()
+    compared = [("l2rm", "plain (infonce)", "L2RM against InfoNCE")]
+    found = photographs.differences(runs, compared=compared).set_index("mrate")
+    assert found.loc[[0.2, 0.6], "mark"].tolist() == ["", "†"]
+    assert found.loc[0.6, "mean"] > found.loc[0.6, "half"]
+    table = photographs.difference_rows(runs, compared=compared)
+    assert table is not None
+    assert table.data["0.6"].item().startswith("(+")
+    assert table.data["0.6"].item().endswith(" †")
+    assert "a run was tested at an epoch of its warm-up" in table.caption
+
+
+def test_plain_losses_at_one_temperature_stand_apart() -> None:
+    runs = photographs.photograph_runs()
+    for label, options in photographs.WARM.items():
+        assert set(runs.loc[runs["label"] == label, "method_tau"]) == {0.07}
+        assert set(runs.loc[runs["label"] == f"plain ({options['loss']})", "method_tau"]) == {0.05}
+    short = photographs.in_short(runs, photographs.photograph_runs("saf")).splitlines()
+    assert short[0].startswith("- **Model bow, rate 0.6**: rSum InfoNCE ")
+    assert short[1].startswith("- **Model saf, rate 0.6**")
+    assert short[2].count("(5)") == 2
+    nothing = photographs.photograph_runs("scan")
+    assert photographs.in_short(nothing, nothing) == "No recorded runs."
+
+
 def run_with(share: float, **epoch: Any) -> Any:
     """A finished run of ten pairs, four of them wrong, whose score tells them apart."""
     score = np.linspace(-1, 1, 10)

@@ -176,7 +176,9 @@ def you_ran(record: Record) -> Markdown:
 def settings_table(record: Record) -> Styler:
     """Show schedule and options of a run beside those of the preset ``paper``, with their meaning."""
     given = {**record.settings, **record.settings["method_options"]}
-    paper = resolve(given["method"], dataset=given["dataset"], preset="paper", data_options=given["data_options"])
+    paper = resolve(
+        given["method"], dataset=given["dataset"], preset="paper", data_options=given["data_options"]
+    )
     rows = {}
     for group in (paper.schedule, paper.method_options):
         values = asdict(group)

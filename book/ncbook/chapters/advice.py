@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 
 import pandas as pd
 from pandas.io.formats.style import Styler
@@ -10,6 +11,7 @@ from pandas.io.formats.style import Styler
 from ncbook import board, show
 from ncbook.board import NOISE, ONE, PLACE, TWO, Standing, is_level
 from ncbook.compare import Difference, mean_text, paired
+from ncbook.notebook import WARMUP
 from ncbook.runs import BUNDLED, Runs, select
 from nclib.methods.base import METHODS
 
@@ -17,7 +19,9 @@ LEAST = 4  # methods from which a place can advise
 Condition = tuple[float, Standing]
 
 
-def places(table: pd.DataFrame, task: str = "pairs") -> list[tuple[dict[str, str], pd.DataFrame]]:
+def places(
+    table: pd.DataFrame, task: str = "pairs", *, marked: bool = False
+) -> list[tuple[dict[str, str], pd.DataFrame]]:
     """Return the places with at least four methods at some rate, photographs first.
 
     Parameters
@@ -25,11 +29,14 @@ def places(table: pd.DataFrame, task: str = "pairs") -> list[tuple[dict[str, str
     table : DataFrame
         From :func:`ncbook.board.scored`.
     task : {"pairs", "labels"}
+    marked : bool
+        Keep the rows that are not ranked, see :func:`ncbook.board.is_marked`.
     """
     found = []
     for key, part in table[table["task"] == task].groupby(PLACE):
         if part.groupby(NOISE)["label"].nunique().max() >= LEAST:
-            found.append((dict(zip(PLACE, map(str, key), strict=True)), part))
+            kept = part if marked else part[~board.is_marked(part)]
+            found.append((dict(zip(PLACE, map(str, key), strict=True)), kept))
     return sorted(found, key=lambda item: (item[0]["dataset"] in BUNDLED, -len(item[1])))
 
 
@@ -84,9 +91,7 @@ def best_sentence(conditions: Sequence[Condition], task: str = "pairs") -> str:
             for other in standing.level:
                 level.setdefault(other, []).append(rate)
         near = [f"{code(other)} at {board.rate_text(at)}" for other, at in level.items()]
-        rest = (
-            f"within two standard deviations of it: {', '.join(near)}" if near else "nothing is level with it"
-        )
+        rest = f"level with it: {', '.join(near)}" if near else "nothing is level with it"
         if not any(standing.behind for _, standing in won):
             rest = "nothing else has several seeds"
         parts.append(f"at {rates} {code(label)} is best in mean ({values}); {rest}")
@@ -131,6 +136,17 @@ def brief(table: pd.DataFrame) -> str:
                 lines.append(
                     f"- *The same with two networks*, against the best single one: {_compared(two)}."
                 )
+    left_out = []
+    for place, part in places(table, marked=True):
+        for protocol, rows in part[board.is_marked(part)].groupby("protocol"):
+            rates = {k: board.rate_text(sorted(set(own["rate"]))) for k, own in rows.groupby("label")}
+            said = ", ".join(f"{code(str(label))} at {at}" for label, at in rates.items())
+            left_out.append(f"{name_of(place)}, {board.noise_name(str(protocol))}: {said}")
+    if left_out:
+        lines.append(
+            "- **Not ranked**, since a run was tested at an epoch of its warm-up or a network took no step: "
+            f"{'; '.join(left_out)}."
+        )
     return "\n".join(lines) or "No records here."
 
 
@@ -141,9 +157,11 @@ def at_rate(table: pd.DataFrame, rate: float) -> str:
         near = part[(part["rate"] - rate).abs() < 1e-9]
         for protocol, conditions in _conditions(near).items():
             ((_, standing),) = conditions
+            head = f"**{name_of(place)}, {board.noise_name(protocol)}, rate {rate:g}**"
             if len(standing.means[standing.best]) == 1:
+                each = ", ".join(f"{code(k)} {v[0]:.1f}" for k, v in standing.means.items())
+                lines.append(f"- {head}: one seed each, not ranked; rSum {each}.")
                 continue
-            place_text = f"{name_of(place)}, {board.noise_name(protocol)}"
             top = mean_text(standing.means[standing.best], count=True)
             level = (
                 f"; level with it: {listed(standing.level)}"
@@ -152,7 +170,8 @@ def at_rate(table: pd.DataFrame, rate: float) -> str:
             )
             two = _compared(against_single(near, protocol))
             two = f". Best of two networks, against it: {two}" if two else ""
-            lines.append(f"- **{place_text}, rate {rate:g}**: {code(standing.best)}, rSum {top}{level}{two}.")
+            single = f"; one seed, not ranked: {listed(standing.single)}" if standing.single else ""
+            lines.append(f"- {head}: {code(standing.best)}, rSum {top}{level}{single}{two}.")
     return "\n".join(lines) or f"No records at rate {rate:g} here."
 
 
@@ -198,10 +217,17 @@ def unknown_rate(table: pd.DataFrame) -> str:
         found = regrets(part)
         if len(found) > 1:
             first, second = found.iloc[0], found.iloc[1]
-            rates = board.rate_text(sorted(set(part.loc[part["protocol"] == "images", "rate"])))
+            rows = part[part["protocol"] == "images"]
+            rates = board.rate_text(sorted(set(rows["rate"])))
+            missing = sorted(set(rows.loc[rows["networks"] == ONE, "label"]) - set(found.index))
+            known = (
+                f" Not compared, since not ranked with two seeds at every rate: {listed(missing)}."
+                if missing
+                else ""
+            )
             lines.append(
-                f"- **{name_of(place)}, rates {rates}**: {code(found.index[0])} {_furthest(first)}; "
-                f"next is {code(found.index[1])}, which {_furthest(second)}."
+                f"- **{name_of(place)}, rates {rates}**: of {len(found)} methods, {code(found.index[0])} "
+                f"{_furthest(first)}; next is {code(found.index[1])}, which {_furthest(second)}.{known}"
             )
     return "\n".join(lines) or "No records here."
 
@@ -262,8 +288,8 @@ def choice_table(table: pd.DataFrame) -> Styler | None:
     if not rows:
         return None
     caption = (
-        "Measured: rSum at the selected epoch, mean ± standard deviation over the seeds. Level, =: the mean "
-        "difference between runs with the same seed lies within two of its standard deviations"
+        "Measured: rSum at the selected epoch, mean ± standard deviation over the seeds. Level, =: the 95 % "
+        "interval of the mean difference between runs with the same seed holds 0"
     )
     frame = pd.DataFrame(rows)
     frame.columns = pd.MultiIndex.from_tuples(frame.columns)
@@ -301,7 +327,8 @@ def cost_table(table: pd.DataFrame) -> Styler | None:
     frame.insert(1, "known clean pairs", [f"{share:.0%}" if share else "none" for share in clean])
     caption = (
         "Seconds of training over those of plain training with the triplet loss: median over runs with the "
-        "same noise and seed. The machine had other load: values within a third of each other are equal"
+        "same noise and seed. The machine had other load: values within a third of each other are equal, and "
+        "a value below 1 does not mean a saving"
     )
     return show(frame.sort_values(frame.columns[2]).rename_axis(None), "cost", caption, digits=1, missing="–")
 
@@ -358,10 +385,18 @@ def two_networks(table: pd.DataFrame) -> str:
     (ahead, of), (alone_ahead, alone_of) = counts["whole"], counts["alone"]
     if not of:
         return "No records here."
+    twos = set(table.loc[table["networks"] == TWO, "label"])
+    times = [s for _, part in places(table) for label, s in relative_cost(part).items() if label in twos]
     return (
-        "- The mean of two networks is ahead of one of them by more than two standard deviations in "
-        f"{ahead} of {of} recorded conditions.\n- One of two networks alone is ahead of the best single "
-        f"network in {alone_ahead} of {alone_of}."
+        f"- The mean of two networks is ahead of one of them in {ahead} of {of} recorded conditions.\n"
+        f"- One of two networks alone is ahead of the best single network in {alone_ahead} of {alone_of}."
+        + (
+            f"\n- Training two networks took {min(times):.1f} to {max(times):.1f} times as long as plain "
+            f"training (median {median(times):.1f}; {len(times)} methods by data and model). The records "
+            "were made beside other work, so that a single ratio is uncertain."
+            if times
+            else ""
+        )
     )
 
 
@@ -369,7 +404,10 @@ def two_networks(table: pd.DataFrame) -> str:
 
 
 def sizes(table: pd.DataFrame) -> str:
-    """Say on how many pairs the runs were made, and whether the order of the methods agrees between them."""
+    """Say on how many pairs the runs were made, and whether the order of the methods agrees between them.
+
+    The order is that of means of at least two seeds.
+    """
     found = places(table)
     lines = []
     for place, part in found:
@@ -382,7 +420,8 @@ def sizes(table: pd.DataFrame) -> str:
                 means = [
                     p[(p["protocol"] == noise[0]) & (p["rate"] == noise[1]) & (p["networks"] != board.ALONE)]
                     .groupby("label")["value"]
-                    .mean()
+                    .agg(lambda values: values.mean() if len(values) > 1 else float("nan"))
+                    .dropna()
                     for p in (a, b)
                 ]
                 both = pd.concat(means, axis=1, join="inner")
@@ -392,7 +431,8 @@ def sizes(table: pd.DataFrame) -> str:
             if shared:
                 names = f"{name_of(first)} and {name_of(second)}"
                 lines.append(
-                    f"- **The order on {names}**, rank correlation of the means: {', '.join(shared)}."
+                    f"- **The order on {names}**, rank correlation of the means of two or more seeds: "
+                    f"{', '.join(shared)}."
                 )
     return "\n".join(lines) or "No records here."
 
@@ -452,14 +492,19 @@ def l2rm_and_infonce(runs: Runs) -> str:
     lines = []
     table = runs.retrieval
     usual = board.scored(runs)
-    for place, part in places(usual):
+    for place, part in places(usual, marked=True):
         for protocol in sorted(set(part["protocol"]), reverse=True):
-            said: dict[str, list[str]] = {"ahead": [], "behind": [], "level": []}
+            early = "not ranked, since a run was tested in its warm-up,"
+            said: dict[str, list[str]] = {"ahead": [], "behind": [], "level": [], early: []}
             for rate, at in part[part["protocol"] == protocol].groupby("rate"):
-                d = paired(at[at["label"] == "l2rm"], at[at["label"] == "plain (infonce)"], "value")
+                own = at[at["label"] == "l2rm"]
+                d = paired(own, at[at["label"] == "plain (infonce)"], "value")
                 if d.n > 1:
                     word = "level" if is_level(d) else "ahead" if d.mean > 0 else "behind"
-                    said[word].append(f"{rate:g} ({d.mean:+.1f})")
+                    dagger = own["early"].any()
+                    said[early if dagger else word].append(
+                        f"{rate:g} ({d.mean:+.1f}{f' {WARMUP}' if dagger else ''})"
+                    )
             words = [f"{word} at {', '.join(at)}" for word, at in said.items() if at]
             if words:
                 lines.append(

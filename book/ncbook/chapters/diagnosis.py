@@ -13,8 +13,9 @@ from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
 from ncbook import RECORDED, mean_text, means, recorded, show
-from ncbook.chapters import as_preset, gains
-from ncbook.notebook import WARMUP
+from ncbook.chapters import VERDICTS, as_preset
+from ncbook.compare import by_seed, paired
+from ncbook.notebook import WARMUP, in_warmup
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch
@@ -311,15 +312,20 @@ def targets_table(epochs: pd.DataFrame) -> Styler:
 
 
 def say_targets(epochs: pd.DataFrame) -> None:
-    """Print how far each variant is from L2RM with the same division and seed, on validation."""
-    part = last_epochs(epochs).set_index(["label", "seed"])[["val", "val_rsum"]]
-    for label in dict.fromkeys(part.index.get_level_values("label")):
-        base = "L2RM, true division" if label.endswith("true division") else "L2RM"
-        gap = (part.loc[label] - part.loc[base]).dropna() if base in part.index else part.iloc[:0]
-        if label != base and len(gap):
+    """Print how far each variant is from L2RM with the same division and seed, with its interval."""
+    part = last_epochs(epochs).set_index("seed")
+    measures = {"val": "validation, selected epoch", "val_rsum": "last epoch", "test": "test, selected epoch"}
+    for label in dict.fromkeys(part["label"]):
+        base = "L2RM, true division" if label.endswith(", true division") and label[:4] != "L2RM" else "L2RM"
+        ours, theirs = part[part["label"] == label], part[part["label"] == base]
+        found = {words: by_seed(ours[name] - theirs[name]) for name, words in measures.items()}
+        if label != base and all(d.n for d in found.values()):
+            said = [
+                f"{words} {d.short}{f', {VERDICTS[d.sign]}' if d.n > 1 else ''}" for words, d in found.items()
+            ]
+            single = all(d.n == 1 for d in found.values())
             print(
-                f"{label}, against {base}: {gap['val'].mean():+.1f} at the selected epoch, "
-                f"{gap['val_rsum'].mean():+.1f} at the last ({len(gap)} seed{'s' if len(gap) > 1 else ''})"
+                f"{label}, against {base}: {'; '.join(said)}{'; one seed decides nothing' if single else ''}"
             )
 
 
@@ -393,17 +399,18 @@ def gain_figure(runs: pd.DataFrame) -> Figure | None:
 
 
 def say_gains(runs: pd.DataFrame) -> None:
-    """Print L2RM's gain over each of the others at every recorded rate, selected and last epoch."""
+    """Print L2RM's gain over each of the others at every recorded rate, with intervals; † as in tables."""
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
     if "l2rm" not in set(part["label"]):
         return
     for value, epoch in (("rsum", "selected epoch"), ("last_rsum", "last epoch")):
-        table = gains(part, "l2rm", ["mrate"], value=value)
         for label, name in AGAINST.items():
-            found = table[table.index.get_level_values("label") == label]
-            rows = [(rate, row["mean gain"], row["seeds"]) for (rate, _), row in found.iterrows()]
-            cells = [f"{gain:+.1f} at {rate:g} ({n:.0f})" for rate, gain, n in rows]
-            print(f"{epoch}: L2RM over {name}, rSum (seeds): {', '.join(cells)}")
+            cells = []
+            for rate, at in part[part["label"].isin(["l2rm", label])].groupby("mrate"):
+                d = paired(at[at["label"] == "l2rm"], at[at["label"] == label], value)
+                mark = f" {WARMUP}" if value == "rsum" and in_warmup(at).any() else ""
+                cells += [f"{d.short} at {rate:g}{mark}"] if d.n else []
+            print(f"{epoch}: L2RM over {name}, rSum [95 % interval] (seeds): {', '.join(cells)}")
 
 
 # --------------------------------------------------------------------------------------------- clean pairs
@@ -425,6 +432,9 @@ def clean_table(epochs: pd.DataFrame) -> Styler:
             "largest entry": f"{v['right_best']:.2f}" if known else "–",
             "validation rSum": mean_text(list(runs["val"])),
             "test rSum": mean_text(list(runs["test"])),
+            "minus L2RM, same seed": paired(runs, part[part["label"] == "L2RM"], "test").short
+            if label != "L2RM"
+            else "–",
         }
     caption = (
         f"Measured on Flickr8K without wrong pairs, model bow, preset standard; mean number over the "
@@ -451,7 +461,7 @@ def scenes_found(runs: pd.DataFrame) -> Styler | None:
         "rematch_precision": "best caption of the batch chosen",
         "rematch_relevance": "relevance chosen",
         "best_relevance": "best of the batch",
-        "given_relevance": "given",
+        "given_relevance": "given, in rows called mismatched",
         "chance_relevance": "by chance",
     }
     table = usual.groupby("mrate")[list(names)].mean().T.rename(index=names)
@@ -475,11 +485,13 @@ SCENE_VARIANTS: dict[str, dict[str, Any]] = {
 def scenes_variants(runs: pd.DataFrame) -> Styler | None:
     """Show rSum on the scenes, and what rematching finds, with other transports."""
     rows = {}
+    usual = as_preset(runs[runs["mrate"] == 0.6]) if len(runs) else runs
     for name, given in SCENE_VARIANTS.items():
         group = as_preset(runs[runs["mrate"] == 0.6], **given) if len(runs) else runs
         if len(group):
             rows[name] = {
                 "test rSum": mean_text(list(group["rsum"])),
+                "minus L2RM, same seed": paired(group, usual).short if given else "–",
                 "rows that moved": f"{group['rematch_rows'].mean():.3f}",
                 "relevance chosen": mean_text(list(group["rematch_relevance"].dropna()), 3),
             }

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import Finished, drawn_pairs, labelled, over_rates, say, training
+from ncbook.chapters import Finished, as_preset, drawn_pairs, labelled, over_rates, say, training
+from ncbook.compare import by_seed
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.l2rm import L2RM, L2RMOptions
@@ -131,20 +132,19 @@ def rematching_said(record: Record) -> Markdown:
         )
     found, given, best, chance = (float(last[name]) for name in names)
     own = (
-        f"A caption found by the transport is true to {found:.3f} of its facts, the wrong one it "
-        f"replaces to {given:.3f}, "
-        f"any other caption of the batch to {chance:.3f}, and the truest caption there to {best:.3f}."
+        f"In the rows called mismatched, right pairs among them, a caption found by the transport is true "
+        f"to {found:.3f} of its facts, the given one to {given:.3f}, any other caption of the batch to "
+        f"{chance:.3f}, and the truest caption there to {best:.3f}."
     )
     share = (found - chance) / (best - chance) if best > chance else 0.0
     s = record.settings
     runs = recorded(method="l2rm", **{k: s[k] for k in ("dataset", "model", "preset", "protocol", "mrate")})
     said = ""
-    if len(runs) > 1 and "rematch_relevance" in runs:
-        gain = runs["rematch_relevance"] - runs["given_relevance"]
-        said = (
-            f"Over the {len(gain)} recorded runs at this place the gain over the given caption is "
-            f"{gain.mean():+.3f} on average."
-        )
+    if len(runs) and "rematch_relevance" in runs:
+        runs = as_preset(runs).set_index("seed")
+        gain = by_seed(runs["rematch_relevance"] - runs["given_relevance"], digits=3)
+        if gain.n > 1:
+            said = f"Over the recorded runs of this setting the gain over the given caption is {gain.short}."
     return say(
         own,
         f"Of what could be gained over chance, this run gains {share:.0%}: the new partners are "

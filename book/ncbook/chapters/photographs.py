@@ -8,12 +8,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
-from scipy.stats import t as student
 
 from ncbook import recorded, show
 from ncbook.chapters import as_preset, devices, labelled
-from ncbook.compare import mean_text
-from ncbook.notebook import means
+from ncbook.compare import by_seed, mean_text
+from ncbook.notebook import REMARKED, WARMUP, in_warmup, means
 from nclib import plots
 
 LOSSES = ["plain (triplet)", "plain (infonce)", "rcl", "plain (infonce_rce)", "plain (gce)"]
@@ -30,21 +29,28 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Rows of the ablation on photographs: method and the options that differ from its own."""
 PICTURES = {"f8k": ("Flickr8K", "photographs"), "emoji": ("drawn scenes at their full size", "scenes")}
+WARM = {f"plain ({loss}), 0.07": {"loss": loss, "tau": 0.07} for loss in ("gce", "infonce_rce")}
+"""Plain losses at CRANK's temperature; the other rows of plain losses are at 0.05."""
 SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
 
 
 def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     """Return the recorded runs of a model on Flickr8K, or on another data set, with a column ``label``.
 
-    Those of the preset ``standard``.
+    Those of the preset ``standard`` with the options of the methods, of L2RM also without rematching, and of
+    plain losses also at the temperature of CRANK (:data:`WARM`).
     """
     runs = recorded(preset="standard", dataset=dataset, model=model)
     if runs.empty:
-        return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc"])
+        return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc", "remarks"])
     place: dict[str, Any] = {"data_options": {"root": "any"}} if dataset == "f8k" else {}
     usual = labelled(as_preset(runs, **place))
     dropped = as_preset(runs[runs["method"] == "l2rm"], **place, rematch_weight=0)
-    return pd.concat([usual, dropped.assign(label="l2rm, dropped")], ignore_index=True)
+    parts = [usual, dropped.assign(label="l2rm, dropped")]
+    for label, options in WARM.items():
+        own = runs[(runs["method"] == "plain") & (runs["method_loss"] == options["loss"])]
+        parts.append(as_preset(own, **place, **options).assign(label=label))
+    return pd.concat(parts, ignore_index=True)
 
 
 def summary(runs: pd.DataFrame) -> str:
@@ -130,15 +136,13 @@ def parts_said(rate: float = 0.6) -> str:
         whole = label.split(",")[0]
         if label == whole or not {label, whole} <= set(cells):
             continue
-        gap = (cells[label] - cells[whole]).dropna()
-        if gap.empty:
+        d = by_seed(cells[label] - cells[whole])
+        if not d.n:
             continue
-        n = len(gap)
-        ends = f"{gap.iloc[0]:+.1f} with the one seed that both have"
-        if n > 1:
-            half = student.ppf((1 + LEVEL) / 2, n - 1) * gap.std() / n**0.5
-            ends = f"{gap.mean():+.1f} ± {half:.1f} ({n} seeds, 95 %)"
-            ends += "" if abs(gap.mean()) > half else ", not told from zero"
+        ends = f"{d.mean:+.1f} with the one seed that both have"
+        if d.n > 1:
+            ends = f"{d.mean:+.1f} ± {d.visible:.1f} ({d.n} seeds, 95 %)"
+            ends += ", not told from zero" if d.sign == "open" else ""
         lines.append(f"- `{label}` minus `{whole}`: {ends}.")
     return "\n".join(lines) or "No recorded runs."
 
@@ -207,9 +211,13 @@ def _measures(part: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
 
 
 Compared = Sequence[tuple[str, str, str]]
+SAME = " at the same temperature"
 OURS = (
-    ("crank", "plain (gce)", "CRANK against generalised cross entropy"),
-    ("crank", "plain (infonce_rce)", "CRANK against InfoNCE with reverse cross entropy"),
+    ("crank", "plain (gce), 0.07", f"CRANK against generalised cross entropy{SAME}"),
+    ("crank", "plain (gce)", "CRANK (temperature 0.07) against generalised cross entropy (0.05)"),
+    ("crank", "plain (infonce_rce), 0.07", f"CRANK against InfoNCE with RCE{SAME}"),
+    ("crank", "plain (infonce_rce)", "CRANK (temperature 0.07) against InfoNCE with RCE (0.05)"),
+    ("crank", "l2rm", "CRANK against L2RM"),
     ("crank", "ncr", "CRANK, one network, against NCR, two"),
     ("crank_plus", "gsc_plus", "CRANK+ against GSC+, two networks each"),
     ("crank_plus", "sps", "CRANK+ against SPS, two networks each"),
@@ -222,10 +230,11 @@ COMPARED = (
     ("l2rm", "plain (infonce)", "L2RM against undefended InfoNCE"),
     ("plain (gce)", "plain (infonce)", "a bounded loss against InfoNCE"),
     ("plain (gce)", "l2rm", "a bounded loss against L2RM"),
+    ("crcl", "plain (gce)", "CRCL against a bounded loss, one network each"),
+    ("gsc", "plain (gce)", "GSC against a bounded loss, one network each"),
     ("plain (gce)", "bicro", "a bounded loss, one network, against BiCro, two"),
     *OURS,
 )
-LEVEL = 0.95  # of the intervals
 
 
 def differences(runs: pd.DataFrame, protocol: str = "images", compared: Compared = COMPARED) -> pd.DataFrame:
@@ -244,34 +253,46 @@ def differences(runs: pd.DataFrame, protocol: str = "images", compared: Compared
     -------
     DataFrame
         One row per comparison and rate: ``comparison``, ``mrate``, ``mean``, ``half`` (half the width of
-        Student's interval at 95 %; NaN with one seed) and ``n``, the number of seeds.
+        Student's interval at 95 %; NaN with one seed), ``n``, the number of seeds, and ``mark``, † or * of
+        :data:`ncbook.notebook.MARKS` where one of the runs has it; such a difference decides nothing.
     """
     part = runs[runs["protocol"] == protocol]
-    cells = part.pivot_table(index=["mrate", "seed"], columns="label", values="rsum")
+    part = part.assign(early=in_warmup(part), remarked=part["remarks"].fillna("") != "")
+    index = ["mrate", "seed"]
+    cells, early, remarked = (
+        part.pivot_table(index=index, columns="label", values=value, aggfunc=how)
+        for value, how in (("rsum", "mean"), ("early", "max"), ("remarked", "max"))
+    )
     rows = []
     for first, second, words in compared:
         if not {first, second} <= set(cells):
             continue
         for rate, gap in (cells[first] - cells[second]).dropna().groupby("mrate"):
-            n = len(gap)
-            half = student.ppf((1 + LEVEL) / 2, n - 1) * gap.std() / n**0.5 if n > 1 else float("nan")
-            rows.append({"comparison": words, "mrate": rate, "mean": gap.mean(), "half": half, "n": n})
-    return pd.DataFrame(rows, columns=["comparison", "mrate", "mean", "half", "n"])
+            d = by_seed(gap.droplevel("mrate"))
+            marks = [
+                mark
+                for mark, found in ((WARMUP, early), (REMARKED, remarked))
+                if found.loc[gap.index, [first, second]].astype(bool).to_numpy().any()
+            ]
+            rows.append((words, rate, d.mean, d.visible, d.n, "".join(marks)))
+    return pd.DataFrame(rows, columns=["comparison", "mrate", "mean", "half", "n", "mark"])
 
 
 def difference_rows(
     runs: pd.DataFrame, protocol: str = "images", compared: Compared = COMPARED
 ) -> Styler | None:
-    """Show :func:`differences`, one column per rate; differences whose interval holds 0 are in brackets."""
+    """Show :func:`differences`, one column per rate; differences that decide nothing are in brackets."""
     found = differences(runs, protocol, compared)
     if found.empty:
         return None
 
     def text(row: pd.Series) -> str:
         if row["n"] == 1:
-            return f"({row['mean']:+.1f}, one seed)"
-        said = f"{row['mean']:+.1f} ± {row['half']:.1f}"
-        return said if abs(row["mean"]) > row["half"] else f"({said})"
+            said = f"({row['mean']:+.1f}, one seed)"
+        else:
+            said = f"{row['mean']:+.1f} ± {row['half']:.1f}"
+            said = f"({said})" if row["mark"] or abs(row["mean"]) <= row["half"] else said
+        return " ".join([said, *row["mark"]])
 
     table = found.assign(text=found.apply(text, axis=1)).pivot(
         index="comparison", columns="mrate", values="text"
@@ -282,7 +303,8 @@ def difference_rows(
     seeds = f"{found['n'].min()} to {found['n'].max()}" if found["n"].nunique() > 1 else found["n"].iloc[0]
     caption = (
         f"Differences of rSum between runs with the same seed and noise, mean ± half of Student's 95 % "
-        f"interval; in brackets: the interval holds 0. {seeds} seeds; {protocol} exchanged"
+        f"interval; in brackets: the interval holds 0, or a run is marked. {seeds} seeds; {protocol} "
+        "exchanged"
     )
     return show(table, f"differences-{protocol}", caption)
 
@@ -292,22 +314,58 @@ def findings(runs: pd.DataFrame) -> str:
     found = differences(runs)
     lines = []
     for words, part in found.groupby("comparison", sort=False):
-        above = part[part["mean"] > part["half"]]
-        below = part[-part["mean"] > part["half"]]
-        open_ = part[~part.index.isin([*above.index, *below.index])]
-        said = [
-            f"{sign} at rate {_rates(group['mrate'])} ({_span(group['mean'])})"
-            for sign, group in (("gains", above), ("loses", below))
-            if len(group)
-        ]
-        if len(open_):
-            said.append(f"is not decided at {_rates(open_['mrate'])} ({_span(open_['mean'])})")
+        marked, single = part["mark"] != "", part["n"] == 1
+        above, below = part["mean"] > part["half"], -part["mean"] > part["half"]
+        kinds = {
+            "gains at rate": above & ~marked,
+            "loses at rate": below & ~marked,
+            "is not decided at": ~(above | below | marked | single),
+            "has one seed at": single & ~marked,
+            "is not judged, since runs are marked, at": marked,
+        }
+        said = []
+        for kind, rows in kinds.items():
+            group = part[rows]
+            if len(group):
+                rates = ", ".join(
+                    " ".join([f"{rate:g}", *mark])
+                    for rate, mark in zip(group["mrate"], group["mark"], strict=True)
+                )
+                said.append(f"{kind} {rates} ({_span(group['mean'])})")
         lines.append(f"- **{words[0].upper()}{words[1:]}** " + ", ".join(said) + ".")
     return "\n".join(lines)
 
 
-def _rates(rates: pd.Series) -> str:
-    return ", ".join(f"{rate:g}" for rate in sorted(rates))
+BRIEFLY = {
+    "plain (infonce)": "InfoNCE",
+    "l2rm": "L2RM",
+    "plain (gce)": "generalised cross entropy",
+    "crank": "CRANK",
+}
+
+
+def in_short(runs: pd.DataFrame, fragments: pd.DataFrame, rate: float = 0.6) -> str:
+    """Return what the landing page says of two models at one rate, and at one temperature, in Markdown.
+
+    ``runs`` and ``fragments`` are :func:`photograph_runs` of two models.
+    """
+    lines = []
+    for table in (runs, fragments):
+        part = table[(table["protocol"] == "images") & (table["mrate"] == rate)]
+        rows = {label: part[part["label"] == label] for label in BRIEFLY}
+        said = [
+            f"{BRIEFLY[label]} {mean_text(list(own['rsum']))}{f' {WARMUP}' if in_warmup(own).any() else ''}"
+            for label, own in rows.items()
+            if len(own)
+        ]
+        if said:
+            lines.append(f"- **Model {part['model'].iloc[0]}, rate {rate:g}**: rSum {', '.join(said)}.")
+    found = differences(runs, compared=OURS)
+    same = found[found["comparison"].str.endswith(SAME) & (found["mrate"] == rate)]
+    if len(same):
+        gains = [f"{c.removesuffix(SAME)}, {m:+.1f} ± {h:.1f} ({n})" for c, _, m, h, n, _ in same.to_numpy()]
+        lines.append(f"- **At one temperature**, model {runs['model'].iloc[0]}: {'; '.join(gains)}.")
+    return "\n".join(lines) or "No recorded runs."
 
 
 def _span(means: pd.Series) -> str:
