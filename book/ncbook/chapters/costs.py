@@ -213,8 +213,8 @@ def printed_said() -> str:
     hours = sorted(map(float, rows["value"]))
     steps = steps_of(145_000, 128, 40)
     return (
-        f"Printed by REPAIR (Table VI): {hours[0]:.0f} to {hours[-1]:.0f} h per run, SGR on one RTX 4090. "
-        f"40 epochs of the 145,000 training pairs of Flickr30K in batches of 128 are {steps:,} steps."
+        f"Printed by REPAIR (Table VI): {hours[0]:.0f} to {hours[-1]:.0f} h per run with SGR on one RTX "
+        f"4090. 40 epochs of the 145,000 training pairs of Flickr30K in batches of 128 are {steps:,} steps."
     )
 
 
