@@ -71,8 +71,8 @@ def idea() -> Schematic:
         "Two bumps in the distribution of losses: small ones belong to matched pairs, large ones to "
         "mismatched pairs.",
         "Only the mismatched pairs of a batch. The framed diagonal holds the given pairs, known to be wrong.",
-        f"Partial transport moves {MOVED:.0%} of the mass where similarity is high, never along the "
-        "diagonal. "
+        f"Partial transport moves a share of the mass (here {MOVED:.0%}, in the paper "
+        f"{L2RMOptions().rho:.0%}) where similarity is high, never along the diagonal. "
         "Pictures 4 and 5 have no partner here and give away little.",
         "Each row, divided by its sum, is the soft target of its picture: also of pictures 4 and 5, "
         "although they moved almost nothing.",

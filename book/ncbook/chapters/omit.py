@@ -27,6 +27,8 @@ from nclib import Record, ot, plots
 from nclib.data import Dataset, Split
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
+from nclib.models.omit import MASK_RATIO, OMIT
+from nclib.models.registry import parameters_of
 from nclib.runs.record import RECALLS, read
 
 NAMES = {  # names of the paper
@@ -38,6 +40,14 @@ NAMES = {  # names of the paper
     "full": "Full",
     "prompt": "Prompt",
     "partial_ot": "Partial OT",
+}
+PAPER_AND_CODE = {  # meaning, the paper (Sec. 4.1, Alg. A1), the scripts of the official code
+    "lam": ("weight of the entropy", "0.02", "0.05"),
+    "iterations": ("passes of the scaling loop", "3", "3"),
+    "margin": ("margin of the loss", "0.05", "0.05"),
+    "mask_ratio": ("regions left out in training", "0.4; grid 0.2", "0.2"),
+    "batch_size": ("pairs in a batch", "384; grid 128", "128"),
+    "epochs": ("epochs, warm-up included", "15", "25"),
 }
 TRANSPORTS = ("ot", "full", "prompt", "partial_ot")
 PAIRS = 100  # matched test pairs over which alignments are measured
@@ -146,6 +156,20 @@ def focus_said(seen: Look) -> Markdown:
         f"On the named object lie {own['on the object']:.0%} of a word's share against "
         f"{rival['on the object']:.0%} ({own['any region']:.0%} if all regions shared alike).",
     )
+
+
+def settings_table(record: Record) -> Styler:
+    """Show the settings of a run beside those of the paper and of the official code."""
+    own = {name: p.default for name, p in parameters_of(OMIT).items()}
+    own |= record.settings | record.settings["method_options"] | record.settings["model_options"]
+    own["mask_ratio"] = own["mask_ratio"] or MASK_RATIO[own["features"]]
+    own["epochs"] += own["warmup_epochs"]
+    rows = {
+        name: {"meaning": meaning, "paper": paper, "official code": code, "here": f"{own[name]:g}"}
+        for name, (meaning, paper, code) in PAPER_AND_CODE.items()
+    }
+    caption = f"Settings of the paper, of the official code and of this run (preset {own['preset']})"
+    return show(pd.DataFrame(rows).T, "settings", caption)
 
 
 def changed(values: Mapping[str, Any]) -> dict[str, Any]:
