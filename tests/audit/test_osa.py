@@ -5,7 +5,7 @@ import pytest
 
 import nclib
 from nclib.audit import SCORES, Pairs
-from nclib.audit.partners import find_neighbours
+from nclib.audit.neighbours import find_neighbours
 from nclib.audit.scores import boundary, exchange, osa_weights
 
 COSINES = np.array([0.31, 0.27, 0.22, 0.18], np.float32)
