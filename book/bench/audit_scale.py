@@ -33,7 +33,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import resident
 
 from nclib.audit import neighbours, result
 from nclib.noise import auc
@@ -75,12 +77,6 @@ def timed(function: Callable[..., Any], spent: dict[str, float]) -> Callable[...
     return call
 
 
-def memory(field: str) -> float:
-    """Return a field of this process's status in MB."""
-    status = Path("/proc/self/status").read_text("utf8").splitlines()
-    return next(int(line.split()[1]) for line in status if line.startswith(field)) * 1024 / 1e6
-
-
 def measure(folder: Path) -> dict[str, Any]:
     """Audit the pairs of a folder in this process."""
     torch.set_num_threads(1)
@@ -88,7 +84,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
     def watch() -> None:
         while not done.wait(0.02):
-            peak[0] = max(peak[0], memory("RssAnon"))
+            peak[0] = max(peak[0], resident("RssAnon") / 1e6)
 
     threading.Thread(target=watch, daemon=True).start()
     spent: dict[str, float] = {}
@@ -110,7 +106,7 @@ def measure(folder: Path) -> dict[str, Any]:
     wrong = image_of != np.arange(n)
     return {
         "pairs": n, "recall": found.neighbours.recall, "peak_mb": peak[0],
-        "resident_mb": memory("VmHWM"),
+        "resident_mb": resident() / 1e6,
         "seconds": {**spent, "total": total}, "product": 2 * each * n**2, "ratio": total / (2 * each * n**2),
         "auroc": auc(-found.table["rank"].to_numpy(float), wrong), "share": found.share.value,
     }  # fmt: skip
