@@ -1,5 +1,6 @@
 """The bundled set: loading, splits, determinism, cache, labels, ground truth."""
 
+import itertools
 import shutil
 import time
 
@@ -135,6 +136,11 @@ def test_facts_say_what_the_caption_says(data):
             assert rest.strip() == ("" if fact["tint"] < 0 else f"on {tints[fact['tint']]}")
 
 
+def as_written(phrase):
+    wording = assets.read_wording()
+    return " ".join(wording.get(word, word) for word in phrase.split())
+
+
 def oracle(data, table, split, image, caption):
     """Relevance by nested loops over one picture and one caption."""
     scene, fact = split.details["scenes"][image], split.details["facts"][caption]
@@ -142,7 +148,7 @@ def oracle(data, table, split, image, caption):
     for slot in range(scene["count"]):
         k = scene["concept"][slot]
         middle = tuple(int(scene[axis][slot]) + int(scene["size"][slot]) / 2 for axis in ("x", "y"))
-        objects.append(({table.names[k], *table.keywords[k]}, *middle))
+        objects.append(({as_written(p) for p in (table.names[k], *table.keywords[k])}, *middle))
     phrases = [data.details["phrases"][p] for p in fact["phrase"] if p >= 0]
     statements = {("there", p): any(p in words for words, _, _ in objects) for p in phrases}
     if fact["tint"] >= 0:
@@ -213,6 +219,34 @@ def test_concept_names_are_distinct_and_plain():
         assert 1 <= len(phrase.split()) <= 2
         assert phrase.replace(" ", "").isalpha()
         assert phrase.isascii()
+
+
+def test_what_follows_an_article_is_one_thing(data):
+    """Only these ends of a word in s are of one thing; an article agrees with the sound of the next word."""
+    singular = {"bus", "citrus", "lotus", "rhinoceros"}
+    table, wording = assets.read_names(), assets.read_wording()
+    given = set(" ".join(phrase for own in (table.names, *table.keywords) for phrase in own).split())
+    assert set(wording) <= given
+    assert not set(wording.values()) & given
+    for phrase in data.details["phrases"]:
+        word = phrase.split()[-1]
+        assert not word.endswith("s") or word.endswith("ss") or word in singular, phrase
+    for caption in map(data.train.captions.text, range(200)):
+        words = caption.split()
+        for article, word in itertools.pairwise(words):
+            if article in grammar.ARTICLES:
+                assert (article == "an") == (word[0] in "aeiou"), caption
+
+
+def test_the_wording_changes_no_token():
+    table, wording = assets.read_names(), assets.read_wording()
+    as_given = grammar.make_lexicon(table.names, table.keywords, {})
+    written = grammar.make_lexicon(table.names, table.keywords, wording)
+    assert np.array_equal(as_given.spelling, written.spelling)
+    assert np.array_equal(as_given.phrases_of, written.phrases_of)
+    assert as_given.phrases != written.phrases
+    with pytest.raises(ValueError, match="cat"):
+        grammar.make_lexicon(("dog", "cat"), ((), ()), {"dog": "cat"})
 
 
 def test_a_damaged_cache_is_rebuilt(data, cache):

@@ -17,6 +17,7 @@ LICENCE = (
     "words: Unicode licence; see nclib/data/emoji/ATTRIBUTION.md"
 )
 SHEET, TABLE, SUMS = "drawings.png", "concepts.csv", "SHA256SUMS.txt"
+WORDING = "wording.csv"  # written by hand, no product of tools/build_emoji.py
 TILE = 48  # pixels
 TILES_PER_ROW = 30  # ten concepts by three designers
 DESIGNERS = ("noto", "twemoji", "fluent")
@@ -96,6 +97,12 @@ def read_names() -> Names:
         labels={key: np.array([known.index(row[key]) for row in rows]) for key, known in names.items()},
         label_names=names,
     )
+
+
+def read_wording() -> dict[str, str]:
+    """Read the words of captions for words of the table that cannot follow an article, such as "beans"."""
+    text = (FOLDER / WORDING).read_text(encoding="utf8")
+    return {row["unicode"]: row["caption"] for row in csv.DictReader(io.StringIO(text))}
 
 
 def read_drawings() -> np.ndarray:

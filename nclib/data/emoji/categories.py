@@ -188,5 +188,5 @@ def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
         label_names=names.label_names[labels],
         checksum=facts["checksum"],
         licence=LICENCE,
-        details={"options": facts["options"], "concepts": names.names},
+        details={"options": facts["options"], "concepts": lexicon.names},
     )

@@ -40,7 +40,7 @@ def cache_key(options: Mapping[str, Any], *parts: Any) -> str:
 def words() -> tuple[assets.Names, grammar.Lexicon]:
     """Return the names of the concepts and the lexicon of the captions."""
     names = assets.read_names()
-    return names, grammar.make_lexicon(names.names, names.keywords)
+    return names, grammar.make_lexicon(names.names, names.keywords, assets.read_wording())
 
 
 def blocks(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ FACTS = np.dtype(
 class Lexicon:
     """Phrases of the K concepts and the vocabulary that spells them."""
 
-    phrases: tuple[str, ...]  # all names and keywords, sorted
+    phrases: tuple[str, ...]  # all names and keywords as captions have them
     phrases_of: np.ndarray  # int16, (K, most): the name, then keywords, then -1
     vocabulary: Vocabulary  # every word that the grammar can write
     spelling: np.ndarray  # int32, (phrases, 3): article, first and second word (0 when there is none)
@@ -51,18 +52,36 @@ class Lexicon:
         """Phrases per concept, int64 (K,)."""
         return (self.phrases_of >= 0).sum(1)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the K concepts as captions have them."""
+        return tuple(self.phrases[p] for p in self.phrases_of[:, 0])
 
-def make_lexicon(names: tuple[str, ...], keywords: tuple[tuple[str, ...], ...]) -> Lexicon:
-    """Build the lexicon of K concepts from names and keywords of one or two words; equal input, equal ids."""
+
+def make_lexicon(
+    names: tuple[str, ...], keywords: tuple[tuple[str, ...], ...], wording: Mapping[str, str]
+) -> Lexicon:
+    """Build the lexicon of K concepts from names and keywords of one or two words.
+
+    ``wording`` maps a word to the one that captions have in its place. It decides no id: ids follow the order
+    of the given words, so another wording leaves tokens, and what was learned from them, as they were.
+
+    Raises
+    ------
+    ValueError
+        When two words would be written alike.
+    """
     own = [(name, *more) for name, more in zip(names, keywords, strict=True)]
-    phrases = tuple(sorted({phrase for group in own for phrase in group}))
-    index = {phrase: i for i, phrase in enumerate(phrases)}
+    given = sorted({phrase for group in own for phrase in group})
+    index = {phrase: i for i, phrase in enumerate(given)}
     phrases_of = np.full((len(own), max(map(len, own))), -1, np.int16)
     for k, group in enumerate(own):
         phrases_of[k, : len(group)] = [index[phrase] for phrase in group]
     function_words = {*JOINS, *ARTICLES, "on", *(w for pair in WORDINGS for form in pair for w in form)}
-    content_words = {word for phrase in phrases for word in phrase.split()}
-    vocabulary = Vocabulary((*SPECIAL, *sorted(function_words | content_words | set(TINTS))))
+    content_words = {word for phrase in given for word in phrase.split()}
+    ordered = sorted(function_words | content_words | set(TINTS))
+    vocabulary = Vocabulary((*SPECIAL, *(wording.get(word, word) for word in ordered)))
+    phrases = tuple(" ".join(wording.get(word, word) for word in phrase.split()) for phrase in given)
     spelling = np.zeros((len(phrases), 3), np.int32)
     for i, phrase in enumerate(phrases):
         spelled = [_article(phrase), *phrase.split()]

@@ -172,7 +172,7 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
         label_names=names.label_names,
         details={
             "options": facts["options"],
-            "concepts": names.names,
+            "concepts": lexicon.names,
             "emoji": names.emoji,
             "phrases": lexicon.phrases,
             "relations": RELATIONS,
