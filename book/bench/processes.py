@@ -1,0 +1,118 @@
+"""What two processes on two cores gain over one, by method: seconds of an epoch that they share.
+
+    python book/bench/processes.py --out processes.json    # a quarter of an hour; needs two free cores
+
+Trains every robust method on made pairs, 40 % of them wrong, with cross attention (SAF), the model for which
+sharing a run is meant: the second epoch of warm-up and one of training, validation included. Runs of one and
+of two processes (gloo, one thread each) take turns. ``seconds`` are medians of wall time, ``spread`` the
+smallest and largest; ``ratio`` is one process over two, 2 at best. ``loss`` is the relative difference of the
+losses of the first epoch, as a check that both did the same work: later, rounding decides other divisions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import write_json
+
+import nclib
+from nclib.methods import METHODS
+
+PROCESSES = (1, 2)
+SETTINGS: dict[str, Any] = {
+    "dataset": "planted",
+    "data_options": {
+        "regions": 16,
+        "feature_dim": 256,
+        "captions_per_image": 5,
+        "n_train": 308,
+        "n_val": 64,
+        "n_test": 8,
+    },
+    "model": "saf",
+    "model_options": {"embed_dim": 256},
+    "mrate": 0.4,
+    "batch_size": 64,
+    "warmup_epochs": 2,
+    "epochs": 1,
+    "threads": 1,
+}
+
+
+def epochs(method: str, count: int) -> list[dict[str, Any]]:
+    """Run a method in ``count`` processes, and return the rows of its epochs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    with tempfile.TemporaryDirectory() as out:
+        children = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--worker", method, out],
+                env={**os.environ, **({**place, "RANK": str(r), "LOCAL_RANK": str(r)} if count > 1 else {})},
+                stdout=subprocess.PIPE,
+            )
+            for r in range(count)
+        ]
+        printed = [child.communicate()[0] for child in children]
+    if any(child.returncode for child in children):
+        raise RuntimeError(f"{method} in {count} processes failed")
+    rows: list[dict[str, Any]] = json.loads(printed[0])
+    return rows
+
+
+def compare(method: str, turns: int) -> dict[str, Any]:
+    """Return seconds of an epoch by phase and number of processes, and their ratio."""
+    found: dict[int, list[list[dict[str, Any]]]] = {count: [] for count in PROCESSES}
+    for _ in range(turns):
+        for count in PROCESSES:
+            found[count].append(epochs(method, count))
+    row: dict[str, Any] = {"method": method}
+    for number, phase in ((1, "warmup"), (2, "training")):
+        times = {n: [run[number]["seconds"] for run in runs] for n, runs in found.items()}
+        row[phase] = {
+            "seconds": {n: median(t) for n, t in times.items()},
+            "spread": {n: [min(t), max(t)] for n, t in times.items()},
+            "ratio": median(times[1]) / median(times[2]),
+        }
+    one, two = (found[count][0][0] for count in PROCESSES)
+    losses = [key for key in one if key.startswith("loss") and one[key]]
+    row["loss"] = max((abs(two[key] / one[key] - 1) for key in losses), default=0.0)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="JSON file; written after every method")
+    parser.add_argument("--methods", nargs="+", default=sorted(METHODS), help="all by default")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--worker", nargs=2, metavar=("METHOD", "FOLDER"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        method, out = asked.worker
+        record = nclib.run(method, out=out, progress=False, **SETTINGS)
+        print(json.dumps(record.curves))
+        return
+    rows: list[dict[str, Any]] = []
+    for method in asked.methods:
+        rows.append(compare(method, asked.turns))
+        print(rows[-1], flush=True)
+        if asked.out:
+            write_json(asked.out, settings=SETTINGS, turns=asked.turns, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
