@@ -1,17 +1,19 @@
 """What two processes on two cores gain over one, by method: seconds of an epoch that they share.
 
-    python book/bench/processes.py --out processes.json    # a quarter of an hour; needs two free cores
+    python book/bench/processes.py --out processes.json    # half an hour; needs two free cores
 
-Trains every robust method on made pairs, 40 % of them wrong, with cross attention (SAF), the model for which
-sharing a run is meant: the second epoch of warm-up and one of training, validation included. Runs of one and
-of two processes (gloo, one thread each) take turns. ``seconds`` are medians of wall time, ``spread`` the
-smallest and largest; ``ratio`` is one process over two, 2 at best. ``loss`` is the relative difference of the
-losses of the first epoch, as a check that both did the same work: later, rounding decides other divisions.
+Trains every robust method on made pairs, 40 % of them wrong, with two models: SCAN, whose encoders the processes
+share, and SAF, whose encoders every process runs on the whole batch. Timed are the second epoch of warm-up and
+one of training, validation included. Runs of one and of two processes (gloo, one thread each) take turns.
+``seconds`` are medians of wall time, ``spread`` the smallest and largest; ``ratio`` is one process over two, 2
+at best. ``loss`` is the relative difference of the losses of the first epoch, as a check that both did the same
+work: later, rounding decides other divisions of the pairs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -32,6 +34,7 @@ import nclib
 from nclib.methods import METHODS
 
 PROCESSES = (1, 2)
+MODELS = ("scan", "saf")
 SETTINGS: dict[str, Any] = {
     "dataset": "planted",
     "data_options": {
@@ -42,7 +45,6 @@ SETTINGS: dict[str, Any] = {
         "n_val": 64,
         "n_test": 8,
     },
-    "model": "saf",
     "model_options": {"embed_dim": 256},
     "mrate": 0.4,
     "batch_size": 64,
@@ -52,7 +54,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def epochs(method: str, count: int) -> list[dict[str, Any]]:
+def epochs(method: str, model: str, count: int) -> list[dict[str, Any]]:
     """Run a method in ``count`` processes, and return the rows of its epochs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -61,7 +63,7 @@ def epochs(method: str, count: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as out:
         children = [
             subprocess.Popen(
-                [sys.executable, __file__, "--worker", method, out],
+                [sys.executable, __file__, "--worker", method, model, out],
                 env={**os.environ, **({**place, "RANK": str(r), "LOCAL_RANK": str(r)} if count > 1 else {})},
                 stdout=subprocess.PIPE,
             )
@@ -69,18 +71,18 @@ def epochs(method: str, count: int) -> list[dict[str, Any]]:
         ]
         printed = [child.communicate()[0] for child in children]
     if any(child.returncode for child in children):
-        raise RuntimeError(f"{method} in {count} processes failed")
+        raise RuntimeError(f"{method} with {model} in {count} processes failed")
     rows: list[dict[str, Any]] = json.loads(printed[0])
     return rows
 
 
-def compare(method: str, turns: int) -> dict[str, Any]:
+def compare(method: str, model: str, turns: int) -> dict[str, Any]:
     """Return seconds of an epoch by phase and number of processes, and their ratio."""
     found: dict[int, list[list[dict[str, Any]]]] = {count: [] for count in PROCESSES}
     for _ in range(turns):
         for count in PROCESSES:
-            found[count].append(epochs(method, count))
-    row: dict[str, Any] = {"method": method}
+            found[count].append(epochs(method, model, count))
+    row: dict[str, Any] = {"method": method, "model": model}
     for number, phase in ((1, "warmup"), (2, "training")):
         times = {n: [run[number]["seconds"] for run in runs] for n, runs in found.items()}
         row[phase] = {
@@ -99,16 +101,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file; written after every method")
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS), help="all by default")
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--worker", nargs=2, metavar=("METHOD", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=3, metavar=("METHOD", "MODEL", "FOLDER"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
-        method, out = asked.worker
-        record = nclib.run(method, out=out, progress=False, **SETTINGS)
+        method, model, out = asked.worker
+        record = nclib.run(method, model=model, out=out, progress=False, **SETTINGS)
         print(json.dumps(record.curves))
         return
     rows: list[dict[str, Any]] = []
-    for method in asked.methods:
-        rows.append(compare(method, asked.turns))
+    for method, model in itertools.product(asked.methods, MODELS):
+        rows.append(compare(method, model, asked.turns))
         print(rows[-1], flush=True)
         if asked.out:
             write_json(asked.out, settings=SETTINGS, turns=asked.turns, rows=rows)
