@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 STORED = pathlib.Path("book", "results", "bench", "gpu.json")
-VARIANTS = ("float32", "tf32", "bf16", "loop", "compiled", "graph")
+VARIANTS = ("float32", "fused", "tf32", "bf16", "loop", "compiled", "graph")
 NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
 
 Found = Mapping[str, Any]

@@ -304,23 +304,29 @@ def agree_models(bench: Bench) -> Result:
     """Every model in small, in training and evaluation mode: scores, and the gradient of all weights."""
     size = SMALL
 
-    def scores_of(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    def scores_of(name: str, dtype: torch.dtype, on: bool, device: torch.device) -> dict[str, Tensor]:
         model = build(name, size).to(device, dtype)
         images, tokens = pictures(size.batch, size).to(device, dtype), captions(size.batch, size).to(device)
         torch.manual_seed(1)  # models that draw do so on the CPU
-        model.train()
-        scores = model(images, tokens)
-        losses.info_nce(scores, 0.5).sum().backward()
-        gradient = gradient_of(model)
-        model.eval()
-        with torch.no_grad():
-            return {"training": scores, "gradient": gradient, "evaluation": model(images, tokens)}
+        with ot.fused(on):
+            model.train()
+            scores = model(images, tokens)
+            losses.info_nce(scores, 0.5).sum().backward()
+            gradient = gradient_of(model)
+            model.eval()
+            with torch.no_grad():
+                return {"training": scores, "gradient": gradient, "evaluation": model(images, tokens)}
 
     types = ((torch.float64, 1e-6), (torch.float32, 2e-3))
-    return agreement(bench, [
-        (f"{name} {str(dtype)[6:]}", allowed, partial(scores_of, name, dtype))
+    cases = [
+        (f"{name} {str(dtype)[6:]}", allowed, partial(scores_of, name, dtype, False))
         for name in models.available() for dtype, allowed in types
-    ])  # fmt: skip
+    ]  # fmt: skip
+    if not no_kernels(bench):
+        cases += [
+            (f"{name}, fused", 2e-3, partial(scores_of, name, torch.float32, True)) for name in FIRST[:2]
+        ]
+    return agreement(bench, cases)
 
 
 def agree_methods(bench: Bench) -> Result:
@@ -383,7 +389,7 @@ def one_step(name: str, variant: str, bench: Bench, batch: int) -> Result:
         nn.utils.clip_grad_norm_(model.parameters(), 2.0)
         optimizer.step()
 
-    with products(variant):
+    with products(variant), ot.fused(variant == "fused"):
         if variant == "graph":
             return timed(captured(train, device), device)
         found = timed(train, device)
@@ -802,6 +808,7 @@ def parts(small: bool, root: str) -> list[Part]:
         Part("agree/models", agree_models, 90.0),
         Part("agree/methods", agree_methods, 90.0),
         *steps(FIRST[:2], *VARIANTS),
+        *([] if small else steps(FIRST[:2], "fused")),  # a GPU and triton
         *of("method/", method_step, RUNS[:4], 90.0),
         *transport(middle),
         *fused(middle),

@@ -189,8 +189,9 @@ def plan(
         cells = (_plan_cell(float(shown[i, j]), i == j, bool(true[i, j])) for j in range(B))
         body.append(f'<tr><th scope="row">{image(pictures[i], captions[i])}</th>{"".join(cells)}</tr>')
     words = (
-        "Rows: images. Columns: the captions beside. Framed: the caption that truly belongs to the image. "
-        "Crossed: the given pair, forbidden. Dark: mass, in a row at most 1."
+        "Rows: images. Columns: the numbered captions. Framed: the caption that truly belongs to the image. "
+        "Crossed: the given pair, forbidden. The stronger the colour of a cell, the more mass; in a row at "
+        "most 1."
     )
     listed = "".join(f"<li>{html.escape(c)}</li>" for c in captions)
     table = f"<table><caption>{words}</caption><thead><tr><th></th>{head}</tr></thead>"

@@ -11,8 +11,8 @@ neighbours, :math:`\hat t_i, \hat v_i` soft prototypes, :math:`\bar w` elite thr
 weight of the intra-modal loss, :math:`\gamma` weight of the rectification, :math:`\tau` temperature, SCE
 cross entropy plus reverse cross entropy (:func:`nclib.losses.infonce_rce`).
 
-On models that compare words with regions, S is the model's own similarity, and the vectors are its global
-ones.
+For models that compare words with regions, S is their fine-grained similarity; the vectors are their global
+embeddings.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nclib.models import sgraf_fused
 from nclib.models.cross import LEAK
 from nclib.models.encoders import EPS, l2
 
@@ -102,30 +103,37 @@ class _PairNodes(torch.autograd.Function):
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
         size = weight_l.shape[0]
-        flat = words.reshape(n * w, dim)
+        words = words.contiguous()
+        flat = words.view(n * w, dim)
         nodes = regions.new_empty(n_images, n, w + 1, size)
         block = min(block, n_images)
-        rows = n_images if keep else block
+        fused = sgraf_fused.takes(regions, w, size)
+        held = n_images if keep else block
+        rows = 0 if fused and not keep else held
         score = regions.new_empty(rows, n_regions, n, w)
         share = torch.empty_like(score)
         scale = regions.new_empty(rows, n_regions, n, 1)
         extent = regions.new_empty(rows, n * w, 1)
-        length = regions.new_empty(rows, n, w + 1, 1)
-        buffer = regions.new_empty(block, n * w, dim)
+        length = regions.new_empty(held, n, w + 1, 1)
+        buffer = regions.new_empty(0 if fused else block, n * w, dim)
         for i in range(0, n_images, block):
             part = regions[i : i + block]  # (b, R, D)
             b = part.shape[0]
             k = slice(i, i + b) if keep else slice(0, b)
-            raw, context = score[k], buffer[:b]
-            torch.mm(part.reshape(-1, dim), flat.t(), out=raw.view(-1, n * w))
-            F.leaky_relu_(raw, LEAK)
-            torch.linalg.vector_norm(raw, dim=-1, keepdim=True, out=scale[k])
-            raw.div_(scale[k].add_(EPS).div_(temperature))
-            torch.softmax(raw, dim=1, out=share[k])
-            torch.bmm(share[k].view(b, n_regions, -1).transpose(1, 2), part, out=context)  # (b, n w, D)
-            torch.linalg.vector_norm(context, dim=-1, keepdim=True, out=extent[k])
-            context.div_(extent[k].add_(EPS)).sub_(flat).square_()
-            _project(context, weight_l, bias_l, nodes[i : i + b, :, 1:], length[k, :, 1:])
+            if fused:
+                kept = tuple(x[k] for x in (score, share, scale, extent, length)) if keep else None
+                sgraf_fused.local_nodes(part, words, weight_l, bias_l, temperature, nodes[i : i + b], kept)
+            else:
+                raw, context = score[k], buffer[:b]
+                torch.mm(part.reshape(-1, dim), flat.t(), out=raw.view(-1, n * w))
+                F.leaky_relu_(raw, LEAK)
+                torch.linalg.vector_norm(raw, dim=-1, keepdim=True, out=scale[k])
+                raw.div_(scale[k].add_(EPS).div_(temperature))
+                torch.softmax(raw, dim=1, out=share[k])
+                torch.bmm(share[k].view(b, n_regions, -1).transpose(1, 2), part, out=context)  # (b, n w, D)
+                torch.linalg.vector_norm(context, dim=-1, keepdim=True, out=extent[k])
+                context.div_(extent[k].add_(EPS)).sub_(flat).square_()
+                _project(context, weight_l, bias_l, nodes[i : i + b, :, 1:], length[k, :, 1:])
             gap = vectors[i : i + b, None] - captions  # (b, n, D)
             _project(gap.square_(), weight_g, bias_g, nodes[i : i + b, :, :1], length[k, :, :1])
         ctx.temperature, ctx.block = temperature, block
@@ -152,12 +160,14 @@ class _PairNodes(torch.autograd.Function):
         score, share, scale, extent, length = saved
         n_images, n_regions, dim = regions.shape
         n, w, _ = words.shape
-        flat, twice_g, twice_l = words.reshape(n * w, dim), 2 * weight_g, 2 * weight_l
+        words = words.contiguous()
+        flat, twice_g, twice_l = words.view(n * w, dim), 2 * weight_g, 2 * weight_l
         d_vectors, d_regions = torch.empty_like(vectors), torch.empty_like(regions)
         d_captions, d_flat = torch.zeros_like(captions), torch.zeros_like(flat)
         d_weight_g, d_weight_l = torch.zeros_like(weight_g), torch.zeros_like(weight_l)
         d_bias_g, d_bias_l = weight_g.new_zeros(weight_g.shape[0]), weight_l.new_zeros(weight_l.shape[0])
-        buffers = regions.new_empty(3, ctx.block, n * w, dim)
+        fused = sgraf_fused.takes(regions, w, weight_l.shape[0])
+        buffers = regions.new_empty(3, 0 if fused else ctx.block, n * w, dim)
         for i in range(0, n_images, ctx.block):
             k = slice(i, i + ctx.block)
             part = regions[k]
@@ -175,19 +185,25 @@ class _PairNodes(torch.autograd.Function):
             d_captions -= d_gap.sum(0)
             # local nodes: squared difference of the normalised context and the word
             dz_l = dz[:, :, 1:].reshape(b * n * w, -1)
-            weights = share[k].view(b, n_regions, -1)  # (b, R, n w)
-            unit, gap, d_gap = buffers[:, :b].unbind()
-            torch.bmm(weights.transpose(1, 2), part, out=unit).div_(extent[k])  # (b, n w, D)
-            torch.sub(unit, flat, out=gap)
-            torch.mm(dz_l, twice_l, out=d_gap.view(-1, dim)).mul_(gap.view(-1, dim))
-            d_weight_l.addmm_(dz_l.t(), gap.square_().view(-1, dim))
             d_bias_l += dz_l.sum(0)
-            d_flat -= d_gap.sum(0)
-            along = torch.mul(d_gap, unit, out=gap).sum(-1, keepdim=True).mul_(_factor(extent[k]))
-            d_context = d_gap.sub_(unit.mul_(along))  # still to be divided by the context's extent
-            inverse = extent[k].reciprocal().view(b, 1, -1)
-            d_part = torch.bmm(weights * inverse, d_context)  # (b, R, D)
-            d_share = torch.bmm(part, d_context.transpose(1, 2)).mul_(inverse)  # (b, R, n w)
+            weights = share[k].view(b, n_regions, -1)  # (b, R, n w)
+            if fused:
+                pull, d_part = torch.mm(dz_l, twice_l).view(b, n * w, dim), torch.zeros_like(part)
+                sides = part, words, share[k], extent[k], pull
+                squares, d_share = sgraf_fused.contexts_back(*sides, d_part, d_flat)
+                d_weight_l.addmm_(dz_l.t(), squares.view(-1, dim))
+            else:
+                unit, gap, d_gap = buffers[:, :b].unbind()
+                torch.bmm(weights.transpose(1, 2), part, out=unit).div_(extent[k])  # (b, n w, D)
+                torch.sub(unit, flat, out=gap)
+                torch.mm(dz_l, twice_l, out=d_gap.view(-1, dim)).mul_(gap.view(-1, dim))
+                d_weight_l.addmm_(dz_l.t(), gap.square_().view(-1, dim))
+                d_flat -= d_gap.sum(0)
+                along = torch.mul(d_gap, unit, out=gap).sum(-1, keepdim=True).mul_(_factor(extent[k]))
+                d_context = d_gap.sub_(unit.mul_(along))  # still to be divided by the context's extent
+                inverse = extent[k].reciprocal().view(b, 1, -1)
+                d_part = torch.bmm(weights * inverse, d_context)  # (b, R, D)
+                d_share = torch.bmm(part, d_context.transpose(1, 2)).mul_(inverse)  # (b, R, n w)
             # softmax over regions, then norm over the words of a caption (scaled), then LeakyReLU
             d_share.sub_((d_share * weights).sum(1, keepdim=True)).mul_(weights)
             d_score, value, norm = d_share.view(b, n_regions, n, w), score[k], scale[k]

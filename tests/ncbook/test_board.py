@@ -60,7 +60,7 @@ def test_one_seed_is_ranked_only_where_nobody_has_more(table):
 
 def test_the_table_keeps_data_and_noise_apart_and_starts_at_a_rate(table):
     shown = board.board_table(table)
-    assert (shown.filters["rate"], shown.filters["model"]) == ("0.4", "")
+    assert (shown.filters["rate"], shown.filters["model"]) == ("0.4", "vse")
     page = shown._repr_html_()
     assert '<th scope="col" data-sort data-filter="0.4">rate</th>' in page
     assert page.count("data-apart") == 2

@@ -45,10 +45,11 @@ class Spec(NamedTuple):
 def fused(on: bool = True) -> Iterator[None]:
     """Ask for Triton kernels within a ``with`` block; **not measured on a GPU yet**.
 
-    They take the place of the plain path where tensors are float32 on a GPU: of
-    :func:`nclib.ot.scaling_plan` and of OMIT's comparison where n x m, each rounded up to a power of two, is
-    at most 8,192; of :func:`nclib.ot.partial_sinkhorn` (extended) and :func:`nclib.ot.sinkhorn` with the
-    default ``method``, no ``start`` and ``stop="accurate"`` where n and m are at most 512. Elsewhere nothing
+    They take the place of the plain path where tensors are float32 on a GPU: of :func:`nclib.ot.scaling_plan`
+    and of OMIT's comparison where n x m, each rounded up to a power of two, is at most 8,192; of
+    :func:`nclib.ot.partial_sinkhorn` (extended) and :func:`nclib.ot.sinkhorn` with the default ``method``, no
+    ``start`` and ``stop="accurate"`` where n and m are at most 512; and of the nodes of SGR and SAF
+    (:mod:`nclib.models.sgraf_fused`) up to 64 regions, 128 words and ``sim_dim`` 256. Elsewhere nothing
     changes. Put backward passes inside the block too, since they may compute forward passes again. The
     setting holds for all threads.
 
