@@ -6,8 +6,9 @@ Trains every robust method on made pairs, 40 % of them wrong, with two models: S
 processes share, and SAF, whose encoders every process runs on the whole batch. Timed are the second epoch
 of warm-up and one of training, validation included. Runs of one and of two processes (gloo, one thread
 each) take turns. ``seconds`` are medians of wall time, ``spread`` the smallest and largest; ``ratio`` is
-one process over two, 2 at best. ``loss`` is the relative difference of the losses of the first epoch, as a
-check that both did the same work: later, rounding decides other divisions of the pairs.
+one process over two, ``ceiling`` at best, the gain of two separate runs at once: two cores may share caches
+and bandwidth. ``loss`` is the relative difference of the losses of the first epoch, as a check that both
+did the same work: later, rounding decides other divisions of the pairs.
 """
 
 from __future__ import annotations
@@ -55,26 +56,40 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def epochs(method: str, model: str, count: int) -> list[dict[str, Any]]:
-    """Run a method in ``count`` processes, and return the rows of its epochs."""
+def start(method: str, model: str, count: int, out: str) -> list[subprocess.Popen[bytes]]:
+    """Start a run of a method in ``count`` processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    return [
+        subprocess.Popen(
+            [sys.executable, __file__, "--worker", method, model, out],
+            env={**os.environ, **({**place, "RANK": str(r), "LOCAL_RANK": str(r)} if count > 1 else {})},
+            stdout=subprocess.PIPE,
+        )
+        for r in range(count)
+    ]
+
+
+def epochs(method: str, model: str, count: int, runs: int = 1) -> list[dict[str, Any]]:
+    """Run a method in ``count`` processes; return the rows of its epochs, of the first of ``runs`` at once."""
     with tempfile.TemporaryDirectory() as out:
-        children = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--worker", method, model, out],
-                env={**os.environ, **({**place, "RANK": str(r), "LOCAL_RANK": str(r)} if count > 1 else {})},
-                stdout=subprocess.PIPE,
-            )
-            for r in range(count)
-        ]
+        children = [c for i in range(runs) for c in start(method, model, count, os.path.join(out, str(i)))]
         printed = [child.communicate()[0] for child in children]
     if any(child.returncode for child in children):
         raise RuntimeError(f"{method} with {model} in {count} processes failed")
     rows: list[dict[str, Any]] = json.loads(printed[0])
     return rows
+
+
+def ceiling(model: str, turns: int) -> float:
+    """Return how much more two cores do than one: the gain of two separate runs at once."""
+    alone, both = (
+        [sum(row["seconds"] for row in epochs("plain", model, 1, runs)[1:]) for _ in range(turns)]
+        for runs in (1, 2)
+    )
+    return 2 * median(alone) / median(both)
 
 
 def compare(method: str, model: str, turns: int) -> dict[str, Any]:
@@ -109,12 +124,14 @@ def main() -> None:
         record = nclib.run(method, model=model, out=out, progress=False, **SETTINGS, **OWN.get(method, {}))
         print(json.dumps(record.curves))
         return
+    most = {model: ceiling(model, asked.turns) for model in MODELS}
+    print(most, flush=True)
     rows: list[dict[str, Any]] = []
     for method, model in itertools.product(asked.methods, MODELS):
         rows.append(compare(method, model, asked.turns))
         print(rows[-1], flush=True)
         if asked.out:
-            write_json(asked.out, settings=SETTINGS, turns=asked.turns, rows=rows)
+            write_json(asked.out, settings=SETTINGS, turns=asked.turns, ceiling=most, rows=rows)
 
 
 if __name__ == "__main__":
