@@ -73,7 +73,7 @@ def start(method: str, model: str, count: int, out: str) -> list[subprocess.Pope
 
 
 def epochs(method: str, model: str, count: int, runs: int = 1) -> list[dict[str, Any]]:
-    """Run a method in ``count`` processes; return the rows of its epochs, of the first of ``runs`` at once."""
+    """Run a method in ``count`` processes; return its rows of epochs, of the first of ``runs`` at once."""
     with tempfile.TemporaryDirectory() as out:
         children = [c for i in range(runs) for c in start(method, model, count, os.path.join(out, str(i)))]
         printed = [child.communicate()[0] for child in children]
