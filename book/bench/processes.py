@@ -1,6 +1,7 @@
 """What two processes on two cores gain over one, by method: seconds of an epoch that they share.
 
-    python book/bench/processes.py --out processes.json    # half an hour; needs two free cores
+    python book/bench/processes.py --out processes.json                # half an hour; needs two free cores
+    python book/bench/processes.py --full --out processes_full.json    # plain training in the papers' sizes
 
 Trains every robust method on made pairs, 40 % of them wrong, with two models: SCAN, whose encoders the
 processes share, and SAF, whose encoders every process runs on the whole batch. Timed are the second epoch
@@ -37,6 +38,7 @@ from nclib.methods import METHODS
 PROCESSES = (1, 2)
 MODELS = ("scan", "saf")
 OWN: dict[str, dict[str, Any]] = {"crcl": {"schedules": 1}}  # one epoch of training holds no more
+Run = dict[str, Any]  # arguments of nclib.run
 SETTINGS: dict[str, Any] = {
     "dataset": "planted",
     "data_options": {
@@ -54,17 +56,30 @@ SETTINGS: dict[str, Any] = {
     "epochs": 1,
     "threads": 1,
 }
+FULL: dict[str, Any] = {
+    **SETTINGS,
+    "data_options": {
+        "regions": 36,
+        "feature_dim": 2048,
+        "captions_per_image": 5,
+        "n_train": 51,
+        "n_val": 8,
+        "n_test": 8,
+    },
+    "model_options": {"embed_dim": 1024},
+}
+"""The papers' sizes, with half their batch."""
 
 
-def start(method: str, model: str, count: int, out: str) -> list[subprocess.Popen[bytes]]:
-    """Start a run of a method in ``count`` processes."""
+def start(run: Run, count: int, out: str) -> list[subprocess.Popen[bytes]]:
+    """Start a run in ``count`` processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
     return [
         subprocess.Popen(
-            [sys.executable, __file__, "--worker", method, model, out],
+            [sys.executable, __file__, "--worker", json.dumps({**run, "out": out})],
             env={**os.environ, **({**place, "RANK": str(r), "LOCAL_RANK": str(r)} if count > 1 else {})},
             stdout=subprocess.PIPE,
         )
@@ -72,35 +87,34 @@ def start(method: str, model: str, count: int, out: str) -> list[subprocess.Pope
     ]
 
 
-def epochs(method: str, model: str, count: int, runs: int = 1) -> list[dict[str, Any]]:
-    """Run a method in ``count`` processes; return its rows of epochs, of the first of ``runs`` at once."""
+def epochs(run: Run, count: int, runs: int = 1) -> list[dict[str, Any]]:
+    """Make a run in ``count`` processes; return its rows of epochs, of the first of ``runs`` at once."""
     with tempfile.TemporaryDirectory() as out:
-        children = [c for i in range(runs) for c in start(method, model, count, os.path.join(out, str(i)))]
+        children = [c for i in range(runs) for c in start(run, count, os.path.join(out, str(i)))]
         printed = [child.communicate()[0] for child in children]
     if any(child.returncode for child in children):
-        raise RuntimeError(f"{method} with {model} in {count} processes failed")
+        raise RuntimeError(f"{run} in {count} processes failed")
     rows: list[dict[str, Any]] = json.loads(printed[0])
     return rows
 
 
-def ceiling(model: str, turns: int) -> float:
+def ceiling(run: Run, turns: int) -> float:
     """Return how much more two cores do than one: the gain of two separate runs at once."""
     alone, both = (
-        [sum(row["seconds"] for row in epochs("plain", model, 1, runs)[1:]) for _ in range(turns)]
-        for runs in (1, 2)
+        [sum(row["seconds"] for row in epochs(run, 1, runs)[1:]) for _ in range(turns)] for runs in (1, 2)
     )
     return 2 * median(alone) / median(both)
 
 
-def compare(method: str, model: str, turns: int) -> dict[str, Any]:
+def compare(run: Run, turns: int) -> dict[str, Any]:
     """Return seconds of an epoch by phase and number of processes, and their ratio."""
     found: dict[int, list[list[dict[str, Any]]]] = {count: [] for count in PROCESSES}
     for _ in range(turns):
         for count in PROCESSES:
-            found[count].append(epochs(method, model, count))
-    row: dict[str, Any] = {"method": method, "model": model}
+            found[count].append(epochs(run, count))
+    row: dict[str, Any] = {key: run[key] for key in ("method", "model")}
     for number, phase in ((1, "warmup"), (2, "training")):
-        times = {n: [run[number]["seconds"] for run in runs] for n, runs in found.items()}
+        times = {n: [rows[number]["seconds"] for rows in runs] for n, runs in found.items()}
         row[phase] = {
             "seconds": {n: median(t) for n, t in times.items()},
             "spread": {n: [min(t), max(t)] for n, t in times.items()},
@@ -117,21 +131,22 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file; written after every method")
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS), help="all by default")
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--worker", nargs=3, metavar=("METHOD", "MODEL", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--full", action="store_true", help="plain training alone, in the papers' sizes")
+    parser.add_argument("--worker", type=json.loads, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.worker:
-        method, model, out = asked.worker
-        record = nclib.run(method, model=model, out=out, progress=False, **SETTINGS, **OWN.get(method, {}))
-        print(json.dumps(record.curves))
+        print(json.dumps(nclib.run(**asked.worker, progress=False).curves))
         return
-    most = {model: ceiling(model, asked.turns) for model in MODELS}
+    names, settings = (["plain"], FULL) if asked.full else (asked.methods, SETTINGS)
+    most = {m: ceiling({"method": "plain", "model": m, **settings}, asked.turns) for m in MODELS}
     print(most, flush=True)
     rows: list[dict[str, Any]] = []
-    for method, model in itertools.product(asked.methods, MODELS):
-        rows.append(compare(method, model, asked.turns))
+    for method, model in itertools.product(names, MODELS):
+        run = {"method": method, "model": model, **settings, **OWN.get(method, {})}
+        rows.append(compare(run, asked.turns))
         print(rows[-1], flush=True)
         if asked.out:
-            write_json(asked.out, settings=SETTINGS, turns=asked.turns, ceiling=most, rows=rows)
+            write_json(asked.out, settings=settings, turns=asked.turns, ceiling=most, rows=rows)
 
 
 if __name__ == "__main__":

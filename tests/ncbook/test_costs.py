@@ -101,12 +101,17 @@ def test_the_gain_of_two_processes_is_told_by_model(monkeypatch):
         "turns": 2,
         "ceiling": {"saf": 1.8},
     }
-    monkeypatch.setattr(costs, "stored_benchmark", lambda name: stored)
+    wide = {"data_options": {"regions": 36, "feature_dim": 2048}, "model_options": {"embed_dim": 1024}}
+    full = {"rows": rows[:1], "settings": {**wide, "batch_size": 32}}
+    files = {"bench/processes.json": stored, "bench/processes_full.json": full}
+    monkeypatch.setattr(costs, "stored_benchmark", files.get)
     shown = costs.processes_table().data
     assert shown.loc["plain"].tolist() == ["2.0 / 2.0 = 1.00", "4.0 / 2.5 = 1.60"]
     said = costs.processes_said()
     assert "1.25 times as fast in the median of 3 methods, from 1.00 (`l2rm`) to 1.60 (`plain`)" in said
     assert "do 1.80 times the work of one" in said
+    assert "(36 regions of 2,048 numbers, 1,024 dimensions, batches of 32)" in said
+    assert said.endswith("faster by 1.60 with saf.")
 
 
 def test_without_the_benchmark_the_page_says_so(monkeypatch):
