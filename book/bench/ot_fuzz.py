@@ -14,19 +14,24 @@ its sums exceed their weights by more than the tolerance (1e-5 in float32, 1e-9 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import torch
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import write_json
+
 import nclib.ot
-from nclib.runs.machine import environment
 
 FORMULATIONS = ("extended", "capped", "balanced")
 #: Largest violation of the sums of a converged plan, relative to the mass, by precision.
@@ -131,9 +136,7 @@ def main() -> int:
     print(f"{seconds:.0f} s of CPU time")
     if options.out:
         found = {"counts": counts, "faults": bad, "largest_mass_error": worst, "cpu_seconds": seconds}
-        asked = {"problems": options.problems, "seed": options.seed}
-        found |= {**asked, "environment": environment(torch.device("cpu"))}
-        options.out.write_text(json.dumps(found, indent=1) + "\n", "utf8")
+        write_json(options.out, **found, problems=options.problems, seed=options.seed)
     return int(bad > 0)
 
 
