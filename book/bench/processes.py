@@ -62,6 +62,7 @@ FULL: dict[str, Any] = {
         "regions": 36,
         "feature_dim": 2048,
         "captions_per_image": 5,
+        "concepts_per_image": 12,  # captions of up to twelve words
         "n_train": 51,
         "n_val": 8,
         "n_test": 8,
