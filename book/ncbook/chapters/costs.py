@@ -202,8 +202,9 @@ def pairs_said() -> str:
     ]
     each = ", ".join(f"{code(m)} {t:.2f}" for m, t in zip(METHODS, times, strict=True))
     return (
-        f"From {few:,} to {many:,} pairs, the time of a pair in an epoch of training is multiplied by "
-        f"{each}. Memory grows by about {np.mean(grown):,.0f} bytes per training pair, data included."
+        f"Time of a pair in an epoch of training, among {many:,} pairs over that among {few:,}: {each}. "
+        f"Below 1, a pair costs less in the large set. Memory grows by about {np.mean(grown):,.0f} bytes per "
+        "training pair, data included."
     )
 
 

@@ -67,8 +67,8 @@ def idea() -> Schematic:
     words = (
         "Every pair is asked at every visit how probable its own partner is.",
         f"y moves {1 - options.alpha:.0%} of the way to each answer; below {options.floor:g} it becomes 0.",
-        f"Descent with y = 0 for pair 2 (framed): it gets {doubted[1, 1]:+.2f}, with y = 1 it got "
-        f"{trusted[1, 1]:+.2f}. Negatives are pushed away in both cases.",
+        f"A descent step moves pair 2 (framed) by {doubted[1, 1]:+.2f} with y = 0, by {trusted[1, 1]:+.2f} "
+        "with y = 1. Negatives are pushed away in both cases.",
         "What a network learned by heart is lost with it. The next one starts at random, but knows y.",
     )
     parts = zip(titles, (asked, kept, split, renewed), words, strict=True)

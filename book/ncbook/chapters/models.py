@@ -25,7 +25,7 @@ from nclib.runs import LoadedRun, cpu_threads
 from nclib.runs.record import RECALLS
 
 KINDS = {  # where image and caption meet; in all other models regions meet words
-    **dict.fromkeys(("vse", "vse_inf", "vsrn", "hrem", "clip"), "dual"),
+    **dict.fromkeys(("bow", "vse", "vse_inf", "vsrn", "hrem", "clip"), "dual"),
     **dict.fromkeys(("pvse", "sbe"), "dual, several vectors"),
     "pcme": "dual, Gaussians",
 }
