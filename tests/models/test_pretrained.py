@@ -415,7 +415,7 @@ def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
     bert_folder(tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(
-        ValueError, match=r"text_folder needs the library transformers: pip install 'nclib\[pre"
+        ValueError, match=r"text_folder needs the library transformers: pip install -e '\.\[pre"
     ):
         text_encoder("bert", tmp_path)
     with pytest.raises(ValueError, match="clip_folder needs the library transformers: pip install"):

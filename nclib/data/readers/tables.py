@@ -64,7 +64,9 @@ def _parquet(path: Path) -> Rows:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ImportError(f"{path} needs the package pyarrow: pip install 'nclib[audit]'") from error
+        raise ImportError(
+            f"{path} needs the package pyarrow: pip install -e '.[audit]' in the source folder of nclib"
+        ) from error
     try:
         with parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False) as file:
             names = file.schema_arrow.names

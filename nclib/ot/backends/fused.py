@@ -71,7 +71,7 @@ def fused(on: bool = True) -> Iterator[None]:
     """
     global _asked
     if on and importlib.util.find_spec("triton") is None:
-        raise ImportError('fused kernels need triton: pip install "nclib[gpu]"')
+        raise ImportError('fused kernels need triton: pip install -e ".[gpu]" in the source folder of nclib')
     before, _asked = _asked, bool(on)
     try:
         yield
