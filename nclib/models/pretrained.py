@@ -49,8 +49,8 @@ def _transformers(option: str) -> Any:
         return importlib.import_module("transformers")
     except ImportError as error:
         raise ValueError(
-            f"{option} needs the library transformers: pip install -e '.[pretrained]' in the source folder of "
-            "nclib"
+            f"{option} needs the library transformers: "
+            "pip install -e '.[pretrained]' in the source folder of nclib"
         ) from error
 
 
