@@ -89,8 +89,8 @@ def idea() -> Schematic:
     titles = ("A bounded loss", "Count", "Rank", "A stable space")
     words = (
         "How strongly a pair pulls. Under InfoNCE the pairs that the network disbelieves pull most.",
-        "The line cuts off a quarter of the wrong pairs and hardly a right one. Four times the share of the "
-        "given pairs below it are wrong.",
+        "The line cuts off a quarter of the wrong pairs and hardly a right one, so four times the share of "
+        "given pairs below it is the share of wrong pairs.",
         "As many pairs as were counted get a weight near 0. The others train with the better loss.",
         "For these pairs S should equal its transpose, and two pictures be as alike as their captions.",
     )
