@@ -89,9 +89,10 @@ def idea() -> Schematic:
     titles = ("A bounded loss", "Count", "Rank", "A stable space")
     words = (
         "How strongly a pair pulls. Under InfoNCE the pairs that the network disbelieves pull most.",
-        "Right pairs hardly score below the lowest quarter of wrong ones: the share there, times four.",
+        "The line cuts off a quarter of the wrong pairs and hardly a right one, so four times the share of "
+        "given pairs below it is the share of wrong pairs.",
         "As many pairs as were counted get a weight near 0. The others train with the better loss.",
-        "On these, S should equal its transpose, and pictures lie to each other as their captions do.",
+        "For these pairs S should equal its transpose, and two pictures be as alike as their captions.",
     )
     panels = zip(titles, (pull, count, rank, stable), words, strict=True)
     return Schematic([Panel(*parts) for parts in panels])

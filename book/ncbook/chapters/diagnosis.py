@@ -461,7 +461,7 @@ def scenes_found(runs: pd.DataFrame) -> Styler | None:
         "rematch_precision": "best caption of the batch chosen",
         "rematch_relevance": "relevance chosen",
         "best_relevance": "best of the batch",
-        "given_relevance": "given, in rows called mismatched",
+        "given_relevance": "given, in rows that moved",
         "chance_relevance": "by chance",
     }
     table = usual.groupby("mrate")[list(names)].mean().T.rename(index=names)

@@ -132,9 +132,9 @@ def rematching_said(record: Record) -> Markdown:
         )
     found, given, best, chance = (float(last[name]) for name in names)
     own = (
-        f"In the rows called mismatched, right pairs among them, a caption found by the transport is true "
-        f"to {found:.3f} of its facts, the given one to {given:.3f}, any other caption of the batch to "
-        f"{chance:.3f}, and the truest caption there to {best:.3f}."
+        "Over the pictures that gave away more than half of their mass, rightly matched ones among them, "
+        f"the share of a caption's facts that hold is {found:.3f} for the caption found, {given:.3f} for the "
+        f"given one, {chance:.3f} for the others of the batch on average, and {best:.3f} for the truest."
     )
     share = (found - chance) / (best - chance) if best > chance else 0.0
     s = record.settings
@@ -144,11 +144,11 @@ def rematching_said(record: Record) -> Markdown:
         runs = as_preset(runs).set_index("seed")
         gain = by_seed(runs["rematch_relevance"] - runs["given_relevance"], digits=3)
         if gain.n > 1:
-            said = f"Over the recorded runs of this setting the gain over the given caption is {gain.short}."
+            said = f"Found minus given is {gain.short} over the recorded runs here (interval, seeds)."
     return say(
         own,
-        f"Of what could be gained over chance, this run gains {share:.0%}: the new partners are "
-        f"{'seldom' if share < 0.5 else 'mostly'} true ones.",
+        f"From the average to the truest, the captions found go {share:.0%} of the way; "
+        f"{last['rematch_precision']:.0%} of them are as true as the truest.",
         said,
     )
 

@@ -146,15 +146,14 @@ def focus_said(seen: Look) -> Markdown:
     rival = _focus(seen, view(seen.mover, matching="cam"), 0)
     said = (
         f"On the same fragments a word spreads over {own['regions in use']:.1f} regions in the plan of "
-        f"{name} "
-        f"and over {rival['regions in use']:.1f} in cross attention."
+        f"{name} and over {rival['regions in use']:.1f} in cross attention."
     )
     if "on the object" not in own:
         return say(said)
     return say(
         said,
-        f"On the named object lie {own['on the object']:.0%} of a word's share against "
-        f"{rival['on the object']:.0%} ({own['any region']:.0%} if all regions shared alike).",
+        f"A word that names an object has {own['on the object']:.0%} of its share on that object, against "
+        f"{rival['on the object']:.0%} ({own['any region']:.0%} if all regions had the same share).",
     )
 
 
@@ -360,9 +359,7 @@ def look(record: Record, other: Record) -> Look:
     mover = movers[0] if movers else view(networks[0], matching="partial_ot")
     rivals = [net for net in networks if net.matching == "cam"]
     rival = rivals[0] if rivals else view(networks[1], matching="cam")
-    found = Look(mover, rival, dataset, *_named_objects(dataset))
-    print(found.test.captions.text(found.caption))
-    return found
+    return Look(mover, rival, dataset, *_named_objects(dataset))
 
 
 def _named_objects(dataset: Dataset) -> tuple[int, int, list[int]]:

@@ -125,8 +125,7 @@ def idea() -> Schematic:
     words = (
         "Each network stores the encodings of the last clean pairs that it trained on.",
         "Sort the memory by distance to the pair's picture, and again by distance to its caption. A "
-        "matched pair gets "
-        "the same order twice.",
+        "matched pair gets the same order twice.",
         "Two anchors, the lowest hundredth and the highest tenth of all correlations, stretch it to "
         "labels from 0 to 1.",
         "A pair that both networks call wrong keeps one half; the other comes from the memory.",
@@ -156,9 +155,6 @@ def seen_said(run: Finished) -> Markdown:
         f"From the first to the last division the AUC changes: {' and '.join(changes)}.",
         f"At the end the {better} know{'s' if better == 'rank correlation' else ''} more.",
         f"Mean correlation is {means[0]:.2f} for matched pairs and {means[1]:.2f} for mismatched ones.",
-        "Most entries of the bank have nothing to do with a pair, so even a true pair correlates weakly."
-        if means[0] < 0.5
-        else "",
     )
 
 
@@ -169,10 +165,8 @@ def replaced_said(run: Finished) -> Markdown:
         return say("Nothing was replaced in the last epoch, or these data cannot tell how true a caption is.")
     return say(
         f"In the last epoch {last['replaced']:,.0f} pairs were replaced by half; "
-        f"{last['replaced_precision']:.0%} of them were "
-        f"really wrong. Their captions were true to {last['old_relevance']:.2f} of their facts before "
-        "and are true to "
-        f"{last['new_relevance']:.2f} after."
+        f"{last['replaced_precision']:.0%} of them were really wrong. Of a caption's facts, a share of "
+        f"{last['old_relevance']:.2f} held for its picture before and {last['new_relevance']:.2f} after."
     )
 
 
