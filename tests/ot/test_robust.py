@@ -209,3 +209,14 @@ def test_a_newton_step_is_solved_shortened_and_left_out():
     step = newton_step(torch.stack([2 * eye, 0.01 * eye, -eye]), right.expand(3, 2))
     want = [[0.5, -0.25], [30.0, -15.0], [0.0, 0.0]]  # 100 and -50 are too long; the last is not definite
     torch.testing.assert_close(step, torch.tensor(want, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("seed", [23, 24, 38, 41, 75])
+def test_scalings_below_the_smallest_number_are_left_to_the_logarithms(seed):
+    g = torch.Generator().manual_seed(seed)
+    cost = 1 - torch.sigmoid(2 * torch.randn(6, 17, generator=g) - 4)
+    q, p = (torch.rand(n, generator=g).double() + 0.01 for n in (17, 6))
+    found = nclib.ot.sinkhorn(cost, p / p.sum(), q / q.sum(), reg=0.003)
+    exact = nclib.ot.sinkhorn(cost.double(), p / p.sum(), q / q.sum(), reg=0.003)
+    assert bool(found.converged)
+    torch.testing.assert_close(found.plan.double(), exact.plan, rtol=0, atol=1e-4)

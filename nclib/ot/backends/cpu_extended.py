@@ -314,7 +314,7 @@ def _finish(problem: _Scaled, x: _Iterate, one: One, lowest: float, iterations: 
     beta = _scalar(t64, one.p, mass, x.beta, 50, SOLVED)
     a64 = one.p / (t64 + beta)
     total_b = float(b.sum())
-    alpha = problem.slack_q / total_b
+    alpha = problem.slack_q / total_b if total_b > 0 else 0.0  # all scalings below the smallest number
     s = a64.astype(kernel.dtype).dot(kernel)
     error = float(np.abs((s + alpha) * b - problem.q).sum()) / mass
     added = float(SMALLEST[kernel.dtype]) * float(a64.sum()) * total_b  # mass of what keeps numbers normal
