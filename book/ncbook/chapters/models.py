@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator
+from matplotlib.transforms import Bbox
 from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
@@ -24,6 +26,11 @@ from nclib.models.scoring import evaluating
 from nclib.runs import LoadedRun, cpu_threads
 from nclib.runs.record import RECALLS
 
+PLACES: tuple[tuple[tuple[int, int], Literal["left", "right", "center"]], ...] = (
+    ((6, 4), "left"), ((6, -11), "left"), ((-6, 4), "right"), ((-6, -11), "right"), ((0, 8), "center"),
+    ((0, -16), "center"), ((6, 14), "left"), ((6, -22), "left"), ((-6, 14), "right"), ((-6, -22), "right"),
+)  # fmt: skip
+"""Places of a name beside its point, offsets in points, the best first."""
 KINDS = {  # where image and caption meet; in all other models regions meet words
     **dict.fromkeys(("bow", "vse", "vse_inf", "vsrn", "hrem", "clip"), "dual"),
     **dict.fromkeys(("pvse", "sbe"), "dual, several vectors"),
@@ -117,7 +124,7 @@ def side_by_side(table: pd.DataFrame, record: Record) -> Styler:
 
 def scatter(table: pd.DataFrame) -> Figure:
     """Draw the sum of recalls over the time of a training step, one point per model."""
-    figure, ((axis,),) = plots.panels(1, 1, 8.0, 3.6)
+    figure, ((axis,),) = plots.panels(1, 1, 8.0, 4.6)
     found = table.dropna(subset=["rsum"])
     dual = np.array([name.split(",")[0] in KINDS for name in found.index], bool)
     for part, mark, colour, label in (
@@ -125,20 +132,32 @@ def scatter(table: pd.DataFrame) -> Figure:
         (found[~dual], "s", plots.THIRD, "regions meet words"),
     ):
         axis.scatter(part["step, ms"], part["rsum"], marker=mark, s=45, color=colour, label=label)
-    for i, (x, y) in enumerate(found[["step, ms", "rsum"]].to_numpy()):
-        # Below the point where the name would cover the next one, or that of the record it repeats.
-        after, level = found["step, ms"] / x, (found["rsum"] - y).between(-5, 20)
-        below = (level & (after > 1) & (after < 1.3)).any() or (level & (after == 1)).iloc[:i].any()
-        place = (6, -13) if below else (6, 4)
-        axis.annotate(str(found.index[i]), (x, y), xytext=place, textcoords="offset points", fontsize=9)
     axis.set(xlabel="processor time of a training step here, ms", ylabel="rSum on test (max 600)")
     axis.set(xscale="log", title="Recall and time")
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
     axis.margins(x=0.15, y=0.15)
-    axis.legend(loc="lower right")
+    axis.legend(loc="lower left")
+    _name_points(axis, found)
     return figure
+
+
+def _name_points(axis: Axes, found: pd.DataFrame) -> None:
+    """Write each model's name beside its point, at the first place where it covers no point and no name."""
+    axis.figure.canvas.draw()  # sizes of texts are known after drawing
+    points = axis.transData.transform(found[["step, ms", "rsum"]].to_numpy())
+    taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in points]
+    for name, point in zip(found.index, found[["step, ms", "rsum"]].to_numpy(), strict=True):
+        for offset, side in PLACES:
+            text = axis.annotate(
+                str(name), tuple(point), xytext=offset, textcoords="offset points", ha=side, fontsize=9
+            )
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken) or (offset, side) == PLACES[-1]:
+                taken.append(box)
+                break
+            text.remove()
 
 
 def printed_matching() -> Styler:
