@@ -59,13 +59,12 @@ SETTINGS: dict[str, Any] = {
 FULL: dict[str, Any] = {
     **SETTINGS,
     "data_options": {
+        **SETTINGS["data_options"],
         "regions": 36,
         "feature_dim": 2048,
-        "captions_per_image": 5,
         "concepts_per_image": 12,  # captions of up to twelve words
         "n_train": 51,
         "n_val": 8,
-        "n_test": 8,
     },
     "model_options": {"embed_dim": 1024},
 }

@@ -286,9 +286,9 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
     ]
     rates = {f"{value:g}" for value in part["rate"]}
     start = {"rate": rate if rate in rates else "", "data": rows[0][1][-3].text, "noise": rows[0][1][-2].text}
-    # scores of different models are not compared at first sight: begin with the model of most rows
-    models = Counter(row[-4].text for _, row in rows if row[-3].text == start["data"])
-    usual = models.most_common(1)[0][0]
+    if pairs:  # scores of different models are not compared at first sight: begin with the model of most rows
+        models = Counter(row[-4].text for _, row in rows if row[-3].text == start["data"])
+        start = {"model": models.most_common(1)[0][0], "networks": "", **start}
     return Table(
         slug=f"leaderboard-{task}",
         title=f"{'Image-text' if pairs else 'Category'} retrieval: {part['path'].nunique():,} runs",
@@ -304,10 +304,7 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
         rows=rows,
         notes={mark: MARKS[mark] for mark in marks},
         file=csv_text(["method", *columns, "mean", "std", "n", "noise checksums", "records"], lines),
-        filters={
-            **({"model": usual, "networks": ""} if pairs else {}),
-            **start,
-        },
+        filters=start,
         apart=("data", "noise"),
     )
 

@@ -220,12 +220,14 @@ def best_other(
     conditions: Sequence[str] = CONDITIONS,
     name: str = "",
     least: int = 1,
+    against: str = ", best of {n} others ({best})",
 ) -> list[Difference]:
     """Return ours minus the best of the others, by mean, under every condition where both were recorded.
 
     Only others with every seed of ours count, so that the best is chosen among equals; conditions with fewer
-    than ``least`` of them are left out; † marks a run tested at an epoch of its warm-up. ``ours`` and
-    ``others`` (by default all recorded) are values of ``column``; the rest is as in :func:`compare`.
+    than ``least`` of them are left out. ``against`` ends the name of a difference; † marks a run tested at an
+    epoch of its warm-up. ``ours`` and ``others`` (by default all recorded) are values of ``column``; the rest
+    is as in :func:`compare`.
     """
     rivals = set(table.get(column, ())) if others is None else set(others)
     found = []
@@ -240,8 +242,8 @@ def best_other(
             _, best, d = min(differences, key=lambda item: item[0])
             both = part[part[column].isin([ours, best])]
             mark = f" {WARMUP}" if in_warmup(both).any() else ""
-            what = f"{name} {at}, best of {len(differences)} others ({best or 'usual'}){mark}"
-            found.append(replace(d, name=what.strip()))
+            words = against.format(n=len(differences), best=best or "usual")
+            found.append(replace(d, name=f"{name} {at}{words}{mark}".strip()))
     return found
 
 

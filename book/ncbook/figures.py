@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -280,11 +279,8 @@ def best_other_differences(runs: Runs) -> list[Difference]:
         From :func:`load_runs`. At least three rivals must be recorded under a condition.
     """
     table = select(runs.retrieval, variant="")
-    found = [
-        d for m, other in RIVALS.items() for d in best_other(table, "method", m, other, name=f"{m},", least=3)
-    ]
-    # Short labels stay readable on a narrow page.
-    return [replace(d, name=re.sub(r", best of \d+ others \((.*)\)", r" − \1", d.name)) for d in found]
+    short = partial(best_other, table, "method", least=3, against=" − {best}")  # readable on a narrow page
+    return [d for method, others in RIVALS.items() for d in short(method, others, name=f"{method},")]
 
 
 def gains_figure(differences: Sequence[Difference], title: str, xlabel: str) -> Figure:

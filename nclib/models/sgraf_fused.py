@@ -4,12 +4,12 @@
 plain path in Triton's interpreter on a CPU, and the kernels were compiled ahead of time.
 
 The plain path of :mod:`nclib.models.sgraf_nodes` moves the contexts of a block of images, (B, n w, D),
-through memory at every operation, nine times forward and some 24 times backward. Here they stay in registers.
-At the papers' size (B = n = 128, R = 36, w = 12, D = 1,024, S = 256) forward must move 0.23 GB, nearly all of
-it the nodes that it writes, for 132 GFLOP, 103 of them the linear map: arithmetic decides. The backward pass
-leaves its two products with the map to the library and does the rest in one launch: 4 GB where the plain path
-moves 19, and 2 GB of atomic additions in the cache. Their order is not fixed: two runs may differ in the last
-bits, as elsewhere on a GPU.
+through memory at every operation, nine times forward and some 24 times backward. Here they stay in registers;
+a backward pass needs the attention, which is kept for it. At the papers' size (B = n = 128, R = 36, w = 12, D
+= 1,024, S = 256) forward must move 0.23 GB, nearly all of it the nodes that it writes, for 132 GFLOP, 103 of
+them the linear map: arithmetic decides. The backward pass leaves its two products with the map to the library
+and does the rest in one launch: 4 GB where the plain path moves 19, and 2 GB of atomic additions in the
+cache. Their order is not fixed: two runs may differ in the last bits, as elsewhere on a GPU.
 
 SCAN has no kernel of its own: its plain path stores no contexts, and moves about 0.4 GB for 15 GFLOP.
 """
@@ -86,7 +86,7 @@ def contexts_back(
     regions, words : Tensor, (B, R, D) and (n, w, D)
     share, extent : Tensor, (B, R, n, w) and (B, n w, 1)
     pull : Tensor, (B, n w, D)
-        Half the gradient of the squared gaps, divided by the gaps.
+        Twice the gradient for the squared gaps, so that it gives, times the gaps, the gradient for the gaps.
     d_regions, d_words : Tensor, (B, R, D) and (n w, D)
         What the gradients through contexts and gaps are added to.
     """

@@ -10,7 +10,8 @@ Plan of the forward pass, for each block of images: raw scores by one product; L
 scores divided by their norm over the words of a caption; softmax over regions; contexts by one batched
 product, scaled to unit length; squared differences; the two linear maps; unit length. The backward pass goes
 through the same steps in reverse. It keeps ``score``, ``share``, the nodes, and the norms ``scale``,
-``extent`` and ``length``, none of which has D as a dimension.
+``extent`` and ``length``, none of which has D as a dimension. Where :func:`nclib.ot.fused` asks for kernels,
+those of :mod:`nclib.models.sgraf_fused` do the local nodes.
 
 **Reasoning.** One step is X <- ReLU(softmax(Q K^T) X A_u + b_u) with Q = X A_q + b_q and K = X A_k + b_k
 (Eqs. 6-8). The logits <Q_i, K_j> are x_i M x_j + r x_j, with M = A_q A_k^T and r = A_k b_q, up to terms that
