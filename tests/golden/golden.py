@@ -1,0 +1,356 @@
+"""Golden runs: the numbers of every method, model and solver, in short form, to compare with stored ones.
+
+    python tests/golden/golden.py                # compare with golden.json
+    python tests/golden/golden.py --write        # store; entries that moved need a larger nclib.runs.NUMERICS
+    python tests/golden/golden.py l2rm solver    # only the entries with these texts in their names
+
+An entry runs a small case through public calls and watches from outside: loss terms as ``step`` returns them,
+gradients as an optimiser gets them, what each step changes, arrays that a method keeps, curves and metrics.
+An array is stored as its norm and two projections on fixed directions; of the gradient at the very first step
+each weight has its own norm and projection. Numbers before any update of weights are compared to ``FIRST``,
+those of solvers in float64 to ``SOLVED``, all later ones to ``LATER``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+import nclib
+
+FILE = Path(__file__).with_name("golden.json")
+SOLVED, FIRST, LATER = 1e-7, 1e-5, 2e-3  # relative differences that rounding may make
+LADDER = {SOLVED: "=", FIRST: "", 1e-4: "'", LATER: "~", math.inf: "#"}  # marks in the file; #: not stored
+SPARE = 4  # a tolerance is at least so many times what other processors' arithmetic moves a number by
+ROUNDINGS = (  # arithmetic of other processors
+    {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+)
+SMALL = 0.03  # a scalar below it is compared as if it were as large: it is a difference of larger ones
+FAINT = 1e-3  # as SMALL, for the gradient of one weight, as a share of the largest
+STEPS = 2  # of each phase and network that are stored, and the first of each later epoch
+
+# ------------------------------------------------------------------------------------------------- traces
+
+
+class Trace:
+    """Numbers of an entry by name, and the digest of all bits that they were made from.
+
+    With ``fine`` the gradient at the first step is stored weight by weight.
+    """
+
+    def __init__(self, fine: bool = True) -> None:
+        self.fine, self.values = fine, dict[str, Any]()
+        self.tolerances: dict[str, float] = {}
+        self.bits = hashlib.sha256()
+
+    def add(self, name: str, value: Any, tolerance: float = FIRST) -> None:
+        """Add a scalar, an array, or a mapping of names to scalars."""
+        if isinstance(value, Mapping):
+            found: Any = {k: _number(v, tolerance) for k, v in value.items()}
+            raw = repr(sorted((k, None if v is None else float(v)) for k, v in value.items())).encode()
+        else:
+            array = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+            raw = repr((array.shape, array.dtype)).encode() + array.double().numpy().tobytes()
+            found = _number(array, tolerance) if array.ndim == 0 else short(array, tolerance)
+        self._store(name, found, tolerance, raw)
+
+    def gradient(self, name: str, parts: list[Tensor], tolerance: float) -> None:
+        """Add gradients: at a first step norm and projection of each, later those of all together."""
+        raw = b"".join(x.detach().cpu().double().numpy().tobytes() for x in parts)
+        if tolerance == LATER or not self.fine:
+            found: Any = short(torch.cat([x.detach().double().flatten() for x in parts]), tolerance)
+        else:
+            found = [v for x in parts for v in short(x, tolerance)[:2]]
+        self._store(name, found, tolerance, raw)
+
+    def _store(self, name: str, found: Any, tolerance: float, raw: bytes) -> None:
+        name += f" {n}" if (n := sum(name == known.rstrip(" 0123456789") for known in self.values)) else ""
+        self.values[name], self.tolerances[name] = found, tolerance
+        self.bits.update(name.encode() + raw)
+
+
+def _number(value: Any, tolerance: float) -> float | None:
+    """Round to some digits more than are compared; None for what is missing or not finite."""
+    if value is None or not math.isfinite(value := float(value)):
+        return None
+    return float(f"{value:.{round(2.5 - math.log10(tolerance))}g}")
+
+
+def short(x: Tensor, tolerance: float) -> list[float | None]:
+    """Return the norm of an array and its projections on two fixed directions of about unit entries."""
+    x = torch.nan_to_num(x.detach().cpu().double().flatten(), nan=7.0, posinf=11.0, neginf=-13.0)
+    i = torch.arange(1, len(x) + 1, dtype=torch.float64)
+    views = x.norm(), torch.sin(1.7 * i * i + i) @ x, torch.cos(0.3 * i * i - i) @ x
+    return [_number(v, tolerance) for v in views]
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each number that moved beyond rounding, or is there in one of the two only."""
+    tolerances = {mark: tolerance for tolerance, mark in LADDER.items()}
+    marked = {(k[:-2], k[-1]) if k[-2] == " " and k[-1] in tolerances else (k, ""): k for k in stored}
+    known = {name: (stored[key], tolerances[mark]) for (name, mark), key in marked.items()}
+    for name in [*known, *(n for n in now if n not in known)]:
+        if name not in now or name not in known:
+            yield f"{name} is {'gone' if name not in now else 'new'}"
+            continue
+        (was, tolerance), new = known[name], now[name]
+        if tolerance < math.inf and (found := distance(was, new)) > tolerance:
+            yield f"{name} moved by {found:.1e} (allowed {tolerance:.0e}): {was} -> {new}"[:300]
+
+
+def distance(was: Any, new: Any) -> float:
+    """Return the largest relative difference of two stored values."""
+    if isinstance(was, Mapping) or not isinstance(was, list):
+        was, new = (x if isinstance(x, Mapping) else {"": x} for x in (was, new))
+        if list(was) != list(new):
+            return math.inf
+        return max((_far(was[k], new[k], max(abs(was[k] or 0), SMALL)) for k in was), default=0.0)
+    if not isinstance(new, list) or len(was) != len(new):
+        return math.inf
+    if len(was) == 3:  # norm and two projections of one array
+        return max(_far(a, b, was[0] or SMALL) for a, b in zip(was, new, strict=True))
+    faint = FAINT * max(was[::2], default=0)  # norm and projection of each weight
+    return max(
+        (_far(was[i + j], new[i + j], max(was[i], faint)) for i in range(0, len(was), 2) for j in (0, 1)),
+        default=0.0,
+    )
+
+
+def _far(was: float | None, new: float | None, scale: float) -> float:
+    if was is None or new is None:
+        return 0.0 if was is new else math.inf
+    return abs(was - new) / scale if was != new else 0.0
+
+
+# --------------------------------------------------------------------------------------------------- runs
+
+PAIRS: dict[str, Any] = {
+    "dataset": "planted",
+    "model": "vse",
+    "mrate": 0.4,
+    "batch_size": 16,
+    "warmup_epochs": 1,
+    "epochs": 2,
+    "lr": 2e-4,
+    "grad_clip": 1e6,  # a clipped gradient has lost its size; an entry of its own clips
+    "data_options": {"n_train": 16, "n_val": 8, "n_test": 8, "regions": 6, "feature_dim": 16},
+    "model_options": {"embed_dim": 16, "word_dim": 8, "sim_dim": 8},
+}
+LABELS: dict[str, Any] = {
+    "dataset": "planted_category",
+    "noise_rate": 0.4,
+    "epochs": 2,
+    "batch_size": 32,
+    "lr": 2e-4,
+    "hidden": 16,
+    "dim": 8,
+    "data_options": {
+        "n_train": 90,
+        "n_val": 30,
+        "n_test": 40,
+        "n_classes": 4,
+        "image_dim": 16,
+        "text_dim": 16,
+    },
+}
+
+
+@contextmanager
+def watched(kind: type, trace: Trace) -> Iterator[None]:
+    """Add the loss terms of every watched step of a method, with gradients and updates, to a trace."""
+    now: dict[str, Any] = {"name": None, "updates": 0}
+    seen: dict[str, int] = {}
+
+    def begin(phase: str, loop: Any) -> None:
+        group = f"{phase} epoch {loop.epoch}" + (f" network {loop.active}" if hasattr(loop, "active") else "")
+        seen[group] = seen.get(group, 0) + 1
+        first = seen.setdefault(f"first {phase}", loop.epoch) == loop.epoch
+        now["name"] = f"{group} step {seen[group]}" if seen[group] <= (STEPS if first else 1) else None
+        now["tolerance"] = LATER if now["updates"] else FIRST
+
+    def note(terms: Any) -> Any:
+        if now["name"]:
+            trace.add(f"{now['name']} losses", dict(terms), now["tolerance"])
+        return terms
+
+    def watch(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def step(self: Any, loop: Any, batch: Any) -> Any:
+            begin(phase, loop)
+            terms = function(self, loop, batch)
+            return note(terms) if isinstance(terms, Mapping) else map(note, terms)
+
+        return step
+
+    def weights(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+        return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if now["name"]:
+            parts = weights(optimizer)
+            trace.gradient(f"{now['name']} gradient", [p.grad for p in parts], now["tolerance"])
+            now["old"] = [p.detach().clone() for p in parts]
+            size = max(float(p.grad.norm()) for p in parts) or 1.0
+            now["gradients"] = [
+                p.grad / size for p in parts
+            ]  # faint ones move by their sign, which is rounding
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        now["updates"] += 1
+        if now["name"] and "old" in now:
+            moved = [p.detach() - old for p, old in zip(weights(optimizer), now.pop("old"), strict=True)]
+            parts = [m * g for m, g in zip(moved, now.pop("gradients"), strict=True)]
+            trace.gradient(f"{now['name']} update", parts, LATER)
+
+    hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    phases = {"warmup_step": "warm-up", "step": "training"}
+    own = {name: kind.__dict__[name] for name in phases if name in kind.__dict__}
+    for name, phase in phases.items():
+        if hasattr(kind, name):
+            setattr(kind, name, watch(phase, getattr(kind, name)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name in phases:
+            if name in own:
+                setattr(kind, name, own[name])
+            elif name in kind.__dict__:
+                delattr(kind, name)
+
+
+def train(trace: Trace, method: str, kind: type, **values: Any) -> None:
+    """Run a method and add what it shows."""
+    with tempfile.TemporaryDirectory() as out, watched(kind, trace), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of small data
+        record = nclib.run(method, **values, threads=1, device="cpu", out=out, progress=False)
+        for row in record.curves:
+            numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "seconds"}
+            trace.add(f"epoch {row['epoch']}", numbers, LATER)
+        for epoch, arrays in nclib.runs.epoch_arrays(record.folder).items():
+            for name, array in arrays.items():
+                if array.dtype.kind in "fiub":
+                    trace.add(f"epoch {epoch} kept {name}", array, LATER)
+    for split, metrics in record.metrics.items():
+        trace.add(f"metrics {split}", {k: v for k, v in metrics.items() if not isinstance(v, str)}, LATER)
+
+
+def pairs(method: str, **values: Any) -> Callable[[Trace], None]:
+    """Return an entry that trains on pairs."""
+    given = {**PAIRS, **values}
+    given["model_options"] = {
+        **(PAIRS["model_options"] if given["model"] != "bow" else {}),
+        **values.get("model_options", {}),
+    }
+    given["data_options"] = {**PAIRS["data_options"], **values.get("data_options", {})}
+    return lambda trace: train(trace, method, type(nclib.methods.build(method)), **given)
+
+
+def labels(method: str, **values: Any) -> Callable[[Trace], None]:
+    """Return an entry that trains on labels."""
+    given = {**LABELS, **values}
+    return lambda trace: train(trace, method, type(nclib.label_noise.build(method)), **given)
+
+
+# ----------------------------------------------------------------------------------------------- the command
+
+
+def stored() -> dict[str, Any]:
+    """Return what the file holds: the number of the numerics, and the values of each entry."""
+    return json.loads(FILE.read_text("utf8"))
+
+
+def write(numerics: int, entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the file, a line per number or short list, so that a difference names what moved."""
+    lines = ["{", f'"numerics": {numerics},', '"entries": {']
+    for name, values in entries.items():
+        lines += [f"{json.dumps(name)}: {{"]
+        lines += [f"  {json.dumps(k)}: {json.dumps(v)}," for k, v in values.items()]
+        lines[-1] = lines[-1][:-1]
+        lines += ["},"]
+    lines[-1] = "}"
+    FILE.write_text("\n".join([*lines, "}", "}", ""]), "utf8")
+
+
+def trace_of(name: str, entry: Callable[[Trace], None]) -> Trace:
+    """Compute one entry; those with other options than the defaults are stored in less detail."""
+    trace = Trace(fine="=" not in name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        entry(trace)
+    return trace
+
+
+def marked(traces: Mapping[str, Trace]) -> dict[str, dict[str, Any]]:
+    """Return values with the marks of tolerances that hold the rounding of other processors, too."""
+    others: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for k, arithmetic in enumerate(ROUNDINGS):
+            file = Path(folder, f"{k}.json")
+            command = [sys.executable, __file__, "--traces", str(file), "--names", *traces]
+            subprocess.run(command, env={**os.environ, **arithmetic}, check=True)
+            others.append(json.loads(file.read_text("utf8")))
+    found: dict[str, dict[str, Any]] = {}
+    for name, trace in traces.items():
+        found[name] = {}
+        for key, value in trace.values.items():
+            far = SPARE * max(distance(value, other[name].get(key)) for other in others)
+            tolerance = min(t for t in LADDER if t >= max(far, trace.tolerances[key]))
+            stored = None if tolerance == math.inf else value
+            found[name][f"{key} {LADDER[tolerance]}".strip()] = stored
+    return found
+
+
+def main() -> int:
+    """Compare or store the entries; return 1 when one moved beyond rounding."""
+    from cases import entries
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("texts", nargs="*", help="only entries with one of these texts in their names")
+    parser.add_argument("--names", nargs="+", help="only the entries with these names")
+    parser.add_argument("--write", action="store_true", help="store the values")
+    parser.add_argument("--traces", type=Path, help="write the values to this file, compare nothing")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    every = entries()
+    chosen = asked.names or [n for n in every if not asked.texts or any(text in n for text in asked.texts)]
+    traces = {name: trace_of(name, every[name]) for name in chosen}
+    if asked.traces:
+        asked.traces.write_text(json.dumps({name: trace.values for name, trace in traces.items()}), "utf8")
+        return 0
+    was = stored() if FILE.exists() else {"numerics": 1, "entries": {}}
+    found = {n: list(differences(was["entries"].get(n, {}), traces[n].values)) for n in chosen}
+    moved = {n: said for n, said in found.items() if said}
+    for name, said in moved.items():
+        print(f"{name}: {len(said)} of {len(traces[name].values)} differ; {said[0]}")
+    print(f"{len(moved)} of {len(chosen)} entries moved beyond rounding")
+    if not asked.write:
+        return int(bool(moved))
+    new = {**was["entries"], **marked({name: traces[name] for name in moved})}
+    write(was["numerics"], {name: new[name] for name in every if name in new})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
