@@ -8,10 +8,6 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from packaging.markers import Marker
 
 Found = tuple[bool | None, str, str]  # good or not (None: something optional lacks), name, finding
 MARKS = {True: "ok", False: "NO", None: "-"}
@@ -47,8 +43,7 @@ def _environment() -> Iterator[Found]:
     yield True, "Python", f"{here['python']}, {here['platform']}"
     yield True, "device", f"{here['device']} ({torch.cuda.device_count()} CUDA devices)"
     yield True, "threads", f"torch takes {here['threads']} of {here['cores']} cores"
-    policy = os.environ.get("OMP_WAIT_POLICY", "").upper()
-    if policy != "PASSIVE":
+    if os.environ.get("OMP_WAIT_POLICY", "").upper() != "PASSIVE":
         yield True, "", "on busy cores set OMP_WAIT_POLICY=PASSIVE: waiting threads take a core otherwise"
 
 
@@ -57,20 +52,15 @@ def _packages() -> Iterator[Found]:
     from packaging.requirements import Requirement
 
     needs = [Requirement(text) for text in requires("nclib") or []]
+    usual = [n for n in needs if n.marker is None or n.marker.evaluate({"extra": ""})]
     for extra in ("", *(metadata("nclib").get_all("Provides-Extra") or [])):
-        own = [n for n in needs if _belongs(n.marker, extra)]
+        own = [n for n in needs if n not in usual and n.marker and n.marker.evaluate({"extra": extra})]
+        own = own if extra else usual
         has = {n.name: _version(n.name) for n in own}
         lacking = [f"{n.name}{n.specifier}" for n in own if not n.specifier.contains(has[n.name], True)]
         said = f"lacks {', '.join(lacking)}" if lacking else ", ".join(f"{n} {v}" for n, v in has.items())
         good = not lacking or (None if extra else False)
         yield good, f"extra {extra}" if extra else "packages", said
-
-
-def _belongs(marker: Marker | None, extra: str) -> bool:
-    """Return whether a requirement with this marker belongs to ``extra`` alone."""
-    if marker is None or marker.evaluate({"extra": ""}):
-        return not extra
-    return bool(extra) and marker.evaluate({"extra": extra})
 
 
 def _version(name: str) -> str:
@@ -86,10 +76,9 @@ def _places() -> Iterator[Found]:
 
     for name, place in (("cache", cache_folder()), ("records", Path("runs").resolve())):
         there = next(p for p in (place, *place.parents) if p.exists())
-        free = shutil.disk_usage(there).free / 1e9
         try:
             with tempfile.TemporaryFile(dir=there):
-                yield True, name, f"{place}, {free:.0f} GB free"
+                yield True, name, f"{place}, {shutil.disk_usage(there).free / 1e9:.0f} GB free"
         except OSError as error:
             yield False, name, f"{place} cannot be written ({error.strerror})"
 

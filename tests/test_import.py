@@ -10,11 +10,6 @@ import ncbook
 import pytest
 
 import nclib
-from nclib.data.registry import datasets
-from nclib.label_noise.base import METHODS as LABELS
-from nclib.methods.base import METHODS
-from nclib.models.registry import MODELS
-from nclib.names import catalogues
 
 HEAVY = ("scipy", "sklearn", "pandas", "matplotlib", "seaborn", "PIL", "h5py", "ot", "IPython")
 
@@ -33,19 +28,10 @@ def test_heavy_libraries_are_imported_where_they_are_used():
     assert [line for line in lines if " " in line] == []
 
 
-@pytest.mark.parametrize("what", ["import nclib", "from nclib.cli import main; main(['list'])"])
-def test_neither_the_package_nor_the_list_of_names_imports_torch(what):
-    code = f"import sys; {what}; print('torch' in sys.modules, 'numpy' in sys.modules)"
+def test_the_package_alone_does_not_import_torch():
+    code = "import sys, nclib; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False False"
-
-
-def test_names_are_read_as_they_are_registered():
-    registries = (METHODS, LABELS, MODELS, datasets.of["pairs"], datasets.of["categories"])
-    for found, registry in zip(catalogues().values(), registries, strict=True):
-        own = [name for name in registry if registry[name].factory.__module__.startswith("nclib.")]
-        assert list(found) == own
-        assert found == {name: registry.catalogue()[name] for name in own}
 
 
 def test_the_books_package_imports_what_is_used():
@@ -56,14 +42,6 @@ def test_the_books_package_imports_what_is_used():
     assert not [name for name in ncbook.__all__ if not hasattr(ncbook, name)]
     with pytest.raises(AttributeError, match="has no attribute 'mean'"):
         _ = ncbook.mean
-
-
-def test_a_new_file_is_in_the_catalogue_by_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr("nclib.names.__file__", str(tmp_path / "names.py"))
-    (tmp_path / "methods").mkdir()
-    call = '@register(\n    "mine",\n    summary="two " "parts (here)",\n    paper=PAPER,\n)\n'
-    (tmp_path / "methods" / "mine.py").write_text(f'PAPER = "2026"\n\n\n{call}class Mine:\n    pass\n')
-    assert catalogues()["methods"] == {"mine": "two parts (here) (2026)"}
 
 
 def test_lazy_names():

@@ -725,23 +725,23 @@ def scoring(name: str, bench: Bench) -> Result:
         return SimpleNamespace(images=images, features=features, captions=Words(n_captions, size))
 
     for n_images, n_captions in size.tests:
-        split = made(n_images, n_captions)
         for precision in ("float32", "bfloat16"):
             score = partial(similarity_matrix, model, device=device, precision=precision)
             expected = per_pair * n_images * n_captions
             every = max(1, min(n_captions // 256, round(expected / PATIENCE))) if expected else 1
+            split = made(n_images, n_captions // every)
             score(split=made(8, 16))  # libraries warm up
             bench.wait()
             began = time.perf_counter()
-            score(split=split, share=(0, every))
+            score(split=split)
             bench.wait()
             seconds = time.perf_counter() - began
             about = {"images": n_images, "captions": n_captions, "precision": precision}
             rows.append({**about, "seconds": seconds, "share": 1 / every})
             if precision == "float32":
                 per_pair = seconds * every / (n_images * n_captions)
-        del split
-        bench.free()
+            del split
+            bench.free()
     return {"rows": rows}
 
 

@@ -288,7 +288,8 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
 def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Return the usual settings of a run as one mapping; None when this version does not know the method."""
     model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
-    registry, of_model = models.registry, {"model": model} if model else {}
+    registry = models.registry
+    of_model: dict[str, Any] = {"model": model} if model else {}
     try:
         own = registry.parameters_of(registry.MODELS[model].factory) if model else {}
         usual = nclib.resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))

@@ -14,10 +14,8 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from nclib.common.options import Rule, call_mistake, make
+from nclib.common.options import call_mistake, make
 from nclib.common.registry import Registry
-
-SUCH_BATCHES = "loop.batches(purpose='pairs')"
 
 Terms = dict[str, Tensor]
 """Named scalar loss terms, weights included; the loop minimises their sum in one optimiser step."""
@@ -89,12 +87,7 @@ class MethodRegistry(Registry[type[M]]):
     def create(self, name: str, **values: Any) -> M:
         """Build a method from its options; names and values are checked."""
         cls = self[name].factory
-        method = cls(make(cls.Options, values))
-        if not hasattr(method, "options"):
-            raise TypeError(
-                f"{self.kind} {name!r}: {cls.__name__}.__init__ must call super().__init__(options) first"
-            )
-        return method
+        return cls(make(cls.Options, values))
 
 
 # ------------------------------------------------------------------------------------ an author's mistakes
@@ -105,37 +98,20 @@ def _check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
     if not (isinstance(cls, type) and issubclass(cls, bases)):
         allowed = " or ".join(base.__name__ for base in bases)
         raise TypeError(f"{what}: register decorates a subclass of {allowed}, got {cls!r}")
-    missing = sorted(getattr(cls, "__abstractmethods__", ()))
-    if missing:
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise TypeError(f"{what}: class {cls.__name__} lacks {', '.join(missing)}")
     for name, base in _hooks(cls, bases).items():
         if mistake := call_mistake(cls, name, base):
             raise TypeError(f"{what}: {mistake}")
     options = getattr(cls, "Options", None)
-    if options is None:
-        raise TypeError(
-            f"{what}: class {cls.__name__} has no Options; give it a frozen dataclass of option(...) fields"
-        )
     params = vars(options).get("__dataclass_params__") if isinstance(options, type) else None
-    if params is None or not params.frozen:
+    if not isinstance(options, type) or params is None or not params.frozen:
         raise TypeError(f"{what}: Options must be a class with @dataclass(frozen=True), got {options!r}")
     for field in dataclasses.fields(options):
         rule = field.metadata.get("rule")
-        if isinstance(getattr(field.default, "rule", None), Rule):
-            package = bases[0].__module__.rpartition(".")[0]
-            raise TypeError(
-                f"{what}: {options.__name__}.{field.name} is declared with the option(...) of models; "
-                f"write from {package} import option"
-            )
-        if rule is None:
-            kind = getattr(field.type, "__name__", field.type)
-            raise TypeError(
-                f"{what}: {options.__name__}.{field.name} is declared without option(...); "
-                f"write {field.name}: {kind} = option(default, help=...)"
-            )
-        if not rule.accepts(field.default):
-            default = f"default {field.default!r}"
-            raise TypeError(f"{what}: {options.__name__}.{field.name}, {default}: {rule.describe()}")
+        if rule is None or not rule.accepts(field.default):
+            must = rule.describe() if rule else "must be declared by option(default, help=...)"
+            raise TypeError(f"{what}: {options.__name__}.{field.name}, default {field.default!r}: {must}")
 
 
 def _hooks(cls: type, bases: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
@@ -147,103 +123,56 @@ def _hooks(cls: type, bases: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
     return {name: value for name, value in found.items() if name == "__init__" or not name.startswith("_")}
 
 
-def check_steps(items: Any, begin_epoch: Callable[..., Any]) -> Iterable[Any]:
-    """Return what ``begin_epoch`` returned, one item per step, after a check.
-
-    A TypeError says when it is not iterable, a dict, or a tensor of indices, a ValueError when it is an empty
-    list: a method that has nothing to train in an epoch returns batches without pairs.
-    """
-    what = f"{begin_epoch.__qualname__} returned"
-    if isinstance(items, Mapping):
-        raise TypeError(f"{what} {_kind(items)}; it must return batches, such as {SUCH_BATCHES}")
-    if isinstance(items, Tensor) and not (items.is_floating_point() or items.is_complex()):
-        raise TypeError(
-            f"{what} indices, a tensor of {items.dtype}; it must return loop.batches(index, purpose='pairs')"
-        )
-    if not isinstance(items, Iterable):
-        raise TypeError(
-            f"{what} {_kind(items)}; it must return what step receives, one item per step, "
-            f"such as {SUCH_BATCHES}"
-        )
-    if isinstance(items, (list, tuple)) and not items:
-        raise ValueError(f"{what} no steps, {items!r}; it must return batches, such as {SUCH_BATCHES}")
-    return items
-
-
 def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:
     """Yield the loss terms of a step, checked: what it returned, or each of its yields in turn."""
-    if isinstance(result, Iterator):  # a step that is written with yield
-        for terms in result:
-            yield check_terms(terms, step, "yielded")
-    else:
-        yield check_terms(result, step)
+    for terms in result if isinstance(result, Iterator) else [result]:
+        yield check_terms(terms, step)
 
 
-def check_terms(terms: Any, step: Callable[..., Any], verb: str = "returned") -> Terms:
-    """Return the loss terms of one optimiser step, after a check; ``verb`` is for the messages.
-
-    A TypeError says when they are not a dict of tensors, a ValueError when there is none, or one is not a
-    scalar or has no gradient.
-    """
-    what, must = f"{step.__qualname__} {verb}", f"it must {'yield' if verb == 'yielded' else 'return'}"
-    if not isinstance(terms, dict):
-        raise TypeError(f"{what} {_kind(terms)}; {must} a dict of loss terms, such as {{'loss': loss}}")
-    if not terms:
-        raise ValueError(f"{what} an empty dict; {must} at least one loss term")
-    for name, value in terms.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{what} term {name!r} as {_kind(value)}; it must be a scalar tensor")
-        if value.ndim:
-            raise ValueError(f"{what} term {name!r} with shape {tuple(value.shape)}, reduce it: .mean()")
-        if not value.requires_grad:
-            raise ValueError(f"{what} term {name!r} without gradient; is it detached or made under no_grad?")
+def check_terms(terms: Any, step: Callable[..., Any]) -> Terms:
+    """Return the loss terms of an optimiser step; a TypeError unless they are scalars with gradient."""
+    values = list(terms.values()) if isinstance(terms, dict) else []
+    if not values or not all(isinstance(v, Tensor) and not v.ndim and v.requires_grad for v in values):
+        got = {name: _shown(value) for name, value in terms.items()} if values else _shown(terms)
+        raise TypeError(
+            f"{step.__qualname__} gave {got}; it must give named scalar tensors with gradient, such as "
+            "{'loss': loss.mean()}"
+        )
     return terms
 
 
 def check_pair_values(values: Any, n: int, caller: str) -> Tensor:
-    """Return what a function gave for a batch of ``n`` pairs, one row per pair, after a check."""
-    must = "it must return one value per pair"
-    if not isinstance(values, Tensor):
-        raise TypeError(f"the function of {caller} returned {_kind(values)}; {must}, a tensor ({n},)")
-    if not values.ndim:
-        raise ValueError(f"the function of {caller} returned a scalar for {n} pairs; {must}, without .mean()")
-    if len(values) != n:
-        got = tuple(values.shape)
-        raise ValueError(f"the function of {caller} returned shape {got} for {n} pairs; {must}, ({n}, ...)")
+    """Return what a function gave for ``n`` pairs; a TypeError unless it has one row per pair."""
+    if not (isinstance(values, Tensor) and values.ndim and len(values) == n):
+        raise TypeError(f"the function of {caller} gave {_shown(values)}; it must give a tensor ({n}, ...)")
     return values
 
 
-def check_report(report: Any, diagnostics: Callable[..., Any]) -> dict[str, Any]:
-    """Return the diagnostics of an epoch after a check: a dict of plain values, for a record in JSON."""
-    what = f"{diagnostics.__qualname__} returned"
-    if not isinstance(report, dict):
-        raise TypeError(f"{what} {_kind(report)}; it must return a dict of numbers, which may be empty")
-    if wrong := _not_plain(report, tensors=False):
-        raise TypeError(f"{what} {wrong}; it must be a number, such as float(...)")
-    return report
+def check_plain(value: Any, method: Callable[..., Any], *, tensors: bool = False) -> dict[str, Any]:
+    """Return the diagnostics or the state of a method: a dict of plain values, in a state of tensors too.
+
+    A TypeError names the first value that neither a record in JSON nor a checkpoint can hold.
+    """
+    wrong = _not_plain(value, "", tensors) if isinstance(value, Mapping) else _shown(value)
+    if wrong:
+        allowed = "numbers, text, lists, tuples and dicts" + (" of these or tensors" if tensors else "")
+        raise TypeError(f"{method.__qualname__} gave {wrong}; it must give a dict of {allowed}")
+    return dict(value)
 
 
-def check_state(state: Any, method: Callable[..., Any]) -> dict[str, Any]:
-    """Return a method's state after a check: a dict of tensors and plain data, as a checkpoint holds them."""
-    what = f"{method.__qualname__} returned"
-    if not isinstance(state, Mapping):
-        raise TypeError(f"{what} {_kind(state)}; it must return a dict, which may be empty")
-    if wrong := _not_plain(state):
-        raise TypeError(f"{what} {wrong}; it must be a tensor, number, text, list, tuple or dict of these")
-    return dict(state)
-
-
-def _not_plain(tree: Any, at: str = "", *, tensors: bool = True) -> str:
+def _not_plain(tree: Any, at: str, tensors: bool) -> str:
     """Return the key and the type of a value that is not plain data, such as ``'a.b' as a set``; or ''."""
     if tree is None or isinstance(tree, (bool, int, float, str)) or (tensors and isinstance(tree, Tensor)):
         return ""
     if not isinstance(tree, (Mapping, list, tuple)):
-        return f"{at!r} as {_kind(tree)}"
+        return f"{at!r} as {_shown(tree)}"
     inner: Iterable[tuple[Any, Any]] = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
-    found = (_not_plain(value, f"{at}.{key}" if at else str(key), tensors=tensors) for key, value in inner)
+    found = (_not_plain(value, f"{at}.{key}" if at else str(key), tensors) for key, value in inner)
     return next(filter(None, found), "")
 
 
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+def _shown(value: Any) -> str:
+    """Return the type of a value in words, of a tensor its shape as well."""
+    if not isinstance(value, Tensor):
+        return f"{type(value).__name__} {value!r:.40}"
+    return f"Tensor {tuple(value.shape)}" + ("" if value.requires_grad else " without gradient")

@@ -6,11 +6,13 @@ in whatever way, goes on behind them; the file gets its name when the last row i
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +22,8 @@ import numpy as np
 from tqdm import tqdm
 
 from nclib.common.files import digest, write_atomically
-from nclib.common.lock import open_kept, take
 
+NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 BLOCK = 64  # rows that are written together: 19 MB at the papers' sizes
 
 
@@ -172,3 +174,29 @@ def _count(notes: IO[str], done: int, stamp: str) -> None:
 def holds(path: Path, text: str) -> bool:
     """Return whether a file exists and has this text."""
     return path.exists() and path.read_bytes() == text.encode("utf8")
+
+
+def open_kept(path: Path) -> IO[str]:
+    """Open a text file in UTF-8 for reading and writing; make it when missing, but never empty it."""
+    return open(path, "r+", encoding="utf8", opener=lambda p, flags: os.open(p, flags | os.O_CREAT, 0o666))
+
+
+def take(file: IO[Any]) -> bool:
+    """Lock an open file for this process until it is closed, without waiting.
+
+    Returns False when another process holds the lock, and True with a warning on a file system without locks.
+    """
+    from filelock import lock_descriptor
+
+    try:
+        return lock_descriptor(file.fileno(), blocking=False)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        warnings.warn(
+            f"{file.name} lies on a file system without locks ({error.strerror}); "
+            "make sure that no other process writes this folder",
+            UserWarning,
+            stacklevel=3,
+        )
+        return True

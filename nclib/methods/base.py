@@ -222,15 +222,11 @@ class Method(TrainingMethod):
         Epochs among which validation selects the tested one: all; the last one of warm-up and those after it;
         or only those after warm-up, so that a training that collapses is not hidden behind its warm-up. Runs
         that consist of warm-up alone select among all.
-    told_idle : int
-        Epoch, from 0, of which the method has said that a network does not train; -1 for none. The loop does
-        not say it again.
     """
 
     n_networks: ClassVar[int] = 1
     clean_share: ClassVar[float] = 0.0
     tested_epochs: ClassVar[TestedEpochs] = "all"
-    told_idle: int = -1
 
     def prepare(self, network: Matcher) -> Matcher:
         """Return the network to train, for methods that add a part of their own to every model."""

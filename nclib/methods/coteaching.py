@@ -174,7 +174,6 @@ class CoTeaching(Method):
 
     def warn_idle(self, loop: Loop, n: int, what: str) -> None:
         """Warn that the ``n`` pairs that ``what`` (such as ``are kept``) do not fill a batch."""
-        self.told_idle = loop.epoch
         warnings.warn(
             f"epoch {loop.epoch}: {n} of {loop.n_pairs} pairs {what} and do not fill a batch; "
             f"network {loop.active} does not train in this epoch",

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from nclib.common.options import Rule
 from nclib.common.tokens import Tokens
@@ -384,21 +383,6 @@ class Matcher(nn.Module, ABC):
     def dtype(self) -> torch.dtype:
         """Number type of the weights."""
         return next(self.parameters(), torch.empty(0)).dtype
-
-    @property
-    def encodes_alone(self) -> bool:
-        """Whether the encoding of a row depends, in the current mode, on that row and the weights only.
-
-        Batch norm, dropout and other random draws in training forbid it. Processes that share a run divide
-        the encoding of a batch where this holds.
-        """
-
-        def mixes(module: nn.Module) -> bool:
-            draws = getattr(module, "draws_in_training", False)
-            draws |= isinstance(module, nn.Dropout) and module.p > 0
-            return module.training and (draws or isinstance(module, _BatchNorm))
-
-        return not any(map(mixes, self.modules()))
 
     def check_images(self, images: Tensor) -> Tensor:
         """Return images (B, R, feature_dim) in the model's number type; a ValueError if they do not fit."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nclib.common.shares import with_all_captions
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option
 from nclib.models.cross import POOLS, attention, context_cosine, raw_scores
 from nclib.models.encoders import word_mask
@@ -143,7 +142,7 @@ class NAAF(FragmentMatcher):
         if self.training and torch.is_grad_enabled():
             with torch.no_grad():
                 ranked = scores.detach().t()  # (C, B)
-                with_all_captions(self._learn, ranked, self._extremes(images, captions, ranked))
+                self._learn(ranked, self._extremes(images, captions, ranked))
         return scores
 
     def _extremes(self, images: ImageEncoding, captions: CaptionEncoding, ranked: Tensor) -> Tensor:

@@ -43,7 +43,6 @@ def similarity_matrix(
     progress: bool = False,
     precision: str = "float32",
     logits: bool = False,
-    share: tuple[int, int] = (0, 1),
 ) -> Tensor:
     """Score every caption of a split against every image; each image and caption is encoded once.
 
@@ -60,9 +59,6 @@ def similarity_matrix(
         Images or captions encoded at a time; show a bar; as in :meth:`Matcher.similarity`.
     precision : {"float32", "bfloat16"}
         Arithmetic of the encoders; the weights' own type, or bfloat16 autocast.
-    share : (int, int)
-        ``(k, n)`` scores every n-th block of ``batch_size`` captions from the k-th and leaves 0 elsewhere:
-        the sum over k is the whole, for processes that share the work.
 
     Returns
     -------
@@ -86,7 +82,6 @@ def similarity_matrix(
     # Captions of equal length side by side: no padding in the encoder, dense groups in the similarity.
     order = np.arange(n_captions) if lengths is None else np.argsort(np.asarray(lengths), kind="stable")
     scores = torch.zeros(n_images, n_captions)
-    first, every = share
     with (
         evaluating(model),
         torch.autocast(where.type, dtype=low, enabled=low is not None),
@@ -97,7 +92,7 @@ def similarity_matrix(
             for i in range(0, n_images, batch_size)
         ]
         images = type(parts[0]).concat(parts)
-        for i in range(first * batch_size, n_captions, every * batch_size):
+        for i in range(0, n_captions, batch_size):
             rows = order[i : i + batch_size]
             captions = model.encode_captions(split.captions.batch(rows).to(where))
             block = model.similarity(images, captions, logits=logits)

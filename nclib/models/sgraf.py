@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.shares import with_all_captions
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option
 from nclib.models.encoders import EPS, GlobalPooling, l2, word_mask, xavier_linear
@@ -368,4 +367,4 @@ class SAF(SimilarityNodes):
         return self.filtration(nodes, mask)
 
     def _remember(self, mean: Tensor, variance: Tensor) -> None:
-        with_all_captions(self.filtration.remember, mean, variance)
+        self.filtration.remember(mean, variance)

@@ -8,14 +8,13 @@
 ``loop``            base of both trainers: epochs, selection, exact resume
 ``pair_trainer``    trainer of pairs; ``noisy_pairs`` has its batches
 ``label_trainer``   trainer of category retrieval
-``distributed``     several processes that share a run
 ``identity``        the settings and the code that name a run
 ``checkpoint``      tensors and plain data in one file
 ``record``          :class:`Record`, and tables of records
 ``verify``          records made again and compared
 ``machine``         device, threads, memory, versions
 ``combination``     finished runs tested as one model
-``tracking``        reports of epochs to a function or a tool
+``tracking``        reports of epochs to a function or an object
 ``trained``         a finished run as an object, saved as one folder
 ``plan``            what a run would do, without training
 ``words``           parameters as words of a command line
@@ -25,8 +24,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
-from typing import Any
+from typing import Any, Unpack
 
 from nclib import label_noise, methods
 from nclib.common.options import Rule, did_you_mean, plain_values, problems
@@ -35,7 +33,7 @@ from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import cpu_threads
-from nclib.runs.options import Settings
+from nclib.runs.options import RunParameters, Settings
 from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record, collect, find
 from nclib.runs.trained import TrainedModel, load
@@ -44,6 +42,7 @@ __all__ = [
     "Experiment",
     "LoadedRun",
     "Record",
+    "RunParameters",
     "Settings",
     "TrainedModel",
     "check_parameters",
@@ -100,38 +99,9 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
 def run(
     method: str = "l2rm",
     *,
-    dataset: str | None = None,
-    model: str | None = None,
-    mrate: float | None = None,
-    noise_rate: float | None = None,
-    protocol: str | None = None,
-    scope: str | None = None,
-    noise_file: str | PathLike[str] | None = None,
-    seed: int | None = None,
-    preset: str | None = None,
-    batch_size: int | None = None,
-    warmup_epochs: int | None = None,
-    epochs: int | None = None,
-    optimizer: str | None = None,
-    lr: float | None = None,
-    decay_every: int | None = None,
-    decay_factor: float | None = None,
-    decay_again: int | None = None,
-    decay: str | None = None,
-    weight_decay: float | None = None,
-    grad_clip: float | None = None,
-    precision: str | None = None,
-    lr_schedule: str | None = None,
-    hidden: int | None = None,
-    dim: int | None = None,
-    model_options: Mapping[str, Any] | None = None,
-    data_options: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    out: str | PathLike[str] | None = None,
     progress: bool = True,
     tracker: Any = None,
-    **options: Any,
+    **given: Unpack[RunParameters],
 ) -> Record:
     """Train one method on noisy pairs or noisy labels, test the selected epoch, and leave a record.
 
@@ -143,6 +113,13 @@ def run(
     ----------
     method : str
         One of ``nclib.methods.available()`` (pairs) or ``nclib.label_noise.available()`` (labels).
+    progress : bool
+        Print one line per epoch, and draw a bar in a terminal.
+    tracker : callable or object, optional
+        Told the numbers of each epoch: a function of a dict and the epoch, or what has such a ``log``, as
+        the modules ``wandb`` and ``trackio`` do after their ``init``.
+    **given : RunParameters
+        The parameters below, and the options of the method, which ``nclib run METHOD --help`` lists.
     dataset : str, optional
         One of ``nclib.data.available("pairs")``; for labels one of ``nclib.data.available("categories")``.
     model : str, optional
@@ -200,13 +177,6 @@ def run(
         CPU threads; 0 for torch's own choice.
     out : path, optional
         Folder for records, checkpoints and arrays.
-    progress : bool
-        Print one line per epoch, and draw a bar in a terminal.
-    tracker : callable, object or str, optional
-        Told the numbers of each epoch: a function of a dict and the epoch, an object with
-        ``log(dict, step)``, or ``tensorboard``, ``wandb``, ``trackio`` or ``mlflow`` where it is installed.
-    **options
-        Options of the method; ``nclib run METHOD --help`` lists them.
 
     Returns
     -------
@@ -229,19 +199,18 @@ def run(
     >>> record.noise_rate, record.best_epoch, record.data["train_pairs"]
     (0.4, 1, 200)
     """
-    values = {k: v for k, v in locals().items() if k not in ("method", "options", "progress", "tracker")}
     experiment = experiment_of(method)
-    return experiment.run(experiment.resolve(**values, **options), progress, tracker)
+    return experiment.run(experiment.resolve(**given), progress, tracker)
 
 
-def resolve(method: str = "l2rm", **values: Any) -> Settings:
+def resolve(method: str = "l2rm", **given: Unpack[RunParameters]) -> Settings:
     """Return the complete settings of a run: defaults, then the preset, then the given values.
 
     Parameters
     ----------
     method : str
-    **values
-        Parameters of :func:`run`.
+    **given : RunParameters
+        Parameters of :func:`run`, options of the method among them.
 
     Returns
     -------
@@ -258,7 +227,7 @@ def resolve(method: str = "l2rm", **values: Any) -> Settings:
     >>> settings.run.dataset, settings.run.protocol, settings.schedule.epochs
     ('emoji_category', 'symmetric', 24)
     """
-    return experiment_of(method).resolve(**values)
+    return experiment_of(method).resolve(**given)
 
 
 def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: Rule) -> dict[str, Any]:

@@ -6,20 +6,18 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
-import glob
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 import torch
 
 from nclib import data
 from nclib.common.files import content_digest, digest
-from nclib.common.lock import check_can_be_made, run_folder, sole_writer
+from nclib.common.lock import sole_writer
 from nclib.common.method import MethodRegistry
 from nclib.common.options import Rule, did_you_mean, make, misfits, path_names, problems, rules, signature
 from nclib.common.registry import Registry
@@ -28,13 +26,12 @@ from nclib.data.registry import datasets
 from nclib.models.registry import parameters_of
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
-from nclib.runs.distributed import processes
 from nclib.runs.identity import DATA, code_names, fingerprint
 from nclib.runs.loop import SavedLoop, kept_warnings
 from nclib.runs.machine import choose_device, environment, numbers_fixed, peak_memory_mb
-from nclib.runs.options import PARAMETERS, RunOptions, Settings, as_plain
+from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, as_plain
 from nclib.runs.record import Record
-from nclib.runs.tracking import check_tracker, follow
+from nclib.runs.tracking import reporter
 
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds")  # of the curves
 
@@ -62,7 +59,6 @@ class Experiment(ABC, Generic[T, D, N]):
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
     synonyms: ClassVar[Mapping[str, str]] = {}  # other names of parameters
-    in_one_process: ClassVar[str] = ""  # these runs in words, where several processes cannot share one
     items: ClassVar[str]  # what the noise makes wrong, in words
     rate_letter: ClassVar[str]  # of the noise rate in the name of a run
 
@@ -176,7 +172,7 @@ class Experiment(ABC, Generic[T, D, N]):
                 return f"; only runs on {task} have it"
         return did_you_mean(name, [*known, *self.mappings, *self.synonyms])
 
-    def resolve(self, **values: Any) -> Settings:
+    def resolve(self, **values: Unpack[RunParameters]) -> Settings:
         """Return the complete settings of a run, as :func:`nclib.resolve`."""
         given = self.check({k: as_plain(v) for k, v in values.items()})
         name, dataset = (given.get(k, getattr(self.options, k)) for k in ("preset", "dataset"))
@@ -261,9 +257,10 @@ class Experiment(ABC, Generic[T, D, N]):
         """Load the data of a run and assemble it, as :meth:`assemble`."""
         return self.assemble(settings, self.read_data(settings), folder, device)
 
-    def folder(self, settings: Settings) -> Path:
-        """Return the folder of a run, whose data are loaded for that."""
-        return Path(settings.run.out) / self.name(settings, content_of(self.read_data(settings)))
+    def folder(self, settings: Settings, dataset: D | None = None) -> Path:
+        """Return the folder of a run, ``~`` in it expanded; its data are loaded where they are not given."""
+        content = content_of(dataset or self.read_data(settings))
+        return Path(settings.run.out).expanduser() / self.name(settings, content)
 
     def name(self, settings: Settings, data: str = "") -> str:
         """Return the name of a run on data of this content: readable, and unique by its fingerprint."""
@@ -291,24 +288,17 @@ class Experiment(ABC, Generic[T, D, N]):
 
         A record that is damaged or another run's is set aside with a warning and made again from the
         checkpoint. Global generators, threads, and what else of the session changes numbers are restored
-        afterwards. Processes that ``torchrun`` started share the run; the first one prints and writes.
+        afterwards.
         """
         # 1. The data are loaded: their checksum is a part of the run's name.
         # 2. A sound record of this very run in its folder is the answer.
         # 3. Otherwise the folder is locked; a start that fails in its first epoch leaves none.
         # 4. Another record is set aside; training continues from the checkpoint if there is one.
-        check_tracker(tracker)
+        reports = [] if tracker is None else [reporter(tracker)]
         damage = ""
-        with (
-            processes(settings.run.device, refuse=self.in_one_process) as group,
-            numbers_fixed(settings.run.threads),
-            kept_warnings() as said,
-        ):
-            shown = progress and group.rank == 0
-            if not self._may_be_done(settings):
-                check_can_be_made(run_folder(settings.run.out, "run"))
+        with numbers_fixed(settings.run.threads), kept_warnings() as said:
             dataset = self.read_data(settings)
-            folder = run_folder(settings.run.out, self.name(settings, content_of(dataset)))
+            folder = self.folder(settings, dataset)
             path = folder / "record.json"
             if path.exists():
                 try:
@@ -317,29 +307,22 @@ class Experiment(ABC, Generic[T, D, N]):
                 except ValueError as error:
                     damage = str(error)
                 else:
-                    if group.rank == 0:
-                        done.keep_places(settings.flat())
-                    if shown:
+                    done.keep_places(settings.flat())
+                    if progress:
                         print(f"already done on {done.environment['device']}\n{done}")
                     return done
-            device = choose_device(group.device or settings.run.device)
-            lock = sole_writer(folder) if group.rank == 0 else nullcontext()
-            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), lock:
+            device = choose_device(settings.run.device)
+            with (
+                torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+                sole_writer(folder),
+            ):
                 if device.type == "cuda":
                     torch.cuda.reset_peak_memory_stats(device)
                 loaded = self.assemble(settings, dataset, folder, device)
-                if tracker is not None and group.rank == 0:
-                    follow(loaded.trainer, tracker)
-                if damage and group.rank == 0:
+                if damage:
                     checkpoint.set_aside(path, damage)
-                loaded.trainer.warnings = said
-                return self.finish(settings, loaded, shown)
-
-    def _may_be_done(self, settings: Settings) -> bool:
-        """Whether a finished run of nearly this name is there, which may lie where nothing can be written."""
-        name = self.name(settings)
-        folder, head = run_folder(settings.run.out, name), name[: name.rindex("-")]
-        return any(folder.parent.glob(f"{glob.escape(head)}-*/record.json"))
+                loaded.trainer.warnings, loaded.trainer.after_epoch = said, reports
+                return self.finish(settings, loaded, progress)
 
     def finish(self, settings: Settings, loaded: LoadedRun[T, D, N], progress: bool) -> Record:
         """Train a loaded run to its end, test the selected epoch, write the record and return it."""
@@ -379,15 +362,13 @@ class Experiment(ABC, Generic[T, D, N]):
                 "parameters": trainer.n_parameters,
             },
             environment=environment(trainer.device)
-            | {"processes": trainer.processes.size, "computed_on": trainer.computed_on}
+            | {"computed_on": trainer.computed_on}
             | code_names(self.parts(settings)),
             warnings=trainer.warnings,
             folder=str(trainer.folder),
         )
-        if trainer.processes.rank == 0:
-            record.keep_places(flat)
-            record.save(trainer.folder / "record.json")
-        trainer.processes.agree("the record", record.name)
+        record.keep_places(flat)
+        record.save(trainer.folder / "record.json")
         if progress:
             print(record)
         return record

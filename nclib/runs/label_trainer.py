@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.common.method import check_report, check_state, check_terms
+from nclib.common.method import check_plain, check_terms
 from nclib.data import CategorySplit
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
@@ -162,7 +162,7 @@ class LabelTrainer(SavedLoop):
         method.end_epoch(self)
         row: dict[str, Any] = {"lr": self.schedule.lr * scale, "steps": self.n_steps}
         row |= self._mean_losses(totals, self.n_steps)
-        return row | check_report(method.diagnostics(self.truth), method.diagnostics)
+        return row | check_plain(method.diagnostics(self.truth), method.diagnostics)
 
     def _scale_rates(self) -> float:
         """Set the learning rates of this step; return their share of those that were given."""
@@ -223,7 +223,7 @@ class LabelTrainer(SavedLoop):
 
     def _weights(self) -> dict[str, Any]:
         if isinstance(self.method, Projector):
-            return check_state(self.method.state(), self.method.state)
+            return check_plain(self.method.state(), self.method.state, tensors=True)
         return dict(self.network.state_dict())
 
     def _put(self, weights: dict[str, Any]) -> None:
@@ -240,7 +240,7 @@ class LabelTrainer(SavedLoop):
         return {
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "method": check_state(self.method.state(), self.method.state),
+            "method": check_plain(self.method.state(), self.method.state, tensors=True),
         }
 
     def _load_state(self, saved: dict[str, Any]) -> None:

@@ -37,7 +37,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
     catalogues = {"dataset": datasets.of["categories"]}  # noqa: RUF012
     mappings = ("data_options",)
     file_noise = {"noise_rate": None, "protocol": "file", "scope": "file"}  # noqa: RUF012
-    in_one_process = "runs of category retrieval"
     items, rate_letter = "labels", "n"
 
     def preset(self, name: str, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,6 @@ from torch import Tensor
 from nclib.common.files import write_atomically
 from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
-from nclib.runs.distributed import current
 from nclib.runs.identity import computed_on
 from nclib.runs.machine import device_name
 
@@ -87,7 +86,6 @@ class SavedLoop(ABC):
 
     def __init__(self, *, seed: int, device: torch.device, folder: Path, identity: dict[str, str]) -> None:
         self.seed, self.device, self.folder, self.identity = seed, device, folder, identity
-        self.processes = current()
         self.n_planned = 0  # epochs of the whole run
         self.schedule: Any = None  # with ``batch_size``
         self.networks: list[Any] = []
@@ -96,6 +94,7 @@ class SavedLoop(ABC):
         self.computed_on: list[dict[str, Any]] = []  # which device and threads computed which epochs
         self.warnings: list[str] = []  # of the run, for its record; who runs it fills the list
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
+        self.after_epoch: list[Callable[[Mapping[str, Any]], None]] = []  # told each row once it is saved
         self._arrays: dict[str, np.ndarray] = {}
         self._added = 0  # steps whose losses were summed
 
@@ -160,14 +159,12 @@ class SavedLoop(ABC):
         """
         make_folder(self.folder)
         self._resume()
-        self.processes.agree("settings, code, data or checkpoint", [self.identity, len(self.history)])
         if not self.n_planned:  # a model that is tested as it was published
             result = self._validate()
             self.best = {self.criterion: result[self.criterion], "epoch": 0, "weights": self._weights()}
             self.history = [{"epoch": 0, "phase": "as published", "lr": 0.0, "steps": 0, "seconds": 0.0}]
             self.history[0] |= {f"val_{name}": value for name, value in result.items()}
-            if self.processes.rank == 0:
-                self._save()
+            self._end_epoch()
             return self.history
         for epoch in range(len(self.history), self.n_planned):
             self.epoch = epoch
@@ -193,12 +190,16 @@ class SavedLoop(ABC):
                 self.best = {**best, "weights": _private_copy(self._weights())}
             row["seconds"] = round(time.perf_counter() - started, 3)
             self.history.append(row)
-            if self.processes.rank == 0:
-                self._save()
-            self.processes.agree("epoch", epoch)  # the checkpoint is there for all
+            self._end_epoch()
             if progress:
                 print(self._line(row), flush=True)
         return self.history
+
+    def _end_epoch(self) -> None:
+        """Save the run, then tell who asked; a run that continues therefore tells no epoch twice."""
+        self._save()
+        for tell in self.after_epoch:
+            tell(self.history[-1])
 
     def _shown(self, items: Any, progress: bool) -> Any:
         """Return ``items`` with a bar in a terminal."""
@@ -263,8 +264,7 @@ class SavedLoop(ABC):
             try:
                 saved = self._read()
             except checkpoint.DamagedError as error:
-                if self.processes.rank == 0:
-                    checkpoint.set_aside(self._file, str(error))
+                checkpoint.set_aside(self._file, str(error))
                 return
             self.history, self.best = saved["history"], saved["best"]
             self.computed_on = saved["computed_on"]

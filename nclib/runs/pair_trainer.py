@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nclib.common.method import check_pair_values, check_report, check_state, check_steps, loss_terms
+from nclib.common.method import check_pair_values, check_plain, loss_terms
 from nclib.common.prefetch import X, Y, ahead
 from nclib.data.dataset import Split
 from nclib.evaluation import recall
@@ -55,9 +54,8 @@ class PairTrainer(SavedLoop):
     Raises
     ------
     ValueError
-        When a batch needs more pairs than there are, or has fewer than the processes that share the run,
-        when the validation split is too small for the pairs that the method sets aside, or when the epochs
-        do not suffice for the method's restarts.
+        When a batch needs more pairs than there are, when the validation split is too small for the pairs
+        that the method sets aside, or when the epochs do not suffice for the method's restarts.
     """
 
     criterion: ClassVar[str] = "rsum"
@@ -91,11 +89,6 @@ class PairTrainer(SavedLoop):
         self.n_held_out = 0 if self._held_out is None else len(self._held_out)
         if self.n_pairs < self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} exceeds the {self.n_pairs} training pairs")
-        if self.batch_size < self.processes.size:
-            raise ValueError(
-                f"batch_size={self.batch_size} is less than the {self.processes.size} processes that share a "
-                "batch; take fewer"
-            )
         self.active, self.lr_scale = 0, 1.0
         self.renew = renew
         self.restarts = tuple(method.restarts(schedule.epochs)) if schedule.epochs else ()
@@ -160,7 +153,7 @@ class PairTrainer(SavedLoop):
         net = self.networks[self.active if network is None else network]
         half = self.schedule.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=half):
-            S = self.processes.compare(net, batch.images, batch.captions, logits=logits)
+            S: Tensor = net(batch.images, batch.captions, logits=logits)
         return S.float()
 
     @torch.no_grad()
@@ -193,18 +186,13 @@ class PairTrainer(SavedLoop):
         A pair that would be alone in the last batch gets the mean of the others.
         """
         batches = self.batches(purpose="per pair")
-        own, shared = copy.copy(batches), self.processes.splits(len(batches))
-        if shared:  # whole batches: a process needs nothing of the others
-            own.chunks = batches.chunks[self.processes.rank :: self.processes.size]
-        with self.evaluating(), self.processes.apart():
+        with self.evaluating():
             found = torch.cat(
-                [check_pair_values(values(b), len(b), "loop.per_pair or each_pair") for b in own]
+                [check_pair_values(values(b), len(b), "loop.per_pair or each_pair") for b in batches]
             )
         index = torch.cat(batches.chunks)
         result = found.new_zeros(self.n_pairs, *found.shape[1:], device="cpu")
-        result[torch.cat(own.chunks)] = found.cpu()
-        if shared:
-            result = self.processes.total(result)
+        result[index] = found.cpu()
         if len(index) < self.n_pairs:  # the pair that a last batch of one left out counts as average
             left = torch.ones(self.n_pairs, dtype=torch.bool)
             left[index] = False
@@ -243,9 +231,8 @@ class PairTrainer(SavedLoop):
         taken = [0] * self.method.n_networks  # steps of each network
         for network in range(self.method.n_networks):
             self.active = network
-            self.processes.align(self.networks)
-            begin, step = self.method.begin_epoch, self.method.warmup_step if warm else self.method.step
-            items = self.batches(purpose="warm-up") if warm else check_steps(begin(self), begin)
+            step = self.method.warmup_step if warm else self.method.step
+            items = self.batches(purpose="warm-up") if warm else self.method.begin_epoch(self)
             for item in self._shown(items, progress):
                 for terms in loss_terms(step(self, item), step):
                     self._minimise(terms)
@@ -261,14 +248,14 @@ class PairTrainer(SavedLoop):
         row |= self._mean_losses(totals, steps)
         if self.epoch + 1 == self.n_planned and not warm:
             self._refuse_untrained([*self.history[s.warmup_epochs :], row])
-        if not warm and not steps and self.method.told_idle != self.epoch:
+        if not warm and not steps:
             name = self.method.begin_epoch.__qualname__
             warnings.warn(
                 f"no step was taken in epoch {self.epoch + 1}: {name} returned no items", stacklevel=2
             )
         if not warm and self.pairs.truth_is_known:
             report = self.method.diagnostics
-            row |= check_report(report(self.pairs.truth()), report)
+            row |= check_plain(report(self.pairs.truth()), report)
         return row
 
     def _restart(self, number: int) -> None:
@@ -292,7 +279,6 @@ class PairTrainer(SavedLoop):
         network, optimizer = self.networks[self.active], self.optimizers[self.active]
         optimizer.zero_grad(set_to_none=True)
         torch.stack(list(terms.values())).sum().backward()
-        self.processes.average_gradients(network.parameters())
         nn.utils.clip_grad_norm_(network.parameters(), self.schedule.grad_clip)
         optimizer.step()
 
@@ -305,11 +291,10 @@ class PairTrainer(SavedLoop):
                 device=self.device,
                 progress=progress,
                 precision=PRECISION[self.schedule.precision],
-                share=(self.processes.rank, self.processes.size),
             )
             for network in self.networks
         ]
-        return self.processes.total(torch.stack(parts))
+        return torch.stack(parts)
 
     def score(self, split: Split, *, progress: bool = False) -> Tensor:
         """Return the mean of :meth:`scores` over the networks, float32 (n_images, n_captions)."""
@@ -353,7 +338,7 @@ class PairTrainer(SavedLoop):
         return {
             "networks": self._weights(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "method": check_state(self.method.state(), self.method.state),
+            "method": check_plain(self.method.state(), self.method.state, tensors=True),
         }
 
     def _load_state(self, saved: dict[str, Any]) -> None:

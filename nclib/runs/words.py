@@ -1,14 +1,16 @@
-"""Conversion between the parameters of a run and the words of a command line, in both directions."""
+"""Parameters of a run as words of a command line, in both directions, and as tables in plain text."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nclib.common.options import Rule
 
+NUMBER = re.compile(r"[-+]?[\d.,]+|-")
 WORDS = {"true": True, "yes": True, "false": False, "no": False}  # in any case
 
 
@@ -89,3 +91,43 @@ def _words(values: Mapping[str, Any], before: str) -> Iterator[str]:
             yield f"--{before}{name}"
             plain = isinstance(value, str) and (not before or value_of(value) == value)
             yield value if plain else json.dumps(value)
+
+
+def flattened(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return settings with those of inner mappings under names with dots.
+
+    Examples
+    --------
+    >>> flattened({"mrate": 0.4, "data_options": {"n_train": 64}})
+    {'mrate': 0.4, 'data_options.n_train': 64}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = isinstance(value, Mapping)
+        found |= flattened(value, f"{before}{name}.") if inner else {before + name: value}
+    return found
+
+
+def shown(value: object) -> str:
+    """Return a setting as text; ``-`` for None and an empty text."""
+    if value is None or value == "":
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of texts as aligned lines; a column that holds numbers below its head is set to the right.
+
+    Examples
+    --------
+    >>> print(table([("name", "rSum"), ("plain", "98.1"), ("l2rm", "283.0")]))
+    name    rSum
+    plain   98.1
+    l2rm   283.0
+    """
+    columns = []
+    for head, *cells in zip(*rows, strict=True):
+        width = max(map(len, (head, *cells)))
+        right = bool(cells) and all(NUMBER.fullmatch(cell) for cell in cells)
+        columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in (head, *cells)])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))

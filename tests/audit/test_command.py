@@ -124,13 +124,13 @@ def test_scores_that_tell_nothing_are_called_weak(material, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--score", "cosin"], "must be one of auto, .*cosine"),
+        (["--score", "cosin"], "must be one of 'auto', .*cosine"),
         (["--labels", "/nowhere.csv"], "--labels /nowhere.csv: there is no such file"),
         (["--images", "/nowhere"], "/nowhere is not a folder"),
         (["--image-emb", "/nowhere.npy"], "image_emb: there is no file"),
         (["--model", "/nowhere"], "model='/nowhere' is neither a folder"),
         (["--model", "/nowhere", "--device", "gpu"], "device='gpu' cannot be used here"),
-        (["--seed", "-1"], "--seed -1: must be at least 0"),
+        (["--seed", "-1"], "--seed: '-1': must be a whole number, at least 0"),
     ],
 )
 def test_mistakes_end_in_one_line(material, capsys, more, message):

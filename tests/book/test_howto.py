@@ -246,19 +246,6 @@ def test_the_grid_of_the_page_is_read(tmp_path: Path) -> None:
         assert nclib.resolve(one.pop("method"), **one).schedule.epochs == 1
 
 
-@pytest.mark.slow
-def test_the_program_of_the_page_on_gpus_is_shared_by_two_processes(tmp_path: Path) -> None:
-    program = blocks(PAGES["gpu"])["gpu-several"]
-    line = next(c for c in commands(PAGES["gpu"]) if c.startswith("torchrun"))
-    (tmp_path / program.caption).write_text(program.code, "utf8")
-    words = [sys.executable, "-m", "torch.distributed.run", *shlex.split(line)[1:]]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=150)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("2 processes") == 2  # each process runs the whole program
-    assert done.stdout.count("epoch  1/") == 1
-    assert len(list(tmp_path.rglob("record.json"))) == 1
-
-
 def test_options_that_the_grid_page_names_exist() -> None:
     table = re.findall(r"^\| (`[A-Z_]+=.*?) \|", PAGES["grid"].read_text("utf8"), re.MULTILINE)
     named = {word for row in table for word in re.findall(r"`([A-Z_]+)=", row)}

@@ -46,24 +46,20 @@ def test_the_lock_ends_with_its_process(tmp_path, holder):
         assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
-    def refuses(*_):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", refuses)
-    with pytest.warns(UserWarning, match=r"\.lock lies on a file system without locks"):  # noqa: SIM117
-        with sole_writer(tmp_path):
-            assert (tmp_path / ".lock").exists()
-
-
-def test_an_error_of_the_lock_itself_is_not_hidden(tmp_path, monkeypatch):
+def test_an_error_of_the_system_names_the_folder(tmp_path, monkeypatch):
     def broken(*_):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("fcntl.flock", broken)
-    with pytest.raises(OSError, match="Input/output"):  # noqa: SIM117
-        with sole_writer(tmp_path):
-            pass
+    with pytest.raises(ValueError, match=f"out='{tmp_path}': .*Input/output"), sole_writer(tmp_path / "run"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "file/run"])
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises((ValueError, OSError)), sole_writer(tmp_path / name):
+        pass
 
 
 def test_a_folder_in_which_nothing_was_written_is_removed(tmp_path):
@@ -72,13 +68,3 @@ def test_a_folder_in_which_nothing_was_written_is_removed(tmp_path):
     with pytest.raises(OSError, match="no data"), sole_writer(tmp_path / "empty"):
         raise OSError("no data")
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
-
-
-def test_a_lock_that_its_last_holder_removed_is_not_taken(tmp_path, monkeypatch):
-    def removes(file):
-        (tmp_path / ".lock").unlink()
-        return True
-
-    monkeypatch.setattr("nclib.common.lock.take", removes)
-    with pytest.raises(RuntimeError, match="is being written by"), sole_writer(tmp_path):
-        pass

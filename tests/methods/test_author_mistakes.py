@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import nclib
-from nclib import label_noise, losses, methods, models
-from nclib.common.method import check_report
+from nclib import label_noise, losses, methods
 from nclib.common.options import make
 from nclib.common.registry import Registry
 from nclib.data import planted
@@ -71,81 +70,45 @@ def test_a_complete_class_is_registered():
     assert methods.settings("mine", "f30k") == {}
 
 
-@pytest.mark.parametrize("lacking", ["step", "warmup_step", "begin_epoch"])
-def test_a_missing_method_is_named(lacking):
-    members = {n: v for n, v in vars(Good).items() if n != lacking and not n.startswith("_abc")}
-    cls = type("Short", (Method,), members)
-    assert refused(cls) == f"method 'mine': class Short lacks {lacking}"
+@dataclass(frozen=True)
+class Raw:
+    tau: float = 0.05
 
 
-def test_all_missing_methods_are_named_at_once():
-    assert refused(type("Empty", (Method,), {})).endswith("lacks begin_epoch, step, warmup_step")
+@dataclass(frozen=True)
+class Wild:
+    tau: float = option(0.0, above=0)
 
 
-def test_no_options():
-    class Bare(Method):
-        warmup_step, begin_epoch, step = Good.warmup_step, Good.begin_epoch, Good.step
-
-    assert refused(Bare) == (
-        "method 'mine': class Bare has no Options; give it a frozen dataclass of option(...) fields"
-    )
+@dataclass
+class Thawed:
+    tau: float = option(0.05)
 
 
-def with_options(options):
+class Undecorated(Tau):  # its new field would be lost
+    margin: float = option(0.2)
+
+
+def opted(options):
     return type("Opted", (Good,), {"Options": options})
 
 
-def test_options_without_the_dataclass_decorator():
-    class Plain:
-        tau: float = option(0.05)
-
-    class Inherits(Tau):  # its new field would be lost
-        margin: float = option(0.2)
-
-    @dataclass
-    class Thawed:
-        tau: float = option(0.05)
-
-    for options in (Plain, Inherits, Thawed, {"tau": 0.05}):
-        assert "Options must be a class with @dataclass(frozen=True), got" in refused(with_options(options))
-
-
-def test_a_field_without_option():
-    @dataclass(frozen=True)
-    class Raw:
-        tau: float = 0.05
-
-    assert refused(with_options(Raw)) == (
-        "method 'mine': Raw.tau is declared without option(...); write tau: float = option(default, help=...)"
-    )
-
-
-def test_a_default_out_of_its_own_range():
-    @dataclass(frozen=True)
-    class Wild:
-        tau: float = option(0.0, above=0)
-
-    assert refused(with_options(Wild)) == "method 'mine': Wild.tau, default 0.0: must be a number, above 0"
-
-
-def test_what_is_no_method():
-    assert refused(dict) == "method 'mine': register decorates a subclass of Method, got <class 'dict'>"
-    assert "register decorates a subclass of Method, got <function" in refused(lambda: None)
-    other = refused(Good, package=label_noise)
-    assert other.startswith(
-        "category method 'mine': register decorates a subclass of DeepMethod or Projector"
-    )
-
-
-def test_an_option_of_models_in_the_options_of_a_method():
-    @dataclass(frozen=True)
-    class Mixed:
-        tau: float = models.option(0.05, above=0)
-
-    said = "Mixed.tau is declared with the option(...) of models; write from nclib.{} import option"
-    assert refused(with_options(Mixed)) == "method 'mine': " + said.format("methods")
-    labels = type("Labels", (label_noise.DeepMethod,), {"Options": Mixed, "step": Good.step})
-    assert refused(labels, package=label_noise).endswith(said.format("label_noise"))
+@pytest.mark.parametrize(
+    ("cls", "said"),
+    [
+        (type("Empty", (Method,), {}), "class Empty lacks begin_epoch, step, warmup_step"),
+        (type("Short", (Good,), {"step": Method.step}), "class Short lacks step"),
+        (opted(None), "Options must be a class with @dataclass(frozen=True), got None"),
+        (opted({"tau": 0.05}), "Options must be a class with @dataclass(frozen=True), got {'tau': 0.05}"),
+        (opted(Thawed), f"Options must be a class with @dataclass(frozen=True), got {Thawed}"),
+        (opted(Undecorated), f"Options must be a class with @dataclass(frozen=True), got {Undecorated}"),
+        (opted(Raw), "Raw.tau, default 0.05: must be declared by option(default, help=...)"),
+        (opted(Wild), "Wild.tau, default 0.0: must be a number, above 0"),
+        (dict, "register decorates a subclass of Method, got <class 'dict'>"),
+    ],
+)
+def test_what_is_no_method_is_refused(cls, said):
+    assert refused(cls) == f"method 'mine': {said}"
 
 
 @pytest.mark.parametrize(
@@ -191,21 +154,13 @@ def test_a_method_for_labels_that_does_not_take_what_the_loop_passes():
     )
 
 
-def test_a_constructor_that_forgets_the_one_of_its_base():
-    methods.register("mine", summary="for a test")(
-        type("Mine", (Good,), {"__init__": lambda self, options: None})
-    )
-    with pytest.raises(TypeError, match=r"^method 'mine': Mine\.__init__ must call super\(\)\.__init__\(opt"):
-        methods.build("mine")
-
-
 def test_an_option_with_the_name_of_a_parameter_of_every_run():
     @dataclass(frozen=True)
     class Same:
         epochs: int = option(3, low=1)
         model_options: str = option("none")
 
-    methods.register("mine", summary="for a test")(with_options(Same))
+    methods.register("mine", summary="for a test")(opted(Same))
     with pytest.raises(ValueError, match=r"its options epochs, model_options are parameters of every run"):
         nclib.run("mine", dataset="planted")
 
@@ -253,6 +208,7 @@ def test_a_method_for_labels_is_checked_likewise():
         Options = Tau
 
     assert refused(Half, package=label_noise) == "category method 'mine': class Half lacks step"
+    assert "subclass of DeepMethod or Projector" in refused(Good, package=label_noise)
     found = refused(Third, package=label_noise)
     assert found.endswith("class Third lacks fit, load_state, project_images, project_texts, state")
 
@@ -320,56 +276,38 @@ def detached(self, loop, batch):
     return {"loss": loss_of(self, loop, batch).mean(), "shown": loss_of(self, loop, batch).mean().detach()}
 
 
-def yields_a_tensor(self, loop, batch):
-    yield {"loss": loss_of(self, loop, batch).mean()}
-    yield loss_of(self, loop, batch).mean()
-
-
 def yields_unreduced(self, loop, batch):
     yield {"loss": loss_of(self, loop, batch)}
 
 
 FAULTS = [
-    (a_tensor, TypeError, "returned a Tensor; it must return a dict of loss terms, such as {'loss': loss}"),
-    (nothing, TypeError, "returned None; it must return a dict of loss terms, such as {'loss': loss}"),
-    (no_term, ValueError, "returned an empty dict; it must return at least one loss term"),
-    (a_number, TypeError, "returned term 'loss' as a float; it must be a scalar tensor"),
-    (unreduced, ValueError, "returned term 'loss' with shape (6,), reduce it: .mean()"),
-    (detached, ValueError, "returned term 'shown' without gradient; is it detached or made under no_grad?"),
-    (
-        yields_a_tensor,
-        TypeError,
-        "yielded a Tensor; it must yield a dict of loss terms, such as {'loss': loss}",
-    ),
-    (yields_unreduced, ValueError, "yielded term 'loss' with shape (6,), reduce it: .mean()"),
+    (a_tensor, "Tensor ()"),
+    (nothing, "NoneType None"),
+    (no_term, "dict {}"),
+    (a_number, "{'loss': 'float "),
+    (unreduced, "{'loss': 'Tensor (6,)'}"),
+    (detached, "{'loss': 'Tensor ()', 'shown': 'Tensor () without gradient'}"),
+    (yields_unreduced, "{'loss': 'Tensor (6,)'}"),
 ]
 
 
-@pytest.mark.parametrize(("step", "error", "message"), FAULTS)
-def test_a_step_that_gives_something_else(tmp_path, step, error, message):
-    assert told(tmp_path, error, step=step) == f"{step.__qualname__} {message}"
-    assert told(tmp_path, error, warmup_epochs=1, warmup_step=step) == f"{step.__qualname__} {message}"
+@pytest.mark.parametrize(("step", "given"), FAULTS)
+def test_a_step_that_gives_something_else(tmp_path, step, given):
+    for how in ({"step": step}, {"warmup_step": step, "warmup_epochs": 1}):
+        said = told(tmp_path, TypeError, **how)
+        assert said.startswith(f"{step.__qualname__} gave {given}")
+        assert "; it must give named scalar tensors with gradient, such as {'loss': loss.mean()}" in said
 
 
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (None, TypeError, "None; it must return what step receives, one item per step, such as "),
-        (3, TypeError, "an int; it must return what step receives, one item per step, such as "),
-        ({"pairs": 1}, TypeError, "a dict; it must return batches, such as "),
-        (torch.arange(6), TypeError, "indices, a tensor of torch.int64; it must return loop.batches(index, "),
-        ([], ValueError, "no steps, []; it must return batches, such as "),
-        (iter([]), ValueError, "no steps for network 0 in all 1 epochs after warm-up: the method did not"),
+        (None, TypeError, "not iterable"),
+        (iter([]), ValueError, "returned no steps for network 0 in all 1 epochs after warm-up"),
     ],
 )
 def test_an_epoch_without_steps(tmp_path, result, error, message):
-    def begin_epoch(self, loop):
-        loop.batches(purpose="pairs")
-        return result
-
-    found = told(tmp_path, error, begin_epoch=begin_epoch)
-    assert f"begin_epoch returned {message}" in found
-    assert found.endswith(("purpose='pairs')", "or another threshold"))
+    assert message in told(tmp_path, error, begin_epoch=lambda self, loop: result)
 
 
 @pytest.mark.slow
@@ -393,56 +331,36 @@ def test_any_iterable_is_an_epoch(tmp_path, wrap):
 
 
 @pytest.mark.parametrize(
-    ("loss", "error", "message"),
+    ("loss", "given"),
     [
-        (
-            lambda S: S.diagonal().mean(),
-            ValueError,
-            "a scalar for 6 pairs; it must return one value per pair",
-        ),
-        (
-            lambda S: S.diagonal()[1:],
-            ValueError,
-            r"shape \(5,\) for 6 pairs; it must return one value per pair",
-        ),
-        (lambda S: 1.0, TypeError, "a float; it must return one value per pair"),
+        (lambda S: S.diagonal().mean(), "Tensor () without gradient"),
+        (lambda S: S.diagonal()[1:], "Tensor (5,) without gradient"),
+        (lambda S: 1.0, "float 1.0"),
     ],
 )
-def test_values_that_are_not_one_per_pair(tmp_path, loss, error, message):
-    def begin_epoch(self, loop):
-        loop.per_pair(loss)
-        return loop.batches(purpose="pairs")
-
-    with pytest.raises(error, match=f"^the function of loop.per_pair or each_pair returned {message}"):
-        fit(tmp_path, type("Mine", (Good,), {"begin_epoch": begin_epoch}))
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        (None, "None; it must return a dict of numbers, which may be empty"),
-        ({"auc": torch.tensor(0.5)}, "'auc' as a Tensor; it must be a number, such as float(...)"),
-    ],
-)
-def test_diagnostics_that_are_not_numbers(result, message):
-    def diagnostics(truth):
-        return result
-
-    with pytest.raises(TypeError, match=re.escape(f"diagnostics returned {message}")):
-        check_report(diagnostics(None), diagnostics)
+def test_values_that_are_not_one_per_pair(tmp_path, loss, given):
+    said = told(tmp_path, TypeError, begin_epoch=lambda self, loop: loop.per_pair(loss))
+    assert said == f"the function of loop.per_pair or each_pair gave {given}; it must give a tensor (6, ...)"
 
 
 @pytest.mark.slow
-def test_diagnostics_and_state_are_checked_in_a_run(tmp_path):
-    found = told(tmp_path / "a", TypeError, diagnostics=lambda self, truth: None)
-    assert found.endswith("returned None; it must return a dict of numbers, which may be empty")
-    found = told(tmp_path / "b", TypeError, state=lambda self: {"bank": {"seen": [1, {2}]}})
-    assert "returned 'bank.seen.1' as a set; it must be a tensor, number" in found
-    assert told(tmp_path / "c", TypeError, state=lambda self: None).endswith("which may be empty")
+@pytest.mark.parametrize(
+    ("name", "function", "given"),
+    [
+        ("diagnostics", lambda self, truth: None, "NoneType None"),
+        ("diagnostics", lambda self, truth: {"auc": torch.tensor(0.5)}, "'auc' as Tensor () without grad"),
+        ("state", lambda self: {"bank": {"seen": [1, {2}]}}, "'bank.seen.1' as set {2}"),
+        ("state", lambda self: None, "NoneType None"),
+    ],
+)
+def test_diagnostics_and_state_are_plain(tmp_path, name, function, given):
+    said = told(tmp_path, TypeError, **{name: function})
+    assert f"gave {given}" in said
+    assert "; it must give a dict of numbers, text, lists, tuples and dicts" in said
 
 
-@pytest.mark.parametrize(("step", "error", "message"), FAULTS[:6])
-def test_a_step_of_a_method_for_labels(tmp_path, step, error, message):
+@pytest.mark.parametrize(("step", "given"), FAULTS[:6])
+def test_a_step_of_a_method_for_labels(tmp_path, step, given):
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(6, 5, generator=g), torch.tensor([0, 1, 2, 0, 1, 2])
     train = label_noise.Training(x, x, y, y, 3)
@@ -465,6 +383,5 @@ def test_a_step_of_a_method_for_labels(tmp_path, step, error, message):
         return trainer.network.images(batch.images) @ trainer.network.texts(batch.texts).T
 
     trainer.similarity = similarity
-    with pytest.raises(error) as caught:
+    with pytest.raises(TypeError, match=re.escape(f"{step.__qualname__} gave {given}")):
         trainer.fit(progress=False)
-    assert str(caught.value) == f"{step.__qualname__} {message}"

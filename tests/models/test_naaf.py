@@ -6,7 +6,6 @@ from copy import deepcopy
 import pytest
 import torch
 
-from nclib.common.shares import held_back
 from nclib.common.tokens import Tokens
 from nclib.models import CaptionEncoding, ImageEncoding, build
 from nclib.models.naaf import learning_boundary
@@ -193,20 +192,6 @@ def test_only_training_with_gradients_on_pairs_moves_the_thresholds():
     assert not bool(model.collected.any())
     model.similarity(images, captions)
     assert bool((model.thresholds > 0).all())
-
-
-def test_shares_of_the_captions_learn_what_the_whole_batch_does():
-    (images, captions), whole, shared = planted(), planted_model(samples=2), planted_model(samples=2)
-    whole.similarity(images, captions)
-    collected = []
-    for rows in (range(5), range(5, 12)):
-        with held_back() as later:
-            shared.similarity(images, captions.select(rows))
-        collected.append(later)
-    assert not bool(shared.thresholds.any())
-    (update,) = collected[0]
-    update(*(torch.cat(rows) for rows in zip(*(later[update][0] for later in collected), strict=True)))
-    torch.testing.assert_close(shared.thresholds, whole.thresholds, rtol=0, atol=1e-12)
 
 
 def test_state_is_saved_and_continues_exactly():

@@ -144,10 +144,8 @@ def test_padding_counts_nothing():
 def test_dropout_is_that_of_training():
     model, images, tokens = example(layer_dropout=0.5)
     assert not torch.equal(model(images, tokens), model(images, tokens))
-    assert not model.encodes_alone
     model.eval()
     assert torch.equal(model(images, tokens), model(images, tokens))
-    assert model.encodes_alone
 
 
 def test_words_are_read_behind_the_first_layers_of_bert(tmp_path):

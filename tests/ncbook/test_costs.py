@@ -85,37 +85,7 @@ def test_the_cost_of_a_pair_is_told_by_size(monkeypatch):
     assert "about 1,000,000 bytes per training pair" in said
 
 
-def test_the_gain_of_two_processes_is_told_by_model(monkeypatch):
-    def phase(one, two):
-        return {"seconds": {"1": one, "2": two}, "ratio": one / two}
-
-    rows = [
-        {"method": m, "model": "saf", "warmup": phase(2.0, 2.0), "training": phase(4.0, two)}
-        for m, two in (("plain", 2.5), ("l2rm", 4.0), ("rcl", 3.2))
-    ]
-    about = {"model_options": {"embed_dim": 64}, "batch_size": 32}
-    stored = {
-        "rows": rows,
-        "machine": {"cpu": "a core"},
-        "settings": about,
-        "turns": 2,
-        "ceiling": {"saf": 1.8},
-    }
-    wide = {"data_options": {"regions": 36, "feature_dim": 2048}, "model_options": {"embed_dim": 1024}}
-    full = {"rows": rows[:1], "settings": {**wide, "batch_size": 32}}
-    files = {"bench/processes.json": stored, "bench/processes_full.json": full}
-    monkeypatch.setattr(costs, "stored_benchmark", files.get)
-    shown = costs.processes_table().data
-    assert shown.loc["plain"].tolist() == ["2.0 / 2.0 = 1.00", "4.0 / 2.5 = 1.60"]
-    said = costs.processes_said()
-    assert "1.25 times as fast in the median of 3 methods, from 1.00 (`l2rm`) to 1.60 (`plain`)" in said
-    assert "do 1.80 times the work of one" in said
-    assert "(36 regions of 2,048 numbers, 1,024 dimensions, batches of 32)" in said
-    assert said.endswith("faster by 1.60 with saf.")
-
-
 def test_without_the_benchmark_the_page_says_so(monkeypatch):
     monkeypatch.setattr(costs, "stored_benchmark", lambda name: None)
-    assert costs.pairs_table() is costs.processes_table() is None
-    assert costs.processes_said() == "Not measured yet."
+    assert costs.pairs_table() is None
     assert costs.pairs_said() == "Not measured yet."

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 import shlex
+from unittest.mock import Mock
 
 import ncbook
 import pandas as pd
@@ -266,13 +267,13 @@ def test_the_memory_of_a_bank_is_printed_in_its_unit(tmp_path):
 def test_a_rerun_is_a_command_that_can_be_run(tmp_path, monkeypatch):
     one, _ = ncbook.reruns("L2RM", "3", row="L2RM w/o Cost Function")
     seen = {}
-    record = type("Done", (), {"folder": "runs"})
-    monkeypatch.setattr(nclib.runs, "run", lambda *a, **k: seen.update(k, method=a[0]) or record)
+    record = Mock(folder="runs")
+    monkeypatch.setattr(nclib.runs.Experiment, "run", lambda self, s, **k: seen.update(k, s=s) or record)
     program, *words = shlex.split(one[0].command("/my data", seed=3))
     assert (program, nclib.cli.main(words)) == ("nclib", 0)
-    assert seen.pop("progress") is True
-    assert seen == {**one[0].arguments, "seed": 3, "data_options": {"root": "/my data"}}
-    assert seen["cost"] == "cosine"
+    asked = {**one[0].arguments, "seed": 3, "data_options": {"root": "/my data"}}
+    assert seen == {"s": nclib.resolve(**asked), "progress": True}
+    assert asked["cost"] == "cosine"
     omit, _ = ncbook.reruns("OMIT", "3", row="CAM")
     grid, regions = (run.arguments for run in omit)
     vectors = "weights/glove_f30k.npy"

@@ -188,10 +188,13 @@ def test_a_record_in_the_folder_of_another_run_is_set_aside(mine):
 
 
 def test_a_finished_run_is_read_where_nothing_can_be_written(mine, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    def fail(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
     folder = Path(mine.folder)
+    monkeypatch.setattr(Path, "mkdir", fail)
     assert nclib.run("plain", **TINY, out=folder.parent).metrics == mine.metrics
-    with pytest.raises(ValueError, match="cannot be written"):
+    with pytest.raises(ValueError, match=f"out='{folder.parent}': .*Permission denied"):
         nclib.run("plain", **TINY, seed=1, out=folder.parent)
 
 

@@ -1,15 +1,18 @@
 """One experiment for two tasks: parameters, noise that was asked for, names of one thing, records."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
+from types import NoneType
+from typing import Unpack, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
 
 import nclib
-from nclib.common.options import Rule, rules
+from nclib.common.options import Rule
 from nclib.runs import Experiment, LoadedRun, experiment_of
-from nclib.runs.options import LabelOptions, LabelSchedule, PairOptions, PairSchedule
+from nclib.runs.options import LabelOptions, LabelSchedule, PairOptions, PairSchedule, RunParameters
 
 TINY = {
     "dataset": "planted",
@@ -28,13 +31,19 @@ TINY_LABELS = {
 
 
 def test_run_shows_every_parameter_that_does_not_belong_to_a_method():
-    shown = inspect.signature(nclib.run).parameters
-    parts = (PairOptions, LabelOptions, PairSchedule, LabelSchedule)
-    known = {name for part in parts for name in rules(part)} | {"model_options", "data_options"}
-    assert set(shown) == known | {"method", "progress", "options", "tracker"}
-    assert all(shown[name].default is None for name in known)
+    shown = get_type_hints(RunParameters)
+    fields: dict[str, set[type]] = {name: {Mapping} for name in ("model_options", "data_options")}
+    for part in (PairOptions, LabelOptions, PairSchedule, LabelSchedule):
+        for name, hint in get_type_hints(part).items():
+            fields.setdefault(name, set()).update(get_args(hint) or (hint,))
+    assert shown.keys() == fields.keys()
+    for name, kinds in fields.items():
+        taken = {get_origin(kind) or kind for kind in get_args(shown[name])}
+        assert taken >= kinds | {NoneType}, name
     described = inspect.getdoc(nclib.run)
-    assert [name for name in known if name not in described] == []
+    assert [name for name in shown if name not in described] == []
+    for function in (nclib.run, nclib.resolve):
+        assert get_type_hints(function)["given"] == Unpack[RunParameters]
 
 
 def test_both_tasks_are_one_class_and_open_to_one_shape(tmp_path):

@@ -195,15 +195,8 @@ def test_a_full_disk_says_so_and_loses_nothing(room: int, tmp_path: Path, undist
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"out='.*file' cannot be written .*choose another folder"):
+    with pytest.raises(ValueError, match=r"out='.*file': .*Not a directory.*; choose another folder"):
         nclib.run("l2rm", out=str(tmp_path / "file"), **RUN)
-
-
-def test_a_folder_is_checked_before_the_data_are_read(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr("nclib.data.load", lambda *_, **__: pytest.fail("read the data"))
-    with pytest.raises(ValueError, match=r"Not a directory.*choose another folder"):
-        nclib.run("l2rm", out=str(tmp_path / "file" / "deep"), **RUN)
 
 
 @pytest.mark.parametrize(
@@ -224,12 +217,6 @@ def test_a_first_epoch_that_fails_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="is not finite"):
         nclib.run("plain", out=str(tmp_path), **{**RUN, "margin": 3e38})
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("out", ["x" * 300, "a\0b", "~nobody-of-this-name/runs"])
-def test_an_out_that_no_system_holds_is_named(out: str) -> None:
-    with pytest.raises(ValueError, match=r"^out='.* cannot hold a run .*; choose another folder"):
-        nclib.run("plain", out=out, **RUN)
 
 
 def test_a_tilde_in_out_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,8 +306,6 @@ def test_a_network_without_steps_is_told(trainer, monkeypatch):
     kept.remove(0)
     with pytest.warns(UserWarning, match=r"no step was taken in epoch 2: .*begin_epoch returned no items"):
         assert trainer._train_epoch(progress=False)["idle"] == [0, 1]
-    trainer.method.told_idle = 1  # the method said so itself
-    assert trainer._train_epoch(progress=False)["steps"] == 0
 
 
 def test_warm_up_has_no_diagnostics(trainer, monkeypatch):
@@ -444,7 +442,9 @@ def test_similarities_are_cosines_in_full_precision(trainer):
 def test_logits_and_bars_are_only_for_those_who_ask(trainer, monkeypatch):
     asked, batch = [], trainer.batch(torch.arange(4))
     monkeypatch.setattr(
-        trainer.processes, "compare", lambda net, v, t, *, logits: asked.append(logits) or torch.zeros(4, 4)
+        type(trainer.networks[0]),
+        "forward",
+        lambda net, v, t, *, logits: asked.append(logits) or torch.zeros(4, 4),
     )
     monkeypatch.setattr(
         training, "similarity_matrix", lambda *_, progress, **__: asked.append(progress) or torch.zeros(1)
@@ -456,7 +456,7 @@ def test_logits_and_bars_are_only_for_those_who_ask(trainer, monkeypatch):
     assert asked == [False, True, False, False, True, True]  # two networks each
 
 
-def test_a_batch_holds_at_most_all_pairs_and_one_for_each_process(trainer, tmp_path, monkeypatch):
+def test_a_batch_holds_at_most_all_pairs(trainer, tmp_path):
     def build(size):
         return PairTrainer(
             Plain(PlainOptions()),
@@ -475,11 +475,6 @@ def test_a_batch_holds_at_most_all_pairs_and_one_for_each_process(trainer, tmp_p
     assert (build(n).active, build(n).lr_scale) == (0, 1.0)
     with pytest.raises(ValueError, match=f"batch_size={n + 1} exceeds the {n} training pairs"):
         build(n + 1)
-    monkeypatch.setattr(trainer.processes, "size", 32)
-    monkeypatch.setattr("nclib.runs.loop.current", lambda: trainer.processes)
-    assert build(32).batch_size == 32
-    with pytest.raises(ValueError, match="batch_size=31 is less than the 32 processes"):
-        build(31)
 
 
 def test_arrays_of_objects_are_not_read(tmp_path):
@@ -512,12 +507,6 @@ def test_a_record_tells_the_ensemble_from_its_networks(tmp_path):
         METHODS.remove("two")
     assert set(record.metrics) == {"val", "test", "test_dsl", "single", "last", "detection"}
     assert record.metrics["single"]["rsum"] != record.metrics["test"]["rsum"]
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"out=.*cannot be written"):
-        nclib.run("plain", dataset="planted", model="vse", out=str(tmp_path / "file"), progress=False)
 
 
 @pytest.mark.slow

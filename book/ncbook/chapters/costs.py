@@ -208,61 +208,6 @@ def pairs_said() -> str:
     )
 
 
-def processes_table() -> Styler | None:
-    """Show seconds of an epoch in one and in two processes; None before they were measured."""
-    about = stored_benchmark("bench/processes.json")
-    if about is None:
-        return None
-    rows: dict[str, dict[tuple[str, str], str]] = {}
-    for row in about["rows"]:
-        for phase in ("warmup", "training"):
-            one, two = (row[phase]["seconds"][str(n)] for n in (1, 2))
-            column = row["model"], "warm-up" if phase == "warmup" else phase
-            rows.setdefault(row["method"], {})[column] = f"{one:.1f} / {two:.1f} = {row[phase]['ratio']:.2f}"
-    settings = about["settings"]
-    caption = (
-        "Measured: wall time of an epoch in one / in two processes (gloo), seconds, and the gain; one thread "
-        f"each, {about['machine']['cpu']}, made pairs, {settings['model_options']['embed_dim']} dimensions, "
-        f"batches of {settings['batch_size']}, validation included; medians of {about['turns']} turns"
-    )
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.columns = pd.MultiIndex.from_tuples(table.columns)
-    return show(table.rename_axis(None), "processes", caption)
-
-
-def processes_said() -> str:
-    """Say what two processes gained over one, by model."""
-    about = stored_benchmark("bench/processes.json")
-    if about is None:
-        return "Not measured yet."
-    lines = []
-    for model in dict.fromkeys(row["model"] for row in about["rows"]):
-        own = [row for row in about["rows"] if row["model"] == model]
-        gains = {row["method"]: row["training"]["ratio"] for row in own}
-        least, most = min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)
-        usual, ceiling = np.median(list(gains.values())), about["ceiling"][model]
-        lines.append(
-            f"- **{model}**: two processes make an epoch of training {usual:.2f} times as fast in the median "
-            f"of {len(gains)} methods, from {gains[least]:.2f} ({code(least)}) to {gains[most]:.2f} "
-            f"({code(most)}). Two separate runs at once do {ceiling:.2f} times the work of one."
-        )
-    return "\n".join([*lines, *_full_sizes()])
-
-
-def _full_sizes() -> list[str]:
-    """Say the same of plain training in the papers' sizes."""
-    about = stored_benchmark("bench/processes_full.json")
-    if about is None:
-        return []
-    settings, data = about["settings"], about["settings"]["data_options"]
-    gains = ", ".join(f"{row['training']['ratio']:.2f} with {row['model']}" for row in about["rows"])
-    return [
-        f"- **In the papers' sizes** ({data['regions']} regions of {data['feature_dim']:,} numbers, "
-        f"{settings['model_options']['embed_dim']:,} dimensions, batches of {settings['batch_size']}), two "
-        f"processes make an epoch of plain training faster by {gains}."
-    ]
-
-
 def printed_said() -> str:
     """Say how long REPAIR's authors trained on Flickr30K, as printed, and how many steps such a run has."""
     rows = printed("resources", paper="REPAIR", quantity="training time", backbone="SGR")
