@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nclib.audit import audit
+    from nclib.auditing import audit
     from nclib.common.options import Rule
     from nclib.runs import Record, check_parameters, combine, load, open_run, resolve, run
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _MODULES = (
-    "audit",  # a package that can be called
+    "auditing",
     "data",
     "evaluation",
     "label_noise",
@@ -44,6 +44,7 @@ _MODULES = (
 _NAMES = {
     **dict.fromkeys(("Record", "check_parameters", "combine", "load", "open_run", "resolve", "run"), "runs"),
     "Rule": "common.options",
+    "audit": "auditing",
 }
 
 

@@ -279,9 +279,9 @@ def audit(words: Words) -> int:
     the pairs themselves. The same command continues where it was stopped.
     """
     import nclib
-    from nclib.audit import SCORES
-    from nclib.audit.embed import embed
-    from nclib.audit.show import extract, summary
+    from nclib.auditing import SCORES
+    from nclib.auditing.embed import embed
+    from nclib.auditing.report import extract, summary
     from nclib.data.readers import list_pairs
 
     scores = ("auto", *SCORES)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from nclib import data
-from nclib.audit.crossfit import crossfit
+from nclib.auditing.crossfit import crossfit
 from nclib.data import Captions
 from nclib.losses import generalised_cross_entropy
 from nclib.models import build

@@ -37,12 +37,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from bench_common import resident
 
-from nclib.audit import neighbours, result
+from nclib.auditing import neighbours, steps
 from nclib.noise import auc
 from nclib.runs.machine import environment
 
 WIDTH, WRONG = 512, 0.1
-STAGES = ("find_neighbours", "_scores", "calibrate", "_learnt_partners", "_patterns", "_fill", "_reliability")
+STAGES = ("find_neighbours", "score_queries", "calibrate", "learn_partners", "find_patterns", "reliability")
 
 
 def make(folder: Path, n: int) -> None:
@@ -71,7 +71,7 @@ def timed(function: Callable[..., Any], spent: dict[str, float]) -> Callable[...
         try:
             return function(*args, **options)
         finally:
-            name = function.__name__.strip("_")
+            name = function.__name__
             spent[name] = spent.get(name, 0.0) + time.process_time() - began
 
     return call
@@ -89,11 +89,11 @@ def measure(folder: Path) -> dict[str, Any]:
     threading.Thread(target=watch, daemon=True).start()
     spent: dict[str, float] = {}
     for name in STAGES:
-        setattr(result, name, timed(getattr(result, name), spent))
+        setattr(steps, name, timed(getattr(steps, name), spent))
     image_of = np.load(folder / "image_of.npy")
     n = len(image_of)
     began = time.process_time()
-    found = result.audit(
+    found = steps.audit(
         images=folder / "images.npy", captions=folder / "captions.npy", image_of=image_of, progress=False
     )
     total = time.process_time() - began

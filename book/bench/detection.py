@@ -187,7 +187,7 @@ def audited(images: Any, captions: Any, noisy: Any, seed: int) -> list[Row]:
     from audit_common import measures
 
     import nclib
-    from nclib.audit import SCORES
+    from nclib.auditing import SCORES
 
     wrong = noisy.wrong
     rows: list[Row] = []
@@ -370,7 +370,7 @@ def by_people(folder: Path, images: Any, captions: Any, seed: int, clean: bool) 
     from audit_common import Noisy, measures
 
     import nclib
-    from nclib.audit import SCORES
+    from nclib.auditing import SCORES
 
     names = (folder / "test_names.txt").read_text("utf8").split()
     place = {name: row for row, name in enumerate(names)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nclib.audit import neighbours
-from nclib.audit.neighbours import find_neighbours
-from nclib.audit.pairs import Pairs
+from nclib.auditing import neighbours
+from nclib.auditing.neighbours import find_neighbours
+from nclib.auditing.pairs import Pairs
 
 
 def some_pairs(n=30, m=50, d=6, seed=0):
@@ -52,7 +52,7 @@ def test_lists_longer_than_the_data_end_in_minus_one():
 def test_a_stopped_search_goes_on(monkeypatch, tmp_path, exact):
     small_tiles(monkeypatch)
     monkeypatch.setattr(neighbours, "EXACT", exact)  # 10: in groups, all of which are searched
-    monkeypatch.setattr(neighbours, "AT_ONCE", (16, 12))
+    monkeypatch.setattr(neighbours, "AT_ONCE", 16)
     monkeypatch.setattr(neighbours, "SAVE_EVERY", 0.0)
     pairs, whole = some_pairs(), find_neighbours(some_pairs(), k=5, progress=False)
     update, calls = neighbours._Best.update, []
@@ -94,7 +94,7 @@ def test_groups_find_nearly_all_neighbours_and_say_how_many(monkeypatch):
     exact = find_neighbours(pairs, k=6, similar=4, progress=False)
     monkeypatch.setattr(neighbours, "EXACT", 100)
     monkeypatch.setattr(neighbours, "PROBES", 32)
-    monkeypatch.setattr(neighbours, "AT_ONCE", (400, 300))  # four parts of the rows, five shelves
+    monkeypatch.setattr(neighbours, "AT_ONCE", 400)  # four parts of the rows
     found = find_neighbours(pairs, k=6, similar=4, progress=False)
     assert exact.recall == 1
     for name in ("pictures", "captions", "similar_images", "similar_captions"):

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 import nclib
-from nclib.audit import SCORES, Audit, Pairs
-from nclib.audit.pairs import FOLDS, WIDTH, fold_of
-from nclib.audit.result import COLUMNS
-from nclib.audit.scores import PARTS, exchange
+from nclib.auditing import SCORES, Audit, Pairs
+from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of
+from nclib.auditing.result import COLUMNS
+from nclib.auditing.scores import PARTS
 
 
 def made(n=400, wrong=80, d=32, noise=0.6, seed=0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nclib.audit.calibration import anchored, calibrate, relabelled
+from nclib.auditing.share import anchored, calibrate, relabelled
 from nclib.noise import calibration
 
 

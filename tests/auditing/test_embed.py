@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 import nclib
-from nclib.audit import crossfit, embed
-from nclib.audit.readers import read_pairs
+from nclib.auditing import crossfit, embed
+from nclib.auditing.embed import read_pairs
 from nclib.data.readers import list_pairs
 from nclib.data.readers import pictures as opening
 from nclib.models.pretrained import TwoTowers

@@ -16,8 +16,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from nclib.audit import charts
-from nclib.audit.report import PICTURE_BYTES, write_report
+from nclib.auditing.report import PICTURE_BYTES, histogram, reliability, wilson, write_report
 
 HOSTILE = [
     "<script>alert(1)</script><img src=x onerror=alert(2)>",
@@ -67,7 +66,7 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
         settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},
         share=SimpleNamespace(value=share[0], low=share[1], high=share[2]),
         assumption="Mismatches are like random exchanges.",
-        patterns=list(patterns), labels={},
+        patterns=list(patterns), labels={}, weakness=lambda: "",
         curves={
             "edges": edges, "given": bump[0], "exchanged": bump[1], "near": bump[2],
             "reliability": [(0.05, 0.04, 900), (0.5, 0.55, 40), (0.95, 0.97, 300), (0.7, 0.0, 0)],
@@ -211,14 +210,6 @@ def test_a_threshold_keeps_what_the_table_says(hostile):
         assert len(keep) == page.data["pairs"] - curve["dropped"][k]
 
 
-def test_thresholds_may_come_as_a_falling_tuple(hostile, tmp_path):
-    audit, page = hostile
-    curve = audit.curves["threshold"]
-    falling = tuple(np.asarray(curve[name])[::-1] for name in ("t", "dropped", "wrong_kept", "right_lost"))
-    other = SimpleNamespace(**{**vars(audit), "curves": {**audit.curves, "threshold": falling}})
-    assert Page(write_report(other, tmp_path)).data["threshold"] == page.data["threshold"]
-
-
 def test_share_assumption_and_findings_are_said(hostile):
     _, page = hostile
     for said in (
@@ -323,15 +314,19 @@ def test_ids_like_formulas_are_named(tmp_path):
     assert note not in Page(write_report(made(["a", "b"], ["A", "B"], None), tmp_path)).source
 
 
-def test_a_histogram_of_one_bin_and_of_nothing():
-    for heights in ([1.0], [0.0], [np.nan]):
-        svg = charts.histogram([0.5, 0.5], [("given", "given", heights)], "score")
-        assert "nan" not in svg
-        assert "inf" not in svg
+def test_figures_take_their_colours_from_the_page():
+    edges, flat = np.linspace(0, 1, 5), np.ones(4)
+    svg = histogram({"edges": edges, "given": flat, "exchanged": flat * np.nan, "near": flat * 0}, "score")
+    svg += reliability([(0.05, 0.04, 900), (0.5, 0.55, 40), (0.7, 0.0, 0)])
+    assert {"var(--given)", "var(--exchanged)", "var(--near)"} <= set(re.findall(r"var\(--\w+\)", svg))
+    assert not re.findall(r"#[0-9a-f]{6}\b|style=|font|nan|inf", svg)
+    assert "most at 0.125" in svg
+    assert "Reliability curve with 2 bins" in svg
+    assert "not measured" in reliability([])
 
 
 def test_wilson_contains_the_share():
     for share, n in ((0.0, 5), (1.0, 5), (0.3, 1000)):
-        low, high = charts.wilson(share, n)
+        low, high = wilson(share, n)
         assert 0 <= low <= share <= high <= 1
-    assert charts.wilson(0.3, 0) == (0, 1)
+    assert wilson(0.3, 0) == (0, 1)

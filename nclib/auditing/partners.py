@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from nclib.audit.neighbours import Neighbours
-from nclib.audit.pairs import Pairs
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Indices, Pairs, exchange
 
 Array = NDArray[Any]
 
@@ -58,8 +58,7 @@ def solve_plan(
     r"""Solve entropic partial transport over a list of edges.
 
     Maximises :math:`\sum_e P_e s_e - \epsilon P_e (\log P_e - 1)` where row sums are at most ``supply``,
-    column sums at most ``demand``, and exactly ``mass`` moves: ``formulation="capped"`` of
-    :func:`nclib.ot.partial_sinkhorn`, on edges in place of a matrix.
+    column sums at most ``demand``, and exactly ``mass`` moves.
 
     Parameters
     ----------
@@ -204,8 +203,14 @@ def find_partners(
     return Partners(row, column, part, image, best, margin, plan)
 
 
-#: Fewest planted exchanges with a candidate that the probability of a partner is learnt from.
-FEWEST = 20
+#: Planted exchanges with a candidate that the probability of a partner is learnt from: fewest, and those
+#: wanted, in at most five draws. Least probability of a partner that is proposed.
+FEWEST, TRIALS, PROPOSED_FROM = 20, 1000, 0.2
+
+
+def partner_facts(plan: Partners, rows: Indices, p_wrong: Array) -> Array:
+    """Return what tells right candidates from others, (Q, 3): margin, part of the mass, P(wrong) there."""
+    return np.stack([plan.margin[rows], plan.best_mass[rows], p_wrong], 1)
 
 
 def partner_probability(
@@ -229,3 +234,49 @@ def partner_probability(
     model = make_pipeline(StandardScaler(), LogisticRegression())
     model.fit(facts, right, logisticregression__sample_weight=weight)
     return lambda q: model.predict_proba(q)[:, 1] if len(q) else np.zeros(0)
+
+
+def learn_partners(
+    pairs: Pairs,
+    search: Callable[..., Partners],
+    wrong_at: Callable[[Indices, Indices], Array],
+    p_wrong: Array,
+    n: int,
+    rng: np.random.Generator,
+) -> tuple[Callable[[Array], NDArray[np.float64]], float | None]:
+    """Search the partners of n planted exchanges, whose right picture is known, a few times.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    search : callable
+        Claimed picture and ``p_wrong`` of every caption to :class:`Partners`, as :func:`find_partners`.
+    wrong_at : callable
+        Rows of captions and of pictures to P(wrong).
+    p_wrong : ndarray, (M,)
+        Of the given pairs.
+    n : int
+    rng : Generator
+
+    Returns
+    -------
+    probability : callable
+        :func:`partner_probability` of what was seen.
+    accuracy : float or None
+        Share right of the candidates that would be proposed; None where none would be.
+    """
+    usable, parts = np.flatnonzero(pairs.usable), []
+    for _ in range(int(np.clip(np.ceil(TRIALS / n), 1, 5))):
+        planted = rng.permutation(usable)[:n]
+        claimed, p = pairs.image_of.copy(), p_wrong.copy()
+        claimed[planted] = exchange(pairs, planted, rng)
+        p[planted] = wrong_at(planted, claimed[planted])
+        trial = search(claimed, p_wrong=p)
+        rows = planted[(trial.image[planted] >= 0) & (p[planted] >= 0.5)]
+        facts = partner_facts(trial, rows, wrong_at(rows, trial.image[rows]))
+        parts.append((facts, trial.image[rows] == pairs.image_of[rows], 1 - p_wrong[rows]))
+    # A given pair that may be wrong counts as little as it is likely to be right.
+    facts, right, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    probability = partner_probability(facts, right, weight)
+    made = probability(facts) >= PROPOSED_FROM
+    return probability, float(np.average(right[made], weights=weight[made])) if made.any() else None

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from nclib.audit.neighbours import Neighbours, find_neighbours
-from nclib.audit.pairs import Pairs
-from nclib.audit.partners import (
+from nclib.auditing.neighbours import Neighbours, find_neighbours
+from nclib.auditing.pairs import Pairs
+from nclib.auditing.partners import (
     candidate_edges,
     find_partners,
     partner_probability,

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import nclib
-from nclib.audit import SCORES, Pairs
-from nclib.audit.neighbours import find_neighbours
-from nclib.audit.scores import boundary, exchange, osa_weights
+from nclib.auditing import SCORES, Pairs
+from nclib.auditing.neighbours import find_neighbours
+from nclib.auditing.pairs import exchange
+from nclib.auditing.scores import boundary, osa_weights
 
 COSINES = np.array([0.31, 0.27, 0.22, 0.18], np.float32)
 

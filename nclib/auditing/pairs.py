@@ -198,6 +198,16 @@ def fold_of(captions: Array) -> NDArray[np.int64]:
     return fold
 
 
+def exchange(pairs: Pairs, rows: Indices, rng: np.random.Generator) -> Indices:
+    """Return the pictures of the rows handed round in a random cycle, within each fold of a cross-fit."""
+    fold = fold_of(pairs.captions)[rows]
+    order = np.lexsort((rng.random(len(rows)), fold))
+    claimed = np.empty(len(rows), np.int64)
+    for part in np.split(order, np.flatnonzero(np.diff(fold[order])) + 1):
+        claimed[part] = pairs.image_of[rows[np.roll(part, 1)]]
+    return claimed
+
+
 def _array(value: Any, name: str) -> Array:
     if isinstance(value, (str, PathLike)):
         path = Path(value)

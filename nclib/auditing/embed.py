@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nclib.audit.pairs import Pairs
+from nclib.auditing.pairs import Pairs
 from nclib.common.files import cache_folder, digest
 from nclib.common.npy import read_npy
 from nclib.data.pictures import load_network, prepared, principal_axes
-from nclib.data.readers import Listing, UnreadableError
+from nclib.data.readers import Listing, UnreadableError, list_pairs
 from nclib.data.row_writer import write_rows
 from nclib.runs.machine import choose_device
 
@@ -26,6 +26,48 @@ Vectors = Callable[[list[Any]], Array]
 CHANNELS = 1280  # of the network behind nclib[pictures]
 AXES = 256
 FEATURES = "EfficientNet-Lite0, 224 x 224 pixels, mean of the last map"
+
+
+def read_pairs(
+    source: Any,
+    *,
+    folder: str | PathLike[str] | None = None,
+    model: str | PathLike[str] | None = None,
+    image_emb: Any = None,
+    text_emb: Any = None,
+    split: str | None = None,
+    work: str | PathLike[str] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: bool = True,
+) -> Pairs:
+    """Read pairs, and embed them where they have no embeddings.
+
+    Parameters
+    ----------
+    source, folder, split
+        As for :func:`nclib.data.readers.list_pairs`, as are the errors.
+    model : path or str, optional
+        CLIP or SigLIP in the layout of ``transformers``: a folder, or a name in the hub's cache. It replaces
+        embeddings that the source has.
+    image_emb, text_emb
+        As for :func:`nclib.data.readers.list_pairs`. ``image_emb`` alone are features on which a small model
+        is trained.
+    work : path, optional
+        Folder for embeddings, from which a stopped command continues; by default in nclib's cache.
+    seed : int
+        Of training, where a model is trained.
+    device : str
+        Where networks run.
+    progress : bool
+        Print what is done.
+
+    Returns
+    -------
+    Pairs
+    """
+    listing = list_pairs(source, folder=folder, image_emb=image_emb, text_emb=text_emb, split=split)
+    return embed(listing, model=model, work=work, seed=seed, device=device, progress=progress)
 
 
 def embed(
@@ -40,15 +82,15 @@ def embed(
     """Return the pairs of a listing with their embeddings.
 
     Embeddings in the listing are taken unless a ``model`` is named. Without both, a small model is trained on
-    the pairs, see :func:`nclib.audit.crossfit.crossfit`: on the listing's ``images`` if it has any, else on
-    features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
+    the pairs, see :func:`nclib.auditing.crossfit.crossfit`: on the listing's ``images`` if it has any, else
+    on features of the pictures, which need the extra ``pictures``. Computed rows are kept in ``work`` under a
     name that changes with pictures, captions and model; a stopped command continues there.
 
     Parameters
     ----------
     listing : Listing
     model, work, seed, device, progress
-        As in :func:`nclib.audit.readers.read_pairs`.
+        As in :func:`read_pairs`.
 
     Returns
     -------
@@ -105,7 +147,7 @@ def embed(
         )
         listing = _with_reasons(listing, images)
         features = _on_axes(images)
-    from nclib.audit.crossfit import crossfit
+    from nclib.auditing.crossfit import crossfit
 
     assert listing.texts is not None
     usable = np.asarray(np.isfinite(features).all(axis=1))[listing.image_of]

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from nclib.audit.neighbours import Neighbours
-from nclib.audit.pairs import Pairs, blocks
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Pairs, blocks, exchange
+from nclib.auditing.scores import cosine
 
 Array = NDArray[Any]
 #: An exact duplicate is at most this far in cosine; a near one is this much nearer than the median neighbour.
@@ -105,6 +106,54 @@ def runs(
         if informative[start:peak].sum() >= SHORTEST:
             found.append((int(start), peak, float(height[peak])))
     return found
+
+
+def find_patterns(
+    pairs: Pairs,
+    neighbours: Neighbours,
+    p_wrong: Array,
+    proposed: Array,
+    placed: Array,
+) -> list[dict[str, Any]]:
+    """Return shifted runs, swapped pairs and orphans, as in :attr:`nclib.auditing.Audit.patterns`.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    neighbours : Neighbours
+    p_wrong, proposed : ndarray, (M,)
+        P(wrong), and the row of the proposed picture, -1 for none.
+    placed : ndarray of int
+        Rows of captions that another picture fits, proposed or not.
+    """
+    ids = np.array(pairs.ids, dtype=object)
+    found: list[dict[str, Any]] = []
+    fit = cosine(pairs, neighbours)
+    every = np.arange(len(pairs))
+    other = cosine(pairs, neighbours, every, exchange(pairs, every, np.random.default_rng(0)))
+    good = pairs.usable & (p_wrong < 0.5)
+    jump, spread = float(np.median(fit[good]) - other.mean()) if good.any() else 0.0, float(other.std())
+    taken = np.zeros(len(pairs), bool)
+    if jump > 0 and spread > 0:
+        options = []
+        for by, unit, images in shifted(pairs.n_images, pairs.image_of):
+            rows = np.flatnonzero((images >= 0) & (images != pairs.image_of) & pairs.usable)
+            gain, informative = np.zeros(len(pairs)), np.zeros(len(pairs), bool)
+            gain[rows] = cosine(pairs, neighbours, rows, images[rows]) - fit[rows]
+            informative[rows] = True
+            at = runs(gain, informative, jump, spread * np.sqrt(2))
+            options += [(odds, start, stop, by, unit) for start, stop, odds in at]
+        for _, start, stop, by, unit in sorted(options, reverse=True):
+            if not taken[start:stop].any():
+                taken[start:stop] = True
+                found.append({"kind": "shift", "ids": ids[start:stop].tolist(), "by": by, "unit": unit})
+    alone = {"by": None, "unit": None}
+    for a, b in swaps(pairs.image_of, proposed):
+        if not taken[a] and not taken[b]:
+            found.append({"kind": "swap", "ids": [ids[a], ids[b]], **alone})
+    lost = (p_wrong >= 0.5) & (proposed < 0) & ~taken
+    lost[placed] = False
+    return found + [{"kind": "orphan", "ids": [i], **alone} for i in ids[lost]]
 
 
 def _earlier(rows: Array, ids: Array, cosines: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nclib.audit.readers import read_pairs
+from nclib.auditing.embed import read_pairs
 from nclib.data.readers import UnreadableError, list_pairs
 from nclib.data.row_writer import ConvertError
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
-from nclib.audit.pairs import Pairs, blocks
+from nclib.auditing.pairs import Indices, Pairs, blocks
 from nclib.common.files import digest, replacing
 
 Array = NDArray[Any]
@@ -25,8 +25,8 @@ ROWS, COLUMNS = 2048, 8192
 #: Items up to which the search compares all. Of more: groups over the root of their number, groups that
 #: every item searches, items per group and rounds that place the groups, items whose lists are checked.
 EXACT, GROUPS, PROBES, SAMPLE, ROUNDS, CHECKED = 50_000, 4, 96, 32, 6, 256
-#: Items that search, and items searched, in memory at once.
-AT_ONCE = 32_768, 131_072
+#: Items in memory that search in groups at once.
+AT_ONCE = 32_768
 #: Seconds between two states of the search on disk.
 SAVE_EVERY = 60.0
 
@@ -84,7 +84,7 @@ def find_neighbours(
     :math:`4 \\sqrt N` groups by spherical k-means, and every item is compared with the 96 groups whose
     centres are nearest: :math:`24 N \\sqrt N` comparisons in place of :math:`N^2`. A sample of exact searches
     gives the recall. Memory: the lists, 8 (M + N) (k + similar) bytes; of more than 50,000 items also 2 bytes
-    for each of an item's 96 groups, and 164,000 embeddings.
+    for each of an item's 96 groups, and 33,000 embeddings.
 
     Parameters
     ----------
@@ -100,62 +100,59 @@ def find_neighbours(
     """
     if k < 1 or similar < 1:
         raise ValueError(f"neighbour lists must hold at least 1 item, got k={k} and similar={similar}")
-    images, captions = (pairs.unit_images, pairs.usable_images), (pairs.unit_captions, pairs.usable)
+    images = Side(pairs.unit_images, pairs.usable_images)
+    captions = Side(pairs.unit_captions, pairs.usable)
     files: list[Path | None] = [None] * 3
     if work is not None:
         settings = str((k, similar, ROWS, EXACT, GROUPS, PROBES, AT_ONCE))
         key = digest([pairs.images, pairs.captions, pairs.usable, settings])[:16]
         files = [Path(work) / f"neighbours-{key}-{i}.npz" for i in range(3)]
     lists = (
-        *_both_ways(captions, images, k, "neighbours", progress, files[0]),
-        *_both_ways(images, None, similar, "similar pictures", progress, files[1]),
-        *_both_ways(captions, None, similar, "similar captions", progress, files[2]),
+        *_search(captions, images, k, "neighbours", progress, files[0]),
+        *_search(images, images, similar, "similar pictures", progress, files[1]),
+        *_search(captions, captions, similar, "similar captions", progress, files[2]),
     )
     large = max(len(pairs), pairs.n_images) > EXACT
     return Neighbours(*lists, recall=_recall(captions, images, lists[0]) if large else 1.0)
 
 
-def _recall(left: Any, right: Any, found: Array) -> float:
-    """Return which share of the exact neighbours of a sample of rows is in their lists."""
-    rows = np.random.default_rng(0).permutation(np.flatnonzero(left[1]))[:CHECKED]
-    best = _Best(len(rows), found.shape[1])
-    every = np.arange(len(rows))
-    for part in blocks(len(right[1]), COLUMNS):
-        tile = left[0](rows) @ right[0](part).T
-        tile[:, torch.from_numpy(~right[1][part])] = -torch.inf
-        best.update(every, tile, np.arange(part.start, part.stop))
-    exact = best.arrays()[0]
-    held = (exact[:, :, None] == found[rows][:, None]).any(2) & (exact >= 0)
-    return float(held.sum() / max(1, (exact >= 0).sum()))
+class Side(NamedTuple):
+    """Pictures or captions: unit rows by number, float32, and which can be used; the others are zero."""
+
+    unit: Callable[[Any], Tensor]
+    good: NDArray[np.bool_]
+
+    @property
+    def rows(self) -> Indices:
+        return np.flatnonzero(self.good)
 
 
-def _both_ways(
-    left: Any, right: Any, k: int, name: str, progress: bool, file: Path | None
+#: Rows, columns, and the cosines of all with all.
+Tiles = Iterator[tuple[Indices, Indices, Tensor]]
+
+
+def _search(
+    left: Side, right: Side, k: int, name: str, progress: bool, file: Path | None
 ) -> tuple[Array, ...]:
     """Return ids and cosines, (rows, k), of the nearest ``right`` of every ``left``, and the other way round.
 
-    With ``right`` None, of the nearest other ``left``.
+    Where both are the same, of the nearest other ones, once.
     """
     # Plan: tiles of the matrix of cosines, each made once, serve their rows and their columns; a list keeps
     # the best k so far. Among few items of one modality the matrix is symmetric: tiles on and above the
     # diagonal. Tiles of groups hold, of the columns, one group, and the rows that search it.
-    own = right is None
-    right = left if own else right
-    n, m = len(left[1]), len(right[1])
-    by_row = _Best(n, k)
-    lists = [by_row] if own else [by_row, _Best(m, k)]
-    done = _resume(file, lists)
-    grouped = max(n, m) > EXACT
-    steps, tiles_of = _group_tiles(left, right) if grouped else _all_tiles(left, right, own)
-    saved = time.monotonic()
+    own = left is right
+    lists = [_Best(len(side.good), k) for side in ((left,) if own else (left, right))]
+    grouped = max(len(left.good), len(right.good)) > EXACT
+    steps, tiles_of = _group_tiles(left, right) if grouped else _all_tiles(left, right)
+    done, saved = _resume(file, lists), time.monotonic()
     with tqdm(total=steps, initial=done, desc=name, disable=None if progress else True, leave=False) as bar:
         for step in range(done, steps):
             for a, b, tile in tiles_of(step):
                 if own:  # both are in ascending order
-                    at = np.searchsorted(b, a).clip(max=len(b) - 1)
-                    same = np.flatnonzero(b[at] == a)
-                    tile[same, at[same]] = -torch.inf
-                by_row.update(a, tile, b)
+                    _, rows, columns = np.intersect1d(a, b, assume_unique=True, return_indices=True)
+                    tile[rows, columns] = -torch.inf
+                lists[0].update(a, tile, b)
                 # The lists of columns; of one modality only where the same tile does not come again.
                 if not own or not (grouped or a[0] == b[0]):
                     lists[-1].update(b, tile.T, a)
@@ -168,83 +165,56 @@ def _both_ways(
     return tuple(array for one in lists for array in one.arrays())
 
 
-#: Rows, columns, and the cosines of all with all.
-Tiles = Iterator[tuple[Array, Array, Tensor]]
-
-
-def _all_tiles(left: Any, right: Any, own: bool) -> tuple[int, Callable[[int], Tiles]]:
+def _all_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
     """Return the number of row blocks, and the tiles of one that cover the matrix or its upper half."""
-    (rows_of, rows_ok), (cols_of, cols_ok) = left, right
-    rows = _parts(np.arange(len(rows_ok)), ROWS)
-    columns = _parts(np.arange(len(cols_ok)), ROWS if own else COLUMNS)
+    own = left is right
+    rows = _parts(np.arange(len(left.good)), ROWS)
+    columns = _parts(np.arange(len(right.good)), ROWS if own else COLUMNS)
 
     def tiles(step: int) -> Tiles:
         a = rows[step]
-        x = rows_of(a)
-        for b in columns:
-            if own and b[0] < a[0]:
-                continue
-            tile = x @ cols_of(b).T
-            if not (rows_ok[a].all() and cols_ok[b].all()):
-                tile.masked_fill_(torch.from_numpy(~(rows_ok[a][:, None] & cols_ok[b])), -torch.inf)
+        x = left.unit(a)
+        for b in columns[step if own else 0 :]:
+            tile = x @ right.unit(b).T
+            tile[~left.good[a]] = tile[:, ~right.good[b]] = -torch.inf
             yield a, b, tile
 
     return len(rows), tiles
 
 
-def _parts(rows: Array, size: int) -> list[Array]:
+def _group_tiles(left: Side, right: Side) -> tuple[int, Callable[[int], Tiles]]:
+    """Return the number of parts of the rows, and the tiles of one: a group, and the rows that search it."""
+    # Plan: 1. centres by k-means on a sample of the columns; 2. the group of every column and the groups that
+    # every row searches; 3. a step compares a part of the rows with one group after the other.
+    usable = right.rows
+    size = min(len(usable), round(GROUPS * len(usable) ** 0.5))
+    centres = _centres(right, size)
+    group = _nearest(right, centres, 1)[:, 0]
+    ends = np.cumsum(np.bincount(group, minlength=size))[:-1]
+    members = np.split(usable[np.argsort(group, kind="stable")], ends)
+    searched = _nearest(left, centres, min(PROBES, size))
+    parts = _parts(left.rows, AT_ONCE)
+
+    def tiles(step: int) -> Tiles:
+        rows, found = parts[step], searched[step * AT_ONCE :][: len(parts[step])]
+        x, order = left.unit(rows), np.argsort(found, axis=None, kind="stable")
+        starts = np.searchsorted(found.reshape(-1)[order], np.arange(size + 1))
+        for g, columns in enumerate(members):
+            y = right.unit(columns)
+            for a in _parts(order[starts[g] : starts[g + 1]] // found.shape[1], ROWS):
+                for b in blocks(len(columns), COLUMNS):
+                    yield rows[a], columns[b], x[a] @ y[b].T
+
+    return len(parts), tiles
+
+
+def _parts(rows: Indices, size: int) -> list[Indices]:
     return [rows[part] for part in blocks(len(rows), size)]
 
 
-def _group_tiles(left: Any, right: Any) -> tuple[int, Callable[[int], Tiles]]:
-    """Return the number of steps, and the tiles of one: rows that search a group of the columns, and it."""
-    # Plan: 1. centres by k-means on a sample of the columns; 2. the group of every column and the groups that
-    # every row searches; 3. a step compares a part of the rows with a shelf, groups that fit into memory, so
-    # that files are read in long stretches.
-    rows_of, (cols_of, cols_ok) = left[0], right
-    rows, usable = np.flatnonzero(left[1]), np.flatnonzero(cols_ok)
-    size = min(len(usable), round(GROUPS * len(usable) ** 0.5))
-    centres = _centres(cols_of, usable, size)
-    searched = _nearest(rows_of, rows, centres, min(PROBES, size))
-    group = _nearest(cols_of, usable, centres, 1)[:, 0]
-    order = np.argsort(group, kind="stable")
-    members, ends = usable[order], np.searchsorted(group[order], np.arange(size + 1))
-    parts = _parts(np.arange(len(rows)), AT_ONCE[0])
-    shelves = np.split(np.arange(size), np.flatnonzero(np.diff(ends[:-1] // AT_ONCE[1])) + 1)
-    held: dict[int, Tensor] = {}
-
-    def shelf(number: int) -> Tensor:
-        """Return the columns of a shelf, (members, D), group by group; only the last is kept."""
-        if number not in held:
-            held.clear()
-            own = members[ends[shelves[number][0]] : ends[shelves[number][-1] + 1]]
-            at = np.argsort(own)
-            y = cols_of(own[at])
-            held[number] = torch.empty_like(y)
-            held[number][at] = y
-        return held[number]
-
-    def tiles(step: int) -> Tiles:
-        number, of = divmod(step, len(parts))
-        first, last = shelves[number][[0, -1]]
-        part, y, x = parts[of], shelf(number), rows_of(rows[parts[of]])
-        row, probe = np.nonzero((searched[part] >= first) & (searched[part] <= last))
-        found = searched[part][row, probe]
-        by_group = np.argsort(found, kind="stable")
-        row, found = row[by_group], found[by_group]
-        starts = np.searchsorted(found, np.arange(first, last + 2))
-        for g, start, stop in zip(range(first, last + 1), starts[:-1], starts[1:], strict=True):
-            within = slice(ends[g] - ends[first], ends[g + 1] - ends[first])
-            for a in _parts(row[start:stop], ROWS):
-                for b in _parts(np.arange(within.start, within.stop), COLUMNS):
-                    yield rows[part][a], members[ends[first] :][b], x[a] @ y[b[0] : b[-1] + 1].T
-
-    return len(shelves) * len(parts), tiles
-
-
-def _centres(of: Any, usable: Array, size: int) -> Tensor:
+def _centres(side: Side, size: int) -> Tensor:
     """Return the centres of groups, (size, D), by spherical k-means on a sample."""
-    x = of(np.sort(np.random.default_rng(0).permutation(usable)[: SAMPLE * size]))
+    x = side.unit(np.sort(np.random.default_rng(0).permutation(side.rows)[: SAMPLE * size]))
     centres = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:size]]
     for _ in range(ROUNDS):
         nearest = torch.cat([(part @ centres.T).argmax(1) for part in x.split(COLUMNS)])
@@ -254,12 +224,24 @@ def _centres(of: Any, usable: Array, size: int) -> Tensor:
     return centres
 
 
-def _nearest(of: Any, rows: Array, centres: Tensor, count: int) -> Array:
+def _nearest(side: Side, centres: Tensor, count: int) -> Array:
     """Return the ``count`` groups, (rows, count), whose centres are nearest to each row."""
+    rows = side.rows
     found = np.empty((len(rows), count), np.min_scalar_type(len(centres)))
     for part in blocks(len(rows)):
-        found[part] = (of(rows[part]) @ centres.T).topk(count, 1).indices.numpy()
+        found[part] = (side.unit(rows[part]) @ centres.T).topk(count, 1).indices.numpy()
     return found
+
+
+def _recall(left: Side, right: Side, found: Array) -> float:
+    """Return which share of the exact neighbours of a sample of rows is in their lists."""
+    rows = np.random.default_rng(0).permutation(left.rows)[:CHECKED]
+    best, every, x = _Best(len(rows), found.shape[1]), np.arange(len(rows)), left.unit(rows)
+    for b in _parts(right.rows, COLUMNS):
+        best.update(every, x @ right.unit(b).T, b)
+    exact = best.arrays()[0]
+    held = (exact[:, :, None] == found[rows][:, None]).any(2) & (exact >= 0)
+    return float(held.sum() / max(1, (exact >= 0).sum()))
 
 
 def _resume(file: Path | None, lists: list[_Best]) -> int:

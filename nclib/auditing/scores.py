@@ -9,6 +9,7 @@ unit length; :math:`d(a, b) = 1 - \cos(a, b)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +20,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from nclib.audit.neighbours import Neighbours
-from nclib.audit.pairs import Indices, Pairs, blocks, fold_of
-from nclib.audit.partners import candidate_edges, solve_plan, temperature
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Indices, Pairs, blocks, exchange
+from nclib.auditing.partners import candidate_edges, solve_plan, temperature
 from nclib.noise import rank_correspondence
 
 Scores = NDArray[np.float32]
@@ -40,30 +41,24 @@ OSA_BATCH = 256
 MOVED = 0.9
 
 
-def score(name: str) -> Callable[[Score], Score]:
-    """Return a decorator that registers a score under ``name``."""
+def score(name: str) -> Callable[[Callable[[Pairs, Neighbours, Indices, Indices], Scores]], Score]:
+    """Return a decorator that registers a score under ``name`` and gives the rows their defaults."""
 
-    def add(function: Score) -> Score:
-        SCORES[name] = function
-        return function
+    def add(function: Callable[[Pairs, Neighbours, Indices, Indices], Scores]) -> Score:
+        @wraps(function)
+        def of_rows(
+            pairs: Pairs,
+            neighbours: Neighbours,
+            captions: Indices | None = None,
+            images: Indices | None = None,
+        ) -> Scores:
+            rows = np.arange(len(pairs)) if captions is None else captions
+            return function(pairs, neighbours, rows, pairs.image_of[rows] if images is None else images)
+
+        SCORES[name] = of_rows
+        return of_rows
 
     return add
-
-
-def exchange(pairs: Pairs, rows: Indices, rng: np.random.Generator) -> Indices:
-    """Return the pictures of the rows handed round in a random cycle, within each fold of a cross-fit."""
-    fold = fold_of(pairs.captions)[rows]
-    order = np.lexsort((rng.random(len(rows)), fold))
-    claimed = np.empty(len(rows), np.int64)
-    for part in np.split(order, np.flatnonzero(np.diff(fold[order])) + 1):
-        claimed[part] = pairs.image_of[rows[np.roll(part, 1)]]
-    return claimed
-
-
-def _queries(pairs: Pairs, captions: Indices | None, images: Indices | None) -> tuple[Indices, Indices]:
-    if captions is None:
-        captions = np.arange(len(pairs))
-    return captions, pairs.image_of[captions] if images is None else images
 
 
 def _units(
@@ -74,11 +69,8 @@ def _units(
 
 
 @score("cosine")
-def cosine(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def cosine(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Cosine of the two embeddings, :math:`\cos(x_i, y_j)`."""
-    rows, of = _queries(pairs, captions, images)
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of):
         out[part] = torch.linalg.vecdot(x, y).numpy()
@@ -86,14 +78,11 @@ def cosine(
 
 
 @score("centred")
-def centred(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def centred(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Cosine after the mean of each modality is taken off, :math:`\cos(x_i - \bar x, y_j - \bar y)`.
 
     Random pairs then have a mean cosine near 0.
     """
-    rows, of = _queries(pairs, captions, images)
     mean_x, mean_y = _mean(pairs.unit_images, pairs.n_images), _mean(pairs.unit_captions, len(pairs))
     out = np.empty(len(rows), np.float32)
     for part, x, y in _units(pairs, rows, of):
@@ -138,32 +127,26 @@ def osa_weights(cosines: Scores, beta: float, *, released: bool = False) -> Scor
 
 
 @score("osa")
-def osa(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def osa(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     """Weight of OSA above the boundary of random pairs; see :func:`osa_weights`.
 
     Pairs at or below the boundary are equal. Above it, up to an excess of 2/3, the cosine decides.
     """
     beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours)).value
-    return osa_weights(cosine(pairs, neighbours, captions, images), beta)
+    return osa_weights(cosine(pairs, neighbours, rows, of), beta)
 
 
 @score("osa_released")
-def osa_released(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def osa_released(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     """Weight of OSA's official code, in batches of 256 pairs in the order of the rows."""
     beta = neighbours.once("boundary", lambda: boundary(pairs, neighbours)).value
-    fit = cosine(pairs, neighbours, captions, images)
+    fit = cosine(pairs, neighbours, rows, of)
     parts = [osa_weights(fit[part], beta, released=True) for part in blocks(len(fit), OSA_BATCH)]
     return np.concatenate(parts) if parts else fit
 
 
 @score("neighbours")
-def neighbour_disagreement(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def neighbour_disagreement(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Disagreement with the pairs of neighbours, negative (LEMoN, Zhang et al., ICML 2025).
 
     .. math:: -d(x_i, y_j) - \frac{\beta}{k} \sum_n d(y_j, y_n) e^{-\tau_1 d(x_i, x_n) - \tau_2 d(x_n, y_n)}
@@ -173,7 +156,6 @@ def neighbour_disagreement(
     pair itself; pairs of the picture itself, which have distance 0, count among the n. The first sum is a
     mean over all pairs of the k nearest pictures.
     """
-    rows, of = _queries(pairs, captions, images)
     trust = np.where(pairs.usable, np.exp(-TAU_PAIR * (1 - _given(pairs, neighbours))), 0).astype(np.float32)
     claims = neighbours.once("claims", lambda: _captions_of(pairs))
     out = np.empty(len(rows), np.float32)
@@ -198,15 +180,12 @@ def neighbour_disagreement(
 
 
 @score("rank")
-def rank(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Rank correlation of the distances to anchors, one ranking per modality (REPAIR, Eqs. 7 and 8).
 
     Anchors are pairs of the better half by cosine, spread evenly over the rows. No cosine between the
     modalities takes part in the correlation.
     """
-    rows, of = _queries(pairs, captions, images)
     fit = np.where(pairs.usable, _given(pairs, neighbours), -np.inf)
     better = np.flatnonzero(fit >= np.median(fit[pairs.usable]))
     anchors = better[np.linspace(0, len(better) - 1, min(ANCHORS, len(better))).astype(np.int64)]
@@ -218,16 +197,13 @@ def rank(
 
 
 @score("mutual_rank")
-def mutual_rank(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def mutual_rank(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Mean log rank of picture and caption in each other's list, negative.
 
     Within the k nearest the rank is counted. Beyond, the list is taken to go on exponentially,
     :math:`k \exp((c_k - c) / h)` with :math:`h` the mean excess of the k cosines over the last,
     at most the number of items. Equal ranks are ordered by the cosine.
     """
-    rows, of = _queries(pairs, captions, images)
     fit = cosine(pairs, neighbours, rows, of)
     out = 1e-3 * fit
     for lists, item, total in (
@@ -240,16 +216,13 @@ def mutual_rank(
 
 
 @score("transport")
-def transport(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def transport(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Log mass of the pair by the sparse partial plan over neighbours.
 
     :math:`(\cos(x_i, y_j) + f_j + g_i) / \epsilon` with the potentials of :func:`solve_plan`: every caption
     has mass 1, every picture as much as captions claim it, and nine tenths of the captions move. A popular
     picture or caption has a low potential, so that its high cosines count less.
     """
-    rows, of = _queries(pairs, captions, images)
     reg = temperature(neighbours)
 
     def solved() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -265,16 +238,13 @@ def transport(
 
 
 @score("siblings")
-def siblings(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def siblings(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     r"""Agreement with the K other captions of the picture, near that with the closest of them.
 
     :math:`\frac16 \log \frac1K \sum_n e^{6 \cos(y_j, y_n)}`: other captions may be wrong too. A picture that
     the caption does not claim lends one caption less, as its own do. Without other captions: the mean over
     the given pairs.
     """
-    rows, of = _queries(pairs, captions, images)
     claims = neighbours.once("claims", lambda: _captions_of(pairs))
 
     def agreement(rows: Indices, of: Indices) -> Scores:
@@ -290,7 +260,8 @@ def siblings(
         return out
 
     def usual() -> float:
-        given = agreement(*_queries(pairs, np.flatnonzero(pairs.usable), None))
+        usable = np.flatnonzero(pairs.usable)
+        given = agreement(usable, pairs.image_of[usable])
         return float(np.nanmean(given)) if np.isfinite(given).any() else 0.0
 
     out = agreement(rows, of)
@@ -387,11 +358,8 @@ def parts_of(values: dict[str, Scores], given: slice, exchanged: slice) -> tuple
 
 
 @score("combined")
-def combined(
-    pairs: Pairs, neighbours: Neighbours, captions: Indices | None = None, images: Indices | None = None
-) -> Scores:
+def combined(pairs: Pairs, neighbours: Neighbours, rows: Indices, of: Indices) -> Scores:
     """Linear combination of the other scores, fitted by :func:`combination` to one random exchange."""
-    rows, of = _queries(pairs, captions, images)
     usable = np.flatnonzero(pairs.usable)
     other = exchange(pairs, usable, np.random.default_rng(0))
     every = np.concatenate([usable, usable, rows]), np.concatenate([pairs.image_of[usable], other, of])

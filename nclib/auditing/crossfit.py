@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nclib.audit.pairs import FOLDS, WIDTH
+from nclib.auditing.pairs import FOLDS, WIDTH
 from nclib.common.files import digest
 from nclib.data import Split, Vocabulary
 from nclib.data.dataset import Captions

@@ -1,0 +1,403 @@
+"""Report of an audit: one HTML file with charts, a threshold, and suspects to mark. It needs no network.
+
+Also what the command prints, and the pictures that are taken out of archives for the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from nclib.auditing.result import WRONG_FROM, Findings
+from nclib.common.files import digest, replacing, write_atomically
+from nclib.data.readers import Listing, UnreadableError
+
+SUSPECTS, ASKED = 200, 60  # pairs on the page: the most suspicious, and those whose label teaches most
+ROWS = 50  # of a table on the page; the files beside it hold the rest
+FOLD = 200  # characters of a caption that are shown at once
+SHORT = 300  # characters of an id, a file name or a reason
+LONGEST = 20_000  # characters of a caption on the page
+PICTURE_BYTES = 15_000
+SIZES = ((256, 75), (256, 50), (192, 50), (128, 40), (64, 30))  # side in pixels, JPEG quality, tried in turn
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # none that starts another program, such as EPS
+LISTED = 2_000_000  # pairs up to which the page itself makes the list of kept ids
+PRINTED, PRINTED_WIDTH = 5, 60  # in the terminal: pairs and reasons; characters of a caption
+SIDE = 512  # pixels of a picture taken out of a tar or a data set
+# Colours of the figures (Okabe and Ito's, as everywhere in the book), and their names in the style sheet,
+# where a dark page has others.
+GIVEN, EXCHANGED, NEAR, INK, SOFT = "#0072b2", "#d55e00", "#009e73", "#000000", "#7a7a7a"
+NAMES = {GIVEN: "given", EXCHANGED: "exchanged", NEAR: "near", INK: "ink", SOFT: "soft"}
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "nclib",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+Z95 = 1.959964  # of the normal distribution, for an interval of 95 %
+
+
+def write_report(audit: Findings, folder: str | Path) -> Path:
+    """Write the report of an audit as one HTML file without references to other files or servers.
+
+    Parameters
+    ----------
+    audit : Findings
+    folder : path
+        Made when missing. Files of :meth:`Findings.save` that lie in it are listed on the page.
+
+    Returns
+    -------
+    Path
+        ``folder / "report.html"``.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be written.
+
+    Notes
+    -----
+    Captions, ids and file names are escaped, and a content security policy admits no script and no style
+    but the two of the page, by their hashes. Small copies of the pictures are in the file, without their
+    metadata.
+    """
+    here, path = Path(__file__).parent, Path(folder) / "report.html"
+    style, script = ((here / f"report.{end}").read_text("utf8") for end in ("css", "js"))
+    pages = Environment(loader=FileSystemLoader(here), autoescape=True, undefined=StrictUndefined)
+    pages.policies["json.dumps_kwargs"] = {"allow_nan": False}
+    pages.filters |= {"cut": _cut, "percent": _percent}
+    pages.tests["known"] = lambda value: value == value  # NaN differs from itself
+    page = pages.get_template("report.html").render(
+        style=style,
+        script=script,
+        policy=(
+            f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+            "base-uri 'none'; form-action 'none'"
+        ),
+        **_contents(audit, path.parent),
+    )
+    # A lone surrogate, as in names of files that are not UTF-8, cannot be written; it becomes "?".
+    write_atomically(path, page.encode("utf8", "replace"))
+    return path
+
+
+def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
+    """Return what the template shows, as plain values."""
+    pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
+    pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
+    row_of = {name: row for row, name in enumerate(pairs.ids)}
+    suspects, asked = _shown(audit)
+    t = np.asarray(costs["t"])
+    copies = table[["image_duplicate_of", "caption_duplicate_of"]]
+    repeated = np.flatnonzero((copies != "").any(axis=1))
+    excerpts = [_cut(text, 80) for text in pairs.texts] if pairs.texts else [""] * len(table)
+    contents = {
+        "audit": audit,
+        "n_pairs": f"{len(table):,}",
+        "n_pictures": f"{len(pairs.images):,}",
+        # Without probabilities, as for a few pairs, the order by score remains.
+        "stated": bool(np.isfinite(audit.share.value)),
+        "weakness": audit.weakness(),
+        "rows_shown": ROWS,
+        "fold": FOLD,
+        "longest": LONGEST,
+        "histogram": histogram(audit.curves, f"score ({audit.score}), larger fits better"),
+        "reliability": reliability(audit.curves["reliability"]),
+        "bins": [(f"{p:.3f}", f"{share:.3f}", f"{n:,}") for p, share, n in audit.curves["reliability"] if n],
+        "costs": {name: np.asarray(values, float).tolist() for name, values in costs.items()},
+        "start": int(np.abs(t - WRONG_FROM).argmin()),
+        "tenths": sorted({int(np.abs(t - goal).argmin()) for goal in np.arange(0.1, 0.95, 0.1)}),
+        "suspects": [_card(audit, row, row_of, pictures) for row in suspects],
+        "asked": [_card(audit, row, row_of, pictures) for row in asked],
+        "n_known": int(table["id"].isin(list(audit.labels)).sum()),
+        "formulas": any(pairs.ids[row].startswith(("=", "+", "-", "@")) for row in (*suspects, *asked)),
+        "duplicates": {
+            "n": len(repeated),
+            "image": int((copies["image_duplicate_of"] != "").sum()),
+            "caption": int((copies["caption_duplicate_of"] != "").sum()),
+            "rows": [(pairs.ids[row], excerpts[row], *copies.iloc[row]) for row in repeated[:ROWS]],
+        },
+        "problems": [
+            (pairs.ids[row], reason, excerpts[row]) for row, reason in sorted(pairs.problems.items())
+        ],
+        "problem_counts": [
+            (reason, f"{n:,}") for reason, n in Counter(pairs.problems.values()).most_common()
+        ],
+        "there": {path.name for path in folder.glob("*")},
+        "settings": [(k, _setting(v)) for k, v in {**audit.settings, "seed": audit.seed}.items()],
+    }
+    names = json.dumps([pairs.ids, pairs.texts, pairs.pictures])
+    contents["data"] = {
+        # Of the pairs alone, so that marks survive a recalibration.
+        "checksum": digest([names, np.asarray(pairs.image_of)])[:16],
+        "pairs": int(pairs.usable.sum()),
+        "threshold": contents["costs"],
+        "rows": _steps(audit, t),
+        "ids": {row: pairs.ids[row] for row in (*suspects, *asked)},
+        "labels": list(audit.labels.items()),
+        "pictures": {row: uri for row, uri in pictures.items() if uri},
+    }
+    return contents
+
+
+def _shown(audit: Findings) -> tuple[list[int], list[int]]:
+    """Return the rows of the most suspicious pairs without a label, and of those whose label teaches most."""
+    table = audit.table
+    left = np.flatnonzero(audit.pairs.usable & ~table["id"].isin(list(audit.labels)).to_numpy())
+    suspects = left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS]
+    row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
+    return suspects.tolist(), [row_of[name] for name in audit.ask(ASKED)["id"]]
+
+
+def _card(audit: Findings, row: int, row_of: Mapping[str, int], pictures: dict[int, str]) -> dict[str, Any]:
+    """Return a pair as the page shows it, beside the picture proposed for its caption."""
+    pair = audit.table.iloc[row].to_dict()
+    partner = row_of.get(pair["partner_id"])
+    given, other = (None if r is None else _figure(audit, r, pictures) for r in (row, partner))
+    return {"row": row, "pair": pair, "given": given, "partner": other}
+
+
+def _figure(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
+    pairs, picture = audit.pairs, int(audit.pairs.image_of[row])
+    name = pairs.pictures[picture] if pairs.pictures else ""
+    if name and picture not in pictures:
+        pictures[picture] = _thumbnail(name)
+    return {
+        "picture": picture,
+        "name": name,
+        "alt": re.split(r"[/\\]", name)[-1],
+        "shown": bool(pictures.get(picture)),
+        "address": bool(re.match(r"https?://", name, re.IGNORECASE)),
+        "caption": pairs.texts[row] if pairs.texts else None,
+    }
+
+
+def _steps(audit: Findings, t: NDArray[Any]) -> str:
+    """Return ids and, for each, the number of thresholds that drop it, as base64 of gzip of JSON."""
+    if len(audit.table) > LISTED:
+        return ""
+    p = audit.table["p_wrong"].to_numpy(float)
+    steps = np.where(audit.pairs.usable, np.searchsorted(t, p, side="right"), len(t) + 1)
+    content = json.dumps({"ids": audit.pairs.ids, "steps": steps.tolist()})
+    return base64.b64encode(gzip.compress(content.encode(), compresslevel=4, mtime=0)).decode()
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _hash(content: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
+
+
+def _percent(value: float) -> str:
+    percent = 100 * float(value)
+    if 0 < percent < 0.1 or 99.9 < percent < 100:
+        return "less than 0.1 %" if percent < 50 else "more than 99.9 %"
+    return f"{percent:.{1 if 0 < percent < 10 or 99 < percent < 100 else 0}f} %"
+
+
+def _cut(text: str, length: int = SHORT) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def _thumbnail(name: str) -> str:
+    """Return a small copy of a picture as a data URI; empty when it cannot be read."""
+    from PIL import Image, ImageOps
+
+    try:
+        if not Path(name).is_file():  # an address, or a device that would never end
+            return ""
+        with Image.open(name, formats=FORMATS) as file:
+            side = SIZES[0][0]
+            picture = file if file.mode in ("RGB", "L") else file.convert("RGBA")
+            picture.thumbnail((side, side))
+            picture = ImageOps.exif_transpose(picture).convert("RGBA")
+        # On a new white picture, for transparent ones, and to leave comments and positions behind.
+        small = Image.new("RGB", picture.size, "white")
+        small.paste(picture, mask=picture.getchannel("A"))
+        for side, quality in SIZES:
+            small.thumbnail((side, side))
+            content = io.BytesIO()
+            small.save(content, "JPEG", quality=quality, optimize=True)
+            if content.tell() <= PICTURE_BYTES:
+                break
+    except Exception:  # a picture that cannot be read, in any of the ways that decoders fail, has no copy
+        return ""
+    return f"data:image/jpeg;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+# -- figures ------------------------------------------------------------------------------------------------
+
+
+def histogram(curves: Mapping[str, Any], label: str) -> str:
+    """Return an ``<svg>`` of the scores of given and exchanged pairs, from :attr:`Findings.curves`."""
+    looks = (
+        ("given", GIVEN, "given pairs", "-"),
+        ("exchanged", EXCHANGED, "random exchanges", "--"),
+        ("near", NEAR, "near-neighbour exchanges", ":"),
+    )
+    figure, axis = _axis(label, "density")
+    edges, said = np.asarray(curves["edges"]), []
+    for name, colour, title, line in looks:
+        heights = np.nan_to_num(curves[name])
+        axis.stairs(heights, edges, color=colour, ls=line, lw=1.8, label=title)
+        if name == "given":
+            axis.stairs(heights, edges, color=colour, fill=True, alpha=0.25)
+        peak = int(heights.argmax())
+        said.append(f"{title}: most at {(edges[peak] + edges[peak + 1]) / 2:.3g}")
+    axis.set_yticks([])
+    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize="medium")
+    return _svg(figure, "histogram", f"Histograms of {label}. {'; '.join(said)}.")
+
+
+def reliability(bins: Iterable[tuple[float, float, int]]) -> str:
+    """Return an ``<svg>`` of the share exchanged over the stated probability, with intervals of 95 %.
+
+    Parameters
+    ----------
+    bins : iterable of (mean probability, share exchanged, n)
+        Bins without pairs are left out.
+    """
+    full = np.array([one for one in bins if one[2] > 0], float).reshape(-1, 3)
+    figure, axis = _axis("stated probability of an exchange", "share really exchanged")
+    axis.plot([0, 1], [0, 1], color=SOFT, ls="--", lw=1)
+    axis.text(0.82, 0.72, "as stated", color=SOFT)
+    if len(full):
+        stated, shares, n = full.T
+        ends = np.array([wilson(share, int(k)) for share, k in zip(shares, n, strict=True)])
+        axis.plot(stated, shares, color=GIVEN, lw=1.8)
+        axis.vlines(stated, *ends.T, color=GIVEN, lw=1.8)
+        axis.scatter(stated, shares, (5 + 8 * np.sqrt(n / n.max())) ** 2 / 2, color=GIVEN, zorder=3)
+    else:
+        axis.text(0.05, 0.9, "not measured", color=INK)
+    axis.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    return _svg(
+        figure, "reliability", f"Reliability curve with {len(full)} bins; the numbers are in the table."
+    )
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Return Wilson's interval of 95 % for a share among ``n``; (0, 1) for ``n = 0``.
+
+    Examples
+    --------
+    >>> [round(v, 3) for v in wilson(0.5, 100)]
+    [0.404, 0.596]
+    """
+    if n <= 0:
+        return 0.0, 1.0
+    centre = (share + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
+    half = Z95 * np.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
+    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+
+
+def _axis(x: str, y: str) -> tuple[Figure, Axes]:
+    with mpl.rc_context(STYLE):
+        figure = Figure((4.6, 3.05), layout="constrained")
+        axis = figure.subplots()
+    axis.set(xlabel=x, ylabel=y)
+    return figure, axis
+
+
+def _svg(figure: Figure, name: str, said: str) -> str:
+    """Return a figure as SVG that a page with a content security policy shows, in the colours of its style.
+
+    The policy admits no style but that of the page: what matplotlib writes as styles become attributes, and
+    its colours variables of the style sheet. Ids begin with ``name``, to be unique on the page.
+    """
+    out = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(METADATA))
+    text = out.getvalue()
+    text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{name}-", text)
+    text = re.sub(r'style="([^"]*)"', _attributes, text)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
+
+
+METADATA = ("Date", "Creator", "Format", "Type")
+
+
+def _attributes(style: re.Match[str]) -> str:
+    """Return the attributes that say what an inline style says; fonts are those of the page."""
+    parts = [part.split(":", 1) for part in style[1].split(";") if part.strip()]
+    known = {key.strip(): value.strip() for key, value in parts if not key.strip().startswith("font")}
+    return " ".join(
+        f'{key}="{f"var(--{NAMES[value]})" if value in NAMES else value}"' for key, value in known.items()
+    )
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+def summary(audit: Findings) -> str:
+    """Return what an audit found in a few lines: the share of wrong pairs, and the first suspects."""
+    pairs, share = audit.pairs, audit.share
+    lines = [f"{len(pairs):,} pairs of {len(pairs.images):,} pictures"]
+    if pairs.problems:
+        reasons = Counter(pairs.problems.values()).most_common(PRINTED)
+        said = "; ".join(f"{_plain(reason)} ({n:,})" for reason, n in reasons)
+        lines.append(f"{len(pairs.problems):,} could not be judged: {said}")
+    if np.isfinite(share.value):
+        interval = f"{share.low:.1%} to {share.high:.1%}"
+        lines.append(f"about {share.value:.1%} are wrong ({interval}) by the score {audit.score}")
+    lines += filter(None, (audit.assumption, audit.weakness()))
+    # Who labelled a pair knows it: what to look at next are the others.
+    to_see = audit.table["p_wrong"].notna() & ~audit.table["id"].isin(list(audit.labels))
+    first = audit.table[to_see].sort_values("rank").head(PRINTED)
+    if len(first):
+        lines += ["", f"the most suspicious pairs{' without a label' if audit.labels else ''}:"]
+    for row in first.itertuples():
+        lines.append(f"  P(wrong) {row.p_wrong:.2f}  {_plain(row.id)}  {_plain(row.caption)}")
+    return "\n".join(lines)
+
+
+def _plain(text: object) -> str:
+    """Return the beginning of a strange text without what a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "?" for c in str(text))
+    return shown if len(shown) <= PRINTED_WIDTH else f"{shown[: PRINTED_WIDTH - 3]}..."
+
+
+def extract(audit: Findings, listing: Listing, folder: Path) -> None:
+    """Write the pictures that the page shows as files, where they lie in a tar or a data set.
+
+    Their names in ``audit.pairs.pictures`` become the paths of these files, which are numbered: nothing that
+    strangers wrote becomes a file name.
+    """
+    names, opener = audit.pairs.pictures, listing.open
+    if names is None or opener is None:
+        return
+    suspects, asked = _shown(audit)
+    row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
+    rows = [*suspects, *asked]
+    rows += [row_of[name] for name in audit.table["partner_id"].iloc[rows] if name in row_of]
+    for picture in dict.fromkeys(audit.pairs.image_of[rows].tolist()):
+        if Path(names[picture]).is_file() or "://" in names[picture]:
+            continue
+        try:
+            found = opener(picture)
+        except UnreadableError:
+            continue
+        found.thumbnail((SIDE, SIDE))
+        path = folder / f"{picture}.jpg"
+        with replacing(path) as file:
+            found.save(file, "JPEG", quality=85)
+        names[picture] = str(path)

@@ -1,0 +1,399 @@
+"""What an audit found: the table, the share of wrong pairs, proposed partners; labels, and files."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nclib.auditing.neighbours import Neighbours
+from nclib.auditing.pairs import Pairs
+from nclib.auditing.partners import Partners
+from nclib.auditing.share import Calibration, Share, relabelled
+from nclib.common.files import digest, replacing, write_atomically
+from nclib.noise import calibration as compare
+from nclib.noise import detection
+
+Array = NDArray[Any]
+COLUMNS = (
+    *("id", "image", "caption", "score", "p_wrong", "p_low", "p_high", "rank", "reason"),
+    *("partner_id", "partner_score", "partner_margin", "partner_mass", "partner_p"),
+    *("image_duplicate_of", "caption_duplicate_of"),
+)
+ASSUMPTION = (
+    "The probabilities hold if wrong pairs are like captions exchanged at random among these pairs. Wrong "
+    "captions that are related to the picture get too low a probability, and make the share too low."
+)
+#: Pairs at least this likely to be wrong are called wrong, and are not kept.
+WRONG_FROM = 0.5
+LABELS = ("wrong", "right", "unsure")
+#: Area under the ROC curve of the score on exchanged pairs, below which probabilities need a warning.
+WEAK = 0.8
+
+
+@dataclass
+class Findings:
+    """Table, share of wrong pairs, and what the probabilities assume: an audit, less its page.
+
+    Attributes
+    ----------
+    pairs : Pairs
+    neighbours : Neighbours
+    score : str
+        Name of the score in use.
+    settings : dict
+        Settings of the call, and what was measured on planted exchanges.
+    seed : int
+    table : DataFrame
+        One row per pair. ``rank`` 1 is the most suspicious; ``partner_id`` names the pair whose picture
+        the caption fits better, ``partner_p`` the probability that this picture is the caption's own if the
+        pair is wrong and its own picture is here; none is proposed below 0.2. ``p_wrong`` is NaN for pairs
+        that cannot be judged (``reason`` says why).
+    share : Share
+        Share of wrong pairs with a 95 % interval.
+    curves : dict
+        ``edges``, and the densities ``given``, ``exchanged`` (at random), ``near`` (with similar pictures) of
+        the score; ``reliability``, a list of (stated probability, share planted, pairs) on planted
+        exchanges; ``threshold``, expected counts ``dropped``, ``wrong_kept``, ``right_lost`` when pairs of
+        P(wrong) >= ``t`` are dropped.
+    assumption : str
+        Which mismatches the probabilities are calibrated for.
+    patterns : list of dict
+        ``kind`` ("swap", "shift" or "orphan"), ``ids``, ``by`` (rows or pictures of a shift, else None)
+        and ``unit`` of ``by``.
+    """
+
+    pairs: Pairs
+    neighbours: Neighbours
+    score: str
+    settings: dict[str, Any]
+    seed: int
+    table: pd.DataFrame
+    share: Share
+    curves: dict[str, Any]
+    assumption: str
+    patterns: list[dict[str, Any]]
+    calibration: Calibration = field(repr=False)
+    plan: Partners = field(repr=False)
+    proposed: Array = field(repr=False)
+    labels: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def partners(self, k: int = 3) -> pd.DataFrame:
+        """Return the k best other pictures of every suspect caption, and captions of every picture.
+
+        Returns
+        -------
+        DataFrame
+            ``direction`` ("picture of caption" or "caption of picture"), ``id``, ``place`` (1 to k),
+            ``partner_id``, ``mass`` (part of the caption's free mass in the plan) and ``proposed``: whether
+            it is right with a probability of at least 0.2, as learnt from planted exchanges. For the second
+            direction, ``id`` is the first pair of the picture, and ``partner_id`` the pair of the caption.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k}")
+        names = np.array([*self.pairs.ids, ""], dtype=object)
+        first = first_pair(self.pairs)
+        edges = pd.DataFrame({"row": self.plan.row, "image": self.plan.column, "mass": self.plan.mass})
+        edges = edges[edges["mass"] > 1e-3].sort_values("mass", ascending=False, kind="stable")
+        edges["proposed"] = self.proposed[edges["row"]] == edges["image"]
+        parts = []
+        for direction, key in (("picture of caption", "row"), ("caption of picture", "image")):
+            place = edges.groupby(key).cumcount() + 1
+            best = edges[place <= k].assign(place=place, direction=direction).sort_values([key, "place"])
+            caption, picture = names[best["row"]], names[first[best["image"]]]
+            own, other = (caption, picture) if key == "row" else (picture, caption)
+            parts.append(best.assign(id=own, partner_id=other))
+        columns = ["direction", "id", "place", "partner_id", "mass", "proposed"]
+        return pd.concat(parts, ignore_index=True)[columns]
+
+    def check(self, truth: Any, partner_of: Any = None, *, budget: int = 200) -> dict[str, float | None]:
+        """Compare the audit with known mistakes.
+
+        Parameters
+        ----------
+        truth : array of bool, (M,), or mapping of id to bool
+            True where the pair is wrong. A mapping may name some of the pairs; the others do not count.
+        partner_of : array of int, (M,), optional
+            Row of the picture that each caption belongs to; -1 where it belongs to none.
+        budget : int
+            Pairs that a person checks.
+
+        Returns
+        -------
+        dict
+            ``auroc``, ``average_precision``, ``precision_at_100``, ``recall_at_budget``,
+            ``fpr_at_95_recall``, ``calibration_error``, ``share_error`` (estimate minus truth),
+            ``partner_accuracy`` of the proposed partners, ``partner_stated``, their mean P(wrong) times
+            ``partner_p``, ``partner_recall`` among wrong pairs that have a partner, and the counts ``n``,
+            ``n_wrong``, ``n_proposed``. None where undefined.
+        """
+        wrong, known = self._truth(truth)
+        p = self.table["p_wrong"].to_numpy()
+        use = known & self.pairs.usable
+        # Equal probabilities are ordered as the table's rank is.
+        fit = self.table["rank"].to_numpy()[use].astype(float)
+        y, n_wrong = wrong[use], int(wrong[use].sum())
+        out: dict[str, float | None] = {"n": int(use.sum()), "n_wrong": n_wrong}
+        found = detection(fit, ~y) if len(y) else {}
+        out |= {"auroc": found.get("auc"), "average_precision": found.get("ap"), "fpr_at_95_recall": None}
+        by_rank = y[np.argsort(fit)]
+        out["precision_at_100"] = float(by_rank[:100].mean()) if len(y) else None
+        out["recall_at_budget"] = float(by_rank[:budget].sum() / n_wrong) if n_wrong else None
+        if 0 < n_wrong < len(y):
+            until = int(np.searchsorted(np.cumsum(by_rank), 0.95 * n_wrong)) + 1
+            out["fpr_at_95_recall"] = float((~by_rank[:until]).sum() / (~y).sum())
+        stated = np.isfinite(p) & use
+        out["calibration_error"] = compare(1 - p[stated], ~wrong[stated])["ece"] if stated.any() else None
+        out["share_error"] = self.share.value - float(y.mean()) if len(y) and self.share.value >= 0 else None
+        if partner_of is not None:
+            partner_of = np.asarray(partner_of)
+            if partner_of.shape != (len(self.pairs),) or partner_of.dtype.kind not in "iu":
+                raise ValueError(
+                    f"partner_of must hold {len(self.pairs)} picture rows, got {partner_of.dtype} of shape "
+                    f"{partner_of.shape}"
+                )
+            made = (self.proposed >= 0) & use
+            hit = made & (self.proposed == partner_of)
+            lost = use & wrong & (partner_of >= 0)
+            out["n_proposed"] = int(made.sum())
+            out["partner_accuracy"] = float(hit.sum() / made.sum()) if made.any() else None
+            said = p * self.table["partner_p"].to_numpy()
+            out["partner_stated"] = float(said[made].mean()) if made.any() else None
+            out["partner_recall"] = float((hit & lost).sum() / lost.sum()) if lost.any() else None
+        return out
+
+    def _truth(self, truth: Any) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        n = len(self.pairs)
+        if isinstance(truth, Mapping):
+            self._check_ids(truth)
+            known = np.array([i in truth for i in self.pairs.ids])
+            return np.array([bool(truth.get(i, False)) for i in self.pairs.ids]), known
+        wrong = np.asarray(truth)
+        if wrong.shape != (n,) or wrong.dtype.kind != "b":
+            raise ValueError(
+                f"truth must be bool, ({n},), True where wrong; got {wrong.dtype} of shape {wrong.shape}"
+            )
+        return wrong, np.ones(n, bool)
+
+    def _check_ids(self, names: Iterable[str]) -> None:
+        known = set(self.pairs.ids)
+        strange = [name for name in names if name not in known]
+        if strange:
+            raise ValueError(f"{len(strange)} ids are of no pair here, the first: {strange[0]!r}")
+
+    def ask(self, n: int = 100) -> pd.DataFrame:
+        """Return n pairs whose label would teach most about the probabilities.
+
+        Systematic sampling along P(wrong), with chances in proportion to its standard deviation
+        :math:`\\sqrt{P(1-P)}` plus 0.05: most near one half, some at either end, none labelled before.
+        Without probabilities, along the score.
+
+        Returns
+        -------
+        DataFrame
+            ``id``, ``image``, ``caption``, ``p_wrong`` and an empty column ``label`` to fill in with
+            "wrong", "right" or "unsure".
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        open_rows = self.table[self.pairs.usable & ~self.table["id"].isin(list(self.labels))]
+        open_rows = open_rows.sort_values("rank")
+        p = open_rows["p_wrong"].fillna(0.5).to_numpy()
+        total = np.cumsum(np.sqrt(p * (1 - p)) + 0.05)
+        if len(total) > n:
+            start = np.random.default_rng([self.seed, len(self.labels)]).random()
+            # Every pair at most once: where chances exceed one, the next ones are taken.
+            at = np.searchsorted(total, (start + np.arange(n)) * total[-1] / n)
+            places = np.arange(n)
+            at = np.minimum(np.maximum.accumulate(at - places) + places, len(total) - n + places)
+            open_rows = open_rows.iloc[at]
+        return open_rows[["id", "image", "caption", "p_wrong"]].assign(label="").reset_index(drop=True)
+
+    def tell(self, labels: Any) -> Self:
+        """Return the audit recalibrated by labels of some pairs.
+
+        Parameters
+        ----------
+        labels : DataFrame, path of a CSV, or mapping
+            Columns ``id`` and ``label``, or id to label: "wrong", "right" or "unsure". Labels of earlier
+            calls are kept; "unsure" and empty ones change nothing.
+
+        Returns
+        -------
+        Audit
+            Labelled pairs have probability 0 or 1. The probabilities of the others and the share follow
+            :func:`nclib.auditing.share.relabelled`. Partners and patterns are as before.
+        """
+        told = {**self.labels, **self._labels(labels)}
+        sure = {k: v == "wrong" for k, v in told.items() if v != "unsure"}
+        row_of = {name: row for row, name in enumerate(self.pairs.ids)}
+        rows = np.array([row_of[k] for k in sure], np.int64)
+        wrong = np.array(list(sure.values()), bool)
+        judged = self.pairs.usable[rows]
+        score = self.table["score"].to_numpy()
+        calibration, assumption = self.calibration, self.assumption
+        if judged.any():
+            given = score[self.pairs.usable]
+            calibration = relabelled(calibration, given, score[rows[judged]], wrong[judged])
+            assumption = f"{ASSUMPTION} They are corrected by {len(rows)} labels given by a person."
+        table = with_probabilities(self.table, self.pairs, calibration)
+        for name in ("p_wrong", "p_low", "p_high"):
+            table.loc[rows, name] = wrong.astype(float)
+        table["rank"] = _rank(table)
+        return replace(
+            self,
+            table=table,
+            share=calibration.share,
+            curves={**self.curves, "threshold": threshold_costs(table)},
+            assumption=assumption,
+            settings={**self.settings, "labels": len(rows)},
+            labels=told,
+        )
+
+    def _labels(self, labels: Any) -> dict[str, str]:
+        """Return labels by id, checked; those that are empty are left out."""
+        if isinstance(labels, (str, Path)):
+            labels = pd.read_csv(labels, dtype=str, keep_default_na=False)
+        if isinstance(labels, pd.DataFrame):
+            if missing := {"id", "label"} - set(labels.columns):
+                raise ValueError(f"labels need columns id and label; missing: {', '.join(sorted(missing))}")
+            labels = dict(zip(labels["id"].astype(str), labels["label"].astype(str), strict=True))
+        new = {str(k): str(v).strip().lower() for k, v in dict(labels).items()}
+        new = {k: v for k, v in new.items() if v not in ("", "nan")}
+        if bad := next(((k, v) for k, v in new.items() if v not in LABELS), None):
+            raise ValueError(f"label of {bad[0]!r} is {bad[1]!r}; must be one of {', '.join(LABELS)}")
+        self._check_ids(new)
+        return new
+
+    def weakness(self) -> str:
+        """Return a warning where the score hardly tells given from exchanged pairs; empty where it does."""
+        area = self.settings["auroc_on_exchanged"].get(self.score)
+        if area is None or area >= WEAK or not np.isfinite(self.share.value):
+            return ""
+        return (
+            "The score hardly tells the given pairs from captions exchanged at random: the area under its "
+            f"ROC curve is {area:.2f}, where 1 is perfect and 0.5 is chance. Either most pairs are wrong, or "
+            "the embeddings do not fit these data: check some pairs by eye, and try a pretrained model "
+            "(--model)."
+        )
+
+    def save(self, folder: str | Path) -> Path:
+        """Write table, keep-lists and settings as files, each atomically, and return the folder.
+
+        ``pairs.csv`` and, with pyarrow installed, ``pairs.parquet``: the table. ``ids.npy``: sorted ids of
+        pairs to keep, P(wrong) < 1/2; ids of 32 hexadecimal digits as pairs of 64-bit numbers, DataComp's
+        layout. ``keep.txt``: the same, one a line. ``cleanlab.csv`` and ``fiftyone.json``: columns for
+        these tools. ``audit.json``: settings, share, patterns, checksums, versions.
+        """
+        folder, table = Path(folder), self.table
+        p = table["p_wrong"].to_numpy()
+        # Without probabilities nothing is dropped but what cannot be judged.
+        keep = table["id"][self.pairs.usable & ~(p >= WRONG_FROM)].tolist()
+        copies = (table["image_duplicate_of"] != "") | (table["caption_duplicate_of"] != "")
+        issues = table[["id"]].assign(
+            is_image_caption_issue=p >= WRONG_FROM,
+            image_caption_score=1 - p,
+            is_near_duplicate_issue=copies,
+        )
+        samples = table[["id", "image", "caption", "p_wrong", "rank", "reason", "partner_id"]]
+        samples = samples.rename(columns={"image": "filepath"})
+        facts = json.dumps(_plain(self._facts()), indent=1, ensure_ascii=False, allow_nan=False)
+        texts = {
+            "pairs.csv": table.to_csv(index=False),
+            "keep.txt": "".join(f"{i}\n" for i in keep),
+            "cleanlab.csv": issues.to_csv(index=False),
+            "fiftyone.json": samples.to_json(orient="records", force_ascii=False) + "\n",
+            "audit.json": facts + "\n",
+        }
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+        with replacing(folder / "ids.npy") as file:
+            np.save(file, _sorted_ids(keep), allow_pickle=False)
+        if importlib.util.find_spec("pyarrow"):
+            with replacing(folder / "pairs.parquet") as file:
+                table.to_parquet(file, index=False)
+        return folder
+
+    def _facts(self) -> dict[str, Any]:
+        pairs, kinds = self.pairs, [one["kind"] for one in self.patterns]
+        shifts = [one for one in self.patterns if one["kind"] == "shift"]
+        versions = {"python": platform.python_version(), "numpy": np.__version__, "pandas": pd.__version__}
+        return {
+            "nclib": version("nclib"),
+            "versions": versions,
+            "settings": self.settings,
+            "seed": self.seed,
+            "score": self.score,
+            "pairs": len(pairs),
+            "pictures": pairs.n_images,
+            "not_judged": len(pairs.problems),
+            "share": self.share._asdict(),
+            "assumption": self.assumption,
+            "threshold": self.curves["threshold"],
+            "reliability": self.curves["reliability"],
+            "patterns": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+            "shifts": [{**one, "ids": [one["ids"][0], one["ids"][-1]]} for one in shifts],
+            "sha256": {k: digest(getattr(pairs, k)) for k in ("images", "captions", "image_of", "ids")},
+        }
+
+
+def first_pair(pairs: Pairs) -> Array:
+    """Return the row of the first pair of every picture, (N,); -1 for pictures that no caption claims."""
+    first = np.full(pairs.n_images, -1)
+    first[pairs.image_of[::-1]] = np.arange(len(pairs))[::-1]
+    return first
+
+
+def with_probabilities(table: pd.DataFrame, pairs: Pairs, calibration: Calibration) -> pd.DataFrame:
+    """Return the table with P(wrong), its interval and ranks that follow from its scores."""
+    ends = np.stack(calibration(table["score"].to_numpy()), 1)
+    ends[~pairs.usable] = np.nan
+    table = table.assign(**{n: ends[:, i] for i, n in enumerate(("p_wrong", "p_low", "p_high"))})
+    return table.assign(rank=_rank(table))
+
+
+def threshold_costs(table: pd.DataFrame) -> dict[str, Array]:
+    """Return the expected counts of :attr:`Findings.curves` at thresholds ``t``, (101,) each."""
+    p = np.sort(table["p_wrong"].dropna().to_numpy())
+    t = np.linspace(0, 1, 101)
+    at = np.searchsorted(p, t)
+    wrong_kept, dropped = np.concatenate([[0.0], np.cumsum(p)])[at], len(p) - at
+    right_lost = dropped - (p.sum() - wrong_kept)
+    return {"t": t, "dropped": dropped, "wrong_kept": wrong_kept, "right_lost": right_lost}
+
+
+def _rank(table: pd.DataFrame) -> Array:
+    """Return ranks by falling P(wrong), then rising score; pairs that cannot be judged come last."""
+    p, score = (table[name].to_numpy() for name in ("p_wrong", "score"))
+    order = np.lexsort((score, np.where(np.isnan(p), 0.0, -p), np.isnan(score)))
+    rank = np.empty(len(p), np.int64)
+    rank[order] = np.arange(1, len(p) + 1)
+    return rank
+
+
+def _sorted_ids(ids: list[str]) -> Array:
+    if ids and all(re.fullmatch("[0-9a-f]{32}", i) for i in ids):
+        halves = [(int(i[:16], 16), int(i[16:], 16)) for i in ids]
+        return np.sort(np.array(halves, np.dtype("u8,u8")))
+    return np.sort(np.array(ids, dtype=np.str_))
+
+
+def _plain(value: Any) -> Any:
+    """Return plain data with None in place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(v) for v in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

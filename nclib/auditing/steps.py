@@ -1,0 +1,444 @@
+"""The audit, step by step: neighbours, scores, probabilities, partners, patterns, and the table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from nclib.auditing.neighbours import Neighbours, find_neighbours
+from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of, from_arrays
+from nclib.auditing.partners import (
+    PROPOSED_FROM,
+    candidate_edges,
+    find_partners,
+    learn_partners,
+    partner_facts,
+    temperature,
+)
+from nclib.auditing.patterns import boilerplate, duplicates, find_patterns
+from nclib.auditing.report import write_report
+from nclib.auditing.result import (
+    ASSUMPTION,
+    COLUMNS,
+    WRONG_FROM,
+    Findings,
+    first_pair,
+    threshold_costs,
+    with_probabilities,
+)
+from nclib.auditing.scores import PARTS, SCORES, combination, parts_of
+from nclib.auditing.share import Calibration, anchored, calibrate
+from nclib.common.options import did_you_mean
+from nclib.noise import auc
+from nclib.noise import calibration as compare
+
+Array = NDArray[Any]
+TOGETHER = (
+    "The captions of a picture are wrong together here. The share is read off the cosines alone: other "
+    "scores ask other pairs too, and these are wrong in another way than exchanged captions are."
+)
+#: Exchanged pairs: at least (more draws for few pairs, at most 10), at most; planted share, fewest and most.
+EXCHANGED, MOST_EXCHANGED, PLANTED, FEWEST_PLANTED, MOST_PLANTED = 5000, 200_000, 0.1, 200, 5000
+#: Cosines that differ by less, given and exchanged, are those of copies of one pair.
+SAME = 1e-5
+#: Shortest caption, in words, that is not called very short; longest neighbour list.
+SHORT, LONGEST = 2, 4096
+
+
+class Audit(Findings):
+    """Result of :func:`nclib.audit`: a table, a share of wrong pairs, and what the probabilities assume."""
+
+    def report(self, folder: str | Path) -> Path:
+        """Write the files of :meth:`save` and a page, and return the page's path."""
+        return write_report(self, self.save(folder))
+
+
+def audit(
+    source: Any = None,
+    *,
+    images: Any = None,
+    captions: Any = None,
+    image_of: Any = None,
+    ids: Any = None,
+    texts: Any = None,
+    pictures: Any = None,
+    score: str = "auto",
+    neighbours: int = 32,
+    seed: int = 0,
+    labels: Any = None,
+    one_to_one: bool = False,
+    work: str | Path | None = None,
+    progress: bool = True,
+    **reader: Any,
+) -> Audit:
+    """Audit pairs of pictures and captions: which are wrong, how many, and what belongs together.
+
+    Parameters
+    ----------
+    source : Pairs, path, DataFrame or data set, optional
+        What :func:`nclib.auditing.embed.read_pairs` reads; in place of arrays.
+    images, captions : array, tensor or path of a ``.npy`` file, (N, D) and (M, D)
+        Embeddings of one model; a path is memory-mapped.
+    image_of : array of int, (M,), optional
+        Row of the picture that each caption claims. Needed unless there are as many pictures as captions.
+    ids, texts : sequence, (M,), optional
+        Names and texts of the pairs.
+    pictures : sequence, (N,), optional
+        Paths or URLs of the pictures.
+    score : str
+        One of :data:`nclib.auditing.SCORES`, or "auto": the score that tells given from exchanged pairs
+        best, by the area under the ROC curve.
+    neighbours : int
+        Length of the neighbour lists.
+    seed : int
+        Of exchanges, bootstrap and, without embeddings, of training; at least 0.
+    labels : DataFrame, path or mapping, optional
+        As in :meth:`Audit.tell`.
+    one_to_one : bool
+        A picture takes no more captions than it has wrong ones (in the search for partners).
+    work : path, optional
+        Folder that keeps embeddings and finished neighbour blocks, so that a stopped audit continues.
+    progress : bool
+        Show bars on a terminal, and print what is trained.
+    **reader
+        Options of the reader.
+
+    Returns
+    -------
+    Audit
+
+    Raises
+    ------
+    ValueError, TypeError, FileNotFoundError
+        When inputs do not fit together; the message says what to do.
+
+    Examples
+    --------
+    >>> import numpy as np, nclib
+    >>> rng = np.random.default_rng(0)
+    >>> images = rng.normal(size=(200, 16))
+    >>> captions = images + 0.3 * rng.normal(size=(200, 16))
+    >>> captions[[3, 4]] = captions[[4, 3]]
+    >>> audit = nclib.audit(images=images, captions=captions, progress=False)
+    >>> audit.table.sort_values("rank")["id"].head(2).tolist()
+    ['3', '4']
+    """
+    if score != "auto" and score not in SCORES:
+        raise ValueError(
+            f"score={score!r}: must be auto, {', '.join(SCORES)}{did_you_mean(score, SCORES) or ''}"
+        )
+    if seed < 0:
+        raise ValueError(f"seed={seed}: must be at least 0")
+    made = {"seed": seed, "work": work, "progress": progress}
+    arrays = (images, captions, image_of, ids, texts, pictures)
+    pairs = source if isinstance(source, Pairs) else _read(source, arrays, made, reader)
+    near = find_neighbours(pairs, min(neighbours, LONGEST), work=work, progress=progress)
+    rng = np.random.default_rng(seed)
+    queries = draw_queries(pairs, near, rng)
+    scored = score_queries(score, pairs, near, queries, seed)
+    calibration, share_of = _calibrated(scored, seed)
+    table = _table(pairs, queries.usable, scored.given, calibration)
+    p_wrong = table["p_wrong"].to_numpy().copy()
+
+    edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
+    search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
+    probability, on_planted = learn_partners(
+        pairs,
+        search,
+        lambda rows, of: calibration(scored.fit(rows, of))[0],
+        p_wrong,
+        len(queries.planted),
+        rng,
+    )
+    plan = search(pairs.image_of, p_wrong=p_wrong)
+    suspects = np.flatnonzero((plan.image >= 0) & (p_wrong >= WRONG_FROM))
+    partner_score = scored.fit(suspects, plan.image[suspects])
+    partner_p = np.full(len(pairs), np.nan)
+    partner_p[suspects] = probability(partner_facts(plan, suspects, calibration(partner_score)[0]))
+    proposed = np.where(partner_p >= PROPOSED_FROM, plan.image, -1)
+    made_of = suspects[proposed[suspects] >= 0]
+    names = np.array([*pairs.ids, ""], dtype=object)
+    table.loc[made_of, "partner_id"] = names[first_pair(pairs)[proposed[made_of]]]
+    table.loc[made_of, "partner_score"] = partner_score[proposed[suspects] >= 0].astype(np.float64)
+    table.loc[made_of, "partner_margin"] = plan.margin[made_of]
+    table.loc[made_of, "partner_mass"] = plan.best_mass[made_of]
+    table.loc[made_of, "partner_p"] = partner_p[made_of]
+
+    # A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
+    right = scored.given[p_wrong[queries.usable] < WRONG_FROM]
+    floor = np.quantile(right, 0.05) if len(right) else -np.inf
+    found = find_patterns(pairs, near, p_wrong, proposed, suspects[partner_score >= floor])
+    same_image, same_caption = duplicates(pairs, near)
+    table["image_duplicate_of"], table["caption_duplicate_of"] = names[same_image], names[same_caption]
+    table["reason"] = reasons(pairs, p_wrong, same_image >= 0, proposed >= 0, found, calibration.reason)
+
+    assumption = ASSUMPTION if share_of == scored.name else f"{ASSUMPTION} {TOGETHER}"
+    curves = _curves(scored.given, scored.exchanged, scored.near)
+    result = Audit(
+        pairs=pairs,
+        neighbours=near,
+        score=scored.name,
+        settings={
+            "score": score,
+            "neighbours": neighbours,
+            "one_to_one": one_to_one,
+            "seed": seed,
+            "auroc_on_exchanged": scored.auroc,
+            "share_of": share_of,
+            "partner_least": PROPOSED_FROM,
+            "partner_accuracy_on_planted": on_planted,
+            "neighbour_recall": near.recall,
+            "plan_violation": plan.plan.violation,
+            "plan_gap": plan.plan.gap,
+            "plan_iterations": plan.plan.iterations,
+        },
+        seed=seed,
+        table=table,
+        share=calibration.share,
+        curves={
+            **curves,
+            "threshold": threshold_costs(table),
+            "reliability": reliability(scored, np.searchsorted(queries.usable, queries.planted), seed),
+        },
+        assumption=f"No probabilities: {calibration.reason}." if calibration.reason else assumption,
+        patterns=found,
+        calibration=calibration,
+        plan=plan,
+        proposed=proposed,
+    )
+    return result if labels is None else result.tell(labels)
+
+
+def _read(source: Any, arrays: tuple[Any, ...], made: dict[str, Any], reader: dict[str, Any]) -> Pairs:
+    """Return the pairs of arrays, or of a source, by its reader and its options."""
+    if source is None and any(array is None for array in arrays[:2]):
+        raise ValueError(
+            "give images= and captions= (arrays or .npy files), or a table, folder or data set first"
+        )
+    if source is None and not reader:
+        return from_arrays(*arrays)
+    from nclib.auditing.embed import read_pairs  # its models take seconds to import
+
+    return read_pairs(source, **made, **reader)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Captions and pictures that are scored: rows of both, (Q,), for each kind of pair.
+
+    Parameters
+    ----------
+    usable : ndarray of int64
+        The given pairs that can be judged.
+    planted : ndarray of int64
+        Those of them that are exchanged to see what the audit says of them.
+    sets : list of (captions, pictures)
+        Given pairs, captions exchanged at random, captions with similar pictures, planted exchanges.
+    """
+
+    usable: Indices
+    planted: Indices
+    sets: list[tuple[Indices, Indices]]
+
+
+def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Queries:
+    """Draw the exchanges whose scores show what wrong pairs look like."""
+    usable = np.flatnonzero(pairs.usable)
+    some = rng.permutation(usable)[:MOST_EXCHANGED]
+    repeats = int(np.clip(np.ceil(EXCHANGED / len(some)), 1, 10))
+    exchanged = np.concatenate([exchange(pairs, some, rng) for _ in range(repeats)])
+    lists = near.similar_images[pairs.image_of[some]]
+    choice = lists[np.arange(len(some)), rng.integers(0, lists.shape[1], len(some))].astype(np.int64)
+    fold = np.zeros(pairs.n_images, np.int64)
+    fold[pairs.image_of] = fold_of(pairs.captions)
+    alike = (choice >= 0) & (fold[choice] == fold[pairs.image_of[some]])
+    n_planted = max(int(PLANTED * len(usable)), min(len(usable), FEWEST_PLANTED))
+    planted = rng.permutation(usable)[: min(n_planted, MOST_PLANTED)]
+    return Queries(
+        usable,
+        planted,
+        [
+            (usable, pairs.image_of[usable]),
+            (np.tile(some, repeats), exchanged),
+            (some[alike], choice[alike]),
+            (planted, exchange(pairs, planted, rng)),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of the queries by the score in use, float32, (Q,) for each kind of pair.
+
+    Parameters
+    ----------
+    name : str
+        Of the score in use.
+    fit : callable
+        Rows of captions and of pictures to scores.
+    given, exchanged, near, planted : ndarray
+        In the order of :attr:`Queries.sets`.
+    auroc : dict of str to float or None
+        Area under the ROC curve by score: given against exchanged pairs.
+    cosines : two ndarray, optional
+        Of given and of exchanged pairs, where the captions of a picture are wrong together.
+    """
+
+    name: str
+    fit: Callable[[Indices, Indices], Array]
+    given: Array
+    exchanged: Array
+    near: Array
+    planted: Array
+    auroc: dict[str, float | None]
+    cosines: tuple[Array, Array] | None = None
+
+
+def score_queries(name: str, pairs: Pairs, near: Neighbours, queries: Queries, seed: int) -> Scored:
+    """Return the scores of the queries by the score ``name``, or by the best one for "auto"."""
+    captions, images = (np.concatenate(x) for x in zip(*queries.sets, strict=True))
+    cuts = np.cumsum([len(rows) for rows, _ in queries.sets])[:-1]
+    given, exchanged = slice(cuts[0]), slice(*cuts[:2])
+    if np.ptp(SCORES["cosine"](pairs, near, captions[: cuts[1]], images[: cuts[1]])) < SAME:
+        nothing = np.zeros(len(captions), np.float32)  # copies of one pair: rounding alone tells them apart
+        return Scored(
+            "cosine", lambda rows, of: nothing[: len(rows)], *np.split(nothing, cuts), {"cosine": 0.5}
+        )
+    names: tuple[str, ...] = PARTS if name in ("auto", "combined") else (name,)
+    values = {n: SCORES[n](pairs, near, captions, images) for n in names}
+    join, cosines = None, None
+    if len(names) > 1:
+        names = parts_of(values, given, exchanged)
+        values = {n: values[n] for n in names}
+        if names != PARTS:
+            cosines = values["cosine"][given], values["cosine"][exchanged]
+        stacked = np.stack([values[n] for n in names], 1)
+        join = combination(stacked[given], stacked[exchanged], seed)
+        values["combined"] = join(stacked)
+    target = np.arange(cuts[1]) < cuts[0]
+    measured = {key: auc(value[: cuts[1]], target) for key, value in values.items()}
+    best = max(measured, key=lambda k: measured[k] or 0) if name == "auto" else name
+
+    def fit(rows: Indices, of: Indices) -> Array:
+        if len(rows) == 0:
+            return np.zeros(0, np.float32)
+        if best != "combined" or join is None:
+            return SCORES[best](pairs, near, rows, of)
+        return join(np.stack([SCORES[n](pairs, near, rows, of) for n in names], 1))
+
+    return Scored(best, fit, *np.split(values[best], cuts), measured, cosines)
+
+
+def _calibrated(scored: Scored, seed: int) -> tuple[Calibration, str]:
+    """Return the calibration, and the name of the score that the share is read off."""
+    found = calibrate(scored.given, scored.exchanged, seed)
+    if scored.cosines is None:
+        return found, scored.name
+    held = anchored(found, scored.given, scored.exchanged, scored.cosines, seed)
+    return held, scored.name if held is found else "cosine"
+
+
+def _table(pairs: Pairs, usable: Indices, given: Array, calibration: Calibration) -> pd.DataFrame:
+    """Return the table with scores and probabilities; partners, reasons and duplicates are empty."""
+    m = len(pairs)
+    score = np.full(m, np.nan)
+    score[usable] = given
+    names = range(pairs.n_images) if pairs.pictures is None else pairs.pictures
+    columns = {
+        "id": pairs.ids,
+        "image": np.array([str(i) for i in names], dtype=object)[pairs.image_of],
+        "caption": pairs.texts if pairs.texts is not None else [""] * m,
+        "score": score,
+    }
+    numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
+    empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
+    return with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration)
+
+
+def reasons(
+    pairs: Pairs,
+    p_wrong: Array,
+    copied: NDArray[np.bool_],
+    placed: NDArray[np.bool_],
+    found: list[dict[str, Any]],
+    unknown: str,
+) -> Array:
+    """Return why a pair is suspect, or cannot be judged, in words, (M,); empty for the others.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    p_wrong : ndarray, (M,)
+    copied, placed : ndarray of bool, (M,)
+        Whether the picture stands in an earlier pair, and whether another picture is proposed.
+    found : list of dict
+        Of :func:`nclib.auditing.patterns.find_patterns`.
+    unknown : str
+        Why there are no probabilities; empty where there are.
+    """
+    # Later ones over earlier ones.
+    suspect = p_wrong >= WRONG_FROM
+    reason = np.where(suspect, "low score", "").astype(object)
+    reason[suspect & copied] = "duplicate picture with another caption"
+    reason[placed] = "better partner elsewhere"
+    row_of = {name: row for row, name in enumerate(pairs.ids)}
+    for one in found:
+        rows = [row_of[name] for name in one["ids"]]
+        if one["kind"] == "swap":
+            reason[rows] = [f"swapped with {name}" for name in reversed(one["ids"])]
+        elif one["kind"] == "shift":
+            reason[rows] = f"run of rows shifted by {one['by']:+d} {one['unit']}"
+        else:
+            reason[rows] = "no picture fits the caption"
+    if pairs.texts is not None:
+        words = np.array([len(text.split()) for text in pairs.texts])
+        reason[words < SHORT] = "very short caption"
+        reason[words == 0] = "empty caption"
+    reason[boilerplate(pairs) & (reason == "")] = "boilerplate caption"
+    if unknown:
+        reason[pairs.usable] = unknown
+    for row, text in pairs.problems.items():
+        reason[row] = text
+    return reason
+
+
+def _curves(given: Array, exchanged: Array, near: Array) -> dict[str, Any]:
+    every = np.concatenate([given, exchanged, near])
+    low, high = (float(x) for x in np.quantile(every, [0.001, 0.999]))
+    # Few pairs fill few bins, in which chance shows less.
+    bins = int(np.clip(2 * np.sqrt(len(given)), 10, 60))
+    edges = np.linspace(low, high if high > low else low + 1, bins + 1)
+    kinds = (("given", given), ("exchanged", exchanged), ("near", near))
+    # Scores beyond the edges count in the outer bins.
+    width = edges[1] - edges[0]
+    return {
+        "edges": edges,
+        **{k: np.histogram(v.clip(*edges[[0, -1]]), edges)[0] / (max(len(v), 1) * width) for k, v in kinds},
+    }
+
+
+def reliability(scored: Scored, planted: Indices, seed: int) -> list[tuple[float, float, int]]:
+    """Return (stated probability of being planted, share planted, pairs) in ten bins.
+
+    The scores with planted exchanges, places ``planted`` of the given ones, are calibrated again; of the
+    probability of being wrong, the part (planted share) / (estimated share) is that of being planted, as
+    wrong pairs are alike.
+    """
+    trial = scored.given.copy()
+    trial[planted] = scored.planted
+    calibration = calibrate(trial, scored.exchanged, seed)
+    if calibration.reason or len(planted) == 0:
+        return []
+    is_planted = np.zeros(len(trial), bool)
+    is_planted[planted] = True
+    stated = calibration(trial)[0] * is_planted.mean() / max(calibration.share.value, is_planted.mean())
+    found = compare(stated, is_planted)
+    rows = zip(found["stated"], found["observed"], found["count"], strict=True)
+    return [(s, o, n) for s, o, n in rows if n]
