@@ -53,7 +53,7 @@ ifdef DRY
 else
 ifndef LIST
 	@test -d "$$ROOT" || { echo "ROOT=$$ROOT: give the folder of the papers' data, ROOT=/data" >&2; exit 1; }
-	@"$(PY)" -m nclib data check "$$ROOT" || echo "Runs on what is not complete are left out."
+	@"$(PY)" tools/data_check.py "$$ROOT" || echo "Runs on what is not complete are left out."
 endif
 	@"$(PY)" book/_ext/grid.py $(PAPER_GRIDS) $(grid_options) --there
 ifndef LIST

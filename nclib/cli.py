@@ -331,14 +331,10 @@ def audit(words: Words) -> int:
 
 
 def data(words: Words) -> int:
-    """Check a folder of data, prepare photographs, or bring files into the layout of the papers' data."""
-    from nclib.data import check, convert, pictures
+    """Make data sets of photographs; tools/data_check.py and data_convert.py are for the papers' data."""
+    from nclib.data import prepare
 
-    commands = {
-        "check": Command("report the files that a folder holds and lacks", check.main),
-        "prepare": Command("make features of photographs, and a data set of them", pictures.main),
-        "convert": Command("gather features, make float16 copies or a vocabulary", convert.main),
-    }
+    commands = {"prepare": Command("make features of photographs, and a data set of them", prepare.main)}
     return _choose("data", data, words, commands)
 
 

@@ -26,13 +26,13 @@ import ncbook
 import torch
 from grid_plan import GRIDS, ROOT, Planned, plan
 from matplotlib.figure import Figure
+from ncbook import weights
 from ncbook.layouts import LAYOUTS
 from ncbook.match import UNITS, arguments_of, measured, printed_run
 from ncbook.papers import values_of
 
 import nclib
-from nclib.data import weights
-from nclib.data.region_features import LAYOUTS as FILES
+from nclib.data.feature_files import LAYOUTS as FILES
 from nclib.methods.base import METHODS
 from nclib.runs.pairs import FOLD, metrics_of
 from nclib.runs.record import MAPS, RECALLS, Record

@@ -70,7 +70,8 @@ def seconds_of(settings: Mapping[str, Any], found: Found) -> float | None:
     """
     if "noise_rate" in settings:
         return _of_labels(settings, found)
-    from nclib.data.region_features import LAYOUTS, VALIDATION_IMAGES
+    from nclib.data.feature_files import LAYOUTS
+    from nclib.data.region_features import VALIDATION_IMAGES
 
     layout = LAYOUTS.get(settings["dataset"])
     if {"pixels", "pieces"} & {k for k, v in settings.get("data_options", {}).items() if v}:

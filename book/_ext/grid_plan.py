@@ -14,16 +14,17 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
-
-from nclib.data import weights
+from ncbook import weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"
+sys.path.append(str(ROOT / "tools"))  # data_check
 NAMED = ("method", "model", "dataset", "mrate", "noise_rate", "protocol", "seed")
 METHOD = "l2rm"  # default of nclib.run
 OWN = ("out", "device")  # parameters that the driver decides
@@ -222,7 +223,9 @@ def check_place(runs: Collection[Planned], root: str, device: str = "auto") -> N
     except ValueError as error:
         raise GridError(str(error)) from error
     if lacking := lacking_data(runs):
-        advice = "Complete these files (nclib data check ROOT says more), or leave their runs out with match."
+        advice = (
+            "Complete these files (tools/data_check.py ROOT says more), or leave their runs out with match."
+        )
         raise GridError("\n".join([*dict.fromkeys(lacking.values()), advice]))
 
 
@@ -248,7 +251,7 @@ def lacking_data(runs: Collection[Planned]) -> dict[str, str]:
 
 def lacking_files(name: str, options: dict[str, Any]) -> str:
     """Describe the files of a data set that keep a run from starting; empty when there are none."""
-    from nclib.data.check import CHECKS, GOOD, OTHER, PAIRS, check
+    from data_check import CHECKS, GOOD, OTHER, PAIRS, check
 
     root = pathlib.Path(options["root"]).expanduser()
     if not root.exists():

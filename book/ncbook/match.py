@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from ncbook import weights
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
 from ncbook.runs import GLOVE, Runs, select, variant
 from nclib import label_noise, methods, models
-from nclib.data import weights
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs.combination import JOINED, parts_of
@@ -55,9 +55,9 @@ WHY_NOT = {  # printed methods that are not rerun, and why
     "MMCA": "no code was found; its text is not at hand, so its equations were not checked",
     "SBE": "the one published command is for regions and a BiGRU; settings for pictures are not published",
 }
-RN50 = (
-    "OpenAI's RN50 is not in the layout of transformers, through which CLIP is loaded here; frozen features "
-    "are another thing, and do not stand in for it"
+XMEDIANET_PICTURES = (
+    "it trains CLIP on XMediaNet's pictures and texts, whose split was never published; frozen features are "
+    "another thing, and do not stand in for it"
 )
 BANK, BANK_RATE = 4096, 0.4  # REPAIR's usual bank; rate of its other ablations, for memory is printed without
 UNITS = {"GB": 1e3, "MB": 1.0}  # in MB
@@ -108,16 +108,6 @@ ENCODED: dict[str, dict[str, dict[str, Any]]] = {  # printed encoders -> printed
     },
 }
 """Runs on other encoders than regions and BiGRU; their weights and pictures lie below that of the data."""
-TOWERS = {"ViT-B/16": "weights/clip-vit-base-patch16", "ViT-L/14": "weights/clip-vit-large-patch14"}
-ON_TOWERS: dict[
-    str, tuple[str, dict[str, Any]]
-] = {  # what follows the printed encoder -> method, its options
-    "Zero-shot": ("zero_shot", {}),
-    "Unsupervised fine-tune": ("contrastive_heads", {"supervised": False}),
-    "Supervised fine-tune": ("contrastive_heads", {}),
-    "+ UOT-RCL": ("uot_rcl", {}),
-}
-"""Rows of UOT-RCL's Table III; their weights and pictures lie below the folder of the data."""
 
 
 @dataclass(frozen=True)
@@ -139,11 +129,6 @@ class RunSpec:
     def label(self) -> str:
         """Method and options, as text."""
         return f"{self.method} ({self.variant})" if self.options else self.method
-
-    def dataset(self, row: Mapping[str, str]) -> str:
-        """Return the data set behind a line of a table's CSV file: its features, or its pictures for CLIP."""
-        name = DATASETS[row["dataset"]]
-        return f"{name}_pictures" if "clip_folder" in self.options and not self.model else name
 
 
 def run_of(layout: Layout, row: Mapping[str, str]) -> RunSpec | None:
@@ -201,11 +186,7 @@ def printed_run(layout: Layout, row: Mapping[str, str]) -> RunSpec | str:
     elif encoded is not None and run is not None and run.model:
         return f"{row['method']} has no run here on {row['features'].replace('+', ' and ')}"
     if layout.of_labels and layout.runs == "none":
-        encoder, _, way = row["method"].removeprefix("CLIP (").partition(") ")
-        if encoder not in TOWERS:
-            return RN50
-        method, options = ON_TOWERS[way]
-        return RunSpec(method, options={"clip_folder": TOWERS[encoder], **options})
+        return f"{row['method']}: {XMEDIANET_PICTURES}"
     if run is None or (run.method == "plain" and not run.model):
         return f"{row['method']} is not in this package"
     if row["dataset"] not in DATASETS:
@@ -256,9 +237,10 @@ def measured(layout: Layout, value: Value, runs: Runs) -> tuple[float, ...]:
     """
     row = value.source
     run = printed_run(layout, row)
-    if isinstance(run, str) or run.dataset(row) not in runs.datasets:
+    dataset = DATASETS.get(row["dataset"])
+    if isinstance(run, str) or dataset not in runs.datasets:
         return ()
-    found = runs.paper_sized.get((run.dataset(row), run.method, run.variant))
+    found = runs.paper_sized.get((dataset, run.method, run.variant))
     if found is None:
         return ()
     if layout.of_labels:
@@ -369,7 +351,7 @@ def arguments_of(layout: Layout, line: Mapping[str, str]) -> dict[str, Any]:
     """
     run = printed_run(layout, line)
     assert not isinstance(run, str), run
-    return dict(_arguments(run, run.dataset(line), line, layout.noise))
+    return dict(_arguments(run, DATASETS[line["dataset"]], line, layout.noise))
 
 
 def _label(line: Mapping[str, str]) -> str:

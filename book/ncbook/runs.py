@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 import nclib
+from ncbook import weights
 from nclib import models
 from nclib.common.files import digest
-from nclib.data import weights
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs import record as records

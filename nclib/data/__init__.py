@@ -6,12 +6,12 @@ with categories), each with three splits; ``available()`` lists the names, ``reg
 
 from nclib.common.files import digest
 from nclib.data import category_features as _category_features  # noqa: F401  (each registers itself)
-from nclib.data import category_pictures as _category_pictures  # noqa: F401
 from nclib.data import flickr8k as _flickr8k  # noqa: F401
 from nclib.data import own as _own  # noqa: F401
 from nclib.data import planted as _planted  # noqa: F401
 from nclib.data import region_features as _region_features  # noqa: F401
-from nclib.data.dataset import Captions, CategoryData, CategorySplit, Dataset, Split
+from nclib.data.category_data import CategoryData, CategorySplit
+from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.emoji import categories as _categories  # noqa: F401
 from nclib.data.emoji import pairs as _pairs  # noqa: F401
 from nclib.data.own import from_pairs

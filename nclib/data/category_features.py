@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data.dataset import CategoryData, CategorySplit
+from nclib.data.category_data import CategoryData, CategorySplit
 from nclib.data.registry import check_choice, register
 
 PathLike = str | os.PathLike[str]

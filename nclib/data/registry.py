@@ -9,7 +9,8 @@ from typing import Any
 
 from nclib.common.options import did_you_mean
 from nclib.common.registry import Catalogue, Registry
-from nclib.data.dataset import CategoryData, Dataset
+from nclib.data.category_data import CategoryData
+from nclib.data.dataset import Dataset
 
 #: What a data set of each task returns.
 TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
@@ -167,7 +168,7 @@ def available(task: str | None = None) -> Catalogue:
     --------
     >>> from nclib import data
     >>> sorted(data.available("categories"))[:3]
-    ['category_file', 'category_pictures', 'emoji_category']
+    ['category_file', 'emoji_category', 'nuswide']
     >>> print(data.available("pairs")["planted"])
     synthetic concepts behind regions and words; tiny, for tests and checks
     """

@@ -12,19 +12,20 @@ import json
 import os
 import shutil
 import sys
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from nclib.common.files import digest, write_atomically
 
 NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 BLOCK = 64  # rows that are written together: 19 MB at the papers' sizes
+SHOWN = 5  # names in a message
 
 
 class ConvertError(RuntimeError):
@@ -75,53 +76,48 @@ def write_rows(
         When the file is there already, another process writes it, the disk is full or refuses to be written,
         or the source finds bad rows.
     """
-    # 1. lock the counter; 2. cut the growing file to the rows that the counter names; 3. append blocks, each
-    # on disk before it is counted; 4. write the files beside, and give the file its name.
-    part, counter = path.with_name(path.name + ".part"), counter_of(path)
+    # 1. lock the file's name; 2. cut the growing file to the rows that the counter names; 3. append blocks,
+    # each on disk before it is counted; 4. write the files beside, and give the file its name.
+    part, counter, title = path.with_name(path.name + ".part"), counter_of(path), title or path.name
     stream, descr = io.BytesIO(), np.dtype(source.dtype).newbyteorder("<").str
     kind = {"descr": descr, "fortran_order": False, "shape": source.shape}
     np.lib.format.write_array_header_1_0(stream, kind)
     header = stream.getvalue()
     row = int(np.prod(source.shape[1:])) * np.dtype(source.dtype).itemsize
     n, stamp = source.shape[0], digest([source.stamp(), header])
-    if path.exists() and not replace:
-        if counter.exists() and not part.exists() and _counted(counter.read_text("utf8"), stamp) == n:
-            counter.unlink()  # stopped between the last two steps: the file is whole
-            return
-        raise ConvertError(f"{path} is there already; remove it, or give --replace")
-    with _locked(counter, path) as notes:
+    with _alone(path):
+        if path.exists() and not replace:
+            if not part.exists() and _counted(counter, stamp) == n:
+                counter.unlink()  # stopped between the last two steps: the file is whole
+                return
+            raise ConvertError(f"{path} is there already; remove it, or give --replace")
         whole = max(0, part.stat().st_size - len(header)) // row if part.exists() else 0
-        done = min(_counted(notes.read(), stamp), whole)
+        done = min(_counted(counter, stamp), whole)
         if done:
-            print(
-                f"{title or path.name}: {done:,} of {n:,} rows are there from an earlier attempt",
-                file=sys.stderr,
-            )
+            print(f"{title}: {done:,} of {n:,} rows are there from an earlier attempt", file=sys.stderr)
         needed, free = (n - done) * row, shutil.disk_usage(path.parent).free
         if needed > free:
             raise ConvertError(
                 f"{path} needs {needed / 1e9:.2f} GB more, {path.parent} has {free / 1e9:.2f} GB free; "
                 "make room, or choose another folder"
             )
+        # A bar in a terminal, a line every half minute elsewhere.
+        wait = 0.1 if sys.stderr.isatty() else 30.0
+        bar = tqdm(total=n, initial=done, desc=title, unit="row", mininterval=wait)
         try:
-            with open(part, "r+b" if done else "wb") as file:
+            with open(part, "r+b" if done else "wb") as file, bar:
                 if not done:
                     file.write(header)
                 file.truncate(len(header) + done * row)
                 file.seek(0, os.SEEK_END)
-                # A bar in a terminal, a line every half minute elsewhere.
-                wait = 0.1 if sys.stderr.isatty() else 30.0
-                with tqdm(
-                    total=n, initial=done, desc=title or path.name, unit="row", mininterval=wait
-                ) as bar:
-                    for first in range(done, n, BLOCK):
-                        rows = source.read(first, min(first + BLOCK, n))
-                        file.write(np.ascontiguousarray(rows, source.dtype).data)
-                        file.flush()
-                        os.fsync(file.fileno())
-                        done = first + len(rows)
-                        _count(notes, done, stamp)
-                        bar.update(len(rows))
+                for first in range(done, n, BLOCK):
+                    rows = source.read(first, min(first + BLOCK, n))
+                    file.write(np.ascontiguousarray(rows, source.dtype).data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    done = first + len(rows)
+                    _count(counter, done, stamp)
+                    bar.update(len(rows))
             changed = {p: text for p, text in (beside or {}).items() if not holds(p, text)}
             if changed:
                 path.unlink(missing_ok=True)
@@ -134,41 +130,40 @@ def write_rows(
                 f"{shutil.disk_usage(path.parent).free / 1e9:.1f} GB are free). They are kept in "
                 f"{part.name}; when the cause is gone, the same command continues there"
             ) from error
-    counter.unlink(missing_ok=True)
+        counter.unlink(missing_ok=True)
 
 
 @contextmanager
-def _locked(counter: Path, path: Path) -> Iterator[IO[str]]:
-    """Open the counter so that no other process writes the rows meanwhile."""
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other processes from writing the rows of a file meanwhile."""
+    place = path.with_name(path.name + ".lock")
+    lock = FileLock(place, timeout=0)
     try:
-        counter.parent.mkdir(parents=True, exist_ok=True)
-        file = open_kept(counter)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise ConvertError(f"another process is writing {path}; wait for it, or end it") from None
     except OSError as error:
-        raise ConvertError(f"{counter} cannot be written ({error.strerror})") from error
-    with file:
-        try:
-            alone = take(file) and os.path.samestat(os.fstat(file.fileno()), counter.stat())
-        except FileNotFoundError:
-            alone = False  # removed by the process that has just finished
-        if not alone:
-            raise ConvertError(f"another process is writing {path}; wait for it, or end it")
-        yield file
+        raise ConvertError(f"{place} cannot be written ({error.strerror})") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes it with the release
+            place.unlink()
+        lock.release()
 
 
-def _counted(text: str, stamp: str) -> int:
+def _counted(counter: Path, stamp: str) -> int:
     """Return the finished rows of an earlier attempt from the same source."""
     try:
-        note = json.loads(text)
+        note = json.loads(counter.read_text("utf8"))
         return int(note["rows"]) if note["source"] == stamp else 0
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 
-def _count(notes: IO[str], done: int, stamp: str) -> None:
-    notes.seek(0)
-    notes.write(json.dumps({"rows": done, "source": stamp}))
-    notes.truncate()
-    notes.flush()
+def _count(counter: Path, done: int, stamp: str) -> None:
+    write_atomically(counter, json.dumps({"rows": done, "source": stamp}))
 
 
 def holds(path: Path, text: str) -> bool:
@@ -176,27 +171,8 @@ def holds(path: Path, text: str) -> bool:
     return path.exists() and path.read_bytes() == text.encode("utf8")
 
 
-def open_kept(path: Path) -> IO[str]:
-    """Open a text file in UTF-8 for reading and writing; make it when missing, but never empty it."""
-    return open(path, "r+", encoding="utf8", opener=lambda p, flags: os.open(p, flags | os.O_CREAT, 0o666))
-
-
-def take(file: IO[Any]) -> bool:
-    """Lock an open file for this process until it is closed, without waiting.
-
-    Returns False when another process holds the lock, and True with a warning on a file system without locks.
-    """
-    from filelock import lock_descriptor
-
-    try:
-        return lock_descriptor(file.fileno(), blocking=False)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        warnings.warn(
-            f"{file.name} lies on a file system without locks ({error.strerror}); "
-            "make sure that no other process writes this folder",
-            UserWarning,
-            stacklevel=3,
-        )
-        return True
+def some(names: Iterable[Any]) -> str:
+    """List the first five names and the number of the others, for messages."""
+    names = list(names)
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(map(str, names[:SHOWN])) + more

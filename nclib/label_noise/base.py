@@ -1,9 +1,8 @@
 """The base classes of methods for wrong labels, and the training loop as a method sees it.
 
 Data are pairs of fixed feature vectors, one of an image and one of a text, with one class each; training
-classes may be wrong. Some methods also take pictures and texts, which CLIP's towers read. A method maps both
-kinds of features into one space, in which the neighbours of a query should share its class. There are two
-kinds of methods:
+classes may be wrong. A method maps both kinds of features into one space, in which the neighbours of a query
+should share its class. There are two kinds of methods:
 
 * a :class:`Projector` is fitted once in closed form (CCA, PLS, ...) and may choose its settings by the mean
   average precision on validation;
@@ -25,7 +24,6 @@ from torch import Tensor, nn
 from nclib.common.method import MethodRegistry, Terms, TrainingMethod
 from nclib.common.options import option
 from nclib.label_noise.parts.networks import Heads, Prototypes
-from nclib.label_noise.parts.pictures import Towers
 
 __all__ = [
     "METHODS",
@@ -49,15 +47,14 @@ class Training:
     Parameters
     ----------
     images, texts : Tensor, float32, (N, d_v) and (N, d_t)
-        Row i of ``texts`` belongs to row i of ``images``. Of pictures, ``images`` are
-        :class:`~nclib.label_noise.parts.pictures.PictureRows` and ``texts`` tokens, int32 (N, W).
+        Row i of ``texts`` belongs to row i of ``images``.
     image_labels, text_labels : Tensor, int64, (N,)
         Given (noisy) classes, 0..K-1; noise may differ between the two.
     n_classes : int
         K; a class may have no sample.
     """
 
-    images: Any
+    images: Tensor
     texts: Tensor
     image_labels: Tensor
     text_labels: Tensor
@@ -82,7 +79,6 @@ class LabelBatch:
     index : Tensor, int64, (B,)
         Rows of the training set.
     images, texts : Tensor, float32, (B, d_v) and (B, d_t)
-        Of pictures, float32 (B, height, 3 width) in [0, 1], and int32 (B, W).
     image_labels, text_labels : Tensor, int64, (B,)
     """
 
@@ -110,13 +106,11 @@ class Shape:
     Parameters
     ----------
     image_dim, text_dim : int
-        d_v and d_t; of pictures the numbers in a row of pixels, and the tokens of a text.
+        d_v and d_t.
     n_classes : int
         K.
     hidden, dim : int
         Width of hidden layers, and L, width of the common space.
-    clip_folder : str
-        Of pictures: where the CLIP is whose towers are the networks, in its own widths. Empty for features.
     """
 
     image_dim: int
@@ -124,11 +118,6 @@ class Shape:
     n_classes: int
     hidden: int
     dim: int
-    clip_folder: str = ""
-
-    def towers(self, *, finetune: bool = True) -> Towers:
-        """Return CLIP's towers, to be trained or as they are."""
-        return Towers(self.clip_folder, self.image_dim, self.text_dim, finetune=finetune)
 
 
 class LabelLoop(Protocol):
@@ -168,24 +157,16 @@ class DeepMethod(TrainingMethod):
     ----------
     drop_last : bool
         Whether a last, smaller batch is left out.
-    reads_pictures : bool
-        Whether :meth:`build` knows ``shape.clip_folder``, as the default does.
     """
 
     drop_last: ClassVar[bool] = False
-    reads_pictures: ClassVar[bool] = False
 
     def build(self, shape: Shape) -> nn.Module:
         """Build the networks: a module with ``images(x) -> (n, L)`` and ``texts(x) -> (n, L)``.
 
         Everything that evaluation needs must be in its ``state_dict`` (a linear map fitted after an epoch
-        is a buffer). The default is the papers' pair of perceptrons with shared class prototypes; of pictures
-        CLIP's towers, with prototypes of their width.
+        is a buffer). The default is the papers' pair of perceptrons with shared class prototypes.
         """
-        if shape.clip_folder:
-            towers = shape.towers()
-            towers.prototypes = Prototypes(towers.width, shape.n_classes)
-            return towers
         heads = Heads(shape.image_dim, shape.text_dim, hidden=shape.hidden, dim=shape.dim)
         heads.prototypes = Prototypes(shape.dim, shape.n_classes)
         return heads
@@ -214,13 +195,9 @@ class Projector(TrainingMethod):
     ----------
     supervised : bool
         Whether the method looks at labels.
-    reads_pictures : bool
-        Whether it takes pictures; :meth:`project_images` and :meth:`project_texts` then get the embeddings of
-        CLIP's towers as they are.
     """
 
     supervised: ClassVar[bool] = True
-    reads_pictures: ClassVar[bool] = False
 
     @abstractmethod
     def fit(self, train: Training, validate: Callable[[], float]) -> None:

@@ -1,20 +1,13 @@
-r"""The CLIP rows of UOT-RCL's Table III: zero-shot, and training by contrast with and without labels.
+r"""Retrieval with features of a joint encoder such as CLIP: as they are, and by heads trained by contrast.
 
-On pictures and texts (data such as ``xmedianet_pictures``) the rows are those of the paper. ``zero_shot``
-compares the embeddings of CLIP's two towers as they are. ``contrastive_heads`` trains the towers, with their
-projections and the logit scale. Without labels (``supervised=False``) the target of a row of similarities is
-the other half of the pair; with labels it is uniform over all items of the batch that are given the same
-class. UOT-RCL on CLIP is ``uot_rcl`` on the same data.
+``zero_shot`` compares the features as they are. ``contrastive_heads`` trains two linear maps and the logit
+scale: without labels (``supervised=False``) the target of a row of similarities is the other half of the
+pair; with labels it is uniform over all items of the batch that are given the same class.
 
-The paper states 16 epochs, a batch of 128, and the optimiser of the code that it links, which
-:class:`~nclib.runs.label_trainer.LabelTrainer` names. It leaves open which weights are trained, how several
-positives share a target, where the logit scale starts and ends, and how pictures are cut. Chosen here: all
-weights; equal shares; the scale starts as CLIP's own, is trained, and is at most 100, as in CLIP; pictures
-are cut around the centre in training too; float32 throughout. The linked code also distils CLIP into itself,
-which the paper does not mention; it is left out.
-
-On features of a joint encoder, from a file that :func:`nclib.data.load` reads, nothing but two linear heads
-is trained. Such results are those of *frozen CLIP features*, not of the paper.
+These are stand-ins for the CLIP rows of UOT-RCL's Table III under names of their own: the paper trains CLIP
+itself on XMediaNet's pictures, whose split was never published. What several positives share and where the
+logit scale starts and ends, the paper leaves open; here they share equally, and the scale is at most 100, as
+in CLIP.
 """
 
 from __future__ import annotations
@@ -40,7 +33,6 @@ from nclib.label_noise.base import (
     register,
 )
 from nclib.label_noise.parts.networks import Branches
-from nclib.label_noise.parts.pictures import PictureRows
 
 LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
 
@@ -52,20 +44,17 @@ class ZeroShotOptions:
 
 @register(
     "zero_shot",
-    summary="pictures and texts by CLIP as it is, or features of a joint encoder; nothing is trained",
+    summary="features of a joint encoder such as CLIP as they are; nothing is trained",
     paper="Radford et al., ICML 2021",
 )
 class ZeroShot(Projector):
-    """Cosine of the given features, or of the embeddings of CLIP's towers."""
+    """Cosine of the given features."""
 
     Options = ZeroShotOptions
     supervised: ClassVar[bool] = False
-    reads_pictures: ClassVar[bool] = True
 
     def fit(self, train: Training, validate: Callable[[], float]) -> None:
         """Check that both kinds of features lie in one space: ValueError when they differ in width."""
-        if isinstance(train.images, PictureRows):
-            return  # CLIP's towers have one
         v, t = train.images.shape[1], train.texts.shape[1]
         if v != t:
             raise ValueError(
@@ -116,7 +105,7 @@ class ContrastiveOptions:
         1 / 0.07,
         above=0,
         high=LARGEST_SCALE,
-        help="logit scale of heads at the start; it is trained, as is CLIP's own on pictures",
+        help="logit scale at the start; it is trained",
     )
 
 
@@ -145,25 +134,17 @@ class LinearHeads(Branches):
 
 @register(
     "contrastive_heads",
-    summary="CLIP's towers, or linear heads on features, by InfoNCE; positives by pair or by given class",
-    paper="CLIP rows of UOT-RCL's Table III",
+    summary="linear heads on features of a joint encoder by InfoNCE; positives by pair or by given class",
+    paper="after the CLIP rows of UOT-RCL's Table III",
 )
 class ContrastiveHeads(DeepMethod):
     """Supervised or unsupervised training by contrast; ``options`` is a :class:`ContrastiveOptions`."""
 
     Options = ContrastiveOptions
-    reads_pictures: ClassVar[bool] = True
     settings: ClassVar[dict[str, dict[str, Any]]] = {"xmedianet": {"batch_size": 128, "epochs": 16}}
 
     def build(self, shape: Shape) -> nn.Module:
-        scale, usual = self.options.scale, ContrastiveOptions().scale
-        if not shape.clip_folder:
-            return LinearHeads(shape, scale)
-        if scale != usual:
-            raise ValueError(f"scale={scale:g} is of heads on features; on pictures CLIP has its own")
-        towers = shape.towers()
-        towers.log_scale = nn.Parameter(towers.scale.clone())
-        return towers
+        return LinearHeads(shape, self.options.scale)
 
     def step(self, loop: LabelLoop, batch: LabelBatch) -> Terms:
         net = loop.network

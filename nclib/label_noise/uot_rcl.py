@@ -9,13 +9,6 @@ Symbols: :math:`z^v, z^t` unit embeddings, :math:`\mu` prototypes, :math:`p^v, p
 :math:`\tilde y` given labels, :math:`Y^v, Y^t` moving targets, :math:`\mathcal G` confident pairs,
 :math:`\mathcal C` consistency, :math:`s` transported mass, :math:`r` class shares, :math:`\bar Y = N\hat Y`
 corrected labels, :math:`R` relation scores, :math:`M` relation plan.
-
-On pictures (Table III) the towers of CLIP take the place of the perceptrons, and all of their weights are
-trained. The paper states 16 epochs, a batch of 128 and the optimiser
-(:class:`~nclib.runs.label_trainer.LabelTrainer`). Chosen here: prototypes are as wide as CLIP's embeddings;
-embeddings have unit length; prototypes train at the rate of the towers; temperatures, :math:`\lambda`,
-:math:`\gamma`, :math:`s`, confident pairs, neighbours and the two epochs of warm-up are those of the other
-tables, so that CLIP's own logit scale is not used; nothing is drawn from the pictures in training.
 """
 
 from __future__ import annotations
@@ -88,7 +81,6 @@ class UOTRCL(DeepMethod):
     """UOT-RCL in the paper's order; ``options`` is a :class:`UOTRCLOptions`."""
 
     Options = UOTRCLOptions
-    reads_pictures: ClassVar[bool] = True
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         # quick has a quarter of the paper's epochs. gamma: 0.95 moves the targets about as far as 0.99 does
         # there. warmup_epochs: two short epochs are too few for useful relations. lam: the smallest of the
@@ -97,7 +89,6 @@ class UOTRCL(DeepMethod):
         "wikipedia": {"neighbours": 10, "batch_size": 100},
         "nuswide": {"neighbours": 200, "batch_size": 500},
         "xmedianet": {"neighbours": 150, "batch_size": 100},
-        "xmedianet_pictures": {"neighbours": 150},
     }
 
     def __init__(self, options: UOTRCLOptions) -> None:

@@ -9,7 +9,6 @@ on this machine; of residual networks also from a folder with one ``.pth`` file 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from nclib.common.files import digest
 from nclib.common.tokens import Tokens
+from nclib.common.transformers import library_for, load_tokenizer, quietly
 from nclib.models import residual
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
@@ -41,32 +41,6 @@ CLASSES = {
     "siglip2": "Siglip2Model",
 }
 """Kinds of networks, each named like ``model_type`` in its ``config.json``, and their classes."""
-
-
-def _transformers(option: str) -> Any:
-    """Import the library, or raise a ValueError with the model's option that needs it."""
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise ValueError(
-            f"{option} needs the library transformers: "
-            "pip install -e '.[pretrained]' in the source folder of nclib"
-        ) from error
-
-
-@contextlib.contextmanager
-def _quietly(library: Any) -> Iterator[None]:
-    """Silence the library's progress bars and reports; problems of a file are errors here."""
-    log = library.utils.logging
-    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(level)
-        if bars:
-            log.enable_progress_bar()
 
 
 @contextlib.contextmanager
@@ -113,8 +87,8 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
     """
     if kind == "resnet" and (file := residual.file_in(source)):
         return residual.load(file, option)
-    library, given = _transformers(option), f"{option}={source!r}"
-    with _quietly(library):
+    library, given = library_for(option), f"{option}={source!r}"
+    with quietly(library):
         with _reading(given):
             found = library.AutoConfig.from_pretrained(source, local_files_only=True).model_type
         kinds = (kind,) if isinstance(kind, str) else kind
@@ -361,39 +335,6 @@ class CaptionReader(Frozen):
             return torch.where(count > 0, means, sentences[:, None]), sentences
 
 
-def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
-    """Load the tokenizer that lies beside a network.
-
-    Parameters
-    ----------
-    source, option : str
-        As in :func:`load`.
-    reader : str
-        What needs it, for messages.
-
-    Returns
-    -------
-    PreTrainedTokenizerBase
-
-    Raises
-    ------
-    ValueError
-        If its files or the library are missing, or a file is damaged.
-    """
-    library = _transformers(option)
-    missing = ValueError(f"{option}={source!r} has no tokenizer's files, which {reader} needs")
-    with _quietly(library):
-        try:
-            found = library.AutoTokenizer.from_pretrained(source, local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise missing from error
-        except Exception as error:  # of the library's own parsers
-            raise ValueError(f"{option}={source!r} has a damaged tokenizer's file ({error})") from None
-    if len(found) < 8:  # the library makes an empty one where the vocabulary's file is missing
-        raise missing
-    return found
-
-
 def start_from(layer: nn.Module, projection: Tensor) -> None:
     """Copy weights (D, width) into a linear layer of this shape; those of others stay as they were drawn."""
     if isinstance(layer, nn.Linear) and layer.weight.shape == projection.shape:
@@ -563,7 +504,7 @@ class PictureReader(Frozen):
         quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
         file = None
         if not isinstance(tower, residual.ResidualNetwork):
-            file = _transformers("image_folder").utils.cached_file(
+            file = library_for("image_folder").utils.cached_file(
                 folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
             )
         found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
@@ -660,10 +601,10 @@ class TwoTowers:
     """
 
     def __init__(self, source: str, option: str = "model", device: str = "cpu") -> None:
-        library = _transformers(option)
+        library = library_for(option)
         self.model = load(("clip", "siglip", "siglip2"), source, option, finetune=False).to(device)
         self.tokenizer = load_tokenizer(source, option, "reading captions")
-        with _quietly(library):
+        with quietly(library):
             try:
                 self.processor = library.AutoImageProcessor.from_pretrained(source, local_files_only=True)
             except (OSError, ValueError) as error:

@@ -107,7 +107,7 @@ class RegionWordMatcher(PictureMatcher):
         With ``finetune``: what multiplies the learning rate for the BERT or CLIP model.
     word_vectors : str
         For the BiGRU: a ``.npy`` file of at most ``vocab_size`` rows of ``word_dim`` numbers, from which the
-        embeddings start (``nclib data convert vectors``); rows of NaN start at random. All rows train.
+        embeddings start (``tools/data_convert.py vectors``); rows of NaN start at random. All rows train.
     **common
         Of :class:`PictureMatcher`.
 

@@ -14,13 +14,11 @@ from nclib.common.method import check_plain, check_terms
 from nclib.data import CategorySplit
 from nclib.evaluation import mean_average_precision
 from nclib.label_noise import DeepMethod, LabelBatch, LabelTruth, Projector, Training
-from nclib.label_noise.parts.pictures import PictureRows
 from nclib.runs.loop import SavedLoop, seed_of
 from nclib.runs.options import LabelSchedule
 
 BETAS = (0.5, 0.999)  # of Adam, as MRL and its successors
-EVALUATED = 1024  # pairs passed at a time without gradient; pictures by batches
-MOMENTUM, WARMUP_STEPS, WARMUP_SHARE = 0.9, 100, 0.1  # of CLIP's towers; the share is that of short runs
+EVALUATED = 1024  # pairs passed at a time without gradient
 
 
 def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str, float]:
@@ -33,26 +31,9 @@ def retrieval_map(images: Tensor, texts: Tensor, labels: np.ndarray) -> dict[str
     return {"map_i2t": i2t, "map_t2i": t2i, "map_avg": (i2t + t2i) / 2}
 
 
-def inputs_of(split: CategorySplit) -> tuple[Any, Tensor]:
-    """Return images and texts as networks take them: features; or pictures to be read, and tokens."""
-    images, texts = split.images, torch.from_numpy(split.texts)
-    return torch.from_numpy(images) if isinstance(images, np.ndarray) else PictureRows(images), texts
-
-
-def warm_cosine(step: int, steps: int) -> float:
-    """Return the share of the learning rate at a step, in [0, 1]: a rise on a line, then half a cosine to 0.
-
-    The rise takes 100 of ``steps`` steps, and at most a tenth.
-
-    Examples
-    --------
-    >>> [warm_cosine(step, 4100) for step in (0, 50, 100, 2100)]
-    [0.0, 0.5, 1.0, 0.5]
-    """
-    warm = min(WARMUP_STEPS, int(WARMUP_SHARE * steps))
-    if step < warm:
-        return step / warm
-    return 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
+def inputs_of(split: CategorySplit) -> tuple[Tensor, Tensor]:
+    """Return the features of images and texts as tensors."""
+    return torch.from_numpy(split.images), torch.from_numpy(split.texts)
 
 
 class LabelTrainer(SavedLoop):
@@ -60,15 +41,13 @@ class LabelTrainer(SavedLoop):
 
     Every draw of an epoch comes from a generator seeded by (run seed, epoch, purpose).
 
-    Networks of features are trained by Adam, at a rate that falls from epoch to epoch. CLIP's towers, on
-    pictures, are trained as UOT-RCL's Table III says, by the code that it links: stochastic gradient descent
-    with momentum 0.9, at a rate that changes from step to step (:func:`warm_cosine`).
+    Networks are trained by Adam, at a rate that falls from epoch to epoch.
 
     Parameters
     ----------
     method : DeepMethod or Projector
     network : Module or None
-        What ``method.build`` returned. For a projector None on features, and CLIP's towers on pictures.
+        What ``method.build`` returned; None for a projector.
     train : Training
         N pairs with the given labels.
     truth : ndarray, int64, (N,)
@@ -103,18 +82,13 @@ class LabelTrainer(SavedLoop):
         self.batch_size, self.n_epochs = min(schedule.batch_size, self.n_pairs), schedule.epochs
         self.n_planned = self.n_epochs if isinstance(method, DeepMethod) else 1  # a closed form takes one
         self.iteration, self.network, self.train = 0, network, train
-        self.pictures = isinstance(train.images, PictureRows)
         if network is not None:
             self.network = network.to(device)
             self.networks = [self.network]
         if isinstance(method, DeepMethod):
             self.train, lr = train.to(device), schedule.lr
             weights = method.parameters(self.network, lr)
-            self.optimizer: torch.optim.Optimizer
-            if self.pictures:
-                self.optimizer = torch.optim.SGD(weights, lr=lr, momentum=MOMENTUM)
-            else:
-                self.optimizer = torch.optim.Adam(weights, lr=lr, betas=BETAS, fused=True)
+            self.optimizer = torch.optim.Adam(weights, lr=lr, betas=BETAS, fused=True)
             self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     # -- what a method may ask for ----------------------------------------------------------------------
@@ -146,14 +120,11 @@ class LabelTrainer(SavedLoop):
         scale = self._scale_rates()
         self.network.train()
         method.begin_epoch(self)
-        order = torch.randperm(self.n_pairs, generator=self.generator("batches"))
-        chunks = zip(
-            *(x.split(self.batch_size)[: self.n_steps] for x in (order.to(self.device), order)), strict=True
-        )
+        order = torch.randperm(self.n_pairs, generator=self.generator("batches")).to(self.device)
+        chunks = order.split(self.batch_size)[: self.n_steps]
         totals: dict[str, Tensor] = {}
-        for index, rows in self._shown(list(chunks), progress):
-            scale = self._scale_rates()
-            terms = check_terms(method.step(self, self.batch(index, rows)), method.step)
+        for index in self._shown(list(chunks), progress):
+            terms = check_terms(method.step(self, self.batch(index)), method.step)
             self.optimizer.zero_grad(set_to_none=True)
             torch.stack(list(terms.values())).sum().backward()
             self.optimizer.step()
@@ -165,24 +136,19 @@ class LabelTrainer(SavedLoop):
         return row | check_plain(method.diagnostics(self.truth), method.diagnostics)
 
     def _scale_rates(self) -> float:
-        """Set the learning rates of this step; return their share of those that were given."""
-        scale, n = 1.0, self.n_epochs
-        if self.schedule.lr_schedule == "cosine" and not self.pictures:
-            scale = 0.5 * (1 + math.cos(math.pi * self.epoch / n))
-        elif self.schedule.lr_schedule == "cosine":
-            scale = warm_cosine(self.iteration, n * self.n_steps)
+        """Set the learning rates of this epoch; return their share of those that were given."""
+        scale = 1.0
+        if self.schedule.lr_schedule == "cosine":
+            scale = 0.5 * (1 + math.cos(math.pi * self.epoch / self.n_epochs))
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
         return scale
 
-    def batch(self, index: Tensor, rows: Tensor | None = None) -> LabelBatch:
-        """Return the training pairs at ``index``, (B,) int64 on the device.
-
-        ``rows`` is the same on the host, where pictures are read; without it the device is waited for.
-        """
+    def batch(self, index: Tensor) -> LabelBatch:
+        """Return the training pairs at ``index``, (B,) int64 on the device."""
         t = self.train
-        images = t.images[index if rows is None or not self.pictures else rows]
-        return LabelBatch(index, images, t.texts[index], t.image_labels[index], t.text_labels[index])
+        parts = (x[index] for x in (t.images, t.texts, t.image_labels, t.text_labels))
+        return LabelBatch(index, *parts)
 
     def _validate(self) -> dict[str, float]:
         return self.evaluate(self.val)
@@ -197,13 +163,13 @@ class LabelTrainer(SavedLoop):
     # -- evaluation -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _embed(self, images: Any, texts: Tensor) -> tuple[Tensor, Tensor]:
+    def _embed(self, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
         v, t = images, texts
         if self.network is not None:
-            was, size = self.network.training, self.batch_size if self.pictures else EVALUATED
+            was = self.network.training
             self.network.eval()
             v, t = (
-                torch.cat([net(part.to(self.device)) for part in x.split(size)])
+                torch.cat([net(part.to(self.device)) for part in x.split(EVALUATED)])
                 for net, x in ((self.network.images, images), (self.network.texts, texts))
             )
             self.network.train(was)

@@ -43,13 +43,8 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         return label_preset(name, dataset, self.method)
 
     def check_settings(self, settings: LabelSettings) -> None:
-        """Check the options of the data, and that the warm-up of a method leaves epochs for itself.
-
-        Pictures are refused by methods of features, and sizes of networks by CLIP's towers.
-        """
+        """Check the options of the data, and that the warm-up of a method leaves epochs for itself."""
         super().check_settings(settings)
-        if settings.data_options.get("clip_folder"):
-            self._check_pictures(settings)
         warm, epochs = getattr(settings.method_options, "warmup_epochs", 0), settings.schedule.epochs
         if warm >= epochs:
             raise ValueError(
@@ -57,19 +52,6 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
                 f"{settings.method}; on labels epochs include the warm-up. Give epochs={warm + 1} or more, "
                 "or a smaller warmup_epochs"
             )
-
-    def _check_pictures(self, settings: LabelSettings) -> None:
-        run, schedule = settings.run, settings.schedule
-        if not self.methods[self.method].factory.reads_pictures:
-            able = [name for name in self.methods if self.methods[name].factory.reads_pictures]
-            raise ValueError(
-                f"dataset={run.dataset!r} has pictures and texts, and {self.method} reads features; "
-                f"{', '.join(able)} read pictures"
-            )
-        usual = self.preset(run.preset, run.dataset, {})
-        if other := [k for k in ("hidden", "dim") if getattr(schedule, k) != usual[k]]:
-            value = getattr(schedule, other[0])
-            raise ValueError(f"{other[0]}={value}: CLIP's towers on {run.dataset!r} have widths of their own")
 
     def assemble(
         self, settings: LabelSettings, dataset: CategoryData, folder: Path, device: torch.device
@@ -86,13 +68,10 @@ class LabelExperiment(Experiment[LabelTrainer, CategoryData, LabelNoise]):
         labels = torch.from_numpy(noise.image_labels), torch.from_numpy(noise.text_labels)
         train = Training(*inputs_of(dataset.train), *labels, k)
         network = None
-        widths = {"hidden": schedule.hidden, "dim": schedule.dim}
-        shape = Shape(dataset.image_dim, dataset.text_dim, k, **widths, clip_folder=dataset.clip_folder)
         if isinstance(method, DeepMethod):
             torch.manual_seed(run.seed)
-            network = method.build(shape)
-        elif dataset.clip_folder:
-            network = shape.towers(finetune=False)
+            sizes = {"hidden": schedule.hidden, "dim": schedule.dim}
+            network = method.build(Shape(dataset.image_dim, dataset.text_dim, k, **sizes))
         trainer = LabelTrainer(
             method,
             network,
@@ -154,8 +133,8 @@ def neighbours(v: Tensor, t: Tensor, split: CategorySplit, k: int = 10) -> dict[
         Shares in [0, 1]. ``texts_of_class``, ``images_of_class``: among the first five texts of an image, and
         the first three images of a text, those of its class. ``purity``: among the k nearest images of an
         image and texts of a text, those of its class; ``purity_given``: the same for the features that were
-        trained on, missing for pictures. ``other_modality``: among the k nearest images and texts, those of
-        the other modality. Empty for a single pair.
+        trained on. ``other_modality``: among the k nearest images and texts, those of the other modality.
+        Empty for a single pair.
     """
     device, n = v.device, len(split)
     if n < 2:
@@ -166,15 +145,14 @@ def neighbours(v: Tensor, t: Tensor, split: CategorySplit, k: int = 10) -> dict[
     def purity(*parts: Tensor) -> float:
         return sum(precision_at_k(x, x, y, y, k, same_items=True) for x in parts) / len(parts)
 
-    found = {"purity": purity(v, t)}
-    if isinstance(split.images, np.ndarray):
-        found["purity_given"] = purity(*(torch.from_numpy(x).to(device) for x in (split.images, split.texts)))
+    given = (torch.from_numpy(x).to(device) for x in (split.images, split.texts))
     both = torch.cat([v, t])
     is_text = torch.arange(2 * n, device=device) >= n
     return {
         "texts_of_class": precision_at_k(v, t, y, y, min(5, n)),
         "images_of_class": precision_at_k(t, v, y, y, min(3, n)),
-        **found,
+        "purity": purity(v, t),
+        "purity_given": purity(*given),
         "other_modality": 1 - precision_at_k(both, both, is_text, is_text, k, same_items=True),
     }
 

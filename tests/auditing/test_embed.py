@@ -11,8 +11,8 @@ from PIL import Image
 import nclib
 from nclib.auditing import crossfit, embed
 from nclib.auditing.embed import read_pairs
+from nclib.data import pictures as opening
 from nclib.data.readers import list_pairs
-from nclib.data.readers import pictures as opening
 from nclib.models.pretrained import TwoTowers
 
 

@@ -169,7 +169,7 @@ def test_lines_on_records_and_tables_run(
     said = {line: out for line, _, out in seen}
     assert [code for _, code, _ in seen].count(1) == 4  # an empty folder is not complete
     assert "nothing that is known" in said["data check /data"]
-    for name in ("f30k", "xmedianet_pictures"):
+    for name in ("f30k",):
         assert f"{name}: not there" in said[f"data check /data {name}"]
     of_book = [shlex.split(c)[1:] for page in pages for c in commands(page) if c.startswith("ncbook ")]
     for words in of_book:

@@ -118,7 +118,7 @@ def test_the_book_is_made_in_either_preset() -> None:
     assert quick.returncode == paper.returncode == 0
     assert "grid.py" not in quick.stdout
     steps = [
-        'data check "$ROOT"',
+        'data_check.py "$ROOT"',
         "grid.py",
         '--root "$ROOT"',
         '--gpus "$GPUS"',

@@ -4,14 +4,14 @@ import io
 import os
 from dataclasses import replace
 
+import data_check as command
 import numpy as np
 import pytest
+from data_check import GOOD, MISSING, OTHER, WRONG, check, main, noise_files
+from data_convert import half
 
-from nclib.data import check as command
 from nclib.data import load
-from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, main, noise_files
-from nclib.data.convert import half
-from nclib.data.region_features import LAYOUTS
+from nclib.data.feature_files import LAYOUTS
 from nclib.data.vocabulary import Vocabulary
 from nclib.noise import Mismatch
 
@@ -125,7 +125,7 @@ DAMAGES = {
         "train_ims.f16.npy",
         array((numbers(6) * 2).astype(np.float16)),
         WRONG,
-        "not a copy of train_ims.npy: row 0 differs; make it again with: nclib data convert half",
+        "not a copy of train_ims.npy: row 0 differs; make it again with: python tools/data_convert.py half",
     ),
     "copy of other rows": (
         "train_ims.f16.npy",

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from data_check import check
 
 from nclib.common.files import digest
 from nclib.data import flickr8k, load
-from nclib.data.check import check
+from nclib.data.feature_files import build_words
 from nclib.data.flickr8k import summarise
-from nclib.data.region_features import build_words
 
 
 @pytest.fixture

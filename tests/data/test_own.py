@@ -10,7 +10,7 @@ import pytest
 
 import nclib
 from nclib.data import from_pairs, load, pictures
-from nclib.data.pictures import prepare
+from nclib.data.prepare import prepare
 from nclib.data.row_writer import ConvertError
 
 N = 40

@@ -10,7 +10,8 @@ import pytest
 import nclib
 from nclib.data import pictures
 from nclib.data.captions_table import draw_splits, read_captions
-from nclib.data.pictures import main, prepare, principal_axes
+from nclib.data.pictures import principal_axes
+from nclib.data.prepare import F8K_LISTS, main, prepare
 from nclib.data.row_writer import ConvertError
 
 
@@ -155,9 +156,9 @@ def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
 
     seen: list[int] = []
     names = [f"{i % 30:02d}.png" for i in range(n)]
-    cells = pictures._Cells(pictures.open_in(photographs[0]), names, Counting(), "cpu", "").read(0, n)
+    cells = pictures.Cells(pictures.open_in(photographs[0]), names, Counting(), "cpu", "").read(0, n)
     assert seen == sizes
-    one = pictures._Cells(pictures.open_in(photographs[0]), names[-1:], Colours(), "cpu", "").read(0, 1)
+    one = pictures.Cells(pictures.open_in(photographs[0]), names[-1:], Colours(), "cpu", "").read(0, 1)
     assert cells.shape == (n, 16, 1280)
     np.testing.assert_array_equal(cells[-1], one[0])
 
@@ -165,7 +166,7 @@ def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     folder, table, out = photographs
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
-    read, calls = pictures._Cells.read, []
+    read, calls = pictures.Cells.read, []
 
     def interrupted(self, first, last):
         calls.append(first)
@@ -173,7 +174,7 @@ def test_a_stopped_preparation_continues(photographs, monkeypatch):
             raise KeyboardInterrupt
         return read(self, first, last)
 
-    monkeypatch.setattr(pictures._Cells, "read", interrupted)
+    monkeypatch.setattr(pictures.Cells, "read", interrupted)
     arguments = ["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]
     assert main(arguments) == 130
     assert main(arguments) == 0
@@ -228,7 +229,7 @@ def test_flickr8k_needs_its_lists_and_pictures(photographs):
     folder, table, out = photographs
     with pytest.raises(ConvertError, match="the official splits are missing"):
         prepare("f8k", images=folder, captions=table, out=out)
-    for name in pictures.F8K_LISTS.values():
+    for name in F8K_LISTS.values():
         (table.parent / name).write_text("00.png\n" if "train" in name else "")
     with pytest.raises(ConvertError, match="Flickr8K has"):
         prepare("f8k", images=folder, captions=table, out=out)

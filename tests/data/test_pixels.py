@@ -1,18 +1,18 @@
-"""Flickr30K and MS-COCO as pictures: forms, resuming, what is refused; published weights in their folder."""
+"""Flickr30K and MS-COCO as pictures: forms, resuming, what is refused."""
 
 import json
 import shutil
 
 import numpy as np
+import picture_rows
 import pytest
 import torch
+from data_check import check
+from data_convert import main as command
+from picture_rows import pictures
 
-from nclib.data import load, pixels
-from nclib.data.check import GOOD, MISSING, check, check_more, main
-from nclib.data.pictures import main as command
-from nclib.data.pixels import prepare
+from nclib.data import load
 from nclib.data.row_writer import ConvertError
-from nclib.data.weights import WEIGHTS, below, named, problem
 
 SPLITS = ["train"] * 4 + ["restval", "val", "val", "test", "test"]
 
@@ -44,7 +44,7 @@ def given(folder, form="square224"):
 def test_pictures_become_data(drawn):
     from PIL import Image
 
-    out = prepare("coco", **given(drawn))
+    out = pictures("coco", **given(drawn))
     data = load("coco", root=drawn.parent, pixels="square224")
     assert [split.n_images for split in (data.train, data.val, data.test)] == [5, 2, 2]
     assert (data.feature_dim, data.n_regions) == (672, 224)
@@ -62,7 +62,7 @@ def test_pictures_become_data(drawn):
 def test_crops_are_as_clip_cuts_them(drawn):
     from PIL import Image
 
-    prepare("coco", **given(drawn, "crop224"))
+    pictures("coco", **given(drawn, "crop224"))
     data = load("coco", root=drawn.parent, pixels="crop224")
     with Image.open(drawn / "train2014" / "0.jpg") as file:  # 40 x 30
         scaled = np.asarray(file.resize((298, 224), Image.Resampling.BICUBIC))
@@ -71,7 +71,7 @@ def test_crops_are_as_clip_cuts_them(drawn):
 
 
 def test_a_stopped_preparation_goes_on(drawn, monkeypatch, capsys):
-    seen, opened = [], pixels.open_picture
+    seen, opened = [], picture_rows.open_picture
 
     def counted(path):
         seen.append(path.name)
@@ -79,15 +79,15 @@ def test_a_stopped_preparation_goes_on(drawn, monkeypatch, capsys):
             raise KeyboardInterrupt
         return opened(path)
 
-    monkeypatch.setattr(pixels, "open_picture", counted)
-    words = ["coco", *(f"--{k}={v}" for k, v in given(drawn).items())]
+    monkeypatch.setattr(picture_rows, "open_picture", counted)
+    words = ["pictures", "coco", *(f"--{k}={v}" for k, v in given(drawn).items())]
     assert command(words) == 130
     assert "the same command continues" in capsys.readouterr().err
-    with pytest.raises(FileNotFoundError, match=r"lacks\n  dev_ims\.npy[^*]*Make them with: nclib"):
+    with pytest.raises(FileNotFoundError, match=r"lacks\n  dev_ims\.npy[^*]*Make them with: python"):
         load("coco", root=drawn.parent, pixels="square224")
     assert command(words) == 0
     assert len(seen) == 6 + len(SPLITS) - 5  # those of training were done
-    assert "train: 5 pictures, 25 captions" in capsys.readouterr().out
+    assert capsys.readouterr().out.strip() == str(drawn.parent / "coco_square224")
     assert command(words) == 0
     assert "is prepared already" in capsys.readouterr().err
 
@@ -96,12 +96,12 @@ def test_what_is_missing_or_damaged_is_named(drawn):
     words = given(drawn)
     shutil.move(drawn / "train2014" / "0.jpg", drawn / "0.jpg")
     with pytest.raises(ConvertError, match=r"lacks 1 pictures of train: train2014/0\.jpg"):
-        prepare("coco", **words)
+        pictures("coco", **words)
     (drawn / "train2014" / "0.jpg").write_bytes(b"no picture")
     with pytest.raises(ConvertError, match=r"0\.jpg: the file is not a picture; get the picture again"):
-        prepare("coco", **words)
+        pictures("coco", **words)
     with pytest.raises(ConvertError, match="is not a folder"):
-        prepare("coco", **words | {"images": drawn / "none"})
+        pictures("coco", **words | {"images": drawn / "none"})
     for text, message in (
         ("[]", "is not a file of splits such as dataset_coco.json"),
         ('{"images": [{"filename": "a", "split": "dev", "sentences": []}]}', "split dev is not one of train"),
@@ -110,103 +110,18 @@ def test_what_is_missing_or_damaged_is_named(drawn):
     ):
         (drawn / "other.json").write_text(text)
         with pytest.raises(ConvertError, match=message):
-            prepare("coco", **words | {"captions": drawn / "other.json"})
+            pictures("coco", **words | {"captions": drawn / "other.json"})
     with pytest.raises(ValueError, match="pixels must be one of 'square224'"):
-        prepare("coco", **words | {"pixels": "round"})
+        pictures("coco", **words | {"pixels": "round"})
 
 
 def test_another_form_does_not_replace_what_is_there(drawn):
-    prepare("coco", **given(drawn))
+    pictures("coco", **given(drawn))
     with pytest.raises(ConvertError, match="holds other pictures or another form"):
-        prepare("coco", **given(drawn) | {"pixels": "crop224"})
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["coco"], "--pixels belongs to f30k and coco, which need it"),
-        (["own", "--pixels", "crop224"], "--pixels belongs to f30k and coco"),
-        (["f30k", "--pixels", "crop224", "--seed", "3"], "--seed is not for f30k"),
-    ],
-)
-def test_options_of_other_preparations_are_refused(words, message, capsys):
-    with pytest.raises(SystemExit):
-        command([*words, "--images", "i", "--captions", "c", "--out", "o"])
-    assert message in capsys.readouterr().err
+        pictures("coco", **given(drawn) | {"pixels": "crop224"})
 
 
 def test_pictures_have_one_form(drawn):
-    prepare("coco", **given(drawn))
+    pictures("coco", **given(drawn))
     with pytest.raises(ValueError, match="half=True is for features"):
         load("coco", root=drawn.parent, pixels="square224", half=True)
-
-
-# ----------------------------------------------------------------------------------------------- weights
-
-
-def test_published_weights_are_told_by_their_folder():
-    assert below("/data", "weights/resnet-152") == "/data/weights/resnet-152"
-    assert below("/data", "square224") == "square224"
-    assert below("/data", True) is True
-    for value, name in (
-        ("/data/weights/resnet-152", "resnet-152"),
-        ("resnet-152", "resnet-152"),
-        ("/data/mine/resnet-152", ""),
-        ("weights/mine", ""),
-        (0.1, ""),
-    ):
-        assert named(value) == name
-
-
-def test_folders_of_weights_are_checked(tmp_path, capsys):
-    place = tmp_path / "weights" / "bert-base-uncased"
-    assert problem(place) == "missing: google-bert/bert-base-uncased (nothing is downloaded here)"
-    place.mkdir(parents=True)
-    assert problem(place).startswith("lacks config.json")
-    (place / "config.json").write_text("{")
-    assert problem(place) == "config.json is damaged; get it again"
-    small = dict(WEIGHTS["bert-base-uncased"].config) | {"hidden_size": 128}
-    (place / "config.json").write_text(json.dumps(small))
-    assert problem(place).startswith("lacks tokenizer.json")
-    (place / "vocab.txt").write_text("a")
-    assert problem(place).startswith("lacks model.safetensors")
-    (place / "model.safetensors").write_text("")
-    assert problem(place) == "config.json: hidden_size is 128, google-bert/bert-base-uncased has 768"
-    (place / "config.json").write_text(json.dumps(small | {"hidden_size": 768}))
-    assert problem(place) == ""
-    states = {line.file: line.state for line in check_more(tmp_path)}
-    assert states["weights/bert-base-uncased"] == GOOD
-    assert states["weights/resnet-152"] == states["f30k_square224"] == MISSING
-    (tmp_path / "f30k_precomp").mkdir()
-    (tmp_path / "f30k_precomp" / "test_caps.txt").write_text("a\n" * 5)
-    main([str(tmp_path)])
-    said = capsys.readouterr().out
-    assert "missing     weights/resnet-152            torchvision's resnet152-394f9c45.pth" in said
-    assert "missing     f30k_square224                Make them with: nclib data prepare f30k" in said
-
-
-def test_files_of_residual_networks_are_checked_by_their_shapes(tmp_path):
-    from nclib.models.residual import ResidualNetwork
-
-    place = tmp_path / "weights" / "resnet-152"
-    place.mkdir(parents=True)
-    assert problem(place).startswith("must hold one .pth file")
-    with torch.device("cpu"):
-        small = ResidualNetwork((1, 1, 1, 1), stem=4, inner=4, out=8, groups=1)
-    torch.save(small.state_dict(), place / "a.pth")
-    assert "is another network (blocks (1, 1, 1, 1)" in problem(place)
-    (place / "a.pth").write_bytes(b"no weights")
-    assert "is damaged" in problem(place)
-
-
-def test_word_vectors_are_checked_by_their_shape(tmp_path):
-    place = tmp_path / "weights" / "glove_f30k.npy"
-    place.parent.mkdir()
-    assert named("/data/weights/glove_f30k.npy") == "glove_f30k.npy"
-    assert problem(place).startswith("missing: GloVe, by nclib data convert vectors f30k")
-    place.write_bytes(b"no array")
-    assert "not a .npy file" in problem(place)
-    np.save(place, np.zeros((10, 300), np.float32))
-    assert problem(place).startswith("has the shape (10, 300), must be (8481, 300)")
-    np.save(place, np.zeros((8481, 300), np.float32))
-    assert problem(place) == ""

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from data_convert import main
+from word_vectors import read_vectors
 
-from nclib.data.convert import main
 from nclib.data.vocabulary import SPECIAL, Vocabulary
-from nclib.data.word_vectors import read_vectors
 
 LINES = ["dog 1 2", "tshirt 3 4", "t-shirt 5 6", ". . . 7 8", "red 9 10", "café -1e-3 0.5", "Dog 0 0"]
 
@@ -50,7 +50,7 @@ def test_the_command_writes_what_a_model_reads(tmp_path, capsys):
     (root / "train_caps.txt").write_text("a dog\n")
     command = ["vectors", "f30k", str(root), "--given", str(written(tmp_path / "v.txt")), "--out", str(out)]
     assert main(command) == 1
-    assert "nclib data convert vocabulary f30k" in capsys.readouterr().err
+    assert "python tools/data_convert.py vocabulary f30k" in capsys.readouterr().err
     Vocabulary([*SPECIAL, "cat", "dog"]).to_json(root / "f30k_precomp_vocab.json")
     assert main(command) == 0
     assert "1 of 6 words have a vector of 2 numbers; without one: <pad>, <start>" in capsys.readouterr().out

@@ -330,10 +330,7 @@ def test_memory_and_time_of_the_vote_do_not_grow_with_the_square_of_the_pairs(tm
     [
         ({"noise_rate": 1.5}, "noise_rate=1.5: must be a number, at least 0 and at most 1"),
         ({"lamda": 0.1}, "unknown parameter 'lamda'; did you mean 'lam'"),
-        (
-            {"dataset": "emoji"},
-            "dataset='emoji': must be one of category_file, category_pictures, emoji_category",
-        ),
+        ({"dataset": "emoji"}, "dataset='emoji': must be one of category_file, emoji_category"),
         ({"dataset": "wikipedia"}, "needs root"),
         ({"data_options": {"colour": 1}}, "no option 'colour'"),
         ({"data_options": 3}, "data_options=3: must be a mapping"),

@@ -10,12 +10,12 @@ from local_weights import PIECES, bert_folder, clip_folder
 from ncbook.layouts import LAYOUTS
 from ncbook.match import ENCODED, Rerun, arguments_of
 from ncbook.papers import rows_of
+from picture_rows import pictures as prepare
 
 import nclib
 from nclib.common.tokens import Tokens
 from nclib.data import load
 from nclib.data.pieces import Pieces
-from nclib.data.pixels import prepare
 from nclib.data.vocabulary import Vocabulary
 from nclib.models import build, residual
 from nclib.models.pretrained import PretrainedCells, random_crops

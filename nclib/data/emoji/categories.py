@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from nclib.common.files import digest
 from nclib.data.cache import cached
-from nclib.data.dataset import CategoryData, CategorySplit
+from nclib.data.category_data import CategoryData, CategorySplit
 from nclib.data.emoji.assets import LICENCE
 from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES

@@ -26,10 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from nclib.data.pictures import UnreadableError, open_picture
 from nclib.data.readers.arrays import is_array, open_array, read_arrays
 from nclib.data.readers.hub import is_hub, no_package, read_hub
 from nclib.data.readers.listing import Hints, Listing
-from nclib.data.readers.pictures import UnreadableError, open_picture
 from nclib.data.readers.tables import is_folder, is_laion, is_table, read_folder, read_laion, read_table
 from nclib.data.readers.tars import is_tars, read_tars
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nclib.common.files import digest
 from nclib.data.captions_table import one_line
+from nclib.data.pictures import MISSING, Files, UnreadableError, open_picture
 from nclib.data.readers.listing import (
     PICTURE_COLUMNS,
     SPLIT_COLUMNS,
@@ -23,7 +24,6 @@ from nclib.data.readers.listing import (
     known_columns,
     rows_of,
 )
-from nclib.data.readers.pictures import MISSING, Files, UnreadableError, open_picture
 from nclib.data.readers.tables import BLOCK, TABLES, columns_of
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nclib.data import captions_table
+from nclib.data.pictures import SUFFIXES, Files
 from nclib.data.readers.arrays import open_array, open_arrays
 from nclib.data.readers.listing import (
     EMBEDDING_NAMES,
@@ -25,7 +26,6 @@ from nclib.data.readers.listing import (
     plain_name,
     rows_of,
 )
-from nclib.data.readers.pictures import SUFFIXES, Files
 
 Array = NDArray[Any]
 TABLES = (".csv", ".tsv", ".txt", ".parquet")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nclib.common.files import digest
+from nclib.data.pictures import SUFFIXES, UnreadableError, open_picture
 from nclib.data.readers.listing import (
     ID_COLUMNS,
     Hints,
@@ -21,7 +22,6 @@ from nclib.data.readers.listing import (
     find_column,
     spread,
 )
-from nclib.data.readers.pictures import SUFFIXES, UnreadableError, open_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image

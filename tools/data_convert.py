@@ -1,9 +1,10 @@
-"""Convert other files to the layout of the benchmarks: ``nclib data convert KIND ...``.
+"""Convert other files to the layout of the benchmarks: ``python tools/data_convert.py KIND ...``.
 
 ``folder`` takes a file per image, ``bottom-up`` the TSV files of bottom-up attention, ``half`` makes float16
-copies of features, ``vocabulary`` the word list, ``vectors`` the vectors of its words. Files are written in
-bounded memory and appear whole or not at all. A conversion that was stopped, even by SIGKILL or a full disk,
-continues when the command is given again; only ``vectors`` begins again.
+copies of features, ``vocabulary`` the word list, ``vectors`` the vectors of its words, ``pictures`` rows of
+pixels from the pictures of Flickr30K or MS-COCO. Files are written in bounded memory and appear whole or not
+at all. A conversion that was stopped, even by SIGKILL or a full disk, continues when the command is given
+again; only ``vectors`` begins again.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from picture_rows import pictures
+from row_sources import BottomUpSource, FolderSource, HalfSource, read_ids
+from word_vectors import read_vectors
 
 from nclib.common.files import replacing
-from nclib.data.region_features import (
+from nclib.data.feature_files import (
     HALF,
     LAYOUTS,
     MIN_COUNT,
+    PIXELS,
     Layout,
     build_words,
     find_folder,
@@ -29,12 +34,8 @@ from nclib.data.region_features import (
     read_named_captions,
 )
 from nclib.data.registry import check_choice
-from nclib.data.row_sources import BottomUpSource, FolderSource, HalfSource, read_ids, some
-from nclib.data.row_writer import ConvertError, counter_of, holds, write_rows
+from nclib.data.row_writer import ConvertError, counter_of, holds, some, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
-from nclib.data.word_vectors import read_vectors
-
-__all__ = ["ConvertError", "bottom_up", "folder", "half", "main", "vectors", "vocabulary"]
 
 CAPTIONS = (".txt", ".tsv")
 SPLITS = ("train", "dev", "test", "testall")
@@ -215,7 +216,7 @@ def vectors(
         Folder of the captions or of the vocabulary file, as for :func:`nclib.data.load`.
     given : path
         Text file of word vectors, for example ``glove.840B.300d.txt``; see
-        :func:`~nclib.data.word_vectors.read_vectors`.
+        :func:`word_vectors.read_vectors`.
     out : path
         The ``.npy`` file; its folder is made.
 
@@ -236,8 +237,8 @@ def vectors(
     listed = find_vocabulary(layout, find_folder(layout, Path(root), ("train", "dev")))
     if listed is None:
         raise ConvertError(
-            f"{root} holds no {layout.vocabulary_file}; make it with: nclib data convert vocabulary {name} "
-            f"{root}"
+            f"{root} holds no {layout.vocabulary_file}; make it with: python tools/data_convert.py "
+            f"vocabulary {name} {root}"
         )
     try:
         words = Vocabulary.from_json(listed).words
@@ -346,9 +347,7 @@ def _halves(files: Sequence[Path], replace: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nclib data convert", description="Bring other files into the field's layout."
-    )
+    parser = argparse.ArgumentParser(description="Bring other files into the field's layout.")
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     for kind, text, command in (
         ("folder", "a .npy or .npz file per image", folder),
@@ -384,16 +383,23 @@ def _parser() -> argparse.ArgumentParser:
     one.set_defaults(command=vectors)
     for one in kinds.choices.values():
         one.add_argument("--replace", action="store_true", help="replace files that are there")
+    one = kinds.add_parser("pictures", help="rows of pixels", description="Scale pictures to one size.")
+    one.add_argument("name", choices=("f30k", "coco"))
+    one.add_argument("--images", type=Path, required=True, help="folder of the pictures")
+    one.add_argument("--captions", type=Path, required=True, help="dataset_flickr30k.json, dataset_coco.json")
+    one.add_argument("--out", type=Path, required=True, help="folder to write into")
+    one.add_argument("--pixels", choices=tuple(PIXELS), default="square224", help="form of the pictures")
+    one.set_defaults(command=pictures)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data convert`` with the words after it; return 0, 1 after an error, or 130 after Ctrl-C."""
+    """Convert files; return 0, 1 after an error, or 130 after Ctrl-C."""
     values = vars(_parser().parse_args(arguments))  # named as the parameters of the functions
     command = values.pop("command")
     try:
         path = command(**values)
-        if command in (folder, bottom_up):
+        if command in (folder, bottom_up, pictures):
             print(path)
     except (ConvertError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -402,3 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped; the same command continues", file=sys.stderr)
         return 130
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -56,18 +56,6 @@ WEIGHTS = {
         {},
         reads=True,
     ),
-    "clip-vit-base-patch16": Weights(
-        "openai/clip-vit-base-patch16",
-        {"model_type": "clip", "projection_dim": 512, "vision_config.patch_size": 16},
-        {},
-        reads=True,
-    ),
-    "clip-vit-large-patch14": Weights(
-        "openai/clip-vit-large-patch14",
-        {"model_type": "clip", "projection_dim": 768, "vision_config.patch_size": 14},
-        {},
-        reads=True,
-    ),
     "resnet-152": Weights(
         "torchvision's resnet152-394f9c45.pth",
         {},
@@ -78,8 +66,8 @@ WEIGHTS = {
         {},
         {"blocks": (3, 4, 23, 3), "groups": 32, "inner": 256, "out": 256},
     ),
-    "glove_f30k.npy": Weights("GloVe, by nclib data convert vectors f30k", {}, {}, shape=(8481, 300)),
-    "glove_coco.npy": Weights("GloVe, by nclib data convert vectors coco", {}, {}, shape=(11353, 300)),
+    "glove_f30k.npy": Weights("GloVe, by tools/data_convert.py vectors f30k", {}, {}, shape=(8481, 300)),
+    "glove_coco.npy": Weights("GloVe, by tools/data_convert.py vectors coco", {}, {}, shape=(11353, 300)),
 }
 """By the name of their folder or file."""
 

@@ -17,21 +17,13 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.common.npy import RowFileError, npy_header
-from nclib.data.region_features import open_features
-from nclib.data.row_writer import ConvertError
+from nclib.data.feature_files import open_features
+from nclib.data.row_writer import ConvertError, some
 
-SHOWN = 5  # names in a message
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 #: Errors of reading a damaged .npy or .npz file.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 LARGEST = float(np.finfo(np.float16).max)
-
-
-def some(names: Iterable[Any]) -> str:
-    """List the first five names and the number of the others, for messages."""
-    names = list(names)
-    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
-    return ", ".join(map(str, names[:SHOWN])) + more
 
 
 def read_ids(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Pictures of Flickr30K and MS-COCO as data: ``nclib data prepare f30k|coco --pixels FORM ...``.
+"""Pictures of Flickr30K and MS-COCO as data: ``python tools/data_convert.py pictures f30k|coco ...``.
 
 The pictures lie in a folder, their captions and the usual splits in the JSON file of Karpathy and Fei-Fei
 (CVPR 2015), ``dataset_flickr30k.json`` or ``dataset_coco.json``. They are scaled to one size and written as
@@ -18,18 +18,16 @@ import numpy as np
 
 from nclib.common.files import digest, write_atomically
 from nclib.data.captions_table import one_line
-from nclib.data.flickr8k import MANIFEST
-from nclib.data.readers import UnreadableError, open_picture
-from nclib.data.region_features import PIXELS, Layout, build_words, pixel_layout
-from nclib.data.row_sources import some
-from nclib.data.row_writer import ConvertError, write_rows
+from nclib.data.feature_files import MANIFEST, PIXELS, Layout, build_words, pixel_layout
+from nclib.data.pictures import UnreadableError, open_picture
+from nclib.data.row_writer import ConvertError, some, write_rows
 
 RECIPE = "bilinear squares, bicubic crops, 1"
 EACH = 5
 ROLES = {"train": "train", "restval": "train", "val": "dev", "test": "test"}  # splits of the JSON file
 
 
-def prepare(
+def pictures(
     name: str, *, images: str | Path, captions: str | Path, out: str | Path, pixels: str = "square224"
 ) -> Path:
     """Write the pictures of Flickr30K or MS-COCO with their captions as a data set.
@@ -172,7 +170,7 @@ class Pixels:
     files : sequence of str
         Names below the folder.
     pixels : str
-        Form, one of ``nclib.data.region_features.PIXELS``.
+        Form, one of ``nclib.data.feature_files.PIXELS``.
     """
 
     dtype = np.uint8

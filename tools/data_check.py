@@ -1,4 +1,4 @@
-"""Check a folder of the papers' data: ``nclib data check ROOT [NAME ...]``.
+"""Check a folder of the papers' data: ``python tools/data_check.py ROOT [NAME ...]``.
 
 Tells for every file whether it exists, can be read and has the size of the papers' files. Only some rows are
 read, so that folders of 40 GB are checked in seconds; ``--full`` reads every number.
@@ -7,6 +7,7 @@ read, so that folders of 40 GB are checked in seconds; ``--full`` reads every nu
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,26 +16,37 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.common.npy import read_npy
-from nclib.data import category_features, category_pictures, region_features, tokeniser
-from nclib.data.region_features import (
+from nclib.data import category_features, load, tokeniser
+from nclib.data.feature_files import (
+    HALF,
     LAYOUTS,
     PER_CAPTION,
     PIXELS,
     Layout,
     Part,
+    Reading,
+    boxes_file,
+    features_file,
+    find_folder,
+    find_vocabulary,
+    missing_files,
     not_its_copy,
+    open_features,
     pixel_layout,
+    read_boxes,
+    read_split,
     sampled,
 )
-from nclib.data.registry import load
-from nclib.data.row_writer import ConvertError
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
-from nclib.data.weights import PLACE, WEIGHTS, problem
+from nclib.noise import PUBLISHED, Mismatch
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "book"))  # where ncbook is not installed
+from ncbook.weights import PLACE, WEIGHTS, problem
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 TO_DO = {
-    MISSING: "put the published file there, or make it (nclib data convert or prepare, --help)",
+    MISSING: "put the published file there, or make it (tools/data_convert.py or nclib data prepare, --help)",
     WRONG: "get the file again, from one package with the others, or convert it again with --replace; "
     "where permission was denied: chmod u+r",
     OTHER: "not the numbers of the papers' package; --any-size accepts it here. Runs take other sizes of "
@@ -119,34 +131,33 @@ def check(
     place = Path(root).expanduser()
     if not place.exists():
         raise ValueError(f"root={str(root)!r}: there is no such folder")
-    return CHECKS[name](name, place, full, half, boxes)
+    return CHECKS[name](name, place, full, Reading(half=half, boxes=boxes))
 
 
-def _pairs(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report:
+def _pairs(name: str, root: Path, full: bool, reading: Reading) -> Report:
     """Check region features and captions of three splits, and the vocabulary."""
     layout = PAIRS[name]
     splits = tuple(layout.images)
     if not root.is_dir():
         return Report(name, root, (Line(MISSING, layout.stem, "root must be a folder for this data"),))
-    folder = region_features.find_folder(layout, root, splits)
+    folder = find_folder(layout, root, splits)
     if layout.marker and not (folder / layout.marker).is_file():
         text = "nclib data prepare writes it last" if layout.number is np.float32 else layout.source
         return Report(name, folder, (Line(MISSING, layout.marker, text),))
-    wanted = region_features.missing_files(layout, folder, splits, half, boxes)
-    missing = [text.split(" ")[0] for text in wanted]
+    missing = [text.split(" ")[0] for text in missing_files(layout, folder, splits, reading)]
     lines: list[Line] = []
     parts: dict[str, Part] = {}
     for split in splits:
         absent = [file for file in missing if file.startswith(f"{split}_")]
         lines += [Line(MISSING, file, _wanted(layout, split, file)) for file in absent]
-        if not set(absent) - {region_features.boxes_file(split)}:
-            parts[split] = region_features.read_split(layout, folder, split, half)
+        if not set(absent) - {boxes_file(split)}:
+            parts[split] = read_split(layout, folder, split, Reading(half=reading.half))
     rows = {split: part.features.shape[1:] for split, part in parts.items() if part.features is not None}
     for part in parts.values():
-        path = region_features.features_file(folder, part.split, half)
+        path = features_file(folder, part.split, reading.half)
         assert path is not None
         lines += _split_lines(layout, part, path, full, next(iter(rows.items()), None))
-        if not half:
+        if not reading.half:
             lines += _copy_lines(part, path, full)
         lines += _box_lines(layout, part, folder)
     lines.append(_vocabulary(layout, folder, [t for part in parts.values() for t in part.texts[:CAPTIONS]]))
@@ -158,10 +169,10 @@ def _pairs(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report
 
 def _wanted(layout: Layout, split: str, file: str) -> str:
     n, each = layout.images[split], layout.captions_per_image
-    if file == region_features.boxes_file(split):
+    if file == boxes_file(split):
         return f"float32 (a row for each row of features, {layout.row[0] if layout.row else 'regions'}, 4)"
     if file.endswith(".npy"):
-        kind = "float16" if file.endswith(region_features.HALF) else np.dtype(layout.number).name
+        kind = "float16" if file.endswith(HALF) else np.dtype(layout.number).name
         row = ", ".join(map(str, layout.row or ()))
         return f"{kind} ({n:,} or {n * each:,} rows, {row})" if each > 1 else f"{kind} ({n:,}, {row})"
     return f"{n * each:,} lines"
@@ -205,10 +216,10 @@ def _split_lines(
 
 def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     """Compare a float16 copy of the features with its original."""
-    path = region_features.features_file(original.parent, part.split, half=True)
+    path = features_file(original.parent, part.split, half=True)
     if path is None:
         return
-    array = region_features.open_features(path, np.float16)
+    array = open_features(path, np.float16)
     bad = array if isinstance(array, str) else not_its_copy(array, original) or _not_finite(array, full)
     size = path.stat().st_size / 1e9
     yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {size:.2f} GB")
@@ -216,11 +227,11 @@ def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
 
 def _box_lines(layout: Layout, part: Part, folder: Path) -> Iterator[Line]:
     """Check the boxes of the regions."""
-    path = folder / region_features.boxes_file(part.split)
+    path = folder / boxes_file(part.split)
     if part.features is None or not path.is_file():
         return
     rows = len(part.features) * (layout.captions_per_image if part.layout == PER_CAPTION else 1)
-    found = region_features.read_boxes(path, (rows, part.features.shape[1], 4))
+    found = read_boxes(path, (rows, part.features.shape[1], 4))
     if isinstance(found, str):
         yield Line(WRONG, path.name, found)
     else:
@@ -244,7 +255,7 @@ def _not_finite(features: RowFile, full: bool) -> str | None:
 
 def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
     file = layout.vocabulary_file
-    path = region_features.find_vocabulary(layout, folder)
+    path = find_vocabulary(layout, folder)
     if path is None:
         return Line(MISSING, file, "in the folder, beside it, or under vocab; or build_vocabulary=True")
     try:
@@ -262,7 +273,7 @@ def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
     return Line(GOOD, file, f"{words.size:,} words")
 
 
-def _category(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report:
+def _category(name: str, root: Path, full: bool, reading: Reading) -> Report:
     """Check feature files of category retrieval, which are small enough to be read whole."""
     known = category_features.SETS[name]
     sizes = " / ".join(f"{n:,}" for n in known.sizes)
@@ -281,31 +292,9 @@ def _category(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Rep
     return Report(name, root, (line,))
 
 
-def _pictures(name: str, root: Path, full: bool, half: bool, boxes: bool) -> Report:
-    """Check the table of pictures with categories, and that its pictures are there."""
-    published = category_features.SETS["xmedianet"]
-    sizes = " / ".join(f"{n:,}" for n in published.sizes)
-    try:
-        listing = category_pictures.read_listing(root, name)
-    except FileNotFoundError:
-        place = f"{name}/{category_pictures.TABLE}"
-        return Report(name, root, (Line(MISSING, place, f"{sizes} pairs: image, text, category, split"),))
-    except ConvertError as error:
-        return Report(name, root, (Line(WRONG, category_pictures.TABLE, str(error)),))
-    text = f"{' / '.join(f'{n:,}' for n in listing.sizes)} pairs, {len(listing.names)} categories"
-    same = (listing.sizes, len(listing.names)) == (published.sizes, published.n_classes)
-    line = Line(
-        GOOD if same else OTHER,
-        category_pictures.TABLE,
-        text if same else f"{text}; published: {sizes} pairs",
-    )
-    return Report(name, listing.folder, (line,))
-
-
-CHECKS: dict[str, Callable[[str, Path, bool, bool, bool], Report]] = {
+CHECKS: dict[str, Callable[[str, Path, bool, Reading], Report]] = {
     **dict.fromkeys(PAIRS, _pairs),
     **dict.fromkeys(category_features.SETS, _category),
-    category_pictures.PUBLISHED: _pictures,
 }
 
 
@@ -336,10 +325,10 @@ def check_more(root: str | Path) -> list[Line]:
         file = f"{PLACE}/{name}"
         lines.append(Line(state, file, said.removeprefix(f"{MISSING}: ") or known.publisher))
     for layout in (LAYOUTS["f30k"], LAYOUTS["coco"]) if Path(root).expanduser().is_dir() else ():
-        folder = region_features.find_folder(layout, Path(root).expanduser(), tuple(layout.images))
-        without = [s for s in layout.images if not (folder / region_features.boxes_file(s)).is_file()]
+        folder = find_folder(layout, Path(root).expanduser(), tuple(layout.images))
+        without = [s for s in layout.images if not (folder / boxes_file(s)).is_file()]
         if without:
-            file = f"{layout.stem}/{region_features.boxes_file('*')}"
+            file = f"{layout.stem}/{boxes_file('*')}"
             lines.append(Line(MISSING, file, f"boxes of the regions of {', '.join(without)}, for TERAN"))
     forms = [layout for layout in PAIRS.values() if layout.number is not np.float32]
     absent = [layout for layout in forms if not (Path(root).expanduser() / layout.stem).is_dir()]
@@ -362,8 +351,6 @@ def noise_files(root: str | Path, training: Sequence[tuple[int, int]] = ()) -> l
 
 
 def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
-    from nclib.noise import PUBLISHED, Mismatch
-
     try:
         index = read_npy(path)
     except ValueError as error:
@@ -387,10 +374,8 @@ def _noise_line(path: Path, training: Sequence[tuple[int, int]]) -> Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``nclib data check`` with the words after it; return 0 when all is complete, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="nclib data check", description="Check a folder of the papers' data."
-    )
+    """Check a folder; return 0 when all is complete, else 1."""
+    parser = argparse.ArgumentParser(description="Check a folder of the papers' data.")
     parser.add_argument("root", type=Path, help="the folder that data_options root will name")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(CHECKS)}; else what is there"
@@ -420,3 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     good = bool(shown) and all(r.complete(any_size=options.any_size) for r in shown)
     good = good and all(line.state != WRONG for line in more)
     return 0 if good and all(line.state == GOOD for line in noise) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

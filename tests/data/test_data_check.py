@@ -6,15 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import data_check as command
 import h5py
 import numpy as np
 import pytest
 import scipy.io
+from data_check import GOOD, MISSING, OTHER, WRONG, check, check_all, main, noise_files
 
 import nclib
-from nclib.data import check as command
 from nclib.data import load
-from nclib.data.check import GOOD, MISSING, OTHER, WRONG, check, check_all, main, noise_files
 from nclib.data.vocabulary import Vocabulary
 
 SPLITS = {"f30k": ("train", "dev", "test"), "coco": ("train", "dev", "testall")}
@@ -208,7 +208,7 @@ def test_what_to_do_is_said(f30k, capsys):
     assert main([str(f30k)]) == 1
     said = capsys.readouterr().out
     assert "-> wrong: get the file again" in said
-    assert "-> missing: put the published file there, or make it (nclib data convert" in said
+    assert "-> missing: put the published file there, or make it (tools/data_convert.py" in said
     assert "-> other size: not the numbers of the papers' package" in said
 
 
@@ -255,7 +255,7 @@ def test_wrong_arguments_end_with_what_is_allowed(arguments, capsys):
 @pytest.mark.slow
 def test_it_is_a_command(f30k):
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "nclib", "data", "check", str(f30k), "f30k", "--any-size"],
+        [sys.executable, "-W", "error", command.__file__, str(f30k), "f30k", "--any-size"],
         env={**os.environ, "PYTHONPATH": str(Path(nclib.__file__).parents[1])},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip

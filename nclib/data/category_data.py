@@ -1,0 +1,147 @@
+"""The shape of category data: pairs of image and text features with classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nclib.data.dataset import Picture, describe
+
+
+@dataclass(frozen=True, eq=False)
+class CategorySplit:
+    """Pairs of an image and a text as feature vectors, with their true classes.
+
+    Parameters
+    ----------
+    name : str
+    images : ndarray, float32, (n, d_v)
+    texts : ndarray, float32, (n, d_t)
+        Row i belongs to image i.
+    labels : ndarray, int64, (n,)
+        True class of the pair.
+    picture_source, text_source : callable, optional
+        Behind :meth:`picture` and :meth:`text`.
+    details : mapping
+        Further facts about the pairs, by name.
+
+    Raises
+    ------
+    ValueError
+        When shapes or types do not fit together, or a feature is not finite; the message names the argument.
+        From :meth:`picture` and :meth:`text`: when the data have features only.
+    """
+
+    name: str
+    images: np.ndarray
+    texts: np.ndarray
+    labels: np.ndarray
+    picture_source: Picture | None = None
+    text_source: Callable[[int], str] | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n, where = len(self.labels), f"split {self.name!r}: "
+        if self.labels.ndim != 1 or self.labels.dtype != np.int64 or n == 0:
+            raise ValueError(f"{where}labels must be int64 (n,) and not empty, got {describe(self.labels)}")
+        for key, value in (("images", self.images), ("texts", self.texts)):
+            if value.ndim != 2 or value.dtype != np.float32 or len(value) != n:
+                raise ValueError(f"{where}{key} must be float32 ({n}, d), got {describe(value)}")
+            if not np.isfinite(value.sum(dtype=np.float64)) and not np.isfinite(value).all():
+                raise ValueError(f"{where}{key} holds NaN or infinite values")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def has_pictures(self) -> bool:
+        """Whether :meth:`picture` and :meth:`text` can be called."""
+        return self.picture_source is not None and self.text_source is not None
+
+    def picture(self, row: int) -> np.ndarray:
+        """Return image ``row`` as pixels, uint8 (H, W, 3)."""
+        if self.picture_source is None:
+            raise ValueError(f"split {self.name!r} has no pictures, only features; check has_pictures first")
+        return self.picture_source(int(row))
+
+    def text(self, row: int) -> str:
+        """Return text ``row`` as a string."""
+        if self.text_source is None:
+            raise ValueError(f"split {self.name!r} has no texts, only features; check has_pictures first")
+        return self.text_source(int(row))
+
+
+@dataclass(frozen=True, eq=False)
+class CategoryData:
+    """Training, validation and test pairs with the same features and classes.
+
+    Parameters
+    ----------
+    name, checksum, licence, details
+        As for :class:`~nclib.data.Dataset`.
+    train, val, test : CategorySplit
+    label_names : tuple of str
+        Names of the K classes; a class may have no pair.
+
+    Raises
+    ------
+    ValueError
+        When the splits differ in feature widths, or a label is out of range.
+
+    Examples
+    --------
+    >>> from nclib import data
+    >>> data.load("planted_category", n_train=50)
+    CategoryData('planted_category': train 50, val 200, test 400 pairs; features 200 and 100; 10 classes; ...)
+    """
+
+    name: str
+    train: CategorySplit
+    val: CategorySplit
+    test: CategorySplit
+    label_names: tuple[str, ...]
+    checksum: str
+    licence: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        widths = {(s.images.shape[1], s.texts.shape[1]) for s in self.splits.values()}
+        if len(widths) != 1:
+            raise ValueError(f"data {self.name!r}: splits must have features of the same width, got {widths}")
+        for split in self.splits.values():
+            low, high = int(split.labels.min()), int(split.labels.max())
+            if low < 0 or high >= self.n_classes:
+                raise ValueError(
+                    f"data {self.name!r}: labels of split {split.name!r} must lie in "
+                    f"0..{self.n_classes - 1}, got {low}..{high}"
+                )
+
+    @property
+    def splits(self) -> dict[str, CategorySplit]:
+        """The three splits by role."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes K."""
+        return len(self.label_names)
+
+    @property
+    def image_dim(self) -> int:
+        """Width of the image features, d_v."""
+        return int(self.train.images.shape[1])
+
+    @property
+    def text_dim(self) -> int:
+        """Width of the text features, d_t."""
+        return int(self.train.texts.shape[1])
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{key} {len(split)}" for key, split in self.splits.items())
+        return (
+            f"CategoryData({self.name!r}: {sizes} pairs; features {self.image_dim} and {self.text_dim}; "
+            f"{self.n_classes} classes; {self.checksum[:12]})"
+        )

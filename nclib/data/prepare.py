@@ -1,0 +1,376 @@
+"""Photographs as data sets: ``nclib data prepare f8k|own --images DIR --captions FILE --out DIR``.
+
+Features are those of :mod:`nclib.data.pictures`. A preparation that was stopped continues when the same
+command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from nclib.common.files import digest, write_atomically
+from nclib.data import pictures
+from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
+from nclib.data.feature_files import F8K, LAYOUTS, MANIFEST, build_words, read_manifest
+from nclib.data.flickr8k import summarise
+from nclib.data.pictures import (
+    MISSING,
+    RECIPE,
+    Cells,
+    Opener,
+    Projected,
+    open_in,
+    principal_axes,
+    unreadable,
+)
+from nclib.data.registry import check_count
+from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
+
+EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
+F8K_EACH = 5
+OWN_WORDS = "region_files_vocab.json"
+FEW_BATCHES, BATCH_SIZE = 8, 32  # with fewer batches of this size, the suggested command has smaller ones
+F8K_LISTS = {
+    "train": "Flickr_8k.trainImages.txt",
+    "dev": "Flickr_8k.devImages.txt",
+    "test": "Flickr_8k.testImages.txt",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Pictures and captions of every split.
+
+    Parameters
+    ----------
+    pictures : dict of str to list of str
+        Names of the files, by split.
+    captions : dict of str to list of str
+        ``each`` consecutive captions for a picture, by split.
+    each : int
+        Captions per picture.
+    notes : dict of str to value
+        What was left out, and where the splits come from.
+    """
+
+    pictures: dict[str, list[str]]
+    captions: dict[str, list[str]]
+    each: int
+    notes: dict[str, Any]
+
+
+def prepare(
+    name: str,
+    *,
+    images: str | Path,
+    captions: str | Path,
+    out: str | Path,
+    splits: str | Path | None = None,
+    captions_per_image: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Path:
+    """Make the features of pictures, and write them with their captions as a data set.
+
+    Parameters
+    ----------
+    name : {"f8k", "own"}
+        Flickr8K with its official splits, or pictures of one's own.
+    images : path
+        Folder of the pictures; names in the table are relative to it.
+    captions : path
+        Table of captions, as :func:`nclib.data.captions_table.read_captions` reads it.
+    out : path
+        Folder for ``{train,dev,test}_ims.npy``, float32 (pictures, 16, 256), ``{split}_caps.txt``,
+        ``{split}_ids.txt`` and ``prepared.json``. Load it with ``nclib.data.load("f8k", root=out)``, or
+        ``nclib.data.load("region_files", root=out)`` for pictures of one's own.
+    splits : path, optional
+        Folder with the lists ``Flickr_8k.{train,dev,test}Images.txt``; by default the folder of ``captions``.
+        For pictures of one's own: ``{train,dev,test}.txt``; by default the column ``split`` of the table, or
+        a draw of a tenth of the pictures each (at most 1,000) for validation and test.
+    captions_per_image : int, optional
+        Captions taken of each picture; pictures with fewer are left out. By default the smallest number that
+        a picture has; 5 for Flickr8K.
+    seed : int
+        Seed of drawn splits.
+    device : str
+        Where the network runs.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    ConvertError
+        When pictures or captions are missing, a picture cannot be read, or ``out`` holds other data or lies
+        in ``images``.
+    ImportError
+        Without the extra ``pictures``.
+    ValueError
+        For an unknown name.
+    """
+    # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
+    # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
+    if name not in ("f8k", "own"):
+        raise ValueError(f"name={name!r}: must be 'f8k' or 'own'")
+    if name == "f8k" and captions_per_image not in (None, F8K_EACH):
+        raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
+    images, out = Path(images).expanduser(), Path(out).expanduser()
+    if not images.is_dir():
+        raise ConvertError(f"--images {images} is not a folder")
+    if out.resolve().is_relative_to(images.resolve()):
+        raise ConvertError(f"--out {out} is the folder of the pictures or lies in it; choose another --out")
+    table = read_captions(Path(captions).expanduser())
+    lists = Path(splits).expanduser() if splits else None
+    if name == "f8k":
+        plan = _plan_f8k(table, images, lists or Path(captions).expanduser().parent)
+    else:
+        plan = plan_own(table, unreadable(open_in(images), table.captions), lists, captions_per_image, seed)
+    manifest = {
+        "name": name,
+        "recipe": RECIPE,
+        "captions_per_image": plan.each,
+        "pictures": {split: len(names) for split, names in plan.pictures.items()},
+        "content": digest(json.dumps([plan.pictures, plan.captions])),
+        **plan.notes,
+    }
+    if _is_done(out, manifest):
+        print(f"{out} is prepared already", file=sys.stderr)
+        return out
+    network = pictures.load_network(device)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / MANIFEST, json.dumps({**manifest, "finished": False}, indent=1).encode())
+    vocabulary = LAYOUTS["f8k"].vocabulary_file if name == "f8k" else OWN_WORDS
+    features = on_axes(out, plan, open_in(images), str(images), network, device)
+    write_splits(out, plan, features, manifest, vocabulary)
+    return out
+
+
+def on_axes(
+    out: Path, plan: Plan, opener: Opener, origin: str, network: nn.Module, device: str = "cpu"
+) -> dict[str, RowSource]:
+    """Return the features of pictures by split, whose cells are computed into ``out``.
+
+    Parameters
+    ----------
+    out : Path
+    plan : Plan
+    opener : callable, str -> Image
+    origin : str
+        Changes when the pictures of these names change.
+    network : Module
+        Of :func:`nclib.data.pictures.load_network`.
+    device : str
+        Where it runs.
+    """
+    cells = {}
+    for split in SPLITS:
+        if not (path := out / f"{split}_cells.npy").exists():
+            write_rows(path, Cells(opener, plan.pictures[split], network, device, origin))
+        cells[split] = np.load(path, mmap_mode="r", allow_pickle=False)
+    mean, axes = principal_axes(cells["train"][::EVERY], pictures.AXES)
+    return {split: Projected(found, mean, axes) for split, found in cells.items()}
+
+
+def write_splits(
+    out: Path, plan: Plan, sources: Mapping[str, RowSource], manifest: Mapping[str, Any], vocabulary: str
+) -> None:
+    """Write a plan with the rows of its pictures, its vocabulary and at last its manifest into ``out``."""
+    summary, made = {}, [out / vocabulary]
+    for split in SPLITS:
+        path = out / f"{split}_ims.npy"
+        beside = {
+            out / f"{split}_caps.txt": "".join(f"{text}\n" for text in plan.captions[split]),
+            out / f"{split}_ids.txt": "".join(f"{picture}\n" for picture in plan.pictures[split]),
+        }
+        write_rows(path, sources[split], beside=beside, replace=True)
+        summary[split] = summarise(np.load(path, mmap_mode="r"))
+        made += [path, *beside]
+    build_words([*plan.captions["train"], *plan.captions["dev"]]).to_json(out / vocabulary)
+    files = {path.name: digest(path) for path in made}
+    finished = {**manifest, "finished": True, "summary": summary, "files": files}
+    write_atomically(out / MANIFEST, json.dumps(finished, indent=1).encode())
+    for split in SPLITS:
+        (out / f"{split}_cells.npy").unlink(missing_ok=True)
+
+
+# -- which pictures and captions ----------------------------------------------------------------------------
+
+
+def _plan_f8k(table: CaptionTable, images: Path, lists: Path) -> Plan:
+    files = {split: lists / name for split, name in F8K_LISTS.items()}
+    if absent := [str(path) for path in files.values() if not path.is_file()]:
+        raise ConvertError(
+            f"the official splits are missing: {', '.join(absent)}; they come with the published captions, "
+            "give their folder as --splits"
+        )
+    split_of = read_lists(files)
+    counts = {split: list(split_of.values()).count(split) for split in SPLITS}
+    if counts != F8K:
+        raise ConvertError(f"the lists in {lists} name {counts} pictures; Flickr8K has {F8K}")
+    if few := [name for name in split_of if len(table.captions.get(name, ())) != F8K_EACH]:
+        raise ConvertError(f"{len(few)} pictures of Flickr8K do not have {F8K_EACH} captions: {some(few)}")
+    if absent := [name for name in split_of if not (images / name).is_file()]:
+        raise ConvertError(f"{images} lacks {len(absent)} pictures of Flickr8K: {some(absent)}")
+    left_out = len(table.captions.keys() - split_of.keys())
+    return _plan(table, split_of, F8K_EACH, {"splits": "official", "in_no_split": left_out})
+
+
+def plan_own(
+    table: CaptionTable,
+    unreadable: Mapping[str, str],
+    lists: Path | None = None,
+    each: int | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Decide the splits and captions of pictures of one's own.
+
+    Parameters
+    ----------
+    table : CaptionTable
+    unreadable : mapping of str to str
+        Pictures that are left out, and why.
+    lists : Path, optional
+        Folder of ``{train,dev,test}.txt``; by default the splits of the table, or a draw by ``seed``.
+    each : int, optional
+        Captions per picture; pictures with fewer are left out. By default as many as all have.
+    seed : int
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ConvertError
+        When a split is left without pictures.
+    """
+    readable = [name for name in table.captions if name not in unreadable]
+    if not readable:
+        names = list(unreadable)
+        raise ConvertError(f"none of the pictures can be read, such as {names[0]}: {unreadable[names[0]]}")
+    absent = [name for name, reason in unreadable.items() if reason == MISSING]
+    broken = [name for name, reason in unreadable.items() if reason != MISSING]
+    for what, names in (("missing", absent), ("broken", broken)):
+        if names:
+            print(f"left out: {len(names)} {what} pictures, {some(names)}", file=sys.stderr)
+    if each is not None:
+        check_count("captions_per_image", each, low=1)
+        few = [name for name in readable if len(table.captions[name]) < each]
+        readable = [name for name in readable if len(table.captions[name]) >= each]
+        if few:
+            print(f"left out: {len(few)} with fewer than {each} captions, {some(few)}", file=sys.stderr)
+    if lists:
+        split_of = read_lists({split: lists / f"{split}.txt" for split in SPLITS})
+        origin = "lists"
+    elif table.split_of:
+        split_of, origin = table.split_of, "table"
+    else:
+        split_of, origin = draw_splits(readable, seed), f"drawn, seed {seed}"
+    chosen = {name: split_of[name] for name in readable if name in split_of}
+    if empty := [split for split in SPLITS if split not in chosen.values()]:
+        raise ConvertError(f"no pictures for {', '.join(empty)}; train, dev and test are needed")
+    each = each or min(len(table.captions[name]) for name in chosen)
+    n = sum(len(table.captions[name]) - each for name in chosen)
+    if n:
+        print(f"left out: {n} captions beyond {each} of a picture", file=sys.stderr)
+    notes = {"splits": origin, "missing": absent, "broken": broken, "captions_left_out": n}
+    return _plan(table, chosen, each, notes)
+
+
+def _plan(table: CaptionTable, split_of: Mapping[str, str], each: int, notes: dict[str, Any]) -> Plan:
+    pictures = {s: [name for name, split in split_of.items() if split == s] for s in SPLITS}
+    captions = {
+        s: [text for p in names for text in table.captions[p][:each]] for s, names in pictures.items()
+    }
+    return Plan(pictures, captions, each, notes)
+
+
+def _is_done(out: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether the folder holds this very preparation; other content is refused."""
+    path = out / MANIFEST
+    try:
+        found = json.loads(path.read_text("utf8")) if path.exists() else None
+    except ValueError:
+        raise ConvertError(f"{path} is damaged; remove its folder, or choose another --out") from None
+    if found is None:
+        there = [f"{split}_ims.npy" for split in SPLITS if (out / f"{split}_ims.npy").exists()]
+        if there:
+            raise ConvertError(f"{out} holds {', '.join(there)} of another origin; choose another --out")
+        return False
+    if any(found.get(key) != manifest[key] for key in ("name", "recipe", "content")):
+        raise ConvertError(f"{out} holds features of other pictures or captions; choose another --out")
+    return bool(found.get("finished") and found.get("files")) and all(
+        (out / f"{split}_ims.npy").exists() for split in SPLITS
+    )
+
+
+# -- the command --------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``nclib data prepare``.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Command line after ``prepare``; that of the process if not given.
+
+    Returns
+    -------
+    int
+        Exit status: 0 when the files are written, 1 after an error, 130 after Ctrl-C.
+
+    Raises
+    ------
+    SystemExit
+        With status 2 after a wrong argument, 0 after ``--help``.
+    """
+    parser = argparse.ArgumentParser(
+        prog="nclib data prepare", description="Make the features of pictures, and a data set of them."
+    )
+    parser.add_argument("name", choices=("f8k", "own"), help="Flickr8K, or your own")
+    parser.add_argument("--images", type=Path, required=True, help="folder of the pictures")
+    parser.add_argument("--captions", type=Path, required=True, help="table: columns image and caption")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--splits", type=Path, help="folder with the lists of the splits")
+    parser.add_argument("--captions-per-image", type=int, help="captions taken of each picture")
+    parser.add_argument("--seed", type=int, default=0, help="of drawn splits")
+    parser.add_argument("--device", default="cpu", help="where the network runs")
+    options = vars(parser.parse_args(arguments))
+    try:
+        folder = prepare(**options)
+    except (ConvertError, ImportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the same command continues", file=sys.stderr)
+        return 130
+    print("\n".join([str(folder), *_summary(folder, options["name"])]))
+    return 0
+
+
+def _summary(folder: Path, name: str) -> list[str]:
+    """Return the sizes of the splits of a prepared folder, and a command that trains on it."""
+    manifest = read_manifest(folder)
+    assert manifest is not None  # just written
+    each, counts = manifest["captions_per_image"], manifest["pictures"]
+    sizes = [f"{split}: {n:,} pictures, {n * each:,} captions" for split, n in counts.items()]
+    dataset = "f8k" if name == "f8k" else "region_files"
+    command = f"nclib run l2rm --dataset {dataset} --data_options.root {shlex.quote(str(folder))}"
+    pairs = counts["train"] * each
+    if pairs < FEW_BATCHES * BATCH_SIZE:
+        command += f" --batch_size {max(2, pairs // FEW_BATCHES)}"
+    return [*sizes, command]
