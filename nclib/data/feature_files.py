@@ -120,7 +120,7 @@ class Reading:
     Raises
     ------
     ValueError
-        When options contradict each other, or ``dev_protocol`` or ``pixels`` is not known.
+        When options contradict each other, or ``dev_protocol`` is not known.
     """
 
     dev_protocol: str = "full1000"
@@ -135,7 +135,6 @@ class Reading:
 
     def __post_init__(self) -> None:
         check_choice("dev_protocol", self.dev_protocol, DEV_PROTOCOLS)
-        check_choice("pixels", self.pixels, ("", *PIXELS))
         if self.pixels and self.half:
             raise ValueError("half=True is for features; prepared pictures have one form")
         if self.pixels and self.boxes:

@@ -266,8 +266,10 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
         content += [] if split.boxes is None else ["boxes", split.boxes]
     return Dataset(
         layout.name,
-        **splits,
-        vocabulary=words,
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        words,
         checksum=digest(content),
         licence=f"{layout.title}: files supplied by the user; the terms of their publishers apply",
         details={

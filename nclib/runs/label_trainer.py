@@ -88,6 +88,7 @@ class LabelTrainer(SavedLoop):
         if isinstance(method, DeepMethod):
             self.train, lr = train.to(device), schedule.lr
             weights = method.parameters(self.network, lr)
+            self.optimizer: torch.optim.Optimizer
             self.optimizer = torch.optim.Adam(weights, lr=lr, betas=BETAS, fused=True)
             self._rates = [group["lr"] for group in self.optimizer.param_groups]
 

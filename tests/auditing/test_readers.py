@@ -359,26 +359,6 @@ def test_metadata_of_datacomp_with_embeddings(tmp_path):
     assert np.array_equal(pairs.captions, -x)
 
 
-def test_a_folder_of_clip_retrieval(tmp_path):
-    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
-    for part, rows in ((2, slice(0, 5)), (10, slice(5, 12))):  # in the order of numbers, not of letters
-        for kind in ("img_emb", "text_emb"):
-            (tmp_path / kind).mkdir(exist_ok=True)
-            np.save(tmp_path / kind / f"{kind}_{part}.npy", x[rows])
-        numbers = range(rows.start, rows.stop)
-        parquet(
-            tmp_path / "metadata" / f"metadata_{part}.parquet",
-            image_path=[f"{i}.jpg" for i in numbers],
-            caption=[f"number {i}" for i in numbers],
-        )
-    pairs = read_pairs(tmp_path)
-    assert np.array_equal(pairs.images, x)
-    assert pairs.texts[-1] == "number 11"
-    (tmp_path / "img_emb" / "img_emb_2.npy").unlink()
-    with pytest.raises(ValueError, match="other parts"):
-        list_pairs(tmp_path)
-
-
 def test_embeddings_in_parquet(tmp_path):
     path = parquet(
         tmp_path / "t.parquet",

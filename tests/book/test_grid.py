@@ -333,7 +333,7 @@ def test_the_papers_data_are_looked_at_before_their_runs_start(f30k, capsys):
     said = refused({**root, "build_vocabulary": True})
     assert "wrong       dev_ims.npy" in said
     assert "dev_caps.txt" not in said  # it is ok
-    assert "nclib data check ROOT" in said
+    assert "tools/data_check.py ROOT" in said
     assert "there is no such file or folder" in refused({"root": str(f30k / "gone")})
     grids.check_place([], "/nothere")  # nothing is to be done
 
@@ -352,7 +352,7 @@ def test_weights_lie_below_the_folder_of_the_data(f30k, capsys):
     place = f"{root}/weights/bert-base-uncased"
     assert lacking[words] == f"{place}: missing: google-bert/bert-base-uncased (nothing is downloaded here)"
     assert "f30k_square224: " in lacking[pictures]
-    assert "nclib data prepare f30k --pixels square224" in lacking[pictures]
+    assert "tools/data_convert.py pictures f30k --pixels square224" in lacking[pictures]
     where = ["--root", root, "--out", str(f30k / "out"), "--there", "--match", "text=|pixels="]
     assert grid.main([str(f30k / "g.yml"), *where]) == 0
     said = capsys.readouterr().out

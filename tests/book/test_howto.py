@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import data_check
+import data_convert
 import grid_plan
 import nbformat
 import ncbook.cli
@@ -32,6 +34,7 @@ FOLDER = ROOT / "book" / "howto"
 PAGES = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
 RUN_BY = {"model": "test_add_a_model.py"}  # pages with a test of their own
 METHOD_OF = {"l2rm": "l2rm", "uot_rcl": "uot_rcl"}
+CHECK, CONVERT = "tools/data_check.py", "tools/data_convert.py"
 WIDTH = 86  # characters that fit into a page without scrolling
 
 
@@ -143,6 +146,7 @@ def test_lines_on_records_and_tables_run(
     pages = [page for name, page in PAGES.items() if name != "full_size"]  # that one has a test of its own
     lines = [shlex.split(c)[1:] for page in pages for c in commands(page) if c.startswith("nclib ")]
     assert "data" in {words[0] for words in lines} <= set(cli.COMMANDS)
+    checks = [shlex.split(c)[2:] for p in pages for c in commands(p) if c.startswith(f"python {CHECK}")]
     made = {
         f"runs/{letter}": str(next(Path("runs").glob(f"{m}-*")))
         for letter, m in (("A", "plain"), ("B", "rcl"))
@@ -167,10 +171,11 @@ def test_lines_on_records_and_tables_run(
         code = cli.main([{"/data": str(tmp_path), **made}.get(word, word) for word in words])
         seen.append((" ".join(words), code, capsys.readouterr().out))
     said = {line: out for line, _, out in seen}
-    assert [code for _, code, _ in seen].count(1) == 4  # an empty folder is not complete
-    assert "nothing that is known" in said["data check /data"]
-    for name in ("f30k",):
-        assert f"{name}: not there" in said[f"data check /data {name}"]
+    for words in checks:  # an empty folder is not complete
+        assert data_check.main([{"/data": str(tmp_path)}.get(word, word) for word in words]) == 1
+        said[" ".join(words)] = capsys.readouterr().out
+    assert "nothing that is known" in said["/data"]
+    assert "f30k: not there" in said["/data f30k"]
     of_book = [shlex.split(c)[1:] for page in pages for c in commands(page) if c.startswith("ncbook ")]
     for words in of_book:
         assert ncbook.cli.main(words) == 0
@@ -186,8 +191,9 @@ def test_the_commands_on_full_size_make_a_folder_that_loads(
     monkeypatch.chdir(folders["full_size"])
     Path("glove.840B.300d.txt").write_text("".join(f"{word} 0.1 0.2\n" for word in ("a", "the", "dog")))
     lines = [shlex.split(c) for c in commands(PAGES["full_size"])]
-    assert {words[0] for words in lines} == {"nclib"}
-    assert [cli.main(words[1:]) for words in lines] == [0] * len(lines)
+    tools = {CHECK: data_check.main, CONVERT: data_convert.main}
+    assert {words[0] for words in lines} == {"python"}
+    assert [tools[words[1]](words[2:]) for words in lines] == [0] * len(lines)
     assert "f30k: complete, in other sizes" in capsys.readouterr().out
     plain, half = (nclib.data.load("f30k", root="f30k_precomp", half=half) for half in (False, True))
     assert (plain.train.n_images, plain.val.n_images, plain.n_regions) == (20, 20, 36)

@@ -180,7 +180,7 @@ ONLY_CHECKED = ("NaN", "infinite", "empty line")  # a run does not read every nu
 STOPS = [
     name
     for name, (file, _, state, _) in DAMAGES.items()
-    if state == WRONG and file.startswith("train") and name not in ONLY_CHECKED
+    if state == WRONG and file.startswith(("train", "dev", "test")) and name not in ONLY_CHECKED
 ]
 
 

@@ -119,9 +119,3 @@ def test_another_form_does_not_replace_what_is_there(drawn):
     pictures("coco", **given(drawn))
     with pytest.raises(ConvertError, match="holds other pictures or another form"):
         pictures("coco", **given(drawn) | {"pixels": "crop224"})
-
-
-def test_pictures_have_one_form(drawn):
-    pictures("coco", **given(drawn))
-    with pytest.raises(ValueError, match="half=True is for features"):
-        load("coco", root=drawn.parent, pixels="square224", half=True)

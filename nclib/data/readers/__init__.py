@@ -3,7 +3,6 @@
 ==========  =========================================================================================
 ``hub``     an object of the library ``datasets``, a folder that it saved, or a name in its cache
 ``arrays``  ``.npz`` with both embeddings, or ``.npy`` of the pictures with ``text_emb``
-``laion``   a folder with ``img_emb``, ``text_emb`` and ``metadata``, as clip-retrieval writes it
 ``table``   CSV, TSV, parquet or a DataFrame with the columns image, caption and, if there, id, split and
             embeddings; the metadata of LAION, img2dataset and DataComp; a folder of parquet files
 ``tars``    WebDataset: ``.tar`` files with ``.jpg`` or ``.png`` beside ``.txt`` or ``.json``
@@ -30,7 +29,7 @@ from nclib.data.pictures import UnreadableError, open_picture
 from nclib.data.readers.arrays import is_array, open_array, read_arrays
 from nclib.data.readers.hub import is_hub, no_package, read_hub
 from nclib.data.readers.listing import Hints, Listing
-from nclib.data.readers.tables import is_folder, is_laion, is_table, read_folder, read_laion, read_table
+from nclib.data.readers.tables import is_folder, is_table, read_folder, read_table
 from nclib.data.readers.tars import is_tars, read_tars
 
 __all__ = ["READERS", "Listing", "Reader", "UnreadableError", "list_pairs", "open_picture"]
@@ -51,7 +50,6 @@ class Reader:
 READERS = (
     Reader("hub", is_hub, read_hub),
     Reader("arrays", is_array, read_arrays),
-    Reader("laion", is_laion, read_laion),
     Reader("table", is_table, read_table),
     Reader("tars", is_tars, read_tars),
     Reader("folder", is_folder, read_folder),

@@ -1,20 +1,18 @@
-"""Tables of pairs: text, parquet and DataFrames, LAION's folders, and folders of pictures with captions."""
+"""Tables of pairs: text, parquet and DataFrames, and folders of pictures with captions."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from nclib.data import captions_table
 from nclib.data.pictures import SUFFIXES, Files
-from nclib.data.readers.arrays import open_array, open_arrays
+from nclib.data.readers.arrays import open_arrays
 from nclib.data.readers.listing import (
     EMBEDDING_NAMES,
     Hints,
@@ -27,7 +25,6 @@ from nclib.data.readers.listing import (
     rows_of,
 )
 
-Array = NDArray[Any]
 TABLES = (".csv", ".tsv", ".txt", ".parquet")
 BLOCK, BUFFER = 8192, 1 << 20  # rows and bytes of a parquet file that are read together
 
@@ -121,47 +118,6 @@ def _filled(result: Any, column: Any, start: int, n: int, where: str) -> Any:
     if len(rows):
         block[rows] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
     return result
-
-
-# -- LAION's embeddings -------------------------------------------------------------------------------------
-
-
-def is_laion(source: Any) -> bool:
-    """Whether a source is a folder as clip-retrieval writes it."""
-    return isinstance(source, Path) and (source / "img_emb").is_dir() and (source / "text_emb").is_dir()
-
-
-def read_laion(source: Path, hints: Hints) -> Listing:
-    """List the pairs of a folder as clip-retrieval writes it."""
-    parts = {kind: _numbered(source / kind) for kind in ("img_emb", "text_emb", "metadata")}
-    numbers = {kind: [*found] for kind, found in parts.items()}
-    wanted = numbers["img_emb"]
-    if numbers["text_emb"] != wanted or numbers["metadata"] not in ([], wanted):
-        raise ValueError(f"{source}: img_emb, text_emb and metadata hold other parts: {numbers}")
-    images, captions = (
-        _one([open_array(p, p.name) for p in parts[kind].values()]) for kind in ("img_emb", "text_emb")
-    )
-    if not parts["metadata"]:
-        every = np.arange(len(captions))
-        return Listing(list(map(str, every)), every, images=images, captions=captions)
-    rows = joined([_parquet(path) for path in parts["metadata"].values()])
-    if {len(images), len(captions)} != {len(rows.texts)}:
-        raise ValueError(
-            f"{source}: {len(images):,} rows in img_emb, {len(captions):,} in text_emb and "
-            f"{len(rows.texts):,} in metadata; they must agree"
-        )
-    files = Files(hints.folder or source, only=hints.folder is not None)
-    return replace(rows, images=images, captions=captions).listing(files)
-
-
-def _numbered(folder: Path) -> dict[int, Path]:
-    """Return the parts in a folder by their number, in its order."""
-    found = [p for p in folder.glob("*") if p.suffix in (".npy", ".parquet") and re.search(r"\d+$", p.stem)]
-    return dict(sorted((int(re.findall(r"\d+$", p.stem)[0]), p) for p in found))
-
-
-def _one(arrays: Sequence[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 # -- a folder of pictures -----------------------------------------------------------------------------------
