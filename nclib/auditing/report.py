@@ -42,12 +42,8 @@ SIDE = 512  # pixels of a picture taken out of a tar or a data set
 # where a dark page has others.
 GIVEN, EXCHANGED, NEAR, INK, SOFT = "#0072b2", "#d55e00", "#009e73", "#000000", "#7a7a7a"
 NAMES = {GIVEN: "given", EXCHANGED: "exchanged", NEAR: "near", INK: "ink", SOFT: "soft"}
-STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "nclib",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "nclib"}
+METADATA = ("Date", "Creator", "Format", "Type")  # of a figure, left out
 Z95 = 1.959964  # of the normal distribution, for an interval of 95 %
 
 
@@ -310,9 +306,9 @@ def wilson(share: float, n: int) -> tuple[float, float]:
 
 
 def _axis(x: str, y: str) -> tuple[Figure, Axes]:
-    with mpl.rc_context(STYLE):
-        figure = Figure((4.6, 3.05), layout="constrained")
-        axis = figure.subplots()
+    figure = Figure((4.6, 3.05), layout="constrained")
+    axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
     axis.set(xlabel=x, ylabel=y)
     return figure, axis
 
@@ -331,9 +327,6 @@ def _svg(figure: Figure, name: str, said: str) -> str:
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{name}-", text)
     text = re.sub(r'style="([^"]*)"', _attributes, text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{said}" ', 1)
-
-
-METADATA = ("Date", "Creator", "Format", "Type")
 
 
 def _attributes(style: re.Match[str]) -> str:

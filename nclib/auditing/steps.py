@@ -16,6 +16,7 @@ from nclib.auditing.neighbours import Neighbours, find_neighbours
 from nclib.auditing.pairs import Indices, Pairs, exchange, fold_of, from_arrays
 from nclib.auditing.partners import (
     PROPOSED_FROM,
+    Partners,
     candidate_edges,
     find_partners,
     learn_partners,
@@ -23,7 +24,6 @@ from nclib.auditing.partners import (
     temperature,
 )
 from nclib.auditing.patterns import boilerplate, duplicates, find_patterns
-from nclib.auditing.report import write_report
 from nclib.auditing.result import (
     ASSUMPTION,
     COLUMNS,
@@ -57,6 +57,8 @@ class Audit(Findings):
 
     def report(self, folder: str | Path) -> Path:
         """Write the files of :meth:`save` and a page, and return the page's path."""
+        from nclib.auditing.report import write_report  # matplotlib takes a second to import
+
         return write_report(self, self.save(folder))
 
 
@@ -143,44 +145,26 @@ def audit(
     rng = np.random.default_rng(seed)
     queries = draw_queries(pairs, near, rng)
     scored = score_queries(score, pairs, near, queries, seed)
+    given, exchanged, similar, _ = scored.values
     calibration, share_of = _calibrated(scored, seed)
-    table = _table(pairs, queries.usable, scored.given, calibration)
+    table = _table(pairs, queries.usable, given, calibration)
     p_wrong = table["p_wrong"].to_numpy().copy()
 
-    edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
-    search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
-    probability, on_planted = learn_partners(
-        pairs,
-        search,
-        lambda rows, of: calibration(scored.fit(rows, of))[0],
-        p_wrong,
-        len(queries.planted),
-        rng,
-    )
-    plan = search(pairs.image_of, p_wrong=p_wrong)
-    suspects = np.flatnonzero((plan.image >= 0) & (p_wrong >= WRONG_FROM))
-    partner_score = scored.fit(suspects, plan.image[suspects])
-    partner_p = np.full(len(pairs), np.nan)
-    partner_p[suspects] = probability(partner_facts(plan, suspects, calibration(partner_score)[0]))
-    proposed = np.where(partner_p >= PROPOSED_FROM, plan.image, -1)
-    made_of = suspects[proposed[suspects] >= 0]
-    names = np.array([*pairs.ids, ""], dtype=object)
-    table.loc[made_of, "partner_id"] = names[first_pair(pairs)[proposed[made_of]]]
-    table.loc[made_of, "partner_score"] = partner_score[proposed[suspects] >= 0].astype(np.float64)
-    table.loc[made_of, "partner_margin"] = plan.margin[made_of]
-    table.loc[made_of, "partner_mass"] = plan.best_mass[made_of]
-    table.loc[made_of, "partner_p"] = partner_p[made_of]
+    partners = propose(pairs, near, scored, calibration, p_wrong, len(queries.planted), one_to_one, rng)
+    _write_partners(table, pairs, partners)
 
     # A caption without a place scores lower with its best candidate than 95 % of the pairs that look right.
-    right = scored.given[p_wrong[queries.usable] < WRONG_FROM]
+    right = given[p_wrong[queries.usable] < WRONG_FROM]
     floor = np.quantile(right, 0.05) if len(right) else -np.inf
-    found = find_patterns(pairs, near, p_wrong, proposed, suspects[partner_score >= floor])
+    placed = partners.rows[partners.scores >= floor]
+    found = find_patterns(pairs, near, p_wrong, partners.image, placed)
+    names = np.array([*pairs.ids, ""], dtype=object)
     same_image, same_caption = duplicates(pairs, near)
     table["image_duplicate_of"], table["caption_duplicate_of"] = names[same_image], names[same_caption]
-    table["reason"] = reasons(pairs, p_wrong, same_image >= 0, proposed >= 0, found, calibration.reason)
+    table["reason"] = reasons(pairs, p_wrong, same_image >= 0, partners.image >= 0, found, calibration.reason)
 
     assumption = ASSUMPTION if share_of == scored.name else f"{ASSUMPTION} {TOGETHER}"
-    curves = _curves(scored.given, scored.exchanged, scored.near)
+    curves = _curves(given, exchanged, similar)
     result = Audit(
         pairs=pairs,
         neighbours=near,
@@ -193,11 +177,11 @@ def audit(
             "auroc_on_exchanged": scored.auroc,
             "share_of": share_of,
             "partner_least": PROPOSED_FROM,
-            "partner_accuracy_on_planted": on_planted,
+            "partner_accuracy_on_planted": partners.accuracy,
             "neighbour_recall": near.recall,
-            "plan_violation": plan.plan.violation,
-            "plan_gap": plan.plan.gap,
-            "plan_iterations": plan.plan.iterations,
+            "plan_violation": partners.plan.plan.violation,
+            "plan_gap": partners.plan.plan.gap,
+            "plan_iterations": partners.plan.plan.iterations,
         },
         seed=seed,
         table=table,
@@ -210,8 +194,8 @@ def audit(
         assumption=f"No probabilities: {calibration.reason}." if calibration.reason else assumption,
         patterns=found,
         calibration=calibration,
-        plan=plan,
-        proposed=proposed,
+        plan=partners.plan,
+        proposed=partners.image,
     )
     return result if labels is None else result.tell(labels)
 
@@ -275,7 +259,7 @@ def draw_queries(pairs: Pairs, near: Neighbours, rng: np.random.Generator) -> Qu
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of the queries by the score in use, float32, (Q,) for each kind of pair.
+    """Scores of the queries by the score in use.
 
     Parameters
     ----------
@@ -283,8 +267,8 @@ class Scored:
         Of the score in use.
     fit : callable
         Rows of captions and of pictures to scores.
-    given, exchanged, near, planted : ndarray
-        In the order of :attr:`Queries.sets`.
+    values : list of ndarray, float32
+        Scores of the sets of :attr:`Queries.sets`, in their order.
     auroc : dict of str to float or None
         Area under the ROC curve by score: given against exchanged pairs.
     cosines : two ndarray, optional
@@ -293,10 +277,7 @@ class Scored:
 
     name: str
     fit: Callable[[Indices, Indices], Array]
-    given: Array
-    exchanged: Array
-    near: Array
-    planted: Array
+    values: list[Array]
     auroc: dict[str, float | None]
     cosines: tuple[Array, Array] | None = None
 
@@ -308,9 +289,8 @@ def score_queries(name: str, pairs: Pairs, near: Neighbours, queries: Queries, s
     given, exchanged = slice(cuts[0]), slice(*cuts[:2])
     if np.ptp(SCORES["cosine"](pairs, near, captions[: cuts[1]], images[: cuts[1]])) < SAME:
         nothing = np.zeros(len(captions), np.float32)  # copies of one pair: rounding alone tells them apart
-        return Scored(
-            "cosine", lambda rows, of: nothing[: len(rows)], *np.split(nothing, cuts), {"cosine": 0.5}
-        )
+        same = np.split(nothing, cuts)
+        return Scored("cosine", lambda rows, of: nothing[: len(rows)], same, {"cosine": 0.5})
     names: tuple[str, ...] = PARTS if name in ("auto", "combined") else (name,)
     values = {n: SCORES[n](pairs, near, captions, images) for n in names}
     join, cosines = None, None
@@ -333,15 +313,16 @@ def score_queries(name: str, pairs: Pairs, near: Neighbours, queries: Queries, s
             return SCORES[best](pairs, near, rows, of)
         return join(np.stack([SCORES[n](pairs, near, rows, of) for n in names], 1))
 
-    return Scored(best, fit, *np.split(values[best], cuts), measured, cosines)
+    return Scored(best, fit, np.split(values[best], cuts), measured, cosines)
 
 
 def _calibrated(scored: Scored, seed: int) -> tuple[Calibration, str]:
     """Return the calibration, and the name of the score that the share is read off."""
-    found = calibrate(scored.given, scored.exchanged, seed)
+    given, exchanged, *_ = scored.values
+    found = calibrate(given, exchanged, seed)
     if scored.cosines is None:
         return found, scored.name
-    held = anchored(found, scored.given, scored.exchanged, scored.cosines, seed)
+    held = anchored(found, given, exchanged, scored.cosines, seed)
     return held, scored.name if held is found else "cosine"
 
 
@@ -360,6 +341,67 @@ def _table(pairs: Pairs, usable: Indices, given: Array, calibration: Calibration
     numbers = ("partner_score", "partner_margin", "partner_mass", "partner_p")
     empty = {name: np.nan if name in numbers else "" for name in COLUMNS[4:]}
     return with_probabilities(pd.DataFrame({**columns, **empty}), pairs, calibration)
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """Other pictures for the captions that are called wrong.
+
+    Parameters
+    ----------
+    plan : Partners
+    rows, scores : ndarray, (Q,)
+        Captions that are called wrong and have a candidate, and their scores with it.
+    p, image : ndarray, (M,)
+        Probability of the candidate, NaN without one, and the row of the picture that is proposed, else -1.
+    accuracy : float or None
+        Share right of what would be proposed for planted exchanges.
+    """
+
+    plan: Partners
+    rows: Indices
+    scores: Array
+    p: Array
+    image: Indices
+    accuracy: float | None
+
+
+def propose(
+    pairs: Pairs,
+    near: Neighbours,
+    scored: Scored,
+    calibration: Calibration,
+    p_wrong: Array,
+    n_planted: int,
+    one_to_one: bool,
+    rng: np.random.Generator,
+) -> Proposals:
+    """Search partners, with probabilities that are learnt from ``n_planted`` exchanges."""
+    edges, reg = near.once("edges", lambda: candidate_edges(pairs, near)), temperature(near)
+    search = partial(find_partners, pairs, edges=edges, reg=reg, one_to_one=one_to_one)
+
+    def wrong_at(rows: Indices, of: Indices) -> Array:
+        return calibration(scored.fit(rows, of))[0]
+
+    probability, accuracy = learn_partners(pairs, search, wrong_at, p_wrong, n_planted, rng)
+    plan = search(pairs.image_of, p_wrong=p_wrong)
+    rows = np.flatnonzero((plan.image >= 0) & (p_wrong >= WRONG_FROM))
+    scores = scored.fit(rows, plan.image[rows])
+    p = np.full(len(pairs), np.nan)
+    p[rows] = probability(partner_facts(plan, rows, calibration(scores)[0]))
+    image = np.where(p >= PROPOSED_FROM, plan.image, -1)
+    return Proposals(plan=plan, rows=rows, scores=scores, p=p, image=image, accuracy=accuracy)
+
+
+def _write_partners(table: pd.DataFrame, pairs: Pairs, found: Proposals) -> None:
+    made = found.image[found.rows] >= 0
+    # The last name is that of a picture which no caption claims.
+    rows, names = found.rows[made], np.array([*pairs.ids, ""], dtype=object)
+    table.loc[rows, "partner_id"] = names[first_pair(pairs)[found.image[rows]]]
+    table.loc[rows, "partner_score"] = found.scores[made].astype(np.float64)
+    table.loc[rows, "partner_margin"] = found.plan.margin[rows]
+    table.loc[rows, "partner_mass"] = found.plan.best_mass[rows]
+    table.loc[rows, "partner_p"] = found.p[rows]
 
 
 def reasons(
@@ -431,9 +473,10 @@ def reliability(scored: Scored, planted: Indices, seed: int) -> list[tuple[float
     probability of being wrong, the part (planted share) / (estimated share) is that of being planted, as
     wrong pairs are alike.
     """
-    trial = scored.given.copy()
-    trial[planted] = scored.planted
-    calibration = calibrate(trial, scored.exchanged, seed)
+    given, exchanged, _, planted_scores = scored.values
+    trial = given.copy()
+    trial[planted] = planted_scores
+    calibration = calibrate(trial, exchanged, seed)
     if calibration.reason or len(planted) == 0:
         return []
     is_planted = np.zeros(len(trial), bool)
