@@ -8,7 +8,7 @@
 ``loop``            base of both trainers: epochs, selection, exact resume
 ``pair_trainer``    trainer of pairs; ``noisy_pairs`` has its batches
 ``label_trainer``   trainer of category retrieval
-``identity``        the settings and the code that name a run
+``identity``        what names a run, and the number of the numerics
 ``checkpoint``      tensors and plain data in one file
 ``record``          :class:`Record`, and tables of records
 ``verify``          records made again and compared
@@ -30,6 +30,7 @@ from nclib import label_noise, methods
 from nclib.common.options import Rule, did_you_mean, plain_values, problems
 from nclib.runs.combination import combine
 from nclib.runs.experiment import Experiment, LoadedRun
+from nclib.runs.identity import NUMERICS, since
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import cpu_threads
@@ -39,6 +40,7 @@ from nclib.runs.record import Record, collect, find
 from nclib.runs.trained import TrainedModel, load
 
 __all__ = [
+    "NUMERICS",
     "Experiment",
     "LoadedRun",
     "Record",
@@ -56,6 +58,7 @@ __all__ = [
     "open_run",
     "resolve",
     "run",
+    "since",
 ]
 
 
@@ -105,7 +108,7 @@ def run(
 ) -> Record:
     """Train one method on noisy pairs or noisy labels, test the selected epoch, and leave a record.
 
-    A run lives in a folder named after its settings, its data, its files and the code. Called again, an
+    A run lives in a folder named after its settings, its data and code of the user's. Called again, an
     unfinished run continues from its last epoch, exactly; a finished one is returned from its record, after
     a comparison with what is asked. None means "as the preset says".
 

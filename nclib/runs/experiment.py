@@ -273,7 +273,7 @@ class Experiment(ABC, Generic[T, D, N]):
         return "-".join([self.method, *named, noise, f"s{run.seed}", self.fingerprint(settings, data)[:8]])
 
     def fingerprint(self, settings: Settings, data: str = "") -> str:
-        """Return a digest of what decides a run's numbers: settings, data, and the code that it reaches."""
+        """Return a digest of what decides a run's numbers: settings, data, numerics, code of the user's."""
         return fingerprint(settings.flat(), self.parts(settings), data)
 
     def parts(self, settings: Settings) -> list[Any]:

@@ -81,8 +81,9 @@ ALWAYS: dict[str, dict[str, Any]] = {
     "crcl": {"epochs": 5, "schedules": 2, "schedule_epochs": 2},
     "mscn": {"threshold": 0.0},  # near a threshold, rounding decides which of so few pairs train
     "pcsr": {"classes": 8},
-    "repair": {"bank_size": 16, "K": 4},
-    "in2r": {"queue": 32},
+    # One caption an image: equal pictures in a bank have equal distances, whose order is rounding.
+    "repair": {"bank_size": 16, "K": 4, "data_options": {"n_train": 80, "captions_per_image": 1}},
+    "in2r": {"queue": 32, "data_options": {"n_train": 80, "captions_per_image": 1}},
     "uot_rcl": {"warmup_epochs": 1, "epochs": 3, "pool": 64, "gamma": 0.9},
 }
 AT_ONCE: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""What names a run: settings, and the code that its method, model and data reach."""
+"""What names a run: settings, the number since which its numbers stand, and code of the user's."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import importlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import nclib
-from nclib.common.code import Code
+from nclib import label_noise, methods
 from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
-from nclib.runs import experiment_of, identity
+from nclib.runs import Settings, experiment_of, identity
 from nclib.runs.pair_trainer import PairTrainer
-
-PACKAGE = Path(nclib.__file__).parent
 
 
 def name(method: str, **values) -> str:
@@ -57,76 +53,67 @@ def test_a_noise_file_counts_by_its_content():
     assert identity.naming({"noise_file": ""}) == {"noise_file": ""}
 
 
-@pytest.fixture
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the package whose code the fingerprints read."""
-    folder = tmp_path / "nclib"
-    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(identity, "nclib_code", lambda: Code({"nclib": folder}))
-    monkeypatch.setattr(identity, "_within", identity._within.__wrapped__)
-    return folder
+# First digits of the digests of default settings: where one changes, users lose their finished runs.
+NAMES = """
+bicro f3b9c8 crank c7f4b4 crank_plus 568d31 crcl 108e08 cream 62f0d9 decl d9eefa gsc a7db0c
+gsc_plus 564f7e in2r 654851 l2rm 49a8d1 mscn d3e1cd ncr 6f9029 pcsr 8e71c5 plain 5ef50a rcl f8c440
+repair 4003d1 sps 6fd170 acmr 91d2a8 contrastive_heads 605e9b dcca 89045c dccae 2a8e4d deep_sm 999187
+dscmr 88fd4c elrcmr 067ccd fgcrossnet_losses 70d1b9 gma 6c6196 gss_regression 1bda10 mcca f70140
+mrl dd05d8 mvda bccf74 pls e0eb0d sdml 8f04b9 uot_rcl 215ecd zero_shot c5479c
+"""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "place", "renamed"),
-    [
-        ("plots/__init__.py", "", ""),
-        ("cli.py", "", ""),
-        ("runs/record.py", "", ""),
-        ("methods/ncr.py", "", ""),
-        ("models/vse.py", "", ""),
-        ("models/sgraf.py", "class SGR(", ""),  # beside the class of the model
-        ("models/sgraf.py", "class SAF(", "l2rm"),
-        ("methods/l2rm.py", "class L2RM(", "l2rm"),
-        ("methods/l2rm.py", "", "l2rm"),
-        ("losses/ranking.py", "", "l2rm"),
-        ("data/emoji/__init__.py", "", "l2rm uot_rcl"),  # the package around what both use
-        ("data/emoji/features.py", "", "l2rm uot_rcl"),
-        ("runs/loop.py", "class SavedLoop(", "l2rm uot_rcl"),
-        ("label_noise/uot_rcl.py", "", "uot_rcl"),
-        ("ot/transport.py", "class Transport", "l2rm uot_rcl"),
-        ("data/emoji/codebook.npz", "", "l2rm uot_rcl"),
-        ("data/emoji/ATTRIBUTION.md", "", ""),
-    ],
-)
-def test_only_code_that_a_run_reaches_renames_it(copied, file, place, renamed):
-    every = {"l2rm": {"model": "saf", "dataset": "emoji"}, "uot_rcl": {"dataset": "emoji_category"}}
+def default(method: str) -> str:
+    """Return the digest that names a run with the default of every setting."""
+    experiment = experiment_of(method)
+    own = experiment.methods.options(method)()
+    settings = Settings(method, experiment.options(), experiment.schedule(), own, {}, {})
+    return identity.fingerprint(settings.flat(), [])
+
+
+@pytest.mark.parametrize("method", [*methods.available(), *label_noise.available()])
+def test_a_new_setting_renames_no_run(method):
+    """A new setting or option belongs in ``identity.ADDED``, with the value that changes nothing."""
+    words = NAMES.split()
+    known = dict(zip(words[::2], words[1::2], strict=True))
+    assert default(method).startswith(known.get(method, "a new method: add the first digits of its digest"))
+
+
+def test_a_setting_that_was_added_names_a_run_where_it_changes_something(monkeypatch):
+    settings = nclib.resolve("l2rm", dataset="planted", model_options={"dropout": 0.1}).flat()
+    without = {k: v for k, v in settings.items() if k != "decay"}
+    without |= {"method_options": {k: v for k, v in settings["method_options"].items() if k != "stop"}}
+    without |= {"model_options": {k: v for k, v in settings["model_options"].items() if k != "dropout"}}
+    assert identity.naming(settings) != identity.naming(without)
+    added = {"decay": "steps", "l2rm.stop": "published", "model_options.dropout": 0.1}
+    monkeypatch.setattr(identity, "ADDED", added | {"ncr.stop": "accurate", "planted.x": 1})
+    assert identity.naming(settings) == identity.naming(without)
+    options = {**settings["method_options"], "stop": "accurate"}
+    changed = {**settings, "decay": "cosine", "method_options": options}
+    assert identity.naming(changed)["decay"] == "cosine"
+    assert identity.naming(changed)["method_options"]["stop"] == "accurate"
+
+
+def test_only_runs_whose_numbers_moved_get_new_names(monkeypatch):
+    every = {"l2rm": {"model": "saf"}, "ncr": {"model": "saf"}, "plain": {"model": "vse"}}
     before = {method: name(method, **values) for method, values in every.items()}
-    path = copied / file
-    if place:
-        text, found = re.subn(
-            rf"^({re.escape(place)}.*:\n)", r"\1    new = 1\n", path.read_text("utf8"), flags=re.M
-        )
-        assert found == 1
-        path.write_text(text, "utf8")
-    else:
-        path.write_bytes(path.read_bytes() + (b"\nprint(1)\n" if path.suffix == ".py" else b"x"))
-    now = {method: name(method, **values) for method, values in every.items()}
-    assert [method for method in every if now[method] != before[method]] == renamed.split()
+
+    def renamed(**moved: int) -> list[str]:
+        monkeypatch.setattr(identity, "MOVED", {k.replace("_", " "): v for k, v in moved.items()})
+        return [method for method, values in every.items() if name(method, **values) != before[method]]
+
+    assert renamed() == []
+    assert renamed(method_l2rm=2) == ["l2rm"]
+    assert renamed(model_saf=2) == ["l2rm", "ncr"]
+    assert renamed(solver_sinkhorn=2) == []  # the golden runs of methods that use it move with it
+    assert renamed(run=2) == ["l2rm", "ncr", "plain"]
 
 
-@pytest.mark.slow
-def test_words_rename_no_run(copied):
-    before = name("l2rm", model="saf", dataset="emoji")
-    for path in copied.rglob("*.py"):
-        path.write_text(
-            "# A remark.\n" + path.read_text("utf8").replace('"""', '"""Other words. ', 1), "utf8"
-        )
-    assert name("l2rm", model="saf", dataset="emoji") == before
-
-
-@pytest.mark.slow
-def test_the_first_fingerprint_is_quick_and_the_next_ones_cost_nothing():
-    code = (
-        "from time import process_time as now; from nclib.runs import experiment_of;"
-        "e = experiment_of('l2rm'); s = e.resolve(); a = now(); e.fingerprint(s); b = now();"
-        "e.fingerprint(s); print(b - a, now() - b)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = map(float, done.stdout.split())
-    assert first < 2
-    assert second < 0.05
+def test_the_last_number_of_what_is_named_counts(monkeypatch):
+    monkeypatch.setattr(identity, "MOVED", {"method l2rm": 3, "model sgr": 2, "solver exact": 4})
+    assert identity.since(method="l2rm") == identity.since(method="l2rm", model="sgr") == 3
+    assert identity.since(method="ncr", model="sgr") == 2
+    assert (identity.since(method="ncr"), identity.since(solver="exact")) == (1, 4)
 
 
 CELLS = {
@@ -173,32 +160,28 @@ CELLS = {
                 return {"loss": 0 * SCALE * loss}
     """,
     "options": "class Options:\n    rho = 0.2\nMine.Options = Options",
-    "patched": "L2RM.step = lambda self, loop, batch: {}",
 }
 
 
 @pytest.mark.slow
-def test_a_class_in_a_notebook_cell_counts_by_its_source(tmp_path):
+def test_a_class_in_a_notebook_cell_counts_by_what_it_does(tmp_path):
     script = tmp_path / "session.py"
     script.write_text(
         "import textwrap\nfrom IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"
-        "shell.run_cell('from nclib import losses; from nclib.runs import identity; "
-        "from nclib.methods.l2rm import L2RM', store_history=True)\n"
+        "shell.run_cell('from nclib import losses; from nclib.runs import identity', store_history=True)\n"
         f"for name, cell in {CELLS!r}.items():\n"
         "    shell.run_cell(textwrap.dedent(cell), store_history=True).raise_error()\n"
-        "    shell.run_cell('code = identity.code_of([Mine, L2RM])').raise_error()\n"
-        "    shell.run_cell('''print('code', hash(str(code)), \"triplet\" in str(code))''')\n",
+        "    shell.run_cell('print(\"code\", identity.own_code([Mine]))').raise_error()\n",
         "utf8",
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("code")]
     assert len(lines) == len(CELLS), done.stdout + done.stderr
     code = dict(zip(CELLS, (line[1] for line in lines), strict=True))
-    assert {line[2] for line in lines} == {"True"}  # the part of nclib that it uses counts too
     same = ("first", "again", "comments", "a variable of the same name")
     assert len({code[name] for name in same}) == 1
-    others = ("nothing", "helper", "constant", "base", "options", "patched")
+    others = ("nothing", "helper", "constant", "base", "options")
     assert len({code[name] for name in ("first", *others)}) == len(others) + 1
 
 
@@ -206,12 +189,12 @@ def test_a_file_of_the_users_counts_with_the_files_beside_it(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
-    def code() -> dict:
+    def code() -> str:
         for name in ("own_method", "own_helpers"):
             sys.modules.pop(name, None)
         import own_method
 
-        return identity.code_of([own_method.Mine])
+        return identity.own_code([own_method.Mine])
 
     helpers, method = tmp_path / "own_helpers.py", tmp_path / "own_method.py"
     helpers.write_text("def scale(x): return 2 * x\ndef unused(x): return x\n", "utf8")
@@ -222,7 +205,6 @@ def test_a_file_of_the_users_counts_with_the_files_beside_it(tmp_path, monkeypat
         "utf8",
     )
     first = code()
-    assert "unit_interval" in str(first)
     assert code() == first
     helpers.write_text("def scale(x): return 2 * x  # words\n\ndef unused(x): return 1\n", "utf8")
     assert code() == first
@@ -270,14 +252,13 @@ OWN = {
 @pytest.mark.slow
 def test_what_the_users_objects_hold_now_counts_without_any_source():
     script = (
-        "import itertools, json, sys, textwrap\nfrom nclib.runs import identity\n"
+        "import json, sys, textwrap\nfrom nclib.runs import identity\n"
         "cells, head = json.load(sys.stdin), " + repr(HEAD) + "\n"
-        "for bare, (name, cell) in itertools.product((False, True), cells.items()):\n"
-        "    space = {} if bare else {'__name__': '__main__'}\n"
+        "for name, cell in cells.items():\n"
+        "    space = {'__name__': '__main__'}\n"
         "    exec(head + textwrap.dedent(cells['first']), space)\n"
         "    exec(textwrap.dedent(cell) if name != 'first' else '', space)\n"
-        "    code = identity.code_of([space['Mine']])\n"
-        "    print('code', identity.short_digest(json.dumps(code)), 'unit_interval' in str(code))\n"
+        "    print('code', identity.own_code([space['Mine']]))\n"
     )
 
     def codes(seed: str) -> list[str]:
@@ -293,9 +274,7 @@ def test_what_the_users_objects_hold_now_counts_without_any_source():
 
     once = codes("1")
     assert once == codes("2")  # in another process
-    for found in (once[: len(OWN)], once[len(OWN) :]):  # in a script, and in a space without a name
-        assert len(found) == len(set(found)) == len(OWN)
-        assert [code.endswith("True") for code in found] == ["nclib" not in name for name in OWN]
+    assert len(once) == len(set(once)) == len(OWN)
 
 
 def test_what_contains_itself_and_what_is_equal_but_not_the_same():
@@ -303,30 +282,12 @@ def test_what_contains_itself_and_what_is_equal_but_not_the_same():
     loop.append(loop)
     space = {"loop": loop, "one": (1, [2]), "two": {"a": {3, 4}}}
     exec("def step(): return loop, one, two", space)
-    before = identity.code_of([space["step"]])
-    assert before == identity.code_of([space["step"]])
+    before = identity.own_code([space["step"]])
+    assert before == identity.own_code([space["step"]])
     space["two"] = {"a": {4, 3}}
-    assert before == identity.code_of([space["step"]])
+    assert before == identity.own_code([space["step"]])
     space["one"] = (1, [3])
-    assert before != identity.code_of([space["step"]])
-
-
-def test_an_import_within_a_function_counts(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def code(scale: int) -> dict:
-        sys.modules.pop("inner_helpers", None)
-        (tmp_path / "inner_helpers.py").write_text(f"def scale(x): return {scale} * x\n", "utf8")
-        importlib.invalidate_caches()
-        space: dict = {}
-        source = "from inner_helpers import scale\n    from nclib.noise import unit_interval\n    import math"
-        exec(f"def step(x):\n    {source}\n    return math.pi * scale(unit_interval(x))", space)
-        return identity.code_of([space["step"]])
-
-    assert "unit_interval" in str(code(2))
-    assert code(2) == code(2)
-    assert code(10) != code(2)
+    assert before != identity.own_code([space["step"]])
 
 
 def test_a_file_that_is_edited_but_not_reloaded_counts_as_it_is_in_memory(tmp_path, monkeypatch):
@@ -337,14 +298,14 @@ def test_a_file_that_is_edited_but_not_reloaded_counts_as_it_is_in_memory(tmp_pa
     path.write_text(old, "utf8")
     stale = importlib.import_module("stale_method")
     path.write_text("# Words.\n" + new, "utf8")  # before the first look
-    before = identity.code_of([stale.Mine])
+    before = identity.own_code([stale.Mine])
     path.write_text("# Words.\n\n" + new, "utf8")
-    assert identity.code_of([stale.Mine]) == before
+    assert identity.own_code([stale.Mine]) == before
     fresh = importlib.reload(stale)
-    now = identity.code_of([fresh.Mine])
+    now = identity.own_code([fresh.Mine])
     assert now != before
     path.write_text("# More.\n" + old.replace("def", "'Words.'\n    def"), "utf8")
-    assert identity.code_of([importlib.reload(fresh).Mine]) == before
+    assert identity.own_code([importlib.reload(fresh).Mine]) == before
 
 
 def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, monkeypatch):
@@ -368,18 +329,12 @@ def test_a_reloaded_method_is_registered_again_and_renames_its_runs(tmp_path, mo
         METHODS.remove("reloaded")
 
 
-def test_files_of_the_package_count_as_they_were_when_it_was_imported(tmp_path):
-    (tmp_path / "a.py").write_text("def f(): return 1\n", "utf8")
-    code = Code({"p": tmp_path})
-    (tmp_path / "a.py").write_text("def f(): return 2\n", "utf8")
-    assert code.reach([("p.a", "f")]) != Code({"p": tmp_path}).reach([("p.a", "f")])
-    assert identity.nclib_code.cache_info().currsize == 1  # read at import
-
-
-def test_values_of_a_class_of_the_package_count(monkeypatch):
-    before = identity.code_of([L2RM])
+def test_code_of_the_package_does_not_count(monkeypatch):
+    assert identity.own_code([L2RM, experiment_of]) == ""
+    assert identity.code_names([L2RM]) == {"numerics": identity.NUMERICS}
+    before = name("l2rm", dataset="planted")
     monkeypatch.setattr(L2RM, "n_networks", 7)
-    assert identity.code_of([L2RM]) != before
+    assert name("l2rm", dataset="planted") == before
 
 
 @pytest.mark.slow
