@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nclib.auditing import audit
     from nclib.common.options import Rule
-    from nclib.runs import Record, check_parameters, combine, load, open_run, resolve, run
+    from nclib.runs import Record, check_parameters, combine, load, open_run, resolve, run, table
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "open_run",
     "resolve",
     "run",
+    "table",
 ]
 
 _MODULES = (
@@ -42,7 +43,9 @@ _MODULES = (
     "runs",
 )
 _NAMES = {
-    **dict.fromkeys(("Record", "check_parameters", "combine", "load", "open_run", "resolve", "run"), "runs"),
+    **dict.fromkeys(
+        ("Record", "check_parameters", "combine", "load", "open_run", "resolve", "run", "table"), "runs"
+    ),
     "Rule": "common.options",
     "audit": "auditing",
 }

@@ -43,7 +43,9 @@ def test_one_seed_has_no_band_and_no_warning(runs):
 
 
 def test_rates_refuse_a_mean_over_more_than_the_seed(runs):
-    mixed = runs.assign(model=["saf", "vse", "vse"] * 4, data_n_train=[64, 64, 64.0] * 4, rounds=range(12))
+    mixed = runs.assign(
+        model=["saf", "vse", "vse"] * 4, rounds=range(12), **{"data.n_train": [64, 64, 64.0] * 4}
+    )
     with pytest.raises(ValueError, match=r"label=l2rm, mrate=0.2 differ in model \(saf, vse\): keep one"):
         plots.rates(mixed)
     assert plots.rates(mixed, pool=["model"]).axes[0].lines
@@ -54,9 +56,9 @@ def test_rates_refuse_a_mean_over_more_than_the_seed(runs):
     ("column", "values", "said"),
     [
         ("epochs", [3, 10, 3], r"epochs \(3, 10\)"),
-        ("method_widths", [[64, 64], [64, 64], [32]], r"method_widths \(\[64, 64\], \[32\]\)"),
-        ("model_matching", [np.nan, None, "ot"], r"model_matching \(none, ot\)"),
-        ("data_n_train", [64, 64, 256], r"data_n_train \(64, 256\)"),
+        ("option.widths", [[64, 64], [64, 64], [32]], r"option.widths \(\[64, 64\], \[32\]\)"),
+        ("model.matching", [np.nan, None, "ot"], r"model.matching \(none, ot\)"),
+        ("data.n_train", [64, 64, 256], r"data.n_train \(64, 256\)"),
     ],
 )
 def test_every_setting_that_names_a_run_counts(runs, column, values, said):

@@ -42,7 +42,7 @@ from nclib.data.vocabulary import UNKNOWN, Vocabulary
 from nclib.noise import PUBLISHED, Mismatch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "book"))  # where ncbook is not installed
-from ncbook.weights import PLACE, WEIGHTS, problem
+from nclib.runs.weights import PLACE, WEIGHTS, problem
 
 GOOD, MISSING, WRONG, OTHER = "ok", "missing", "wrong", "other size"
 TO_DO = {

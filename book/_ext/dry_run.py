@@ -26,7 +26,6 @@ import ncbook
 import torch
 from grid_plan import GRIDS, ROOT, Planned, plan
 from matplotlib.figure import Figure
-from ncbook import weights
 from ncbook.layouts import LAYOUTS
 from ncbook.match import UNITS, arguments_of, measured, printed_run
 from ncbook.papers import values_of
@@ -34,6 +33,8 @@ from ncbook.papers import values_of
 import nclib
 from nclib.data.feature_files import LAYOUTS as FILES
 from nclib.methods.base import METHODS
+from nclib.runs import weights
+from nclib.runs.digests import LIST
 from nclib.runs.pairs import FOLD, metrics_of
 from nclib.runs.record import MAPS, RECALLS, Record
 
@@ -190,9 +191,8 @@ def _number(value: float, row: dict[str, str], labels: bool) -> int:
 
 def empty_figures(folder: Path) -> Iterator[str]:
     """Yield the cells of the results pages whose figure finds no recorded runs."""
-    shutil.copytree(
-        ncbook.RECORDED / "l2rm", folder / "l2rm", dirs_exist_ok=True
-    )  # sweeps of no paper's figure
+    for name in ("l2rm.csv", "l2rm.npz", LIST):  # sweeps of no paper's figure
+        shutil.copy(ncbook.RECORDED / name, folder)
     for name in NOTEBOOKS:
         content = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf8"))
         sources = ["".join(c["source"]) for c in content["cells"] if c["cell_type"] == "code"]

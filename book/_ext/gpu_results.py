@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-STORED = pathlib.Path("book", "results", "bench", "gpu.json")
+STORED = pathlib.Path("book", "measured", "bench_gpu.json")
 VARIANTS = ("float32", "fused", "tf32", "bf16", "loop", "compiled", "graph")
 NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def options(words: list[str] | None) -> argparse.Namespace:
     add("--part", type=part, default=(1, 1), help="k/n: every n-th run, from the k-th on")
     add("--root", default="", help="folder of the papers' data")
     add("--there", action="store_true", help="leave out runs whose data are not in the folder")
-    add("--out", type=path, default=ROOT / "book" / "results", help="folder of the records")
+    add("--out", type=path, default=ROOT / "book" / "results", help="folder of the tables of records")
     add("--work", type=path, default=ROOT / "runs", help="folder of checkpoints")
     add("--cores", type=whole, default=os.cpu_count() or 1, help="CPU cores to use")
     add("--threads", type=whole, help="CPU threads of a run; by default its preset decides")
@@ -235,12 +236,31 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dic
     found: dict[str, tuple[pathlib.Path, Plan]] = {}
     for target, each in every:
         key = json.dumps(each.run.settings or each.run.arguments, sort_keys=True)
-        if key not in found or (target.exists() and not found[key][0].exists()):
-            found[key] = target, each
+        found.setdefault(key, (target, each))
     return dict(found.values())
 
 
-def show(plans: dict[pathlib.Path, Plan], found: dict[str, Any] | None) -> None:
+def collect(out: pathlib.Path, grids: Sequence[pathlib.Path]) -> None:
+    """Put the records that runs of these grids left in files of their own into the grids' tables."""
+    from nclib.runs import append
+
+    for folder in (out / path.stem for path in grids):
+        if folder.is_dir() and any(folder.glob("*.json")):
+            append(folder.with_suffix(".csv"), folder)
+            shutil.rmtree(folder)
+
+
+def recorded(plans: dict[pathlib.Path, Plan], out: pathlib.Path) -> set[pathlib.Path]:
+    """Return the targets of the runs whose settings a record below ``out`` has."""
+    from nclib.runs.store import find_all
+
+    if not out.is_dir():
+        return set()
+    known = {target: each.run.settings for target, each in plans.items() if each.run.settings}
+    return {target for target, there in zip(known, find_all(out, known.values()), strict=True) if there}
+
+
+def show(plans: dict[pathlib.Path, Plan], done: set[pathlib.Path], found: dict[str, Any] | None) -> None:
     """Print the plan by stage and block; with hours and cells where runs are behind printed tables."""
     hours = {target: each.hours(found) for target, each in plans.items()}
     priced = bool(found) or any(each.grid.startswith("paper_") for each in plans.values())
@@ -253,11 +273,11 @@ def show(plans: dict[pathlib.Path, Plan], found: dict[str, Any] | None) -> None:
         stage, about = each.stage, (each.grid, each.run.about)
         known = hours[target]
         price = f"{'?' if known is None else f'{known:.1f}':>7} h {each.cells:4d} cells  " if priced else ""
-        print("recorded" if target.exists() else "missing ", f"{price}{each.run.label}")
+        print("recorded" if target in done else "missing ", f"{price}{each.run.label}")
     if priced:
         print()
         for state, there in (("recorded", True), ("missing", False)):
-            if of := [hours[target] for target in plans if target.exists() == there]:
+            if of := [hours[target] for target in plans if (target in done) == there]:
                 print(f"{state}: {_sum(of)}")
         print(f"Hours: one run at a time on {found['device']['name']}" if found else NO_PRICE)
 
@@ -282,10 +302,13 @@ def main(words: list[str] | None = None) -> int:
     asked = options(words)
     paths = [file_of(name) for name in asked.grid]
     root = asked.root and str(pathlib.Path(asked.root).absolute())
+    if not asked.list:
+        collect(asked.out, paths)  # of a driver that was killed
     plans = in_order(paths, asked.out, root or ("unknown" if asked.list else ""))
     kept = {id(run) for run in chosen([each.run for each in plans.values()], asked.match, asked.part)}
     plans = {target: each for target, each in plans.items() if id(each.run) in kept}
-    missing = {target: each.run for target, each in plans.items() if not target.exists()}
+    there = recorded(plans, asked.out)
+    missing = {target: each.run for target, each in plans.items() if target not in there}
     if not asked.list and any(not run.settings for run in missing.values()):
         names = ", ".join(path.name for path in paths)
         raise GridError(f"{names} has runs on the papers' data; give their folder: ROOT=/data")
@@ -296,16 +319,16 @@ def main(words: list[str] | None = None) -> int:
             print(f"{n} runs left out: {what}")
         plans, missing = ({k: v for k, v in part.items() if k not in left_out} for part in (plans, missing))
     if asked.list:
-        show(plans, stored(ROOT))
+        show(plans, there, stored(ROOT))
     else:
         check_place(missing.values(), asked.root, asked.device)
         make(missing, asked)
-    done = Counter(each.grid for target, each in plans.items() if target.exists())
+        collect(asked.out, paths)
+        there = recorded(plans, asked.out)
+    done = Counter(each.grid for target, each in plans.items() if target in there)
     every = Counter(each.grid for each in plans.values())
-    for path in paths:
-        print(
-            f"{path.stem}: {done[path.stem]} of {every[path.stem]} runs recorded in {asked.out / path.stem}"
-        )
+    for name in (path.stem for path in paths):
+        print(f"{name}: {done[name]} of {every[name]} runs recorded in {asked.out / name}.csv")
     if asked.list and not root and any("root" in run.settings["data_options"] for run in missing.values()):
         print("Runs on the papers' data need their folder: ROOT=/data")
     return int(not asked.list and done.total() < every.total())

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
-from ncbook import weights
+
+from nclib.runs import weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRIDS = ROOT / "book" / "grids"

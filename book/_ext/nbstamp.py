@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import nbformat
-
 from nclib.common.code import LOOSE, Code, Definition, Module, Reading
+
 from nclib.common.files import digest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

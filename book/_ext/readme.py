@@ -33,7 +33,7 @@ def content() -> str:
     table = means(runs.assign(noise=noise), "label", "noise")
     columns = sorted(table.columns, key=lambda name: (name.startswith("captions"), name))
     rows = [label for label in ORDER if label in table.index]
-    two = runs.loc[runs["single_rsum"].notna(), "label"]
+    two = runs.loc[runs["single.rsum"].notna(), "label"]
     note = NOTE.format(
         device=", ".join(sorted(set(runs["device"]))), two=", ".join(row for row in rows if row in set(two))
     )

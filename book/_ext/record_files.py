@@ -1,4 +1,4 @@
-"""Sphinx extension: the recorded runs beside the pages, so that tables can link to them from disk."""
+"""Sphinx extension: the tables of recorded runs beside the pages, which link to them from disk."""
 
 from __future__ import annotations
 

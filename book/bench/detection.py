@@ -6,7 +6,7 @@
     python book/bench/detection.py --out judged.json --part judged --f8k DATA --judgements RAW --cache CACHE
     python book/bench/detection.py --out posteriors.json --part posteriors --f8k DATA --cache CACHE
 
-The stored results are ``book/results/audit/{exchange,judged,posteriors}.json``. ``DATA`` holds Flickr8K as
+The stored results are ``book/measured/audit_{exchange,judged,posteriors}.json``. ``DATA`` holds Flickr8K as
 ``nclib data prepare f8k`` leaves it, ``WIKI`` the raw Wikipedia features, ``RAW`` the publisher's judgements
 and lists of names; ``CACHE`` keeps embeddings between calls, and what
 a commit measured. ``LEMON`` is a checkout of MLforHealth/LEMoN and

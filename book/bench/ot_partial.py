@@ -2,7 +2,7 @@
 
 Run from the repository root with one thread::
 
-    OMP_NUM_THREADS=1 python book/bench/ot_partial.py --out book/results/bench/ot_partial.json
+    OMP_NUM_THREADS=1 python book/bench/ot_partial.py --out ot_partial.json
 
 Every candidate solves the same problems: four kinds of cost, a forbidden diagonal, batches of 64 to 512,
 three masses, two regularisations. They take turns, and the table shows medians of process time. Ratios are to

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from ncbook.layouts import LAYOUTS, PAPERS, Layout
     from ncbook.match import Rerun, reruns
+    from ncbook.measurements import keep, measurement
     from ncbook.notebook import means, show
     from ncbook.papers import paper_table, printed
     from ncbook.runs import RECORDED, Runs, load_runs, protocol_line, recorded, recorded_run
@@ -52,10 +53,12 @@ __all__ = [
     "gains_figure",
     "gains_over",
     "impossible_recalls_figure",
+    "keep",
     "ledger",
     "load_runs",
     "mean_text",
     "means",
+    "measurement",
     "paired",
     "paper_table",
     "place_of",
@@ -99,6 +102,7 @@ _NAMES = {
     ),
     **dict.fromkeys(("LAYOUTS", "PAPERS", "Layout"), "layouts"),
     **dict.fromkeys(("Rerun", "reruns"), "match"),
+    **dict.fromkeys(("keep", "measurement"), "measurements"),
     **dict.fromkeys(("means", "show"), "notebook"),
     **dict.fromkeys(("paper_table", "printed"), "papers"),
     **dict.fromkeys(("RECORDED", "Runs", "load_runs", "protocol_line", "recorded", "recorded_run"), "runs"),

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from ncbook.compare import Difference, mean_text, paired, spread
 from ncbook.notebook import MARKS, REMARKED, WARMUP, in_warmup, marks_of
 from ncbook.page import Cell, Table, csv_text
-from ncbook.runs import RECORDED, Runs, checksums
+from ncbook.runs import NUMERICS, RECORDED, Runs, checksums
 from nclib import plots
 
 ONE, ALONE, TWO = "one", "one of two", "two"  # networks that were trained and tested
@@ -55,7 +55,7 @@ def scored(runs: Runs) -> pd.DataFrame:
 
 _COLUMNS = [
     *(*PLACE, *NOISE, "method", "label", "networks", "seed", "value", "r1_i2t", "r1_t2i", "seconds"),
-    *("test_seconds", "train_pairs", "path", "code", "remarks", "early", "noise_checksum"),
+    *("test_seconds", "train_pairs", "path", NUMERICS, "remarks", "early", "noise.checksum"),
 ]
 
 
@@ -262,14 +262,14 @@ def board_table(table: pd.DataFrame, task: str = "pairs", *, rate: str = "0.4") 
             views[1] = Cell(middle[1], tuple(found))
             rows.append(([Cell(str(label))], [*views, Cell(seeds, links=linked)]))
             sizes = [f"{group['value'].mean():.4f}", f"{spread(list(group['value'])):.4f}", str(len(group))]
-            names = [Path(path).stem for path in group["path"]]
+            names = [Path(path).name.removesuffix(".json") for path in group["path"]]
             lines.append(
                 [
                     str(label),
                     *middle,
                     *end,
                     *sizes,
-                    " ".join(checksums(group, "noise_checksum")),
+                    " ".join(checksums(group, "noise.checksum")),
                     " ".join(names),
                 ]
             )
@@ -317,11 +317,12 @@ def _gap(d: Difference) -> str:
 
 
 def _record(path: str) -> str:
-    """Return the link from a page of ``notebooks`` to a record of the book; empty for records elsewhere."""
+    """Return the link from a page of ``notebooks`` to the table of a record; empty for records elsewhere."""
     at = Path(path)
     if not at.is_relative_to(RECORDED):
         return ""
-    return f"../book/results/{quote(at.relative_to(RECORDED).as_posix())}"
+    table = at.parent if at.parent.suffix == ".csv" else at
+    return f"../book/results/{quote(table.relative_to(RECORDED).as_posix())}"
 
 
 # -- figure ----------------------------------------------------------------------------------------------

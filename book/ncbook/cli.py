@@ -1,4 +1,4 @@
-"""Command line of the book: ``ncbook table|claims|rerun``."""
+"""Command line of the book: ``ncbook table|claims|rerun|collect|keep``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ncbook
 import nclib
+from nclib.runs import append
 
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``ncbook claims | head -1``
@@ -71,6 +72,20 @@ def rerun(options: argparse.Namespace) -> int:
     return 0
 
 
+def collect(options: argparse.Namespace) -> int:
+    """Put records that stand in files of their own into the book's table of a grid."""
+    table = ncbook.RECORDED / f"{options.grid}.csv"
+    added = append(table, options.records, replace=options.replace)
+    print(f"{added} records added to {table}")
+    return 0
+
+
+def keep(options: argparse.Namespace) -> int:
+    """Put the result of a benchmark or a probe among the book's measurements."""
+    print(ncbook.keep(options.file, options.name or options.file.stem))
+    return 0
+
+
 def _runs(folder: Path | None) -> ncbook.Runs:
     """Return the recorded runs below a folder; warn where there are none."""
     runs = ncbook.load_runs(folder)
@@ -117,6 +132,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--root", type=Path, default=Path("/data"), help="folder of the papers' data")
     one.add_argument("--seeds", type=int, default=1, help="number of seeds")
     one.add_argument("--run", action="store_true", help="make the runs, one after the other")
+    one = add("collect", collect)
+    one.add_argument("grid", help="name of the grid, which is that of the table")
+    one.add_argument("records", nargs="+", type=Path, help="files of records, or folders of them")
+    one.add_argument("--replace", action="store_true", help="also runs that have other numbers there")
+    one = add("keep", keep)
+    one.add_argument("file", type=Path, help="the JSON file that the command wrote")
+    one.add_argument("--name", default="", help="of the measurement, such as bench_map")
     return parser
 
 

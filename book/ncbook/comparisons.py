@@ -29,7 +29,7 @@ from ncbook.evidence import (
     line_of,
     within,
 )
-from ncbook.probed import probed
+from ncbook.measurements import probed
 from ncbook.runs import RECALLS, Runs, select, usual_value
 
 PAPER_OF = {"L": "L2RM", "O": "OMIT", "R": "REPAIR", "U": "UOT-RCL"}  # by the first letter of a claim
@@ -178,9 +178,9 @@ def runs_of(paper: str, runs: Runs) -> pd.DataFrame:
     table = runs.category if paper == "UOT-RCL" else runs.retrieval
     if "last.map_avg" in table:
         table = table.assign(lost=table["map_avg"] - table["last.map_avg"])
-    if {"called_matched", "train_pairs", "true_rate"} <= set(table):
+    if {"called_matched", "train_pairs", "noise.true_rate"} <= set(table):
         called = table["called_matched"] / table["train_pairs"]
-        table = table.assign(called_share=called, clean_share=1 - table["true_rate"])
+        table = table.assign(called_share=called, clean_share=1 - table["noise.true_rate"])
     if "before_noisy" in table:
         table = table.assign(noisy_change=table["after_noisy"] - table["before_noisy"])
     if "folds.rsum" in table:

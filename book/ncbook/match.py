@@ -9,14 +9,15 @@ from typing import Any
 
 import pandas as pd
 
-from ncbook import weights
 from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
-from ncbook.runs import GLOVE, Runs, select, variant
+from ncbook.runs import Runs, select
 from nclib import label_noise, methods, models
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
+from nclib.runs import weights
 from nclib.runs.combination import JOINED, parts_of
+from nclib.runs.variant import GLOVE, in_words
 from nclib.runs.words import words_of
 
 MODELS = {  # printed name -> model; others are spelt alike
@@ -120,10 +121,10 @@ class RunSpec:
 
     @property
     def variant(self) -> str:
-        """The options as text, as :func:`ncbook.runs.variant_of` writes them."""
+        """The options as text, as :func:`nclib.runs.variant.variant` writes them."""
         usual = {"word_vectors"} | ({"warmup_epochs"} if self.method == "decl" else set())  # of its paper
         own = {k: v for k, v in self.options.items() if k not in usual}
-        return variant({k: weights.named(v) or v for k, v in own.items()})
+        return in_words({k: weights.named(v) or v for k, v in own.items()})
 
     @property
     def label(self) -> str:

@@ -11,15 +11,16 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook.compare import mean_text
+from ncbook.runs import outdated
 
 NO_RECORD = "no record"
 # A mean with its spread or its interval, or one value, and the number of seeds behind it.
 SEEDS = re.compile(r"^[-+]?[\d.,]+(?: ± [\d.,]+| \[[^]]*\])? \((\d+)\)(?= |$)")
 # Marks behind a cell, by what they say of at least one of its runs.
-WARMUP, VERSIONS, REMARKED = "†", "‡", "*"
+WARMUP, OUTDATED, REMARKED = "†", "‡", "*"
 MARKS = {
     WARMUP: "a run was tested at an epoch of its warm-up",
-    VERSIONS: "the runs were made by several versions of the code",
+    OUTDATED: "a run was made before the numbers of its method, model or solver last moved",
     REMARKED: "a run never left its warm-up, or a network took no step in some epochs",
 }
 
@@ -134,10 +135,9 @@ def in_warmup(runs: pd.DataFrame) -> pd.Series:
 
 
 def marks_of(cell: pd.DataFrame) -> list[str]:
-    """Return the marks of a cell that the records of its runs decide: several versions, and remarks."""
-    nothing = pd.Series("", index=cell.index)
-    code, remarks = (cell.get(name, nothing).fillna("") for name in ("code", "remarks"))
-    found = {VERSIONS: code.nunique() > 1, REMARKED: (remarks != "").any()}
+    """Return the marks of a cell that the records of its runs decide: outdated numerics, and remarks."""
+    remarks = cell.get("remarks", pd.Series("", index=cell.index)).fillna("")
+    found = {OUTDATED: outdated(cell).any(), REMARKED: (remarks != "").any()}
     return [mark for mark, holds in found.items() if holds]
 
 

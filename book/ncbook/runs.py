@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +12,21 @@ from typing import Any
 import pandas as pd
 
 import nclib
-from ncbook import weights
-from nclib import models
 from nclib.common.files import digest
-from nclib.data.registry import datasets
-from nclib.methods.decl import published_warmup
-from nclib.runs import record as records
-from nclib.runs.combination import JOINED
-from nclib.runs.identity import naming
-from nclib.runs.presets import PAPER
+from nclib.runs.frame import row
+from nclib.runs.record import RECALLS as OF_SUM
+from nclib.runs.record import Record
+from nclib.runs.store import Stored, find, stored
+from nclib.runs.variant import NAMED, shown, usual_settings
 
 RECORDED = Path(__file__).resolve().parents[1] / "results"  # the book's own records
-# Settings that name a run; everything else that differs from the usual makes a variant of it.
-NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
-ENCODED_BY = ("pieces", "pixels", "boxes")  # options of the papers' data that decide what a model reads
-GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")  # models whose papers start words from GloVe
 METRICS = ("seed", "rsum", "map_avg")
+NUMERICS = "environment.numerics"
 KEYS = ("method", "model", "dataset", "preset", "mrate", "protocol", "variant", *METRICS)
 BUNDLED = {"emoji", "planted", "emoji_category", "planted_category"}
-RECALLS = (*records.RECALLS, "rsum")
-SIZES = ("test_images", "val_images", "test_pairs", "val_pairs", "train_pairs")
+RECALLS = (*OF_SUM, "rsum")
+FIRST = ("cost_matched", "auc_split", "auc_infonce", "auc_cost")  # of the first training epoch of L2RM
+WAYS = {way: [f"{way}_r{k}" for k in (1, 5, 10)] for way in ("i2t", "t2i")}
 DIGITS = 8  # of a checksum, in text
 SHOWN_DIGESTS = 3
 CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "variant", *METRICS)
@@ -43,9 +36,10 @@ CATEGORY_KEYS = ("method", "dataset", "preset", "noise_rate", "protocol", "varia
 class Runs:
     """Recorded runs: ``retrieval`` (image-text) and ``category`` (labels), one row per run.
 
-    Columns: settings, test metrics, metrics of other groups as ``group.metric``, diagnostics, cost,
-    ``device``, and ``variant``: the settings that differ from the usual ones of that method, model, data and
-    preset, as text; empty for a usual run.
+    Columns as in :func:`nclib.table`; ``variant`` tells runs with code of the user's apart as well. Besides
+    ``i2t_sum`` and ``t2i_sum``, sums of three recalls; ``first.*``, what L2RM measured in its first training
+    epoch; and the validation rSum ``before_noisy`` and ``after_noisy``, of the epochs before and in which the
+    loss on noisy pairs begins.
     """
 
     retrieval: pd.DataFrame
@@ -93,43 +87,66 @@ def load_runs(
         When there is no such folder.
     """
     rows: dict[str, list[dict[str, Any]]] = {"pairs": [], "labels": []}
-    for path, record in records.read(folder or RECORDED):
-        s = record.settings
+    for one in stored(folder or _own()):
+        s = one.settings
         if (dataset is None or s.get("dataset") == dataset) and (preset is None or s.get("preset") == preset):
-            rows[record.task].append(_row(record, path))
+            rows[one.task].append({**row(one), **_derived(one)})
     for found in rows.values():
-        _tell_versions_apart(found)
+        _tell_apart(found)
     without = {"pairs": KEYS, "labels": CATEGORY_KEYS}
     tables = [pd.DataFrame(found, columns=None if found else without[task]) for task, found in rows.items()]
     return Runs(*tables)
 
 
-def _tell_versions_apart(rows: list[dict[str, Any]]) -> None:
-    """Add the code to the variant of runs that would count as seeds of one setting, but are versions of it.
+def _own() -> Path:
+    """Return the folder of the book's records, each of which must stand in a table with a noted digest."""
+    if single := next(RECORDED.rglob("*.json"), None):
+        raise ValueError(f"{single} is in no table of the book: ncbook collect GRID FILE puts it into one")
+    return RECORDED
 
-    These are runs with other code of the user's, and runs with the same seed. A run that was made twice with
-    the same code, once with a usual value written out, counts once. Runs with weights of one name and other
-    contents get the digest of these.
+
+def _tell_apart(rows: list[dict[str, Any]]) -> None:
+    """Tell runs apart that are not seeds of one setting, and count each seed once.
+
+    Those with code of the user's, or with weights of one name and other contents, get the digest of these
+    into their variant. Of a seed that was run twice the one with the latest numerics counts.
     """
-    seen: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        numbers = [row.get(k) for k in (*NAMED, "variant", "data_checksum", "code", "own_code", *METRICS)]
-        seen.setdefault(repr(numbers), row)
-    rows[:] = seen.values()
+    for column, what in (("environment.own_code", "code"), ("files", "files")):
+        for group in _settings(rows).values():
+            if len({one.get(column) for one in group}) > 1:
+                for one in group:
+                    found = str(one.get(column) or "none")
+                    said = f"{what}={digest(found) if column == 'files' else found:.{DIGITS}}"
+                    one["variant"] = ", ".join(filter(None, (one["variant"], said)))
+    rows[:] = [
+        max((one for one in group if one["seed"] == seed), key=lambda one: one.get(NUMERICS, 1))
+        for group in _settings(rows).values()
+        for seed in dict.fromkeys(one["seed"] for one in group)
+    ]
+
+
+def _settings(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Return runs by what the seeds of one setting have in common."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        same = (k for k in (*NAMED, "variant", "data_checksum") if k != "seed")
-        groups.setdefault(tuple(row.get(k) for k in same), []).append(row)
-    for group in groups.values():
-        own, seeds = ({row[k] for row in group} for k in ("own_code", "seed"))
-        if len(own) > 1 or len(seeds) < len(group):
-            for row in group:
-                code = f"code={(row['own_code'] or row['code'] or 'unknown')[:DIGITS]}"
-                row["variant"] = ", ".join(filter(None, (row["variant"], code)))
-        if len({row["files"] for row in group}) > 1:  # weights of one name and other contents
-            for row in group:
-                files = f"files={digest(row['files'])[:DIGITS]}"
-                row["variant"] = ", ".join(filter(None, (row["variant"], files)))
+    for one in rows:
+        same = (one.get(k) for k in (*NAMED, "variant", "data.checksum") if k != "seed")
+        groups.setdefault(tuple(same), []).append(one)
+    return groups
+
+
+def outdated(runs: pd.DataFrame) -> pd.Series:
+    """Tell which runs were made under a number of the numerics below the one in which theirs last moved.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`nclib.table`; a run without ``environment.numerics`` has number 1.
+
+    Returns
+    -------
+    Series of bool
+    """
+    return runs.get(NUMERICS, pd.Series(1, runs.index)).fillna(1) < 1
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
@@ -145,7 +162,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns as in :func:`nclib.runs.record.collect`; empty where a column is unknown or no run satisfies
+        Columns as in :func:`nclib.table`; empty where a column is unknown or no run satisfies
         all of ``where``.
 
     Raises
@@ -158,7 +175,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     >>> sorted(set(recorded(preset="quick", model="omit")["dataset"]))
     ['emoji']
     """
-    table = records.collect(RECORDED, task) if RECORDED.is_dir() else pd.DataFrame()
+    table = nclib.table(_own(), task) if RECORDED.is_dir() else pd.DataFrame()
     for column, value in where.items():
         if column not in table:
             return table.iloc[:0]
@@ -166,7 +183,7 @@ def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:
     return table.reset_index(drop=True)
 
 
-def recorded_run(method: str, **values: Any) -> records.Record | None:
+def recorded_run(method: str, **values: Any) -> Record | None:
     """Return the book's recorded run with exactly the settings that a run would use, if there is one.
 
     Parameters
@@ -186,39 +203,17 @@ def recorded_run(method: str, **values: Any) -> records.Record | None:
         As :func:`nclib.run`, for a wrong name or value.
     """
     settings = nclib.resolve(method, **values)
-    return records.find(RECORDED, settings) if RECORDED.is_dir() else None
+    return find(_own(), settings) if RECORDED.is_dir() else None
 
 
-def _row(record: records.Record, path: Path) -> dict[str, Any]:
-    """Return a run as one row; metrics other than those of the test are called ``group.metric``."""
-    settings, test = record.settings, record.metrics["test"]
-    ways = {way: [f"{way}_r{k}" for k in (1, 5, 10)] for way in ("i2t", "t2i")}
-    return {
-        **{k: v for k, v in settings.items() if not isinstance(v, dict)},
-        **{f"option.{k}": v for k, v in settings.get("method_options", {}).items()},
-        **test,
-        **{f"{g}.{k}": v for g, part in record.metrics.items() if g != "test" for k, v in part.items()},
-        **record.diagnostics,
-        **_around_noisy(record.curves),
-        **_first_epoch(record.curves),
-        **{k: record.data.get(k) for k in SIZES},
-        **{f"{w}_sum": sum(test[k] for k in keys) for w, keys in ways.items() if set(keys) <= set(test)},
-        "seconds": record.cost.get("seconds"),
-        "test_seconds": record.cost.get("test_seconds"),
-        "peak_memory_mb": record.cost.get("peak_memory_mb"),
-        "true_rate": record.noise.get("true_rate"),
-        "noise_checksum": record.noise.get("checksum"),
-        "data_checksum": record.data.get("checksum"),
-        "device": record.environment.get("device"),
-        "code": record.environment.get("code") or record.environment.get("commit"),
-        "own_code": record.environment.get("own_code"),
-        "files": json.dumps(settings.get("files_sha256", {}), sort_keys=True),
-        "remarks": "; ".join(record.remarks),
-        "best_epoch": record.best_epoch,
-        "variant": variant_of(settings),
-        "name": record.name,
-        "path": str(path),
-    }
+def _derived(one: Stored) -> dict[str, float]:
+    """Return what claims compare besides the columns of :func:`nclib.table`; see :class:`Runs`."""
+    if one.task == "labels":
+        return {}
+    test = one.content["metrics"]["test"]
+    sums = {f"{way}_sum": sum(test[k] for k in keys) for way, keys in WAYS.items() if set(keys) <= set(test)}
+    curves = one.curves("phase", "val_rsum", "loss_noisy", *FIRST)
+    return {**sums, **_around_noisy(curves), **_first_epoch(curves)}
 
 
 def _around_noisy(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -232,47 +227,7 @@ def _around_noisy(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def _first_epoch(curves: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return what L2RM measured at the start of its first training epoch, as ``first.name``."""
     first = next((row for row in curves if "auc_split" in row), {})
-    names = [k for k in first if k == "cost_matched" or k.startswith("auc_")]
-    return {f"first.{name}": first[name] for name in names}
-
-
-def variant(values: Mapping[str, Any]) -> str:
-    """Write settings that differ from the usual ones as text, in alphabetical order."""
-    return ", ".join(f"{k}={_text(v)}" for k, v in sorted(values.items()))
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def variant_of(settings: Mapping[str, Any]) -> str:
-    """Return the settings in which a run differs from a usual run of the same method, model, data and preset.
-
-    Values are compared with those that the present version would take; settings that either side does not
-    know are left out.
-    """
-    usual = _usual(*(str(settings.get(k, "")) for k in ("method", "model", "dataset", "preset")))
-    if usual is None:
-        return "method unknown to this version"
-    usual, mine = usual | published_at_rate(settings), _flat(settings)
-    if (vectors := published_vectors(settings)) and mine.get("text", "bigru") == "bigru":
-        usual, mine = usual | {"word_vectors": vectors}, {"word_vectors": "none"} | mine
-    return variant({k: v for k, v in mine.items() if k in usual and v != usual[k]})
-
-
-def published_vectors(settings: Mapping[str, Any]) -> str:
-    """Return the file of word vectors from which a model usually starts, as in its paper; empty for none."""
-    model, dataset, preset = (str(settings.get(k, "")) for k in ("model", "dataset", "preset"))
-    name = f"glove_{dataset}.npy"
-    return name if model in GLOVE and preset == "paper" and name in weights.WEIGHTS else ""
-
-
-def published_at_rate(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return the settings of a usual run that depend on its rate of noise: DECL's warm-up in preset paper."""
-    dataset, of_paper = str(settings.get("dataset")), settings.get("preset") == "paper"
-    if settings.get("method") != "decl" or not of_paper or dataset not in PAPER:
-        return {}
-    return {"warmup_epochs": published_warmup(dataset, settings.get("mrate") or 0.0)}
+    return {f"first.{name}": first[name] for name in FIRST if name in first}
 
 
 def usual_value(table: pd.DataFrame, option: str) -> Any:
@@ -280,48 +235,8 @@ def usual_value(table: pd.DataFrame, option: str) -> Any:
     if table.empty:
         return None
     row = table.iloc[0]
-    usual = _usual(*(str(row.get(k, "")) for k in ("method", "model", "dataset", "preset")))
+    usual = usual_settings(*(str(row.get(k, "")) for k in ("method", "model", "dataset", "preset")))
     return (usual or {}).get(option)
-
-
-@functools.cache
-def _usual(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
-    """Return the usual settings of a run as one mapping; None when this version does not know the method."""
-    model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
-    registry = models.registry
-    of_model: dict[str, Any] = {"model": model} if model else {}
-    try:
-        own = registry.parameters_of(registry.MODELS[model].factory) if model else {}
-        usual = nclib.resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))
-    except ValueError:
-        return None
-    taken = inspect.signature(datasets[dataset].factory).parameters if dataset in datasets else {}
-    encoded = {k: taken[k].default for k in ENCODED_BY if k in taken}
-    return encoded | _flat(usual.flat(), {k: p.default for k, p in own.items() if p.default is not p.empty})
-
-
-def _root(dataset: str) -> dict[str, Any]:
-    """Return folders for data whose loader needs them; they are not there, and change no other setting."""
-    if dataset not in datasets:
-        return {}
-    needed = inspect.signature(datasets[dataset].factory).parameters.values()
-    return {"data_options": {p.name: "unknown" for p in needed if p.default is p.empty}}
-
-
-def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return settings as one mapping; ``model.<name>`` is an option of the model that the method has too."""
-    published = {part: _published(settings.get(part) or {}) for part in ("data_options", "model_options")}
-    settings = naming(settings)
-    flat = {k: v for k, v in settings.items() if k not in NAMED and not isinstance(v, dict)}
-    method = settings.get("method_options", {})
-    model = {**(model_defaults or {}), **settings.get("model_options", {}), **published["model_options"]}
-    flat |= settings.get("data_options", {}) | published["data_options"] | method
-    return flat | {f"model.{k}" if k in method else k: v for k, v in model.items()}
-
-
-def _published(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that name published weights, with the name in place of the digest."""
-    return {name: found for name, value in options.items() if (found := weights.named(value))}
 
 
 def select(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -354,7 +269,7 @@ def protocol_line(table: pd.DataFrame) -> str:
         return "No record."
 
     def values(column: str) -> list[str]:
-        return sorted({_text(v) for v in table[column].dropna()}) if column in table else []
+        return sorted({shown(v) for v in table[column].dropna()}) if column in table else []
 
     def listed(words: str, column: str) -> str:
         found = values(column)
@@ -368,10 +283,10 @@ def protocol_line(table: pd.DataFrame) -> str:
     best = "mean average precision of both directions" if labels else "rSum"
     parts = [
         listed("bundled data" if set(values("dataset")) <= BUNDLED else "data", "dataset")
-        + _digests(table, "data_checksum", "checksum"),
+        + _digests(table, "data.checksum", "checksum"),
         listed("preset", "preset"),
         listed("model", "model"),
-        noise + _digests(table, "noise_checksum", "noise checksums"),
+        noise + _digests(table, "noise.checksum", "noise checksums"),
         f"{_seeds(table)}",
         _ensembles(table),
         f"selected: the epoch with the highest {best} on "

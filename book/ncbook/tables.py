@@ -324,7 +324,7 @@ def _two_lines(text: str) -> Cell:
 def _measured_line(row: _Row) -> list[str]:
     """Return a line of the CSV file, with the checksums of the noise and the names of the records."""
     means = [cell for v in row.values for cell in _mean_and_std(v)]
-    origin = [checksums(row.runs, "noise_checksum"), sorted(map(str, row.runs.get("name", ())))]
+    origin = [checksums(row.runs, "noise.checksum"), sorted(map(str, row.runs.get("name", ())))]
     return [*row.heads, *means, str(max(map(len, row.values))), *row.gains, *map(" ".join, origin)]
 
 

@@ -3,7 +3,7 @@
     python book/probes/alignments.py rows --rates 0.4 0.6     # two runs a seed and rate, a minute each
 
 Trains L2RM, and L2RM whose rematching loss counts only where the transport moved mass; both measure the share
-of the transport in the CPU time of their training steps. Writes ``book/results/diagnosis/rows.json`` after
+of the transport in the CPU time of their training steps. Writes ``book/measured/probe_rows.json`` after
 every seed.
 """
 

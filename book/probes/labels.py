@@ -3,7 +3,7 @@
     python book/probes/labels.py labels --rates 0.4       # two runs a seed, a minute or two each
 
 Trains NCR and REPAIR with the same noise and first weights on drawn scenes, where it is known which
-statements of a caption hold for a picture. Writes ``book/results/diagnosis/labels.json`` after every seed.
+statements of a caption hold for a picture. Writes ``book/measured/probe_labels.json`` after every seed.
 """
 
 from __future__ import annotations

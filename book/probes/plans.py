@@ -4,7 +4,7 @@
 
 Trains the model ``omit`` on matched pairs with partial transport, transport without dustbins and cross
 attention, and with partial transport in ten passes. Plans are those of the test pictures with their first
-captions. Writes ``book/results/diagnosis/plans.json`` after every seed.
+captions. Writes ``book/measured/probe_plans.json`` after every seed.
 """
 
 from __future__ import annotations

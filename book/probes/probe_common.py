@@ -20,12 +20,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from ncbook.measurements import MEASURED, write
+
 import nclib
 from nclib import Record
-from nclib.common.files import write_atomically
 from nclib.runs.machine import environment
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "diagnosis"
 PLACES = {
     "emoji": {"model": "vse", "preset": "quick"},
     "f8k": {"model": "bow", "preset": "standard"},
@@ -90,7 +90,7 @@ def fill(
             values = measure(run_in(case, root, folder, notes), case)
         row = {**case, "commit": machine["commit"], **rounded(values), "runs": notes}
         made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), "environment": machine}
-        write_atomically(path, json.dumps({**made, "rows": [*rows_in(path), row]}, indent=1) + "\n")
+        write(path, {**made, "rows": [*rows_in(path), row]})
         print(json.dumps({k: v for k, v in row.items() if k != "runs"}), flush=True)
 
 
@@ -121,9 +121,9 @@ def main(
     parser.add_argument("--root", default="data", help="folder of the prepared photographs")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.4], help="mismatch rates")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files")
+    parser.add_argument("--out", type=Path, default=MEASURED, help="folder of the JSON files")
     given = parser.parse_args()
     at = {"dataset": given.dataset, **PLACES[given.dataset], **shared[given.part]}
     rates = [at["mrate"]] if "mrate" in at else given.rates
     cases = [{**at, "mrate": rate, "seed": seed} for rate, seed in itertools.product(rates, given.seeds)]
-    fill(given.out / f"{given.part}.json", cases, parts[given.part], given.root)
+    fill(given.out / f"probe_{given.part}.json", cases, parts[given.part], given.root)

@@ -4,7 +4,7 @@
     python book/probes/rematching.py targets --root data      # 12 variants of L2RM at rate 0.6, a minute each
     python book/probes/rematching.py clean --root data        # L2RM without wrong pairs, a minute a run
 
-``--root`` is the folder of ``nclib data prepare f8k``. Each part writes ``book/results/diagnosis/PART.json``
+``--root`` is the folder of ``nclib data prepare f8k``. Each part writes ``book/measured/probe_PART.json``
 after every run, with commit and machine; runs that the file has are not made again. Low seeds come first, so
 that a stop leaves complete tables.
 
@@ -35,8 +35,9 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from ncbook.measurements import MEASURED, write
+
 import nclib
-from nclib.common.files import write_atomically
 from nclib.losses import log_probabilities
 from nclib.methods import Batch, Loop, Steps, Terms, Truth, option, register
 from nclib.methods.base import beside
@@ -45,7 +46,6 @@ from nclib.noise import Mismatch
 from nclib.runs.machine import environment
 from nclib.runs.pair_trainer import PairTrainer
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "diagnosis"
 FLOOR = 1e-10  # smallest entry of a target, as in L2RM's loss
 MOVED = 0.5  # a row is rematched when more than this share of its marginal moved
 
@@ -344,7 +344,7 @@ PARTS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {  # rows, 
 def save(path: Path, settings: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), **settings}
     machine = {"environment": environment(torch.device("cpu"))}
-    write_atomically(path, json.dumps({**made, **machine, "rows": rows}, indent=1) + "\n")
+    write(path, {**made, **machine, "rows": rows})
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
@@ -355,12 +355,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("part", choices=("counts", *PARTS))
     parser.add_argument("--root", default="data", help="folder of the prepared photographs")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON files")
+    parser.add_argument("--out", type=Path, default=MEASURED, help="folder of the JSON files")
     parser.add_argument("--work", help="folder for checkpoints; a temporary one by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+", help="labels of the rows to make; all by default")
     given = parser.parse_args()
-    path = given.out / f"{given.part}.json"
+    path = given.out / f"probe_{given.part}.json"
     if given.part == "counts":
         save(path, {"dataset": "f8k"}, counts(given.root))
         return

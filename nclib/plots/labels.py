@@ -69,7 +69,7 @@ def sweep(
     Parameters
     ----------
     table : DataFrame
-        From :func:`nclib.runs.collect`.
+        From :func:`nclib.table`.
     x, group : str
         Columns: the setting, and what gets a line of its own; both directions when ``group`` is None.
     xlabel : str

@@ -304,7 +304,7 @@ def rates(
     Parameters
     ----------
     table : DataFrame
-        One row per run with columns ``mrate``, ``group`` and ``value``, as :func:`nclib.runs.collect`
+        One row per run with columns ``mrate``, ``group`` and ``value``, as :func:`nclib.table`
         returns.
     group : str, optional
         Column: what gets a line of its own; ``label`` by default, ``method`` where there is none.

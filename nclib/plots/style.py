@@ -47,7 +47,7 @@ METHOD_STYLES = {
 
 # Columns of a table of runs that name a run, beside its schedule: a mean over seeds must not mix them.
 SETTINGS = ("method", "model", "dataset", "preset", "mrate", "noise_rate", "protocol", "scope")
-OPTIONS = ("method_", "data_", "model_")  # begin the columns of options
+OPTIONS = ("option.", "data.", "model.")  # begin the columns of options
 
 
 def use() -> None:
@@ -284,7 +284,7 @@ def over_setting(
     Parameters
     ----------
     table : DataFrame
-        One row per run with columns ``x``, ``group`` and ``value``, as :func:`nclib.runs.collect` returns.
+        One row per run with columns ``x``, ``group`` and ``value``, as :func:`nclib.table` returns.
     x, group, value : str
         Columns: the setting, what gets a line of its own, and the metric.
     axis : Axes

@@ -10,7 +10,9 @@
 ``label_trainer``   trainer of category retrieval
 ``identity``        what names a run, and the number of the numerics
 ``checkpoint``      tensors and plain data in one file
-``record``          :class:`Record`, and tables of records
+``record``          :class:`Record`, and the file of one
+``store curves``    tables of records in files: read, found, appended; ``digests`` of these files
+``frame variant``   records as one data frame, and in words what is unusual about each
 ``verify``          records made again and compared
 ``machine``         device, threads, memory, versions
 ``combination``     finished runs tested as one model
@@ -30,13 +32,16 @@ from nclib import label_noise, methods
 from nclib.common.options import Rule, did_you_mean, plain_values, problems
 from nclib.runs.combination import combine
 from nclib.runs.experiment import Experiment, LoadedRun
+from nclib.runs.frame import table
 from nclib.runs.identity import NUMERICS, since
 from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import cpu_threads
 from nclib.runs.options import RunParameters, Settings
 from nclib.runs.pairs import PairExperiment
-from nclib.runs.record import Record, collect, find
+from nclib.runs.record import Record
+from nclib.runs.store import append, find
+from nclib.runs.store import load as load_record
 from nclib.runs.trained import TrainedModel, load
 
 __all__ = [
@@ -47,18 +52,20 @@ __all__ = [
     "RunParameters",
     "Settings",
     "TrainedModel",
+    "append",
     "check_parameters",
-    "collect",
     "combine",
     "cpu_threads",
     "epoch_arrays",
     "experiment_of",
     "find",
     "load",
+    "load_record",
     "open_run",
     "resolve",
     "run",
     "since",
+    "table",
 ]
 
 

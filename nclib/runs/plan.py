@@ -17,7 +17,7 @@ from nclib.runs import experiment_of
 from nclib.runs.experiment import Experiment
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
-from nclib.runs.record import read
+from nclib.runs.store import read
 from nclib.runs.words import flattened, shown, table, words_of
 
 ALIKE = ("method", "model", "dataset", "batch_size", "model_options", "hidden", "dim", "precision")

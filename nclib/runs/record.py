@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import digest, write_atomically
-from nclib.runs.identity import naming, places, published
+from nclib.runs.identity import DATA, naming, places, published
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from nclib.runs.options import Settings
 
 SCHEMA = 1
 MARKS = ("schema", "settings")  # a JSON file with both is the record of a run, or was one
 TASKS = ("pairs", "labels")
-SUM = "sha256"  # of all that a stored record holds beside it; older records have none
+SUM = "sha256"  # of all that a stored record holds beside it
 PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
-ROUNDING = 1e-6  # of a sum of stored numbers
-KINDS = {"method": str, "model": str, "dataset": str, "preset": str, "seed": int}  # of settings
-RENAMED = {"noise": "protocol", "noise_scope": "scope", "clip": "grad_clip"}  # settings of older records
+RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
+MAPS = ("map_i2t", "map_t2i")
 
 
 class OtherFileError(ValueError):
@@ -110,11 +107,16 @@ class Record:
         Places on this machine are left out: the folder of the data, and those of files. A digest of the
         content is stored with it, so that :meth:`load` notices a later change.
         """
+        content = self.content()
+        write_atomically(path, json.dumps({**content, SUM: own_sum(content)}, indent=1))
+        return Path(path)
+
+    def content(self) -> dict[str, Any]:
+        """Return what a stored record holds, as it will be read."""
         content = {k: v for k, v in asdict(self).items() if k != "folder"}
         content["settings"] = published(self.settings)
-        content = json.loads(json.dumps(_without_nan(content), allow_nan=False))  # as it will be read
-        write_atomically(path, json.dumps({**content, SUM: _own_sum(content)}, indent=1))
-        return Path(path)
+        found: dict[str, Any] = json.loads(json.dumps(_without_nan(content), allow_nan=False))
+        return found
 
     def keep_places(self, settings: Mapping[str, Any]) -> None:
         """Take the places on this machine from settings, and keep them beside the record where possible.
@@ -132,79 +134,18 @@ class Record:
     def load(cls, path: str | Path) -> Self:
         """Read the record that :meth:`save` wrote; ``folder`` is the file's.
 
-        In the folder of its run, the settings get the places on this machine back.
+        In the folder of its run, the settings get the places on this machine back, and nothing else.
 
         Raises
         ------
         OtherFileError
             When the file is valid JSON, but not a record.
         ValueError
-            When it is damaged, of another schema, or lacks something that readers of records rely on.
+            When it is damaged, of another schema, without a digest, or was changed.
         """
-        try:
-            content = json.loads(Path(path).read_text("utf8"))
-        except (ValueError, RecursionError) as error:  # no JSON, too deep, or no UTF-8
-            raise ValueError(f"{path} is not a record: {error}") from error
-        if not (isinstance(content, dict) and content.keys() >= set(MARKS)):
-            raise OtherFileError(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
-        try:
-            if content["schema"] != SCHEMA:
-                raise ValueError(f"schema {content['schema']}, this version reads {SCHEMA}")
-            stated = content.pop(SUM, None)
-            found = stated and _own_sum(content)
-            record = cls(**content, folder=str(Path(path).parent))
-            record._check()
-            if stated != found:
-                raise ValueError("its content does not match its digest; it was edited")
-            record.settings = _completed({RENAMED.get(k, k): v for k, v in record.settings.items()})
-            record.settings = _with_places(record.settings, Path(path).with_name(PLACES))
-        except (TypeError, ValueError) as error:  # TypeError: a part too few or too many
-            raise ValueError(f"{path} is not a record: {error}") from error
+        record = cls(**content_of(path), folder=str(Path(path).parent))
+        record.settings = _with_places(completed(record.settings), Path(path).with_name(PLACES))
         return record
-
-    def _check(self) -> None:
-        """Raise a ValueError unless everything is there that tables, figures and runs read."""
-        for part in ("data", "noise", "diagnostics", "cost"):
-            _need(part, getattr(self, part))
-        _need("settings", self.settings, "method", "preset")
-        _need("environment", self.environment, "device")
-        _need("metrics", self.metrics, "val", "test")
-        _need("metrics.test", self.metrics["test"])
-        groups = ("val", "single", "test_dsl", "folds", "last")
-        keys: dict[str, tuple[str, ...]] = dict.fromkeys(groups, ("rsum",))
-        keys["test"] = (*RECALLS, "rsum")
-        if "map_avg" in self.metrics["test"]:  # category retrieval
-            _need("settings", self.settings, "dataset", "data_options", "method_options")
-            keys = {"val": ("map_avg",), "test": ("map_avg", "map_i2t", "map_t2i")}
-        for name, group in self.metrics.items():
-            _need(f"metrics.{name}", group, *keys.get(name, ()))
-        for name in {"method_options", "model_options", "data_options"} & self.settings.keys():
-            _need(f"settings.{name}", self.settings[name])
-        for name, kind in KINDS.items():
-            if name in self.settings and type(self.settings[name]) is not kind:
-                raise ValueError(f"settings.{name}={self.settings[name]!r} must be of type {kind.__name__}")
-        for name in {"mrate", "noise_rate"} & self.settings.keys():
-            if (rate := self.settings[name]) is not None and not (_is_number(rate) and 0 <= rate <= 1):
-                raise ValueError(f"settings.{name}={rate!r} must be between 0 and 1, or null")
-        if not (isinstance(self.warnings, list) and all(isinstance(said, str) for said in self.warnings)):
-            raise ValueError("warnings must be a list of texts")
-        if strange := [k for k, v in self.cost.items() if v is not None and not _is_number(v)]:
-            raise ValueError(f"cost.{strange[0]}={self.cost[strange[0]]!r} must be a number or null")
-        if not (isinstance(self.curves, list) and all(isinstance(row, dict) for row in self.curves)):
-            raise ValueError("curves must be a list of mappings, one per epoch")
-        if not isinstance(self.best_epoch, int):
-            raise ValueError(f"best_epoch={self.best_epoch!r} must be the number of an epoch")
-        for name, group in self.metrics.items():
-            for total, names, share, most in (("rsum", RECALLS, 1.0, 100), ("map_avg", MAPS, 0.5, 1)):
-                if total in group and group.keys() >= set(names):
-                    parts = [group[k] for k in names]
-                    _check_sum(f"metrics.{name}.{total}", group[total], parts, share, most)
-        if self.curves and self.best_epoch > len(self.curves):
-            raise ValueError(f"best_epoch={self.best_epoch}, but the curves have {len(self.curves)} epochs")
-        row = self.curves[self.best_epoch - 1] if 0 < self.best_epoch <= len(self.curves) else {}
-        for name, value in self.metrics["val"].items():
-            if row.get(f"val_{name}", value) != value:
-                raise ValueError(f"metrics.val.{name} is {value}, the curves have {row[f'val_{name}']}")
 
     def check_is_of(self, settings: Settings, data: str, name: str) -> None:
         """Raise a ValueError unless this is the record of a run.
@@ -243,41 +184,6 @@ class Record:
             said.append(f"{of} no step in {len(idle)} of {len(trained)} epochs")
         return said
 
-    def row(self) -> dict[str, Any]:
-        """Return the row of this run in the table of :func:`collect`."""
-        val, test = self.metrics["val"], self.metrics["test"]
-        row = {
-            **{k: v for k, v in self.settings.items() if not isinstance(v, dict)},
-            **{f"method_{k}": v for k, v in self.settings.get("method_options", {}).items()},
-            **self._other_options(),
-            "noise_rate": self.noise_rate,
-            **test,
-        }
-        if self.task == "labels":
-            row |= {"val_map_avg": val["map_avg"], "variant": variant(self.settings)}
-        else:
-            groups = ("single", "test_dsl", "folds", "last")
-            others = {f"{k}_rsum": v["rsum"] for k, v in self.metrics.items() if k in groups}
-            row |= {"val_rsum": val["rsum"], **others}
-            for group in ("detection", "people"):
-                row |= {f"{group}_{k}": v for k, v in self.metrics.get(group, {}).items()}
-        return {
-            **row,
-            **{k: v for k, v in self.diagnostics.items() if not isinstance(v, list)},
-            **self.cost,
-            "best_epoch": self.best_epoch,
-            "device": self.environment["device"],
-            "code": self.environment.get("code") or self.environment.get("commit"),
-            "remarks": "; ".join(self.remarks),
-            "name": self.name,
-        }
-
-    def _other_options(self) -> dict[str, Any]:
-        """Return the options of data and model that name the run, under the names of their columns."""
-        named = naming(self.settings)  # without the place of the data
-        parts = {"data": named.get("data_options"), "model": named.get("model_options")}
-        return {f"{part}_{k}": v for part, options in parts.items() for k, v in (options or {}).items()}
-
     def __str__(self) -> str:
         test = self.metrics["test"]
         head = "; ".join([f"{self.name} [{self.settings['preset']}]", *self.remarks])
@@ -288,40 +194,50 @@ class Record:
         return f"{head}: rSum {test['rsum']:.1f}  ({recalls})"
 
 
-def _need(name: str, part: Any, *keys: str) -> None:
-    """Raise a ValueError unless a part of a record is a mapping with these keys."""
-    if not isinstance(part, dict):
-        raise ValueError(f"{name} must be a mapping, not {type(part).__name__}")
-    lacks = [key for key in keys if key not in part]
-    if lacks:
-        raise ValueError(f"{name} lacks {', '.join(lacks)}")
+def content_of(path: str | Path) -> dict[str, Any]:
+    """Return what the file of a record holds, checked against its digest; errors as :meth:`Record.load`."""
+    try:
+        content = json.loads(Path(path).read_text("utf8"))
+    except (ValueError, RecursionError) as error:  # no JSON, too deep, or no UTF-8
+        raise ValueError(f"{path} is not a record: {error}") from error
+    if not (isinstance(content, dict) and content.keys() >= set(MARKS)):
+        raise OtherFileError(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"{path} is not a record: schema {content['schema']}, this version reads {SCHEMA}")
+    stated = content.pop(SUM, None)
+    if stated is None:
+        raise ValueError(
+            f"{path} has no digest, as records of early versions had none: nobody can tell whether it was "
+            "changed. Make the run again; its checkpoint is used where it lies beside the record"
+        )
+    if stated != own_sum(content):
+        raise ValueError(f"{path} was changed: its content does not match its digest. Make the run again")
+    return content
 
 
-def _check_sum(name: str, total: Any, parts: list[Any], share: float, most: float) -> None:
-    if strange := [x for x in (total, *parts) if not _is_number(x)]:
-        raise ValueError(f"{name} and its parts must be numbers, found {strange[0]!r}")
-    if not -ROUNDING <= min(parts) <= max(parts) <= most + ROUNDING:
-        raise ValueError(f"the parts of {name} must be between 0 and {most}, found {parts}")
-    found = share * math.fsum(parts)
-    if not abs(total - found) <= ROUNDING * max(1.0, abs(total)):
-        raise ValueError(f"{name} is {total}, its parts give {found:.6g}; it was edited")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _own_sum(content: Mapping[str, Any]) -> str:
-    """Return a digest of what a record holds, wherever its line breaks are."""
+def own_sum(content: Mapping[str, Any]) -> str:
+    """Return the digest of what a record holds, wherever its line breaks are."""
     return digest(json.dumps(content, sort_keys=True))[:16]
 
 
 def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return settings with the places in a file beside their record, if there is one."""
+    """Return settings with the places in a file beside their record, if there is one.
+
+    Places alone are taken: of the data, of the noise where a file gave it, and of files with a digest.
+    """
     try:
-        found = json.loads(path.read_text("utf8")) if path.is_file() else {}
+        given = json.loads(path.read_text("utf8")) if path.is_file() else {}
     except (OSError, ValueError):
         return settings
+    files = {part: set(names) for part, names in settings.get("files_sha256", {}).items()}
+    files["data_options"] = files.get("data_options", set()) | set(DATA)
+    found: dict[str, Any] = {}
+    for part, names in files.items():
+        options = given.get(part)
+        if isinstance(options, dict):
+            found[part] = {k: v for k, v in options.items() if k in names and isinstance(v, str)}
+    if settings.get("noise_file") and isinstance(given.get("noise_file"), str):
+        found["noise_file"] = given["noise_file"]
     return _merged(settings, found)
 
 
@@ -340,10 +256,6 @@ def _absolute(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
-MAPS = ("map_i2t", "map_t2i")
-
-
 def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_nan(v) for k, v in value.items()}
@@ -354,127 +266,21 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
-def read(folder: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
-    """Yield path and record of every record below ``folder``, in the order of the paths.
-
-    Parameters and errors as in :func:`collect`. Hidden files and folders are skipped. Of records with the
-    same settings, data and code the first one counts, and a warning names the first of the others.
-    """
-    if task not in ("", *TASKS):
-        raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
-    if not Path(folder).is_dir():
-        raise ValueError(f"folder={str(folder)!r} is not a folder; give one that holds records of runs")
-    seen: dict[str, Path] = {}
-    copies: list[tuple[Path, Path]] = []
-    for path in sorted(Path(folder).rglob("*.json")):
-        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue  # a folder, a dead link, what editors keep of opened files
-        try:
-            record = Record.load(path)
-        except OtherFileError:
-            continue  # results of benchmarks live there as well
-        except (ValueError, OSError) as error:
-            said = f"{error}; it is left out of what is read here. Make the run again, or delete the file"
-            warnings.warn(said, UserWarning, stacklevel=2)
-            continue
-        same = json.dumps(
-            [naming(record.settings), record.data, record.environment.get("code")], sort_keys=True
-        )
-        if (first := seen.setdefault(same, path)) != path:
-            copies.append((path, first))
-        elif task in ("", record.task):
-            yield path, record
-    if copies:
-        path, first = copies[0]
-        more = f", and {len(copies) - 1} more are copies" if len(copies) > 1 else ""
-        said = f"{path} is a run that {first} holds as well{more}; each run counts once"
-        warnings.warn(said, UserWarning, stacklevel=2)
-
-
-def collect(folder: str | Path, task: str = "") -> pd.DataFrame:
-    """Read every record below ``folder`` into a table, one row per run.
-
-    Parameters
-    ----------
-    folder : path
-        A damaged file in it is passed over with a warning that names it, other JSON files without one.
-    task : {"", "pairs", "labels"}
-        Keep the runs of one task only.
-
-    Returns
-    -------
-    DataFrame
-        Columns: the settings, ``noise_rate`` of either task, ``method_*``, ``data_*`` and ``model_*`` for
-        options of the method, the data (without the folder ``root``) and the model, test metrics, the
-        selected epoch's ``val_rsum`` or ``val_map_avg``, ``detection_*`` and ``people_*`` where a run has
-        them, diagnostics that are numbers, cost, device, ``name`` and ``path``; for labels ``variant``, the
-        settings that differ from the preset in words. An option that a run was not given is missing there.
-        Empty, without columns, where there is no record.
-
-    Raises
-    ------
-    ValueError
-        When there is no such folder, or no such task.
-    """
-    import pandas as pd
-
-    return pd.DataFrame([{**record.row(), "path": str(path)} for path, record in read(folder, task)])
-
-
-def _completed(settings: dict[str, Any]) -> dict[str, Any]:
+def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a record with the parameters that came since, at their defaults."""
     from nclib.label_noise.base import METHODS as LABELS  # all import this module's folder
     from nclib.methods.base import METHODS as PAIRS
     from nclib.runs.options import LabelSchedule, PairSchedule
 
-    def completed(of: type, given: dict[str, Any]) -> dict[str, Any]:
-        return {f.name: f.default for f in fields(of) if f.default is not MISSING} | given
-
-    method, schedules = settings["method"], ((PAIRS, PairSchedule), (LABELS, LabelSchedule))
-    known = next(((of, schedule) for of, schedule in schedules if method in of), None)
-    if known is None or "method_options" not in settings:
-        return settings
-    own = completed(known[0].options(method), settings["method_options"])
-    return {**completed(known[1], settings), "method_options": own}
+    method, options = settings["method"], settings.get("method_options")
+    for methods, schedule in ((PAIRS, PairSchedule), (LABELS, LabelSchedule)):
+        if method in methods and options is not None:
+            own = {**_defaults(methods.options(method)), **options}
+            return {**_defaults(schedule), **settings, "method_options": own}
+    return dict(settings)
 
 
-def find(folder: str | Path, settings: Settings) -> Record | None:
-    """Return the first record below ``folder`` with exactly these settings, if any.
-
-    Parameters
-    ----------
-    folder : path
-    settings : Settings
-        As :func:`nclib.resolve` returns them; those that name a run are compared.
-
-    Returns
-    -------
-    Record or None
-        None where no record has these settings.
-
-    Raises
-    ------
-    ValueError
-        When there is no such folder.
-    """
-    wanted = naming(settings.flat())
-    for _, record in read(folder):
-        found = naming(record.settings)
-        if all(found.get(k) == v for k, v in wanted.items()):
-            return record
-    return None
-
-
-def variant(settings: Mapping[str, Any]) -> str:
-    """Return the settings in a record on labels that differ from its preset, in words, or ``default``."""
-    from nclib.common.options import rules
-    from nclib.label_noise.base import METHODS  # imports this module's folder, as do the other two
-    from nclib.runs.options import LabelSchedule
-    from nclib.runs.presets import label_preset
-
-    method, options = settings["method"], METHODS.options(settings["method"])
-    usual = asdict(LabelSchedule()) | asdict(options())
-    usual |= label_preset(settings["preset"], settings["dataset"], method)
-    flat = {**settings, **settings["method_options"]}
-    decisive = [*rules(LabelSchedule), *rules(options)]
-    return " ".join(f"{k}={flat.get(k)}" for k in decisive if flat.get(k) != usual[k]) or "default"
+@functools.cache
+def _defaults(of: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that have a default, with it."""
+    return {f.name: f.default for f in fields(of) if f.default is not MISSING}

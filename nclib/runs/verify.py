@@ -17,7 +17,8 @@ from typing import Any
 from nclib.common.options import signature
 from nclib.data.registry import datasets
 from nclib.runs.identity import DATA, since
-from nclib.runs.record import Record, read
+from nclib.runs.record import Record
+from nclib.runs.store import read
 
 COMPARED = ("data", "noise", "metrics", "curves", "diagnostics", "best_epoch")
 TIMED = ("seconds",)  # names of numbers that no run repeats

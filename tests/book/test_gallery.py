@@ -149,7 +149,7 @@ def test_the_book_leads_from_functions_to_pages() -> None:
     links = back_links(ROOT)
     assert "notebooks/transport" in links["nclib.ot.entropic", "partial_sinkhorn"]
     assert links["nclib.methods.l2rm", "L2RM"]["notebooks/l2rm"] == "L2RM"
-    assert "book/howto/record" in links["nclib.runs.record", "collect"]
+    assert "book/howto/record" in links["nclib.runs.frame", "table"]
     assert page_of(ROOT, "notebooks/l2rm")[0] == "L2RM"
 
 

@@ -15,8 +15,7 @@ from ncbook import LAYOUTS, PAPERS, reruns
 
 import nclib
 from nclib.data.vocabulary import Vocabulary
-from nclib.runs.identity import naming
-from nclib.runs.record import Record
+from nclib.runs.store import find_all, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: path for path in sorted(grids.GRIDS.glob("*.yml"))}
@@ -165,8 +164,9 @@ def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capsys):
     assert end[0].startswith("plain-vse-planted-s0-n_train=-5-epochs=1-warmup_epochs=0: ValueError: ")
     assert end[1].startswith("  nclib run plain --data_options.n_train -5 --dataset planted ")
     assert end[2].startswith("g: 1 of 2 runs recorded in ")
-    (path,) = (tmp_path / "records" / "g").glob("*.json")
-    record, stamp = Record.load(path), path.stat().st_mtime_ns
+    path = tmp_path / "records" / "g.csv"
+    assert not (tmp_path / "records" / "g").exists()  # what the runs left was collected
+    (record,), stamp = (one.record() for one in rows(path)), path.stat().st_mtime_ns
     assert record.settings["epochs"] == 1
     assert record.environment["threads"] == 1
     assert drive(SMALL) == 0
@@ -374,34 +374,34 @@ def test_an_unknown_grid_is_refused():
     assert done.stderr.startswith("there is no grid 'robst'; did you mean 'robust'? there are: category")
 
 
-RECORDED = [
-    p
-    for p in sorted((ROOT / "book" / "results").iterdir())
-    if p.is_dir() and p.name not in ("audit", "bench", "diagnosis")
-]
+TABLES = sorted((ROOT / "book" / "results").glob("*.csv"))
 
 
-@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: folder.name)
-def test_every_record_of_the_book_is_a_run_of_its_grid(folder):
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.stem)
+def test_every_record_of_the_book_is_a_run_of_its_grid(table):
     """So each of them can be made again."""
-    planned = {run.label: run.settings for run in grids.plan(grids.file_of(folder.name))}
-    for path in sorted(folder.glob("*.json")):
-        if path.stem == "bench":
-            continue
-        settings = Record.load(path).settings
-        wanted = naming(planned[path.stem])
-        assert {k: settings.get(k) for k in wanted} == wanted, path.stem
+    planned = [run.settings for run in grids.plan(grids.file_of(table.stem))]
+    found = {one.path.name for one in find_all(table, planned) if one}
+    assert {one.path.name for one in rows(table)} == found
+
+
+def test_another_record_at_the_place_of_a_run_does_not_count(drive, tmp_path, capsys):
+    assert drive(SMALL) == 0
+    assert drive({**SMALL, "epochs": 2}, more=["--list"]) == 0
+    said = capsys.readouterr().out
+    assert "missing  plain-vse-planted-s0-epochs=2" in said
+    assert "g: 0 of 1 runs recorded" in said
+
+
+def test_a_record_that_a_killed_driver_left_is_collected(drive, tmp_path, capsys):
+    made = nclib.run(**SMALL, out=tmp_path / "runs", progress=False)
+    made.save(tmp_path / "records" / "g" / "of any name.json")
+    assert drive(SMALL) == 0
+    assert "1 of 1 runs recorded" in capsys.readouterr().out
+    assert [one.content["name"] for one in rows(tmp_path / "records" / "g.csv")] == [made.name]
 
 
 def test_no_run_is_recorded_twice():
     """Two records of one run would count as two seeds."""
-    seen = {}
-    for path in sorted((ROOT / "book" / "results").glob("*/*.json")):
-        try:
-            settings = Record.load(path).settings
-        except ValueError:
-            continue  # a benchmark
-        key = json.dumps(naming(settings), sort_keys=True)
-        assert key not in seen, f"{path} repeats {seen[key]}"
-        seen[key] = path
-    assert len(seen) > 500
+    every = [one.of() for table in TABLES for one in rows(table)]
+    assert len(set(every)) == len(every) >= 2240

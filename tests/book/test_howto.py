@@ -201,7 +201,7 @@ def test_the_commands_on_full_size_make_a_folder_that_loads(
 
 
 def test_the_table_on_full_size_is_what_was_measured() -> None:
-    found = json.loads((ROOT / "book" / "results" / "bench" / "full_size.json").read_text("utf8"))
+    found = json.loads((ROOT / "book" / "measured" / "bench_full_size.json").read_text("utf8"))
     rows = {(r["source"], r["cache"]): r for r in found["loading"]}
     waits = {(r["source"], r["cache"], r["n_ahead"]): r["waiting"] for r in found["steps"]}
 

@@ -21,9 +21,8 @@ from nbstamp import (
     results_read,
     stamp,
 )
-from notebook_tools import executed, notebook
-
 from nclib.common.code import Module
+from notebook_tools import executed, notebook
 
 FILES = {
     "nclib/__init__.py": "",

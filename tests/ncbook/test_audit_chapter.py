@@ -62,7 +62,7 @@ def test_sentences_count_what_is_within() -> None:
 
 
 def test_nothing_stored_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chapter, "stored_benchmark", lambda name: None)
+    monkeypatch.setattr(chapter, "measurement", lambda name: None)
     empty, about = chapter.stored("exchange")
     assert chapter.benchmark(empty, about, "d", "auroc") is None
     assert chapter.people(empty, about, "crowd") is None

@@ -67,7 +67,7 @@ def test_rank_agreement():
 def test_ablation_rows_are_recorded_under_their_options():
     runs = pd.DataFrame([
         {"method": "uot_rcl", "variant": variant, "noise_rate": 0.2, "map_i2t": k / 10, "map_t2i": 0.0}
-        for k, variant in enumerate(["default", "plc=off", "lam=0.0", "confident=random", "gamma=0.1"])
+        for k, variant in enumerate(["", "plc=off", "lam=0", "confident=random", "gamma=0.1"])
     ])  # fmt: skip
     other = runs.assign(method="mrl")
     html = tables.ablation(pd.concat([runs, other])).to_html()

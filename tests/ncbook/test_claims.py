@@ -26,10 +26,11 @@ from ncbook.evidence import (
     line_of,
 )
 from ncbook.match import ENCODED, RunSpec, run_of
-from ncbook.runs import RECALLS, variant_of
+from ncbook.runs import RECALLS
 from records_made import save, save_category
 
 import nclib
+from nclib.runs.variant import variant
 
 MADE = {"O10", "O23", "O24"}  # mathematics, decided by solving problems
 PROBED = {
@@ -309,7 +310,7 @@ def test_claims_name_the_encoders_of_declared_runs():
 
 def test_the_usual_warm_up_of_decl_is_that_of_its_paper_at_each_rate():
     def found(**given):
-        return variant_of(nclib.resolve("decl", dataset="f30k", data_options={"root": "."}, **given).flat())
+        return variant(nclib.resolve("decl", dataset="f30k", data_options={"root": "."}, **given).flat())
 
     assert found(preset="paper", mrate=0.6, warmup_epochs=2) == found(preset="paper", mrate=0.4) == ""
     assert found(preset="paper", mrate=0.6) == "warmup_epochs=5"

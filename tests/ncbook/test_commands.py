@@ -19,9 +19,9 @@ import nclib
         (["table", "L2RM", "99"], "no table '99' of 'L2RM'"),
         (["rerun", "L2RM", "6", "--rate", "0.5"], "'0.2', '0.4', '0.6', '0.8'"),
         (["rerun", "L2RM", "6", "--seeds", "-2"], "seeds=-2: must be an integer, at least 1"),
-        (["claims", "--folder", "/nothere"], "folder='/nothere' is not a folder; give one that holds"),
-        (["claims", "--folder", __file__], "is not a folder"),
-        (["table", "L2RM", "6", "--folder", "/nothere"], "folder='/nothere' is not a folder"),
+        (["claims", "--folder", "/nothere"], "'/nothere' is no folder of records, no table, and no record"),
+        (["claims", "--folder", __file__], "test_commands.py is not a record"),
+        (["table", "L2RM", "6", "--folder", "/nothere"], "'/nothere' is no folder"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(words, said, capsys):

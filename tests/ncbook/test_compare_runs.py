@@ -10,13 +10,14 @@ import pytest
 from ncbook.chapters import as_preset
 from ncbook.compare import Difference, mean_text
 from ncbook.match import run_of
-from ncbook.runs import protocol_line, variant, variant_of
+from ncbook.runs import protocol_line
 from ncbook.tables import agreement
-from records_made import save, save_category
+from records_made import collect, save, save_category
 from scipy import stats
 
 import nclib
 from nclib import plots
+from nclib.runs.variant import in_words, variant
 
 
 def lines(sheet):
@@ -101,19 +102,19 @@ def test_variants_name_what_is_unusual(made):
     assert found["l2rm", ""] == 7
     assert found["l2rm", "rho=1"] == 1
     assert made.category.groupby("variant").size().to_dict() == {"": 7, "lam=0": 3}
-    assert variant({"b": 2.0, "a": False}) == "a=False, b=2"
+    assert in_words({"b": 2.0, "a": False}) == "a=False, b=2"
     options = {"marginals": "inter", "tau": 0.1}  # tau is an option of the loss as well
     settings = nclib.resolve("plain", model="omit", loss="infonce", model_options=options).flat()
-    assert variant_of(settings) == "loss=infonce, marginals=inter, model.tau=0.1"
+    assert variant(settings) == "loss=infonce, marginals=inter, model.tau=0.1"
     settings = nclib.resolve("l2rm", model="omit", tau=0.1).flat()
-    assert variant_of(settings) == "tau=0.1"
+    assert variant(settings) == "tau=0.1"
     paper = {"method": "plain", "model": "omit", "dataset": "f30k", "preset": "paper"}
     glove = "/data/weights/glove_f30k.npy"
-    assert variant_of(paper) == "word_vectors=none"  # the paper's runs start from GloVe
-    assert variant_of({**paper, "model_options": {"word_vectors": glove}}) == ""
-    assert variant_of({**paper, "model_options": {"text": "bert"}}) == "text=bert"
-    assert variant_of({**paper, "preset": "quick"}) == ""
-    assert "unknown" in variant_of({"method": "gone", "model": "vse", "dataset": "emoji", "preset": "quick"})
+    assert variant(paper) == "word_vectors=none"  # the paper's runs start from GloVe
+    assert variant({**paper, "model_options": {"word_vectors": glove}}) == ""
+    assert variant({**paper, "model_options": {"text": "bert"}}) == "text=bert"
+    assert variant({**paper, "preset": "quick"}) == ""
+    assert "unknown" in variant({"method": "gone", "model": "vse", "dataset": "emoji", "preset": "quick"})
 
 
 def test_protocol_line_says_how(made):
@@ -223,7 +224,7 @@ def test_printed_names_lead_to_runs_that_exist():
                 options = {k: v for k, v in run.options.items() if k in own}
                 rest = {k: v for k, v in run.options.items() if k not in own}
                 settings = nclib.resolve(run.method, model=run.model, model_options=rest, **options)
-            assert variant_of(settings.flat()) == run.variant
+            assert variant(settings.flat()) == run.variant
     assert len(seen) > 40
 
 
@@ -270,7 +271,9 @@ def test_a_recorded_run_is_found_by_equal_settings(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)
     save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
-    (tmp_path / "bench.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"\.json is in no table of the book: ncbook collect GRID"):
+        ncbook.recorded_run("plain")
+    collect(tmp_path)
     found = ncbook.recorded_run("plain", model="vse", mrate=0.4, out="elsewhere")
     assert found.metrics["test"]["rsum"] == 300
     assert ncbook.recorded_run("plain", model="vse", mrate=0.4, lr=0.5) is None
@@ -285,6 +288,7 @@ def test_recorded_runs_of_a_task(tmp_path, monkeypatch):
     monkeypatch.setattr("ncbook.runs.RECORDED", tmp_path)
     save(tmp_path, "plain", 300, model="vse", mrate=0.4)
     save_category(tmp_path, "mrl", 0.7, noise_rate=0.2)
+    collect(tmp_path)
     assert ncbook.recorded(model="vse")["rsum"].tolist() == [300]
     assert ncbook.recorded("labels", method="mrl")["map_avg"].tolist() == [0.7]
     assert ncbook.recorded(method="l2rm").empty
@@ -298,6 +302,7 @@ def test_a_model_or_data_of_other_options_is_not_as_the_preset(tmp_path, monkeyp
     save(tmp_path, "plain", 300, model="omit", mrate=0.4)
     save(tmp_path, "plain", 310, model="omit", mrate=0.4, model_options={"matching": "cam"})
     save(tmp_path, "plain", 320, model="omit", mrate=0.4, seed=1, data_options={"n_train": 300})
+    collect(tmp_path)
     assert as_preset(ncbook.recorded())["rsum"].tolist() == [300]
 
 

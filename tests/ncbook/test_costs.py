@@ -1,11 +1,11 @@
 """Sizes and costs: the rule on made runs of known time, and the sizes that arithmetic gives."""
 
-import json
-
 import pytest
 from ncbook import load_runs
 from ncbook.chapters import costs
 from records_made import save
+
+from nclib import Record
 
 SAME = {"dataset": "emoji", "preset": "quick", "model": "vse", "mrate": 0.4}
 
@@ -19,14 +19,13 @@ def times(tmp_path_factory):
         save(folder, "ncr", 200, single=150, seed=seed, **SAME)
         save(folder, "l2rm", 200, seed=seed, lam=0.5, **SAME)  # an ablation
     for path in folder.glob("*.json"):
-        record = json.loads(path.read_text())
-        s = record["settings"]
+        record = Record.load(path)
+        s = record.settings
         steps = costs.steps_of(1000, s["batch_size"], s["warmup_epochs"] + s["epochs"])
         each = {"plain": 0.01, "rcl": 0.02, "l2rm": 0.03, "ncr": 0.05}[s["method"]]
-        record["data"]["train_pairs"] = 1000
-        record["cost"] |= {"seconds": steps * each * (1 + s["seed"]), "peak_memory_mb": 500.0 + s["seed"]}
-        record.pop("sha256", None)  # of what stood there before
-        path.write_text(json.dumps(record))
+        record.data["train_pairs"] = 1000
+        record.cost |= {"seconds": steps * each * (1 + s["seed"]), "peak_memory_mb": 500.0 + s["seed"]}
+        record.save(path)
     return costs.step_times(load_runs(folder))
 
 
@@ -77,7 +76,7 @@ def test_the_cost_of_a_pair_is_told_by_size(monkeypatch):
     ]
     about = {"model": "bow", "model_options": {"embed_dim": 64}, "batch_size": 128}
     stored = {"rows": rows, "machine": {"cpu": "a core"}, "settings": about}
-    monkeypatch.setattr(costs, "stored_benchmark", lambda name: stored)
+    monkeypatch.setattr(costs, "measurement", lambda name: stored)
     shown = costs.pairs_table().data
     assert shown.loc["crank"].tolist() == ["30", "30", "200", "400", "0.11", "1.11"]
     said = costs.pairs_said()
@@ -86,6 +85,6 @@ def test_the_cost_of_a_pair_is_told_by_size(monkeypatch):
 
 
 def test_without_the_benchmark_the_page_says_so(monkeypatch):
-    monkeypatch.setattr(costs, "stored_benchmark", lambda name: None)
+    monkeypatch.setattr(costs, "measurement", lambda name: None)
     assert costs.pairs_table() is None
     assert costs.pairs_said() == "Not measured yet."

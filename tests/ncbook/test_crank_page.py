@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from ncbook import RECORDED
 from ncbook.chapters import photographs
 from ncbook.chapters.crank import STABLE, VARIANTS, ablation_runs, held_out_scores, ranked, said, scenes
 
 from nclib.methods.crank import counted_share, rank_weights
-
-RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
+from nclib.runs.store import rows
 
 
 def test_a_row_holds_each_seed_once_and_one_setting() -> None:
@@ -26,14 +24,18 @@ def test_a_row_holds_each_seed_once_and_one_setting() -> None:
         row = runs[runs["label"] == name]
         assert set(row["method"]) == {method}
         for option, value in options.items():
-            assert set(row[f"method_{option}"]) == {value}
+            assert set(row[f"option.{option}"]) == {value}
 
 
 def test_the_mean_is_that_of_the_records() -> None:
+    options = {"loss": "gce", "tau": 0.07}
     found = [
-        json.loads(path.read_text("utf8"))["metrics"]["test"]["rsum"]
-        for path in sorted((RESULTS / "crank").glob("plain-bow-f8k-m0.6-images-s?-loss=gce-*-tau=0.07.json"))
-    ]
+        one.content["metrics"]["test"]["rsum"]
+        for one in rows(RECORDED / "crank.csv")
+        if one.settings["method"] == "plain" and one.settings["mrate"] == 0.6
+        and one.settings["preset"] == "standard" and one.settings["protocol"] == "images"
+        and options.items() <= one.settings["method_options"].items()
+    ]  # fmt: skip
     runs = ablation_runs()
     row = runs[
         (runs["label"] == "plain generalised cross entropy, temperature 0.07") & (runs["mrate"] == 0.6)
@@ -84,8 +86,8 @@ def test_a_difference_with_a_run_tested_in_its_warm_up_decides_nothing() -> None
 def test_plain_losses_at_one_temperature_stand_apart() -> None:
     runs = photographs.photograph_runs()
     for label, options in photographs.WARM.items():
-        assert set(runs.loc[runs["label"] == label, "method_tau"]) == {0.07}
-        assert set(runs.loc[runs["label"] == f"plain ({options['loss']})", "method_tau"]) == {0.05}
+        assert set(runs.loc[runs["label"] == label, "option.tau"]) == {0.07}
+        assert set(runs.loc[runs["label"] == f"plain ({options['loss']})", "option.tau"]) == {0.05}
     short = photographs.in_short(runs, photographs.photograph_runs("saf")).splitlines()
     assert short[0].startswith("- **Model bow, rate 0.6**: rSum InfoNCE ")
     assert short[1].startswith("- **Model saf, rate 0.6**")

@@ -169,5 +169,5 @@ def test_recorded_parts_are_those_runs_alone() -> None:
     runs = photographs.part_runs(0.6)
     assert set(runs["label"]) == set(photographs.PARTS)
     assert not runs.duplicated(["label", "seed"]).any()
-    assert set(runs.loc[runs["label"] == "mscn, pairs not divided", "method_threshold"]) == {0}
-    assert set(runs.loc[runs["label"] == "mscn", "method_threshold"]) == {0.5}
+    assert set(runs.loc[runs["label"] == "mscn, pairs not divided", "option.threshold"]) == {0}
+    assert set(runs.loc[runs["label"] == "mscn", "option.threshold"]) == {0.5}

@@ -1,14 +1,15 @@
 """Tables of a notebook."""
 
-import json
 import re
 from types import SimpleNamespace
 
 import pandas as pd
 from ncbook.chapters.one_run import believed_table
 from ncbook.notebook import means, show
-from ncbook.runs import load_runs
+from ncbook.runs import load_runs, outdated
 from records_made import save
+
+from nclib import Record
 
 
 def test_runs_tested_in_warmup_are_marked():
@@ -29,13 +30,14 @@ def test_runs_tested_in_warmup_are_marked():
     assert "warm-up" not in show(table.drop("ncr"), "plain", "rSum").to_html().replace("warm-up alone", "")
 
 
-def test_runs_of_several_versions_and_runs_with_remarks_are_marked():
+def test_outdated_runs_and_runs_with_remarks_are_marked(monkeypatch):
+    monkeypatch.setattr("ncbook.notebook.outdated", lambda runs: runs["environment.numerics"] < 2)
     runs = pd.DataFrame(
         {
             "method": ["uot_rcl", "uot_rcl", "mrl", "mrl", "gma"],
             "noise_rate": [0.4] * 5,
             "map_avg": [0.5, 0.5, 0.4, 0.4, 0.3],
-            "code": ["37308f2ee6c3", "a25875e9552d+", "37308f2ee6c3", "37308f2ee6c3", None],
+            "environment.numerics": [1, 2, 2, 2, 2],
             "remarks": ["", None, "", "", "warm-up only"],
         }
     )
@@ -45,19 +47,33 @@ def test_runs_of_several_versions_and_runs_with_remarks_are_marked():
         "mrl": "0.400 ± 0.000 (2)",
         "uot_rcl": "0.500 ± 0.000 (2) ‡",
     }
-    assert "several versions of the code" in show(table, "t", "mAP").caption
+    assert "before the numbers of its method, model or solver" in show(table, "t", "mAP").caption
     assert "never left its warm-up" not in show(table.drop("gma"), "t", "mAP").caption
 
 
-def test_two_versions_of_a_run_are_not_two_seeds(tmp_path):
+def test_no_run_is_outdated_before_a_number_moves():
+    assert not outdated(pd.DataFrame({"method": ["plain", "l2rm"]})).any()
+    assert not outdated(pd.DataFrame({"environment.numerics": [None, 1]})).any()
+
+
+def stored_as(folder, total, **environment):
+    save(folder, "plain", total, mrate=0.4)
+    path = sorted(folder.glob("*.json"))[-1]
+    record = Record.load(path)
+    record.environment |= environment
+    record.save(path)
+
+
+def test_runs_of_other_code_of_the_user_are_told_apart(tmp_path):
     for n, code in enumerate(("1111111111", "2222222222")):
-        save(tmp_path, "plain", 300.0 + n, mrate=0.4)
-        path = sorted(tmp_path.glob("*.json"))[-1]
-        content = json.loads(path.read_text())
-        content["environment"]["code"] = code
-        content.pop("sha256", None)  # of what stood there before
-        path.write_text(json.dumps(content))
+        stored_as(tmp_path, 300.0 + n, own_code=code)
     assert sorted(load_runs(tmp_path).retrieval["variant"]) == ["code=11111111", "code=22222222"]
+
+
+def test_of_a_seed_that_was_run_twice_the_latest_numerics_count_once(tmp_path):
+    for total, number in ((300.0, 1), (301.0, 3), (302.0, 2)):
+        stored_as(tmp_path, total, numerics=number)
+    assert load_runs(tmp_path).retrieval["rsum"].tolist() == [301.0]
 
 
 def test_a_mean_stays_on_one_line_with_its_spread():

@@ -11,7 +11,7 @@ import torch
 from ncbook import decide
 from ncbook.comparisons import compared
 from ncbook.evidence import CLOSE, SEEN, UNSEEN, UNTESTED
-from ncbook.probed import probed
+from ncbook.measurements import probed, write
 
 from nclib import losses
 from nclib.methods import METHODS, Truth
@@ -126,13 +126,12 @@ def test_score_and_fit_of_given_captions(probe):
     [((90, 91, 92), SEEN), ((110, 111, 113), UNSEEN), ((95, 110, 100), CLOSE), ((90,), UNTESTED)],
 )
 def test_the_ledger_reads_a_probe(monkeypatch, tmp_path, nothing, others, word):
-    (tmp_path / "diagnosis").mkdir()
     rows = [
         {**PLACE, "seed": seed, "rsum.all": 100.0 + seed / 4, "rsum.transported": value, "runs": {}}
         for seed, value in enumerate(others)
     ]
-    (tmp_path / "diagnosis" / "rows.json").write_text(json.dumps({"rows": rows}), "utf8")
-    monkeypatch.setattr("ncbook.probed.RECORDED", tmp_path)
+    write(tmp_path / "probe_rows.json", {"rows": rows})
+    monkeypatch.setattr("ncbook.measurements.MEASURED", tmp_path)
     found = decide("L26", nothing)
     assert found.word == word
     assert found.lines[0].place == "emoji, vse, images, quick"

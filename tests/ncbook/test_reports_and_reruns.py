@@ -132,7 +132,7 @@ def test_protocol_line_names_data_noise_split_networks_and_selection(runs):
         "tested on 500 test pictures",
     ):
         assert words in line
-    many = pd.concat([part, part.assign(noise_checksum="another00", seed=9)])
+    many = pd.concat([part, part.assign(**{"noise.checksum": "another00"}, seed=9)])
     assert "and 1 more, see CSV" in protocol_line(many)
     two = part.assign(**{"single.rsum": [1.0 if m == "rcl" else None for m in part["method"]]})
     assert "two networks, mean similarity: rcl; others single" in protocol_line(two)

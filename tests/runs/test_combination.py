@@ -36,7 +36,7 @@ def test_the_mean_of_two_models_is_tested(made, tmp_path):
     assert record.best_epoch == 1
     again = nclib.Record.load(f"{record.folder}/record.json")
     assert again == record
-    assert nclib.runs.collect(tmp_path)["model"].item() == "saf+sgr"
+    assert nclib.table(tmp_path)["model"].item() == "saf+sgr"
 
 
 def test_one_model_trained_twice_is_combined(tmp_path):

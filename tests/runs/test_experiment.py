@@ -122,7 +122,7 @@ def test_the_rate_has_one_name_in_both_tasks(tmp_path):
     assert "noise_rate" not in record.settings  # records hold one of the two
     assert nclib.run("plain", **TINY, mrate=0.4, out=tmp_path, progress=False).name == record.name
     nclib.run("mrl", **TINY_LABELS, noise_rate=0.2, out=tmp_path, progress=False)
-    table = nclib.runs.collect(tmp_path).set_index("method")
+    table = nclib.table(tmp_path).set_index("method")
     assert table["noise_rate"].to_dict() == {"plain": 0.4, "mrl": 0.2}
     assert table.loc["plain", "mrate"] == 0.4
 
@@ -145,15 +145,12 @@ def test_the_check_of_a_notebook_takes_either_task():
         nclib.check_parameters({"seed": -1}, None, seed=Rule(int, low=0))
 
 
-def test_older_records_find_their_settings(tmp_path):
-    settings = nclib.resolve("mrl", **TINY_LABELS)
-    record = nclib.run("mrl", **TINY_LABELS, out=tmp_path / "runs", progress=False)
-    new = {"protocol": "noise", "scope": "noise_scope"}
-    record.settings = {new.get(k, k): v for k, v in record.settings.items()}
-    record.save(tmp_path / "old" / "r.json")
-    found = nclib.runs.find(tmp_path / "old", settings)
+def test_settings_find_their_record(tmp_path):
+    nclib.run("mrl", **TINY_LABELS, out=tmp_path, progress=False)
+    found = nclib.runs.find(tmp_path, nclib.resolve("mrl", **TINY_LABELS))
     assert found is not None
     assert found.settings["protocol"] == "symmetric"
+    assert nclib.runs.find(tmp_path, nclib.resolve("mrl", **TINY_LABELS, seed=7)) is None
 
 
 def test_a_model_has_its_own_schedule_where_it_is_the_baseline():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 import nclib
-from ncbook import RECORDED, Difference, mean_text, means, recorded, recorded_run, show
+from ncbook import Difference, mean_text, means, recorded, recorded_run, show
 from ncbook.compare import paired
 from ncbook.notebook import in_warmup
 from nclib import plots
@@ -232,12 +231,6 @@ def recorded_or_run(method: str, **values: Any) -> Record:
     return recorded_run(method, **values) or nclib.run(method, **values, progress=False)
 
 
-def stored_benchmark(name: str) -> dict[str, Any] | None:
-    """Return a stored result of ``book/bench``, such as ``bench/map.json``; None where there is none."""
-    path = RECORDED / name
-    return json.loads(path.read_text("utf8")) if path.is_file() else None
-
-
 def training(record: Record) -> pd.DataFrame:
     """Return what a run logged of its training epochs, warm-up left out, by epoch."""
     return pd.DataFrame([row for row in record.curves if row["phase"] == "training"]).set_index("epoch")
@@ -292,7 +285,7 @@ def cost_of(record: Record) -> dict[str, Any]:
 
 def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     """Return runs with a column ``label``: the method, of plain training also its loss."""
-    plain = "plain (" + runs["method_loss"].astype(str) + ")"
+    plain = "plain (" + runs["option.loss"].astype(str) + ")"
     return runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
 
 
@@ -312,15 +305,15 @@ def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
             "model": parameters_of(MODELS[model].factory),
         }
         expected = asdict(settings.schedule)
-        for kind in ("method", "data", "model"):
+        for kind, of in (("method", "option"), ("data", "data"), ("model", "model")):
             usual = {k: p.default for k, p in taken.get(kind, {}).items() if p.default is not p.empty}
             usual |= options.get(f"{kind}_options") or {}
-            expected |= {f"{kind}_{k}": v for k, v in usual.items()}
+            expected |= {f"{of}.{k}": v for k, v in usual.items()}
         if method == "plain":
-            del expected["method_loss"]
+            del expected["option.loss"]
         known = {k: v for k, v in expected.items() if k in part}
         # An option that a record does not have was at its default, not at a value given here.
-        asked = {*given, *(f"method_{name}" for name in given)}
+        asked = {*given, *(f"option.{name}" for name in given)}
         equal = [
             (part[column] == value) | (part[column].isna() & (column not in asked))
             for column, value in known.items()
@@ -357,8 +350,8 @@ def recorded_rates(
         return runs.iloc[:0]
     runs = labelled(as_preset(runs[runs["model"].isin(taken)]))
     alone = runs[runs["method"] == method]
-    if "single_rsum" in runs and alone["single_rsum"].notna().any():
-        alone = alone.assign(label=method + ONE, rsum=alone["single_rsum"])
+    if "single.rsum" in runs and alone["single.rsum"].notna().any():
+        alone = alone.assign(label=method + ONE, rsum=alone["single.rsum"])
         runs = pd.concat([runs, alone], ignore_index=True)
     return runs[runs["label"].isin([method, method + ONE, *others])]
 

@@ -14,7 +14,8 @@ from pandas.io.formats.style import Styler
 
 import nclib
 from ncbook import mean_text, recorded, show
-from ncbook.chapters import as_preset, stored_benchmark
+from ncbook.chapters import as_preset
+from ncbook.measurements import measurement
 from nclib import plots
 from nclib.data import Split
 from nclib.noise import auc, calibration, mismatch
@@ -202,7 +203,7 @@ def stored(part: str) -> tuple[pd.DataFrame, dict[str, Any]]:
 
     Both are empty where it is not stored. ``share_error`` becomes its absolute value.
     """
-    found = stored_benchmark(f"audit/{part}.json")
+    found = measurement(f"audit_{part}")
     if found is None:
         return pd.DataFrame(), {}
     rows = pd.DataFrame(found.pop("rows"))

@@ -10,13 +10,15 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import mean_text, papers, show
-from ncbook.chapters import ONLY_PRINTED, devices, stored_benchmark, wide
+from ncbook.chapters import ONLY_PRINTED, devices, wide
 from ncbook.layouts import DIRECTION, LAYOUTS
 from ncbook.match import STAND_INS, WHY_NOT, category_method
+from ncbook.measurements import measurement
 from ncbook.notebook import NO_RECORD, marks_of
 from ncbook.runs import select
 from nclib import Record, plots
 from nclib.runs import LoadedRun
+from nclib.runs.variant import in_words
 
 FAMILIES = {
     "no labels": ["pls", "mcca", "dcca", "dccae"],
@@ -91,7 +93,7 @@ def rank_agreement(runs: pd.DataFrame, dataset: str, table: str) -> pd.DataFrame
 
 def speed() -> Styler | None:
     """Show the recorded time and memory of mean average precision on galleries up to NUS-WIDE's size."""
-    bench = stored_benchmark("bench/map.json")
+    bench = measurement("bench_map")
     if bench is None:
         return None
     columns = ["queries", "items", "dim", "labels", "candidate", "ms_per_query", "ratio", "difference"]
@@ -226,10 +228,7 @@ def order(runs: pd.DataFrame) -> Styler | None:
 
 def ablation(runs: pd.DataFrame) -> Styler:
     """Show the rows of Table IV from all recorded runs of UOT-RCL."""
-    rows = {
-        " ".join(f"{k}={v}" for k, v in options.items()) or "default": name
-        for name, options in ABLATIONS.items()
-    }
+    rows = {in_words(options): name for name, options in ABLATIONS.items()}
     runs = select(runs, method="uot_rcl", variant=list(rows))
     caption = "Measured: emoji_category, preset quick, mean ± standard deviation (seeds)."
     names = {name: name for name in ABLATIONS}

@@ -9,8 +9,8 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from ncbook import board, show
-from ncbook.chapters import stored_benchmark
 from ncbook.chapters.advice import code
+from ncbook.measurements import measurement
 from ncbook.papers import printed
 from ncbook.runs import Runs
 
@@ -161,7 +161,7 @@ def pair_costs() -> pd.DataFrame:
     Columns are ``method``, ``pairs``, ``warmup_us`` and ``training_us`` (CPU microseconds per pair of an
     epoch), ``data_mb`` and ``peak_mb``.
     """
-    return pd.DataFrame((stored_benchmark("bench/many_pairs.json") or {"rows": []})["rows"])
+    return pd.DataFrame((measurement("bench_many_pairs") or {"rows": []})["rows"])
 
 
 def pairs_table() -> Styler | None:
@@ -177,7 +177,7 @@ def pairs_table() -> Styler | None:
     table = rows.assign(peak_gb=rows["peak_mb"] / 1000)
     table = table.pivot(index="method", columns="pairs", values=list(names)).loc[list(METHODS)]
     texts = {c: table[c].map(("{:.2f}" if c[0] == "peak_gb" else "{:.0f}").format) for c in table}
-    about = stored_benchmark("bench/many_pairs.json") or {}
+    about = measurement("bench_many_pairs") or {}
     caption = (
         f"Measured: CPU time on one thread, {about['machine']['cpu']}, made pairs of which 40 % are wrong, "
         f"model {about['settings']['model']} with {about['settings']['model_options']['embed_dim']} "

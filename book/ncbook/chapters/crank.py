@@ -142,7 +142,7 @@ def ablation_runs(model: str = "bow") -> pd.DataFrame:
     for name, (method, options) in VARIANTS.items():
         own = runs[runs["method"] == method]
         if method == "plain":  # its loss names a row of its own
-            own = own[own["method_loss"] == options["loss"]]
+            own = own[own["option.loss"] == options["loss"]]
         found = as_preset(own, data_options={"root": "any"}, **options)
         parts.append(found.assign(label=name))
     every = pd.concat(parts, ignore_index=True)

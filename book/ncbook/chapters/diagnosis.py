@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,9 +10,10 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from scipy.stats import hypergeom
 
-from ncbook import RECORDED, mean_text, means, recorded, show
+from ncbook import mean_text, means, recorded, show
 from ncbook.chapters import VERDICTS, as_preset
 from ncbook.compare import by_seed, paired
+from ncbook.measurements import measurement
 from ncbook.notebook import WARMUP, in_warmup
 from nclib import data, plots
 from nclib.data import Split
@@ -109,7 +108,7 @@ def _expected(protocol: str, rate: float, batch: int, wrong: int) -> float:
 
 def photograph_counts() -> pd.DataFrame:
     """Return the recorded counts on Flickr8K: one row per protocol, rate, batch size and seed."""
-    table = pd.DataFrame(json.loads((RECORDED / "diagnosis" / "counts.json").read_text("utf8"))["rows"])
+    table = pd.DataFrame((measurement("probe_counts") or {"rows": []})["rows"])
     keys = zip(table["protocol"], table["rate"], table["batch"], table["wrong"], strict=True)
     return table.assign(expected=[_expected(*key) for key in keys])
 
@@ -195,24 +194,24 @@ def by_concepts(rate: float, seed: int, batch: int = 128) -> Styler:
 # ------------------------------------------------------------------------------------- recorded probes
 
 
-def probes(path: Path) -> pd.DataFrame:
+def probes(name: str) -> pd.DataFrame:
     """Return the recorded epochs of variants of L2RM, one row per epoch of a run; empty without the file."""
-    if not path.is_file():
+    found = measurement(name)
+    if found is None:
         return pd.DataFrame(columns=["label", "seed", "phase"])
-    runs = json.loads(path.read_text("utf8"))["rows"]
     own = ("label", "seed", "mrate", "best_epoch", "val", "test", "last")
-    rows = [{k: run[k] for k in own} | epoch for run in runs for epoch in run["epochs"]]
+    rows = [{k: run[k] for k in own} | epoch for run in found["rows"] for epoch in run["epochs"]]
     return pd.DataFrame(rows)
 
 
 def targets() -> pd.DataFrame:
     """Return the recorded variants of L2RM at rate 0.6, one row per epoch."""
-    return probes(RECORDED / "diagnosis" / "targets.json")
+    return probes("probe_targets")
 
 
 def clean() -> pd.DataFrame:
     """Return the recorded variants of L2RM without wrong pairs, one row per epoch."""
-    return probes(RECORDED / "diagnosis" / "clean.json")
+    return probes("probe_clean")
 
 
 def last_epochs(epochs: pd.DataFrame) -> pd.DataFrame:
@@ -364,7 +363,7 @@ def say_division(epochs: pd.DataFrame) -> None:
 def losses_table(runs: pd.DataFrame, value: str = "rsum") -> Styler | None:
     """Show rSum of L2RM, of L2RM with the pairs dropped, and of two losses alone, by mismatch rate.
 
-    ``value`` is ``rsum``, at the epoch that validation selected, or ``last_rsum``.
+    ``value`` is ``rsum``, at the epoch that validation selected, or ``last.rsum``.
     """
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
     if part.empty:
@@ -403,7 +402,7 @@ def say_gains(runs: pd.DataFrame) -> None:
     part = runs[(runs["protocol"] == "images") & runs["label"].isin(COMPARED)]
     if "l2rm" not in set(part["label"]):
         return
-    for value, epoch in (("rsum", "selected epoch"), ("last_rsum", "last epoch")):
+    for value, epoch in (("rsum", "selected epoch"), ("last.rsum", "last epoch")):
         for label, name in AGAINST.items():
             cells = []
             for rate, at in part[part["label"].isin(["l2rm", label])].groupby("mrate"):

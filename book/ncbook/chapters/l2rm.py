@@ -17,6 +17,7 @@ from ncbook.compare import by_seed
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.l2rm import L2RM, L2RMOptions
+from nclib.runs import load_record
 from nclib.runs.noisy_pairs import NoisyPairs
 
 SPLIT = (
@@ -194,7 +195,7 @@ def longer_curves(runs: pd.DataFrame) -> Figure | None:
     if runs.empty:
         return None
     first = runs.sort_values(["label", "seed"]).drop_duplicates("label").set_index("label")["path"]
-    return plots.learning_curves({label: Record.load(path) for label, path in first.items()})
+    return plots.learning_curves({label: load_record(path) for label, path in first.items()})
 
 
 def longer_table(runs: pd.DataFrame) -> Styler | None:

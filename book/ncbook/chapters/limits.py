@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import show
-from ncbook.chapters import stored_benchmark
+from ncbook.measurements import measurement
 from nclib import plots
 
 BOUNDS = {
@@ -41,7 +41,7 @@ def measured(file: str = "") -> tuple[pd.DataFrame, dict[str, Any]]:
     ValueError
         The file is not there, or was written by something else.
     """
-    found: dict[str, Any] = stored_benchmark("bench/limits.json") or {"rows": []}
+    found: dict[str, Any] = measurement("bench_limits") or {"rows": []}
     if file:
         try:
             found = json.loads(Path(file).read_text("utf8"))
@@ -96,9 +96,7 @@ def table(rows: pd.DataFrame, about: dict[str, Any]) -> Styler | None:
 
 def goals() -> Styler | None:
     """Show what the solvers were to reach on this class of machine, and the stored ratios."""
-    transport, small, labels = (
-        stored_benchmark(f"bench/{name}.json") for name in ("ot_partial", "ot_small", "map")
-    )
+    transport, small, labels = (measurement(f"bench_{name}") for name in ("ot_partial", "ot_small", "map"))
     if transport is None or small is None or labels is None:
         return None
     by_size = {

@@ -18,7 +18,8 @@ from matplotlib.transforms import Bbox
 from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
-from ncbook.chapters import ONLY_PRINTED, stored_benchmark
+from ncbook.chapters import ONLY_PRINTED
+from ncbook.measurements import measurement
 from nclib import Record, losses, models, plots
 from nclib.data import Split
 from nclib.models.cross import word_attention
@@ -217,7 +218,7 @@ def _boxes(axis: Axes, split: Split, image: int, share: np.ndarray) -> None:
 
 def loops() -> Styler | None:
     """Show the recorded cost of scoring all pairs at once, beside a loop over captions."""
-    bench = stored_benchmark("bench/similarity.json")
+    bench = measurement("bench_similarity")
     if bench is None:
         return None
     *_, (size_name, size) = bench["sizes"].items()

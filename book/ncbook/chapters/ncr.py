@@ -13,8 +13,9 @@ from pandas.io.formats.style import Styler
 from ncbook import chapters, printed, recorded, show
 from ncbook.chapters import ONLY_PRINTED, Finished, say, training, wide
 from ncbook.schematic import Panel, Schematic, Sketch
-from nclib import Record, losses, noise, plots
+from nclib import losses, noise, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label
+from nclib.runs import load_record
 from nclib.runs.noisy_pairs import NoisyPairs
 
 MARGIN = 0.2  # alpha of the paper
@@ -219,7 +220,7 @@ def _around_the_switch() -> pd.DataFrame:
     runs, rows = recorded(dataset="emoji", method="ncr", preset="quick"), []
     runs = chapters.as_preset(runs) if len(runs) else runs
     for _, run in runs.rename(columns={"mrate": "mismatch rate"}).iterrows():
-        values = training(Record.load(run["path"]))["val_rsum"].tolist()
+        values = training(load_record(run["path"]))["val_rsum"].tolist()
         start = int(run["epochs"]) // 2
         if 0 < start < len(values):
             around = {"last without": values[start - 1], "first with": values[start]}
@@ -254,7 +255,7 @@ def switch_figure() -> Figure | None:
     for colour, rate in zip(sns.color_palette("viridis", len(levels)), levels, strict=True):
         part = runs[runs["mrate"] == rate]
         curves = [
-            pd.DataFrame(Record.load(path).curves).set_index("epoch")["val_rsum"] for path in part["path"]
+            pd.DataFrame(load_record(path).curves).set_index("epoch")["val_rsum"] for path in part["path"]
         ]
         mean = pd.concat(curves, axis=1).mean(axis=1)
         axis.plot(mean.index, mean, color=colour, marker="o", ms=4)

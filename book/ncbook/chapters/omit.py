@@ -29,7 +29,8 @@ from nclib.evaluation import recall
 from nclib.models import similarity_matrix
 from nclib.models.omit import MASK_RATIO, OMIT
 from nclib.models.registry import parameters_of
-from nclib.runs.record import RECALLS, read
+from nclib.runs.record import RECALLS
+from nclib.runs.store import rows
 
 NAMES = {  # names of the paper
     "vse": "VSE",
@@ -206,14 +207,14 @@ def recorded_sums(
     ``choices`` holds options of the model by name; the runs share the parameters ``given`` for this one, less
     the seed and the noise.
     """
-    folder = RECORDED / "omit"
-    stored, sums = [record for _, record in read(folder)] if folder.is_dir() else [], {}
+    table = RECORDED / "omit.csv"
+    stored, sums = rows(table) if table.is_file() else [], {}
     for name, options in choices.items():
         base = {**given, "mrate": 0.0, "device": "cpu"}
         wanted = nclib.resolve("plain", model="omit", model_options=options, **base).flat()
         free = {"out", "device", "threads", "seed"}
         same = [r for r in stored if all(r.settings.get(k) == v for k, v in wanted.items() if k not in free)]
-        sums[name] = {r.settings["seed"]: r.metrics["test"]["rsum"] for r in same}
+        sums[name] = {r.settings["seed"]: r.content["metrics"]["test"]["rsum"] for r in same}
     return sums
 
 

@@ -48,7 +48,7 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     dropped = as_preset(runs[runs["method"] == "l2rm"], **place, rematch_weight=0)
     parts = [usual, dropped.assign(label="l2rm, dropped")]
     for label, options in WARM.items():
-        own = runs[(runs["method"] == "plain") & (runs["method_loss"] == options["loss"])]
+        own = runs[(runs["method"] == "plain") & (runs["option.loss"] == options["loss"])]
         parts.append(as_preset(own, **place, **options).assign(label=label))
     return pd.concat(parts, ignore_index=True)
 
@@ -73,7 +73,7 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
         What was exchanged.
     name : str
         Of the table in the page.
-    value : {"rsum", "last_rsum", "one_network"}
+    value : {"rsum", "last.rsum", "one_network"}
         At the epoch that validation selected, or at the last one; or of one network, which is for methods
         that test two together the mean of the two alone.
     """
@@ -81,13 +81,13 @@ def rate_rows(runs: pd.DataFrame, protocol: str, name: str, value: str = "rsum")
     if part.empty:
         return None
     if value == "one_network":
-        alone = part["single_rsum"] if "single_rsum" in part else part["rsum"]
+        alone = part["single.rsum"] if "single.rsum" in part else part["rsum"]
         part = part.assign(one_network=alone.fillna(part["rsum"]))
     table = means(part, "label", "mrate", value).rename_axis(columns="mismatch rate")
     rows = [label for label in ORDER if label in table.index]
     model = ", ".join(sorted(set(part["model"])))
     data, pictures = PICTURES[part["dataset"].iloc[0]]
-    epoch = "last epoch" if value == "last_rsum" else f"epoch selected on the validation {pictures}"
+    epoch = "last epoch" if value == "last.rsum" else f"epoch selected on the validation {pictures}"
     networks = " of one network" if value == "one_network" else ""
     caption = (
         f"Measured on {data}, model {model}, preset standard: rSum{networks} on 1,000 test {pictures}, "
@@ -161,12 +161,12 @@ def rate_curves(runs: pd.DataFrame) -> Figure | None:
 def detectors(runs: pd.DataFrame, rate: float) -> Styler | None:
     """Show how well each method finds the wrong pairs: by its P(clean), and by the similarity alone."""
     part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
-    if part.empty or "detection_auc" not in part:
+    if part.empty or "detection.auc" not in part:
         return None
     columns = {
-        "detection_auc": "similarity: AUROC",
-        "detection_ap": "average precision",
-        "detection_precision_first": "precision of 100",
+        "detection.auc": "similarity: AUROC",
+        "detection.ap": "average precision",
+        "detection.precision_first": "precision of 100",
         "auc": "P(clean): AUROC",
         "ap": "average precision ",
         "precision_first": "precision of 100 ",
@@ -183,15 +183,15 @@ def detectors(runs: pd.DataFrame, rate: float) -> Styler | None:
 def people(runs: pd.DataFrame, rate: float) -> Styler | None:
     """Show how well the scores of test pairs agree with people who judged them."""
     part = runs[(runs["protocol"] == "images") & (runs["mrate"] == rate)]
-    if part.empty or "people_crowd_auc" not in part:
+    if part.empty or "people.crowd_auc" not in part:
         return None
     columns = {
-        "people_experts_tau": "experts: tau-c",
-        "people_experts_auc": "AUROC",
-        "people_experts_ap": "average precision",
-        "people_crowd_auc": "crowd: AUROC",
-        "people_crowd_ap": "average precision ",
-        "people_crowd_ece": "calibration error of P(clean)",
+        "people.experts_tau": "experts: tau-c",
+        "people.experts_auc": "AUROC",
+        "people.experts_ap": "average precision",
+        "people.crowd_auc": "crowd: AUROC",
+        "people.crowd_ap": "average precision ",
+        "people.crowd_ece": "calibration error of P(clean)",
     }
     caption = (
         "Measured on test pairs of Flickr8K that people judged (5,822 by three experts each, 47,830 by a "

@@ -16,12 +16,14 @@ from torch import Tensor
 
 import nclib
 from ncbook import chapters, printed, recorded, show
-from ncbook.chapters import Finished, gains, kind_of_pair, say, stored_benchmark, training
+from ncbook.chapters import Finished, gains, kind_of_pair, say, training
+from ncbook.measurements import measurement
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import bank_distances, max_ranks, rank_correlation, rank_labels
+from nclib.runs import load_record
 from nclib.runs.noisy_pairs import NoisyPairs
 
 SEEN = {
@@ -175,7 +177,7 @@ def ablation_said() -> Markdown:
     rows = _ablation_rows()
     if rows.empty:
         return say("No rows of the ablation with several seeds are recorded here.")
-    gain = gains(rows, "rc+npr", CASE, "method_variant")
+    gain = gains(rows, "rc+npr", CASE, "option.variant")
     better = [
         f"`{k[-1]}` at rate {k[2]:g} ({k[0]}, {k[1]})"
         for k, row in gain.iterrows()
@@ -201,10 +203,10 @@ def _pairs_of_runs() -> Iterator[tuple[dict[str, Any], dict[str, Record]]]:
     every = every[every["method"].isin(["repair", "ncr"])]
     keys = ["model", "mrate", "seed", "epochs", "warmup_epochs", "decay_every"]
     for key, part in every.sort_values("epochs", ascending=False).groupby(keys, sort=False):
-        usual = part[(part["method"] == "ncr") | (part["method_variant"] == "rc+npr")]
+        usual = part[(part["method"] == "ncr") | (part["option.variant"] == "rc+npr")]
         paths = usual.drop_duplicates("method").set_index("method")["path"]
         if {"ncr", "repair"} <= set(paths.index):
-            yield dict(zip(keys, key, strict=True)), {k: Record.load(v) for k, v in paths.items()}
+            yield dict(zip(keys, key, strict=True)), {k: load_record(v) for k, v in paths.items()}
 
 
 def longer_runs() -> Figure | None:
@@ -266,7 +268,7 @@ def thresholds(run: Finished) -> Figure | None:
 def _usual() -> dict[str, Any]:
     """Return the swept options as the preset quick has them, by column."""
     options = nclib.resolve("repair").method_options
-    return {f"method_{k}": getattr(options, k) for k in SWEPT}
+    return {f"option.{k}": getattr(options, k) for k in SWEPT}
 
 
 def _with_usual(every: pd.DataFrame, free: str) -> pd.DataFrame:
@@ -286,7 +288,7 @@ def sweep_table() -> Styler | None:
                 cells.columns = ["value", "rSum, mean", "standard deviation", "seeds"]
                 cells["value"] = [f"{v:g}" if isinstance(v, float) else v for v in cells["value"]]
                 where = dict(zip(CASE_NAMES, key, strict=True))
-                sweeps.append(cells.assign(option=column.removeprefix("method_"), **where))
+                sweeps.append(cells.assign(option=column.removeprefix("option."), **where))
     if not sweeps:
         return None
     table = pd.concat(sweeps).set_index([*CASE_NAMES, "option", "value"])
@@ -297,8 +299,8 @@ def sweep_table() -> Styler | None:
 def _ablation_rows() -> pd.DataFrame:
     """Return the recorded runs of the ablation; no rows where there is nothing to compare."""
     every = recorded(dataset="emoji", method="repair", preset="quick")
-    rows = _with_usual(every, "method_variant") if len(every) else every
-    several = len(rows) and "rc+npr" in set(rows["method_variant"]) and rows["method_variant"].nunique() > 1
+    rows = _with_usual(every, "option.variant") if len(every) else every
+    several = len(rows) and "rc+npr" in set(rows["option.variant"]) and rows["option.variant"].nunique() > 1
     return rows if several else rows.iloc[:0]
 
 
@@ -307,7 +309,7 @@ def ablation_table() -> Styler | None:
     rows = _ablation_rows()
     if rows.empty:
         return None
-    own = gains(rows, "rc+npr", CASE, "method_variant")  # of the full method: of the row it is the negative
+    own = gains(rows, "rc+npr", CASE, "option.variant")  # of the full method: of the row it is the negative
     cells = own.mul([-1, 1, -1, -1, 1])[own["seeds"] > 1]
     cells = cells[["mean gain", "standard deviation", "largest gain", "smallest gain", "seeds"]]
     cells.index.names = [*CASE_NAMES, "row"]
@@ -416,14 +418,14 @@ def memory_table(record: Record) -> Styler:
 
 def step_time() -> Styler | None:
     """Show the recorded time of a step with the bank, relative to NCR's."""
-    measured = stored_benchmark("bench/bank.json")
-    if measured is None:
+    stored = measurement("bench_bank")
+    if stored is None:
         return None
-    steps = pd.DataFrame(measured["step"])
+    steps = pd.DataFrame(stored["step"])
     full = "repair, " + steps["variant"].astype(str) + ", bank " + steps["bank"].astype(str)
     steps["what"] = full.where(steps["method"] != "ncr", "ncr")
     steps = steps.set_index(["model", "embed_dim", "batch", "what"])
     steps = steps[["ms", "over_ncr", "label_ms_per_1000_pairs", "bank_mb"]]
     steps.columns = ["ms per step", "relative to NCR", "labels, ms per 1,000 pairs", "banks, MB"]
-    caption = f"Measured {measured['when'][:10]}, CPU time, one thread; with noisy batches in use"
+    caption = f"Measured {stored['when'][:10]}, CPU time, one thread; with noisy batches in use"
     return show(steps, "time", caption, digits=2)

@@ -30,7 +30,7 @@ from nclib.label_noise.parts import correction
 from nclib.noise import LabelNoise
 from nclib.ot import label_transport
 from nclib.plots import labels
-from nclib.runs import LoadedRun, experiment_of
+from nclib.runs import LoadedRun, experiment_of, load_record
 
 METHODS = ("uot_rcl", "mrl", "elrcmr", "dscmr", "sdml")  # compared in the tables
 RATES = (0.2, 0.4, 0.6, 0.8)
@@ -44,16 +44,16 @@ ACCURACIES = {
     "relation_chance": "by chance",
 }
 TARGETS = {  # what a method contrasts an image with
-    ("uot_rcl", "default"): "relation plan",
-    ("uot_rcl", "lam=0.0"): "no contrast",
+    ("uot_rcl", ""): "relation plan",
+    ("uot_rcl", "lam=0"): "no contrast",
     ("uot_rcl", "relation=instance"): "own text",
-    ("mrl", "default"): "MRL",
-    ("elrcmr", "default"): "ELRCMR",
+    ("mrl", ""): "MRL",
+    ("elrcmr", ""): "ELRCMR",
 }
 PARTS = {
-    "default": "full",
+    "": "full",
     "plc=off": "w/o label correction (plc off)",
-    "lam=0.0": "w/o relation alignment (λ = 0)",
+    "lam=0": "w/o relation alignment (λ = 0)",
     "confident=random": "w/o confident set (random)",
     "plc=ce": "given labels (plc ce)",
     "consistency=off": "consistency off",
@@ -219,16 +219,16 @@ def validation(compared: Mapping[str, Record]) -> Figure:
 
 def _compared(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs of the compared methods with the options of the preset."""
-    return select(runs, variant="default", method=list(METHODS))
+    return select(runs, variant="", method=list(METHODS))
 
 
 def recorded_validation(runs: pd.DataFrame) -> Figure | None:
     """Draw the validation mAP of recorded runs, seed 0, by epoch; one column per noise rate (Fig. 3)."""
     drawn = {}
     for rate in RATES:
-        here = select(runs, variant="default", noise_rate=rate, seed=0)
+        here = select(runs, variant="", noise_rate=rate, seed=0)
         paths = {m: select(here, method=m)["path"] for m in ("uot_rcl", "elrcmr")}
-        if curves := {m: Record.load(p).curves for m, found in paths.items() for p in found}:
+        if curves := {m: load_record(p).curves for m, found in paths.items() for p in found}:
             drawn[f"noise {rate:g}"] = curves
     return labels.validation_curves(drawn) if drawn else None
 
@@ -277,8 +277,8 @@ def recorded_class_maps(runs: pd.DataFrame) -> Figure | None:
     """Draw true classes against the corrected classes of recorded runs, seed 0, per noise rate (Fig. 8)."""
     drawn = {}
     for rate in RATES:
-        for path in select(runs, method="uot_rcl", variant="default", noise_rate=rate, seed=0)["path"]:
-            diagnostics = Record.load(path).diagnostics
+        for path in select(runs, method="uot_rcl", variant="", noise_rate=rate, seed=0)["path"]:
+            diagnostics = load_record(path).diagnostics
             if "confusion" in diagnostics:
                 drawn[f"noise {rate:g}"] = np.array(diagnostics["confusion"])
     return labels.confusions(drawn, data.load("emoji_category").label_names) if drawn else None
@@ -286,7 +286,7 @@ def recorded_class_maps(runs: pd.DataFrame) -> Figure | None:
 
 def accuracy(runs: pd.DataFrame) -> Styler | None:
     """Show how many labels, confident pairs and links of the relation plan are right, over the noise rate."""
-    own = select(runs, method="uot_rcl", variant="default")
+    own = select(runs, method="uot_rcl", variant="")
     if own.empty:
         return None
     table = own.groupby("noise_rate")[list(ACCURACIES)].mean().rename(columns=ACCURACIES)
@@ -365,11 +365,11 @@ def weight(runs: pd.DataFrame) -> Figure | None:
     here = select(runs, method="uot_rcl", noise_rate=0.4)
     if here.empty:
         return None
-    here = here[here["variant"].str.fullmatch(r"default|lam=\S+") & (here["method_lam"] > 0)]
-    here = here[here["seed"].isin(here.loc[here["variant"] != "default", "seed"])]
-    if here["method_lam"].nunique() < 2:
+    here = here[here["variant"].str.fullmatch(r"|lam=[^,]+") & (here["option.lam"] > 0)]
+    here = here[here["seed"].isin(here.loc[here["variant"] != "", "seed"])]
+    if here["option.lam"].nunique() < 2:
         return None
-    return labels.sweep(here, "method_lam", xlabel="weight λ of the relation loss (noise 0.4)")
+    return labels.sweep(here, "option.lam", xlabel="weight λ of the relation loss (noise 0.4)")
 
 
 def retrieved(run: LoadedRun, seed: int, what: str) -> Figure | None:

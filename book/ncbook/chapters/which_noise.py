@@ -264,9 +264,9 @@ def ranking_table(found: BothProtocols) -> Styler | None:
     for label in _order(here, "rsum"):
         own = here[here["label"] == label]
         rows[label] = {name: text(wide.loc[label, name]) for name in wide.columns}
-        if "single_rsum" in own and own["single_rsum"].notna().any():
+        if "single.rsum" in own and own["single.rsum"].notna().any():
             for protocol in PROTOCOLS:
-                alone = own.loc[own["protocol"] == protocol, "single_rsum"]
+                alone = own.loc[own["protocol"] == protocol, "single.rsum"]
                 rows[label][f"one network, {protocol}"] = text(alone)
     caption = (
         f"Measured, {found.words}, rate {found.rate:g}: rSum on test, mean ± standard deviation (seeds); "

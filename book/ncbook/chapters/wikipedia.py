@@ -23,11 +23,11 @@ BOTH = "cross entropy of corrected labels + pair contrast"
 BOUNDED = "MRL's losses on given labels"
 BOUNDED_BOTH = "MRL's losses on corrected labels"
 VARIANTS = {  # options of uot_rcl -> row of the table of parts; the first five are also compared below
-    "lam=0.0": CORRECTION,
-    "plc=ce relation=instance": CONTRAST,
+    "lam=0": CORRECTION,
+    "plc=ce, relation=instance": CONTRAST,
     "relation=instance": BOTH,
-    "plc=ce label_loss=bounded relation=mrl": BOUNDED,
-    "label_loss=bounded relation=mrl": BOUNDED_BOTH,
+    "label_loss=bounded, plc=ce, relation=mrl": BOUNDED,
+    "label_loss=bounded, relation=mrl": BOUNDED_BOTH,
     "plc=off": "uot_rcl w/o label correction",
     "confident=random": "uot_rcl w/o confident set",
 }
@@ -47,9 +47,9 @@ def wikipedia_runs(preset: str = "standard", dataset: str = "wikipedia") -> pd.D
     runs = recorded("labels", **where)
     if runs.empty:
         return pd.DataFrame(columns=["label", "method", "variant", "noise_rate", "seed", "map_avg", "device"])
-    if "method_warmup_epochs" in runs:  # marks runs that were tested at an epoch of their warm-up
-        runs = runs.assign(warmup_epochs=runs["method_warmup_epochs"])
-    usual = runs[runs["variant"] == "default"]
+    if "option.warmup_epochs" in runs:  # marks runs that were tested at an epoch of their warm-up
+        runs = runs.assign(warmup_epochs=runs["option.warmup_epochs"])
+    usual = runs[runs["variant"] == ""]
     parts = runs[(runs["method"] == "uot_rcl") & runs["variant"].isin(VARIANTS)]
     named = [usual.assign(label=usual["method"]), parts.assign(label=parts["variant"].map(VARIANTS))]
     return pd.concat(named, ignore_index=True)

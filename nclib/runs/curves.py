@@ -1,0 +1,105 @@
+"""Curves of many runs in one NumPy file, to the last bit.
+
+``name`` and ``epochs`` list the runs and their numbers of epochs, all of which follow each other. For every
+curve ``kind.NAME`` tells what stands at each epoch (:data:`KINDS`), and ``value.NAME`` has the numbers of
+those that are numbers, ``text.NAME`` the JSON of all that is neither a number nor null, a line each.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+KINDS = ("absent", "float", "whole number", "null", "other")
+ABSENT, FLOAT, WHOLE, NULL, OTHER = range(len(KINDS))
+EXACT = 2**53  # the largest whole number up to which float64 has all of them
+
+Epochs = list[dict[str, Any]]
+
+
+def packed(curves: Mapping[str, Epochs]) -> bytes:
+    """Return the content of a NumPy file with the curves of runs by name."""
+    epochs = [row for rows in curves.values() for row in rows]
+    arrays = {"name": _lines(list(curves)), "epochs": np.array([len(rows) for rows in curves.values()], int)}
+    for curve in dict.fromkeys(name for row in epochs for name in row):
+        kinds = np.array([_kind(row[curve]) if curve in row else ABSENT for row in epochs], np.uint8)
+        there = [row[curve] for row in epochs if curve in row]
+        arrays[f"kind.{curve}"] = kinds
+        arrays[f"value.{curve}"] = np.array([v for v in there if _kind(v) in (FLOAT, WHOLE)], float)
+        if others := [json.dumps(v) for v in there if _kind(v) == OTHER]:
+            arrays[f"text.{curve}"] = _lines(others)
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def _kind(value: Any) -> int:
+    if value is None:
+        return NULL
+    if type(value) is float:
+        return FLOAT
+    return WHOLE if type(value) is int and abs(value) <= EXACT else OTHER
+
+
+def _lines(texts: Sequence[str]) -> np.ndarray:
+    return np.frombuffer("\n".join(texts).encode("utf8"), np.uint8)
+
+
+def _texts(lines: np.ndarray) -> list[str]:
+    return lines.tobytes().decode("utf8").split("\n") if len(lines) else []
+
+
+class Curves:
+    """The curves in the content of a file of :func:`packed`.
+
+    Parameters
+    ----------
+    data : bytes
+
+    Raises
+    ------
+    ValueError, KeyError, OSError
+        When it is no such content.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            ends = np.cumsum(file["epochs"])
+            spans = zip(ends - file["epochs"], ends, strict=True)
+            self.spans = dict(zip(_texts(file["name"]), spans, strict=True))
+            self.parts = {}
+            for curve in (key[5:] for key in file.files if key.startswith("kind.")):
+                kinds = file[f"kind.{curve}"]
+                others = _texts(file[f"text.{curve}"]) if f"text.{curve}" in file.files else []
+                counts = (_before((kinds == FLOAT) | (kinds == WHOLE)), _before(kinds == OTHER))
+                self.parts[curve] = (kinds, file[f"value.{curve}"], others, *counts)
+
+    def of(self, name: str, only: Collection[str] = ()) -> Epochs:
+        """Return the curves of a run, or those with the names in ``only``: a mapping for each epoch."""
+        start, end = self.spans[name]
+        rows: Epochs = [{} for _ in range(end - start)]
+        for curve, (kinds, values, others, value_at, other_at) in self.parts.items():
+            if only and curve not in only:
+                continue
+            own = kinds[start:end].tolist()
+            if not any(own):
+                continue
+            numbers = iter(values[value_at[start] : value_at[end]].tolist())
+            texts = iter(others[other_at[start] : other_at[end]])
+            for row, kind in zip(rows, own, strict=True):
+                if kind == FLOAT:
+                    row[curve] = next(numbers)
+                elif kind == WHOLE:
+                    row[curve] = int(next(numbers))
+                elif kind:
+                    row[curve] = None if kind == NULL else json.loads(next(texts))
+        return rows
+
+
+def _before(there: np.ndarray) -> np.ndarray:
+    """Return how many of the places before each one are taken, and of all of them at the end."""
+    return np.concatenate([[0], np.cumsum(there)])

@@ -1,0 +1,90 @@
+"""Recorded runs as one data frame."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nclib.runs.store import Stored, stored
+from nclib.runs.variant import variant
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def table(source: str | Path, task: str = "") -> pd.DataFrame:
+    """Read recorded runs into a table, one row per run.
+
+    Parameters
+    ----------
+    source : path
+        A folder of runs, of records or of tables of :func:`nclib.runs.append`; or one of these files.
+    task : {"", "pairs", "labels"}
+        Keep the runs of one task only.
+
+    Returns
+    -------
+    DataFrame
+        Empty, without columns, where there is no record. A value that a run does not have is missing.
+        Columns:
+
+        ``method``, ``mrate``, ``seed``, ...
+            The settings, and ``noise_rate`` for either task.
+        ``option.*``, ``model.*``, ``data.*``
+            Options of the method, of the model, and of the data, with ``data.checksum``.
+        ``train_pairs``, ``val_images``, ``test_images``, ...
+            Sizes of the data.
+        ``rsum``, ``i2t_r1``, ``map_avg``, ...
+            Test metrics; all others behind the name of their group, such as ``val.rsum``, ``single.rsum``,
+            ``last.map_avg``.
+        ``auc``, ``ece``, ...
+            Diagnostics of the last training epoch, then ``seconds`` and the other costs.
+        ``noise.*``, ``environment.*``
+            The noise that was drawn; versions and hardware.
+        ``device``, ``best_epoch``, ``remarks``, ``variant``, ``name``, ``path``
+            What computed the run; the selected epoch; what keeps it from being what its name says; the
+            settings that differ from the usual ones in words (:func:`nclib.runs.variant.variant`); its name;
+            and where its record is, for :func:`nclib.runs.load_record`.
+
+    Raises
+    ------
+    ValueError
+        When there is nothing at this path, for another task, and for a table that was changed or has no
+        digest. A record of its own that is damaged is left out of a folder's with a warning.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([row(one) for one in stored(source, task)])
+
+
+def row(one: Stored) -> dict[str, Any]:
+    """Return a record as one row; see :func:`table` for the names."""
+    settings, content = one.settings, one.content
+    groups = dict(content["metrics"])
+    return {
+        **{k: v for k, v in settings.items() if not isinstance(v, Mapping)},
+        "noise_rate": settings.get("mrate", settings.get("noise_rate")),
+        **_named("option", settings.get("method_options")),
+        **_named("model", one.naming.get("model_options")),  # without places on a machine
+        **_named("data", one.naming.get("data_options")),
+        **{k if k not in ("name", "checksum") else f"data.{k}": v for k, v in content["data"].items()},
+        **groups.pop("test"),
+        **{k: v for name, group in groups.items() for k, v in _named(name, group).items()},
+        **content["diagnostics"],
+        **content["cost"],
+        **_named("noise", content["noise"]),
+        **_named("environment", content["environment"]),
+        "files": json.dumps(settings.get("files_sha256", {}), sort_keys=True),
+        "device": content["environment"]["device"],
+        "best_epoch": content["best_epoch"],
+        "remarks": one.remarks,
+        "variant": variant(settings),
+        "name": content["name"],
+        "path": str(one.path),
+    }
+
+
+def _named(part: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {f"{part}.{name}": value for name, value in (values or {}).items()}

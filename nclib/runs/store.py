@@ -1,0 +1,469 @@
+"""Recorded runs as tables: one row a run, their curves beside it, and the digests of both.
+
+A table ``robust`` is three files in one folder:
+
+``robust.csv``
+    One row a run, in the order of their names. A heading is the place of a value in the record, such as
+    ``settings.method_options.rho``. A cell is a JSON value, or text without quotes where it can be nothing
+    else; an empty cell is a value that the record does not have. A row ends with its last value, so that a
+    new column changes no other row.
+``robust.npz``
+    The curves of these runs (:mod:`nclib.runs.curves`), read when they are needed.
+``SHA256SUMS``
+    The digests of both files, as ``sha256sum -c`` reads them; a table without them is not read.
+
+Each row has the digest that the file of its run had, curves included, so that a change is traced to a run.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import functools
+import io
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nclib.common.files import write_atomically
+from nclib.runs.curves import Curves, Epochs, packed
+from nclib.runs.digests import check_digest, note_digests
+from nclib.runs.identity import naming
+from nclib.runs.record import SUM, TASKS, OtherFileError, Record, completed, content_of, own_sum
+
+if TYPE_CHECKING:
+    from nclib.runs.options import Settings
+
+REMARKS = "remarks"
+FIRST = ("name", SUM, REMARKS)  # the first columns of a table
+NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+WORDS = {"true": True, "false": False, "null": None}
+TIMES = ("seconds", "test_seconds", "peak_memory_mb")  # numbers that no run repeats
+COMPARED = ("data", "noise", "metrics", "diagnostics", "best_epoch")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record where it is stored: in a file of its own, or as a row of a table.
+
+    Parameters
+    ----------
+    path : Path
+        The file; of a row the table's, with the name of the run below it: ``robust.csv/NAME``.
+    content : mapping
+        All but the curves, for reading: many readers share it.
+    curves : callable
+        Returns the curves, or those with the given names; they are read when they are needed.
+    remarks : str
+        As :attr:`Record.remarks`, joined.
+    """
+
+    path: Path
+    content: Mapping[str, Any]
+    curves: Callable[..., Epochs]
+    remarks: str = ""
+
+    @property
+    def task(self) -> str:
+        """``pairs`` or ``labels``."""
+        return TASKS["map_avg" in self.content["metrics"]["test"]]
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings with the parameters that came since, at their defaults."""
+        return completed(self.content["settings"])
+
+    @functools.cached_property
+    def naming(self) -> dict[str, Any]:
+        """The settings that name the run."""
+        return naming(self.settings)
+
+    def record(self) -> Record:
+        """Return the record, with its curves."""
+        content = copy.deepcopy({**self.content, "settings": self.settings, "curves": self.curves()})
+        return Record(**content, folder=str(self.path.parent))
+
+    def of(self) -> str:
+        """Return what runs share that must have the same numbers: settings, data, code of the user's."""
+        facts = self.content["data"].get("checksum"), self.content["environment"].get("own_code")
+        return json.dumps([self.naming, *facts], sort_keys=True)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return what runs of the same settings must agree in, by its place."""
+        curves = {
+            str(i): {k: v for k, v in row.items() if k not in TIMES} for i, row in enumerate(self.curves(), 1)
+        }
+        return dict(_leaves({k: self.content[k] for k in COMPARED} | {"curves": curves}))
+
+
+# -------------------------------------------------------------------------------------------------- readers
+
+
+def stored(source: str | Path, task: str = "") -> list[Stored]:
+    """Return the records in a file, a table, or a folder of either, in the order of their paths.
+
+    Hidden files are skipped, and files that are neither. Of runs with the same settings, data and number of
+    the numerics the first one counts; a warning names the first of the others.
+
+    Parameters
+    ----------
+    source : path
+    task : {"", "pairs", "labels"}
+        Keep the records of one task only.
+
+    Raises
+    ------
+    ValueError
+        When there is nothing at this path, for another task, and for a table that was changed or has no
+        digest. A record of its own that is damaged is left out of a folder's with a warning.
+    """
+    if task not in ("", *TASKS):
+        raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
+    if not Path(source).exists():
+        raise ValueError(f"{str(source)!r} is no folder of records, no table, and no record")
+    first: dict[tuple[str, int], Path] = {}
+    copies, kept = list[tuple[Path, Path]](), list[Stored]()
+    for one in _every(Path(source)):
+        before = first.setdefault((one.of(), one.content["environment"].get("numerics", 1)), one.path)
+        if before != one.path:
+            copies.append((one.path, before))
+        elif task in ("", one.task):
+            kept.append(one)
+    if copies:
+        path, before = copies[0]
+        more = f", and {len(copies) - 1} more are copies" if len(copies) > 1 else ""
+        said = f"{path} is a run that {before} holds as well{more}; each run counts once"
+        warnings.warn(said, UserWarning, stacklevel=2)
+    return kept
+
+
+def read(source: str | Path, task: str = "") -> Iterator[tuple[Path, Record]]:
+    """Yield path and record of all that :func:`stored` finds."""
+    return ((one.path, one.record()) for one in stored(source, task))
+
+
+def find(source: str | Path, settings: Settings) -> Record | None:
+    """Return the first record with exactly these settings, if any.
+
+    Parameters
+    ----------
+    source : path
+        As for :func:`stored`.
+    settings : Settings
+        As :func:`nclib.resolve` returns them; those that name a run are compared.
+
+    Returns
+    -------
+    Record or None
+
+    Raises
+    ------
+    ValueError
+        As :func:`stored`.
+    """
+    found = find_all(source, [settings.flat()])[0]
+    return found.record() if found else None
+
+
+def find_all(source: str | Path, wanted: Iterable[Mapping[str, Any]]) -> list[Stored | None]:
+    """Return the first record with each of many settings, or None, reading every file once.
+
+    Parameters
+    ----------
+    source : path
+        As for :func:`stored`.
+    wanted : iterable of mapping
+        Settings as records hold them; those that name a run are compared. Where they have no digests of
+        files, the names of these are compared instead.
+    """
+    there: dict[str, list[Stored]] = {}
+    for one in stored(source):
+        there.setdefault(_kind(one.settings), []).append(one)
+    return [next((s for s in there.get(_kind(w), ()) if _is_of(s, w)), None) for w in wanted]
+
+
+def _is_of(one: Stored, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a record has settings that are wanted."""
+    there, asked = one.naming, json.loads(json.dumps(naming(wanted)))
+    if not wanted.get("files_sha256"):
+        there = naming({k: v for k, v in one.settings.items() if k != "files_sha256"})
+        for part, names in one.settings.get("files_sha256", {}).items():
+            own = asked.get(part) or {}
+            asked[part] = own | {name: Path(own[name]).name for name in names if own.get(name)}
+    return all(there.get(k) == v for k, v in asked.items())
+
+
+def _kind(settings: Mapping[str, Any]) -> str:
+    return str([settings.get(k) for k in ("method", "model", "dataset", "preset", "seed")])
+
+
+def load(path: str | Path) -> Record:
+    """Return the record in a file of its own, or at a row of a table: ``robust.csv/NAME``.
+
+    Raises
+    ------
+    ValueError
+        When there is none, or it was changed.
+    """
+    path = Path(path)
+    if path.parent.suffix != ".csv" or path.exists():
+        return Record.load(path)
+    for one in rows(path.parent):
+        if one.path.name == path.name:
+            return one.record()
+    raise ValueError(f"{path.parent} has no run {path.name}")
+
+
+def _every(source: Path) -> Iterator[Stored]:
+    """Yield the records of a file, a table or a folder."""
+    if source.is_file():
+        yield from rows(source) if source.suffix == ".csv" else [as_stored(source, content_of(source))]
+        return
+    for path in sorted(p for p in source.rglob("*.*") if p.suffix in (".json", ".csv")):
+        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(source).parts):
+            continue  # a folder, a dead link, what editors keep of opened files
+        if path.suffix == ".csv":
+            yield from rows(path) if _is_table(path) else ()
+            continue
+        try:
+            yield as_stored(path, content_of(path))
+        except OtherFileError:
+            continue
+        except (ValueError, OSError) as error:
+            warnings.warn(f"{error}. It is left out of what is read here", UserWarning, stacklevel=3)
+
+
+def as_stored(path: Path, content: Mapping[str, Any]) -> Stored:
+    """Return the record with this content, which stands in a file of its own."""
+    content = dict(content)
+    epochs = content.pop("curves")
+
+    def curves(*names: str) -> Epochs:
+        return [{k: v for k, v in row.items() if not names or k in names} for row in epochs]
+
+    record = Stored(path, content, curves).record()
+    return Stored(path, content, curves, "; ".join(record.remarks))
+
+
+def _is_table(path: Path) -> bool:
+    with path.open(encoding="utf8", errors="replace") as file:
+        return file.readline().startswith(",".join(FIRST))
+
+
+def rows(table: str | Path) -> list[Stored]:
+    """Return the records in a table, in the order of their names.
+
+    Raises
+    ------
+    ValueError
+        When the table has no digest, or not the stated one: the message names the runs that were changed.
+    OSError
+        When it cannot be read.
+    """
+    path = Path(table)
+    data = path.read_bytes()
+    check_digest(path, data, _changed)
+    return list(_rows(path, data))
+
+
+@functools.lru_cache(maxsize=64)
+def _rows(path: Path, data: bytes) -> tuple[Stored, ...]:
+    """Return the records in a table with this content."""
+    curves = functools.cache(functools.partial(_curves_of, path))  # read once, for all rows
+    return tuple(
+        Stored(path / content["name"], content, _Row(curves, content["name"]), remarks)
+        for content, remarks, _ in parsed(data)
+    )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The curves of a run in a table, read when they are asked for."""
+
+    table: Callable[[], Curves]
+    name: str
+
+    def __call__(self, *names: str) -> Epochs:
+        return self.table().of(self.name, names)
+
+
+def parsed(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Yield of each row the content of its record without curves, its remarks and its digest."""
+    lines = csv.reader(io.StringIO(data.decode("utf8"), newline=""))
+    places = [heading.split(".") for heading in next(lines)]
+    known: dict[str, Any] = {}
+    for line in lines:
+        content: dict[str, Any] = {}
+        for place, cell in zip(places, line, strict=False):
+            if not cell:
+                continue
+            if cell not in known:
+                known[cell] = _value(cell)
+            part = content
+            for name in place[:-1]:
+                part = part.setdefault(name, {})
+            part[place[-1]] = known[cell]
+        yield content, content.pop(REMARKS, ""), content.pop(SUM, "")
+
+
+def _value(cell: str) -> Any:
+    if cell in WORDS:
+        return WORDS[cell]
+    return json.loads(cell) if cell[0] in '"[{' or NUMBER.fullmatch(cell) else cell
+
+
+def _cell(value: Any) -> str:
+    """Return the text of a value in a table, of which :func:`_value` makes the same value."""
+    bare = isinstance(value, str) and value.isprintable() and value.strip() == value != ""
+    if bare and value[0] not in '"[{' and value not in WORDS and not NUMBER.fullmatch(value):
+        return str(value)
+    return json.dumps(value, allow_nan=False)
+
+
+def _leaves(content: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield places and values; an empty mapping is a value, and so is one with a dot in a name."""
+    for name, value in content.items():
+        here = f"{place}.{name}" if place else name
+        if isinstance(value, Mapping) and value and not any("." in key for key in value):
+            yield from _leaves(value, here)
+        else:
+            yield here, value
+
+
+def _curves_of(table: Path) -> Curves:
+    path = table.with_suffix(".npz")
+    data = path.read_bytes()
+    check_digest(path, data, _changed)
+    return Curves(data)
+
+
+def _changed(path: Path) -> str:
+    """Say which runs of a table do not match their own digests."""
+    try:
+        curves = Curves(path.with_suffix(".npz").read_bytes())
+        found = []
+        for content, remarks, stated in parsed(path.with_suffix(".csv").read_bytes()):
+            own = curves.of(content["name"])
+            whole = {**content, "curves": own}
+            if stated != own_sum(whole) or remarks != as_stored(path, whole).remarks:
+                found.append(content["name"])
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError) as error:
+        return f"It cannot be read either ({error}). "
+    if not found:
+        return "Each run matches its own digest: rows were added, left out or moved, or the list was edited. "
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"Changed: {', '.join(found[:3])}{more}. "
+
+
+# -------------------------------------------------------------------------------------------------- writers
+
+
+def append(
+    table: str | Path, records: str | Path | Iterable[Record | str | Path], *, replace: bool = False
+) -> int:
+    """Add records to a table, which is made when it is not there.
+
+    A run counts once: one that the table has already, with the same numbers, is passed over. Its times may
+    differ. A reader finds the former table or the new one, whatever happens meanwhile.
+
+    Parameters
+    ----------
+    table : path
+        The file ``GRID.csv``; beside it stand ``GRID.npz`` and ``SHA256SUMS``.
+    records : path, or iterable of records and paths
+        Records, files of records, tables, and folders of them.
+    replace : bool
+        Put a record in the place of one with the same settings and other numbers.
+
+    Returns
+    -------
+    int
+        How many records were added or replaced.
+
+    Raises
+    ------
+    ValueError
+        For a record that is damaged or has no digest; for one whose settings and data are those of a run in
+        the table, but not its numbers, unless it may ``replace`` that run; and for two different runs of one
+        name. The table is then what it was.
+    """
+    path = Path(table)
+    if path.suffix != ".csv":
+        raise ValueError(f"table={str(table)!r}: must be the path of a .csv file")
+    given = [records] if isinstance(records, (str, Path)) else records
+    new = [one for item in given for one in _given(item)]
+    kept = {one.of(): one for one in rows(path)} if path.exists() else {}
+    added = 0
+    for one in new:
+        of, before = one.of(), kept.get(one.of())
+        if before is not None and not (other := _differs(before, one)):
+            continue
+        if before is not None and not replace:
+            raise ValueError(
+                f"{one.path} has the settings and data of {before.path.name} in {path}, but other numbers: "
+                f"{other}. Find out why; to keep the new ones, collect it with replace=True (--replace)"
+            )
+        kept[of] = one
+        added += 1
+    if added:
+        write(path, list(kept.values()))
+    return added
+
+
+def _given(item: Record | str | Path) -> list[Stored]:
+    if isinstance(item, Record):
+        return [as_stored(Path(item.name), item.content())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        try:
+            return list(_every(Path(item)))
+        except UserWarning as said:
+            raise ValueError(str(said)) from None
+
+
+def _differs(one: Stored, other: Stored) -> str:
+    """Return the first number in which two runs differ, in words."""
+    was, now = one.numbers(), other.numbers()
+    places = (k for k in {**was, **now} if k not in was or k not in now or was[k] != now[k])
+    place = next(places, "")
+    return place and f"{place} is {was.get(place, 'missing')} and {now.get(place, 'missing')}"
+
+
+def write(table: Path, records: Sequence[Stored]) -> None:
+    """Write a table with its curves and their digests."""
+    records = sorted(records, key=lambda one: str(one.content["name"]))
+    curves, lines = dict[str, Epochs](), list[dict[str, str]]()
+    for one in records:
+        name = one.content["name"]
+        if name in curves:
+            raise ValueError(f"{one.path}: two different runs are called {name}")
+        curves[name] = one.curves()
+        own = own_sum({**one.content, "curves": curves[name]})
+        row = {"name": name, SUM: own, **({REMARKS: one.remarks} if one.remarks else {})}
+        lines.append({k: _cell(v) for k, v in {**row, **dict(_leaves(one.content))}.items()})
+    head = list(dict.fromkeys([*FIRST, *_head(table), *(k for line in lines for k in line)]))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    for line in lines:
+        cells = [line.get(k, "") for k in head]
+        while not cells[-1]:
+            cells.pop()
+        writer.writerow(cells)
+    files = {table.with_suffix(".npz"): packed(curves), table: text.getvalue().encode("utf8")}
+    note_digests(files, keep=True)
+    for path, data in files.items():
+        write_atomically(path, data)
+    note_digests(files)
+
+
+def _head(table: Path) -> list[str]:
+    """Return the columns of a table that is there: new ones come after them."""
+    if not table.exists():
+        return []
+    with table.open(encoding="utf8", newline="") as file:
+        return next(csv.reader(file))

@@ -1,0 +1,113 @@
+"""The settings in which a run differs from a usual run, in words."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from nclib.data.registry import datasets
+from nclib.methods.decl import published_warmup
+from nclib.models import registry
+from nclib.runs import weights
+from nclib.runs.combination import JOINED
+from nclib.runs.identity import naming
+from nclib.runs.presets import PAPER
+
+NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
+"""Settings that name a run; everything else that differs from the usual makes a variant of it."""
+ENCODED_BY = ("pieces", "pixels", "boxes")  # options of the papers' data that decide what a model reads
+GLOVE = ("omit", "naaf", "sbe", "pvse", "pcme")  # models whose papers start words from GloVe
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Write settings as text, in alphabetical order."""
+    return ", ".join(f"{k}={shown(v)}" for k, v in sorted(values.items()))
+
+
+def shown(value: Any) -> str:
+    """Write a value; a number in its shortest form."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def variant(settings: Mapping[str, Any]) -> str:
+    """Return the settings in which a run differs from a usual run of the same method, model, data and preset.
+
+    Values are compared with those that the present version would take; settings that either side does not
+    know are left out.
+
+    Parameters
+    ----------
+    settings : mapping
+        As a record holds them.
+
+    Returns
+    -------
+    str
+        For example ``"loss=infonce, tau=0.1"``; ``model.NAME`` is an option of the model that the method has
+        as well. Empty for a usual run.
+    """
+    usual = usual_settings(*(str(settings.get(k, "")) for k in ("method", "model", "dataset", "preset")))
+    if usual is None:
+        return "method unknown to this version"
+    usual, mine = usual | _at_rate(settings), _flat(settings)
+    if (vectors := published_vectors(settings)) and mine.get("text", "bigru") == "bigru":
+        usual, mine = usual | {"word_vectors": vectors}, {"word_vectors": "none"} | mine
+    return in_words({k: v for k, v in mine.items() if k in usual and v != usual[k]})
+
+
+def published_vectors(settings: Mapping[str, Any]) -> str:
+    """Return the file of word vectors from which a model usually starts, as in its paper; empty for none."""
+    model, dataset, preset = (str(settings.get(k, "")) for k in ("model", "dataset", "preset"))
+    name = f"glove_{dataset}.npy"
+    return name if model in GLOVE and preset == "paper" and name in weights.WEIGHTS else ""
+
+
+def _at_rate(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return the settings of a usual run that depend on its rate of noise: DECL's warm-up in preset paper."""
+    dataset, of_paper = str(settings.get("dataset")), settings.get("preset") == "paper"
+    if settings.get("method") != "decl" or not of_paper or dataset not in PAPER:
+        return {}
+    return {"warmup_epochs": published_warmup(dataset, settings.get("mrate") or 0.0)}
+
+
+@functools.cache
+def usual_settings(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
+    """Return the usual settings of a run as one mapping; None when this version does not know the method."""
+    from nclib.runs import resolve  # which imports this module
+
+    model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
+    of_model = {"model": model} if model else {}
+    try:
+        own = registry.parameters_of(registry.MODELS[model].factory) if model else {}
+        usual = resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))
+    except ValueError:
+        return None
+    taken = inspect.signature(datasets[dataset].factory).parameters if dataset in datasets else {}
+    encoded = {k: taken[k].default for k in ENCODED_BY if k in taken}
+    return encoded | _flat(usual.flat(), {k: p.default for k, p in own.items() if p.default is not p.empty})
+
+
+def _root(dataset: str) -> dict[str, Any]:
+    """Return folders for data whose loader needs them; they are not there, and change no other setting."""
+    if dataset not in datasets:
+        return {}
+    needed = inspect.signature(datasets[dataset].factory).parameters.values()
+    return {"data_options": {p.name: "unknown" for p in needed if p.default is p.empty}}
+
+
+def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return settings as one mapping; ``model.<name>`` is an option of the model that the method has too."""
+    published = {part: _published(settings.get(part) or {}) for part in ("data_options", "model_options")}
+    settings = naming(settings)
+    flat = {k: v for k, v in settings.items() if k not in NAMED and not isinstance(v, dict)}
+    method = settings.get("method_options", {})
+    model = {**(model_defaults or {}), **settings.get("model_options", {}), **published["model_options"]}
+    flat |= settings.get("data_options", {}) | published["data_options"] | method
+    return flat | {f"model.{k}" if k in method else k: v for k, v in model.items()}
+
+
+def _published(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that name published weights, with the name in place of the digest."""
+    return {name: found for name, value in options.items() if (found := weights.named(value))}

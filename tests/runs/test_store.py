@@ -1,0 +1,256 @@
+"""Tables of records: what they keep, what they refuse, and the book's own."""
+
+import hashlib
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nclib
+from nclib.runs import append, digests, load_record, store
+from nclib.runs.curves import Curves, packed
+from nclib.runs.record import MAPS, RECALLS, Record, own_sum
+
+RESULTS = Path(__file__).resolve().parents[2] / "book" / "results"
+TABLES = sorted(RESULTS.glob("*.csv"))
+
+
+def make(name="r", seed=0, rsum=300.0, **parts):
+    record = Record(
+        name=name,
+        settings={"method": "mine", "preset": "quick", "seed": seed, "mrate": 0.6, "method_options": {}},
+        data={"checksum": "d"},
+        noise={"checksum": "12e34"},
+        metrics={"val": {"rsum": rsum}, "test": {**dict.fromkeys(RECALLS, rsum / 6), "rsum": rsum}},
+        curves=[{"epoch": 1, "phase": "training", "loss": 0.1 + 0.2, "seconds": 0.5}],
+        diagnostics={},
+        best_epoch=1,
+        cost={"seconds": 1.0},
+        environment={"device": "CPU"},
+    )
+    for part, values in parts.items():
+        setattr(record, part, {**getattr(record, part), **values} if isinstance(values, dict) else values)
+    return record
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of two runs."""
+    append(tmp_path / "g.csv", [make("a", 0), make("b", 1)])
+    return tmp_path / "g.csv"
+
+
+STRANGE = {
+    "float": 1.0, "whole": 1, "tiny": 5e-324, "zero": -0.0, "long": 0.1 + 0.2, "large": 2**70, "none": None,
+    "yes": True, "no": False, "text": "a, b", "quoted": 'say "a"', "number": "1e5", "word": "true",
+    "empty": "", "blank": " a ", "lines": "a\nb", "list": [1, 1.0, [None, "x"]], "nothing": [], "dict": {},
+    "brace": "{", "dotted": {"a.b": 1, "c": {"d": 2.0}}, "nan": "NaN", "minus": "-", "sheet": "=1",
+}  # fmt: skip
+
+
+def same(was, now):
+    if isinstance(was, dict):
+        return was.keys() == now.keys() and all(same(v, now[k]) for k, v in was.items())
+    if isinstance(was, list):
+        return len(was) == len(now) and all(map(same, was, now))
+    equal = was == now and (not isinstance(was, float) or math.copysign(1, was) == math.copysign(1, now))
+    return type(was) is type(now) and equal
+
+
+def test_every_value_keeps_its_type_and_its_bits(tmp_path):
+    curves = [{"epoch": 1, **STRANGE}, {"epoch": 2}, {"epoch": 3, "float": None, "whole": 2.5, "list": [7]}]
+    record = make("strange", diagnostics=STRANGE, curves=curves, warnings=["a, b"])
+    append(tmp_path / "g.csv", [record, make("none", seed=1, curves=[])])
+    back = load_record(tmp_path / "g.csv" / "strange")
+    assert same(record.content(), back.content())
+    assert load_record(tmp_path / "g.csv" / "none").curves == []
+
+
+def test_curves_of_any_epochs_are_unpacked_as_they_were():
+    rng = np.random.default_rng(0)
+    values = [0.5, -0.0, 3, None, True, "x", [1], 2**60]
+    curves = {
+        f"r{n}": [
+            {f"c{k}": values[i] for k, i in enumerate(rng.integers(0, len(values) + 3, 4)) if i < len(values)}
+            for _ in range(rng.integers(0, 5))
+        ]
+        for n in range(50)
+    }
+    there = Curves(packed(curves))
+    assert all(same(rows, there.of(name)) for name, rows in curves.items())
+    only = there.of("r1", ("c1",))
+    assert only == [{k: v for k, v in row.items() if k == "c1"} for row in curves["r1"]]
+
+
+def test_a_run_counts_once_and_a_table_grows_line_by_line(table):
+    before = table.read_text().splitlines()
+    assert append(table, [make("a", 0), make("b", 1, cost={"seconds": 9.0})]) == 0  # times may differ
+    assert table.read_text().splitlines() == before
+    assert append(table, [make("c", 2, diagnostics={"new": 1})]) == 1
+    after = table.read_text().splitlines()
+    assert after[1:3] == before[1:]
+    assert after[0] == before[0] + ",diagnostics.new"
+    assert list(nclib.table(table)["name"]) == ["a", "b", "c"]
+
+
+def test_files_of_single_runs_are_collected_with_their_digests(table, tmp_path):
+    record = make("c", 2)
+    path = record.save(tmp_path / "single" / "c.json")
+    assert append(table, tmp_path / "single") == 1
+    stated = json.loads(path.read_text())["sha256"]
+    assert stated in table.read_text().splitlines()[3]
+    assert load_record(table / "c") == record
+    path.write_text(path.read_text().replace("300.0", "301.0"))
+    with pytest.raises(ValueError, match=r"c\.json was changed: its content does not match its digest"):
+        append(table, tmp_path / "single")
+
+
+def test_the_same_settings_with_other_numbers_are_refused_and_named(table):
+    before = table.read_bytes()
+    other = make("z", 1, rsum=306.0)
+    said = (
+        r"z has the settings and data of b in .*g\.csv, but other numbers: metrics.val.rsum is 300.0 and 306"
+    )
+    with pytest.raises(ValueError, match=said):
+        append(table, [make("c", 2), other])
+    assert table.read_bytes() == before
+    with pytest.raises(ValueError, match="two different runs are called a"):
+        append(table, [make("a", 5)])
+    assert append(table, [other], replace=True) == 1
+    assert nclib.table(table)["rsum"].tolist() == [300.0, 306.0]
+    assert append(table, [make("own", 0, rsum=1.0, environment={"own_code": "1"})]) == 1  # another run
+
+
+def change(path, old, new):
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda t: change(t, b"300.0", b"301.0"), r"g\.csv was changed: .*Changed: a\. "),
+        (lambda t: change(t, b"b,", b"b2,"), r"g\.csv was changed: .* cannot be read"),
+        (
+            lambda t: t.write_text("\n".join(t.read_text().splitlines()[:2])),
+            "Each run matches its own digest",
+        ),
+        (lambda t: (t.parent / "SHA256SUMS").unlink(), r"g\.csv has no digest in .*SHA256SUMS"),
+        (lambda t: change(t.parent / "SHA256SUMS", b"g.csv", b"h.csv"), r"g\.csv has no digest in"),
+    ],
+)
+def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, said):
+    edit(table)
+    for read in (nclib.table, store.stored, lambda t: append(t, [make("c", 3)])):
+        with pytest.raises(ValueError, match=said):
+            read(table)
+    with pytest.raises(ValueError, match=said):
+        nclib.table(table.parent)
+
+
+def test_curves_that_were_changed_are_refused(table):
+    curves = {"a": [{"epoch": 1, "loss": 9.0}], "b": make().curves}
+    table.with_suffix(".npz").write_bytes(packed(curves))
+    assert len(nclib.table(table)) == 2  # without the curves
+    with pytest.raises(ValueError, match=r"g\.npz was changed: .*Changed: a\. "):
+        load_record(table / "b")
+
+
+def test_nothing_beside_a_table_counts(table):
+    (table.parent / "places.json").write_text('{"seed": 7, "mrate": 0.1, "method_options": {"rho": 1}}')
+    assert nclib.table(table)["seed"].tolist() == [0, 1]
+    assert load_record(table / "a").settings["mrate"] == 0.6
+
+
+@pytest.mark.parametrize("written", [0, 1, 2, 3])
+def test_a_table_can_be_read_when_its_writer_was_killed(table, monkeypatch, written):
+    write, done = store.write_atomically, []
+
+    def killed(path, data):
+        if len(done) == written:
+            raise KeyboardInterrupt
+        done.append(path)
+        write(path, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "write_atomically", killed)
+        patched.setattr(digests, "write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            append(table, [make("c", 2)])
+    assert len(nclib.table(table)) == len([one.curves() for one in store.stored(table)]) in (2, 3)
+    assert append(table, [make("c", 2), make("d", 3)]) in (1, 2)
+    assert list(nclib.table(table)["name"]) == ["a", "b", "c", "d"]
+    assert all(len(stated) == 1 for stated in digests.digests(table.parent).values())
+
+
+def test_only_a_table_holds_tables(tmp_path, table):
+    (tmp_path / "pairs.csv").write_text("image,caption\n1,2\n")
+    assert len(nclib.table(tmp_path)) == 2
+    with pytest.raises(ValueError, match=r"table='g\.txt': must be the path of a \.csv file"):
+        append("g.txt", [])
+    with pytest.raises(ValueError, match=r"g\.csv has no run x"):
+        load_record(table / "x")
+
+
+def test_many_settings_are_looked_up_in_one_pass(tmp_path):
+    every = [make(f"r{seed}", seed) for seed in range(3)]
+    sealed = make("weights", 9)
+    sealed.settings |= {"model_options": {"text_folder": "bert"}}
+    sealed.settings["files_sha256"] = {"model_options": {"text_folder": "0123"}}
+    append(tmp_path / "g.csv", [*every, sealed])
+    wanted = [record.settings for record in every] + [{**every[0].settings, "mrate": 0.5}]
+    there = store.find_all(
+        tmp_path,
+        [*wanted, {**sealed.settings, "files_sha256": {}, "model_options": {"text_folder": "/data/bert"}}],
+    )
+    assert [one and one.content["name"] for one in there] == ["r0", "r1", "r2", None, "weights"]
+
+
+# -- the book's tables ----------------------------------------------------------------------------------
+
+
+def test_the_books_records_have_their_digests():
+    folders = [RESULTS, RESULTS.parent / "measured"]
+    for folder in folders:
+        stated = digests.digests(folder)
+        files = {path.name for path in folder.iterdir()} - {digests.LIST}
+        assert files == stated.keys()
+        for name, found in stated.items():
+            assert found == [hashlib.sha256((folder / name).read_bytes()).hexdigest()]
+    size = sum(path.stat().st_size for folder in folders for path in folder.iterdir())
+    assert size < 8e6
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_sums_and_epochs_of_a_table_agree(path):
+    for one, (_, remarks, stated) in zip(store.rows(path), store.parsed(path.read_bytes()), strict=True):
+        record = one.record()
+        assert own_sum({**one.content, "curves": record.curves}) == stated, one.path
+        assert "; ".join(record.remarks) == remarks == one.remarks
+        for group in record.metrics.values():
+            for total, names, share, most in (("rsum", RECALLS, 1, 100), ("map_avg", MAPS, 0.5, 1)):
+                if total in group and group.keys() >= set(names):
+                    assert group[total] == pytest.approx(share * math.fsum(group[k] for k in names), rel=1e-6)
+                    assert all(-1e-6 <= group[k] <= most + 1e-6 for k in names)
+        if record.curves:
+            row = record.curves[record.best_epoch - 1]
+            assert 0 < record.best_epoch <= len(record.curves)
+            assert all(row.get(f"val_{k}", v) == v for k, v in record.metrics["val"].items()), one.path
+        rate = record.noise_rate
+        assert rate is None or 0 <= rate <= 1
+        assert {"method", "preset", "seed", "dataset"} <= record.settings.keys()
+
+
+def test_the_books_rows_are_read_in_half_a_second():
+    def seconds():
+        begun = time.process_time()
+        every = [one for path in TABLES for one in store.rows(path)]
+        assert len(every) >= 2240
+        return time.process_time() - begun
+
+    assert min(seconds() for _ in range(3)) < 0.5 * float(os.environ.get("SLOWER", 1))
