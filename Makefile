@@ -18,7 +18,7 @@ JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live notebooks notebooks-check html test test-all mutate lint record paper versions bench gpu clean distclean
+.PHONY: help env data book live demo html test test-all mutate lint record paper versions bench gpu clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -38,7 +38,7 @@ data: env ## load the bundled data once, so that later steps find it
 
 PRESET ?= quick
 ifeq ($(PRESET),quick)
-book: env data live notebooks html ## everything: data, a live run on this machine, stale notebooks, pages
+book: env data live html ## everything: data, a live run on this machine, notebooks, pages
 else ifeq ($(PRESET),paper)
 book: env data paper live html
 else
@@ -61,17 +61,15 @@ ifndef LIST
 endif
 endif
 
-live: env ## run the L2RM notebook in its quick preset for the page "Your machine"
-	@$(RUN_NOTEBOOKS) --live $(if $(filter live,$(MAKECMDGOALS)),--all) l2rm
+live: env ## train L2RM in its quick preset for the page "Your machine"
+	@$(RUN_NOTEBOOKS) --live $(if $(filter live,$(MAKECMDGOALS)),--again) l2rm
 
-notebooks: env ## run the notebooks whose stored outputs are stale
+demo: env ## train what the chapters show, some twenty minutes, and store it in book/demo
+	@$(RUN_NOTEBOOKS) --demo
+
+html: env ## build and check the pages; executes the notebooks whose code or data changed
 	@$(RUN_NOTEBOOKS)
-
-notebooks-check: env ## fail when a notebook's stored outputs are stale
-	@$(RUN_NOTEBOOKS) --check
-
-html: env ## build and check the pages from the stored outputs; runs no notebook
-	@rm -rf _build
+	@rm -rf _build/html _build/.doctrees _build/.jupyter_cache
 	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going
 	@"$(PY)" book/_ext/check_html.py _build/html
 	@"$(PY)" -c "import pathlib; print('Open', pathlib.Path('_build/html/index.html').resolve().as_uri())"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT = ("README.md", "nclib", "book", "notebooks")
-LEFT_OUT = {"executed", "live", "results", "_build"}  # made by programs
+LEFT_OUT = {"live", "results", "_build"}  # made by programs
 PHRASES = {  # a space matches any white space
     r"\bso many\b(?! that\b)": "name the number: 'n runs', 'fewer than n'",
     r"\bwhat \w+(?: \w+)? (?:is|are) made of\b": "'contents of', 'parts of'",

@@ -1,8 +1,8 @@
-"""Sphinx extension: the notebooks as cards, and single stored outputs on other pages.
+"""Sphinx extension: the notebooks as cards, and single outputs of them on other pages.
 
-* ``{gallery}`` shows the notebooks of ``_toc.yml``: title, first sentence, seconds, and a stored figure: that
-  of the cell with the tag ``thumbnail``, else the first.
-* ``{stored-output} notebook cell`` shows one stored output of a notebook: no number is typed twice.
+* ``{gallery}`` shows the notebooks of ``_toc.yml``: title, first sentence, seconds of training, and a figure:
+  that of the cell with the tag ``thumbnail``, else the first.
+* ``{stored-output} notebook cell`` shows one output of an executed notebook: no number is typed twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dark_figures import both, dark
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
-from nb_overlay import DRAWING, SVG, is_drawing, runs_of
+from nb_overlay import DRAWING, SVG, executed_folder, is_drawing, records_in
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
@@ -80,18 +80,19 @@ def figures(nb: Any) -> Iterator[tuple[str, str, bytes]]:
 
 
 def thumbnail(nb: Any, stored: pathlib.Path) -> tuple[str, bytes] | None:
-    """Return suffix and content of the figure on a notebook's card, if a figure is stored."""
+    """Return suffix and content of the figure on a notebook's card, if it was executed and has one."""
     found = list(figures(nbformat.read(stored, 4))) if stored.exists() else []
     tagged = {cell.get("id") for cell in nb.cells if "thumbnail" in cell.metadata.get("tags", [])}
     chosen = [figure for figure in found if figure[0] in tagged] or found
     return chosen[0][1:] if chosen else None
 
 
-def time_of(seconds: float | None) -> str:
-    """Return the duration of a stored run as text."""
-    if seconds is None:
-        return "not run yet"
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+def time_of(records: list[dict[str, Any]]) -> str:
+    """Return how long the runs of a chapter trained, as text."""
+    if not records:
+        return "trains nothing"
+    seconds = sum(record["cost"]["seconds"] for record in records)
+    return f"trains {seconds:.0f} s" if seconds < 100 else f"trains {seconds / 60:.0f} min"
 
 
 class Gallery(SphinxDirective):
@@ -99,10 +100,9 @@ class Gallery(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         root = pathlib.Path(self.env.srcdir)
-        runs = runs_of(root / "book" / "executed")
         lines: list[str] = []
         for part, names in parts_of(root / "_toc.yml"):
-            cards = [self.card(name, runs.get(name, {}).get("seconds"), root) for name in names]
+            cards = [self.card(name, root) for name in names]
             grid = ["::::{grid} 1 2 2 3", ":gutter: 3", ":class-container: nc-gallery", "", *cards, "::::"]
             lines += [f":::{{rubric}} {part}", ":::", "", *grid, ""]
         box = nodes.container()
@@ -110,9 +110,9 @@ class Gallery(SphinxDirective):
         self.state.nested_parse(text, 0, box)
         return [box]
 
-    def card(self, name: str, seconds: float | None, root: pathlib.Path) -> str:
+    def card(self, name: str, root: pathlib.Path) -> str:
         """Return the card of a notebook in Markdown; its thumbnail is written beside the doctrees."""
-        path, stored = root / "notebooks" / f"{name}.ipynb", root / "book" / "executed" / f"{name}.ipynb"
+        path, stored = root / "notebooks" / f"{name}.ipynb", executed_folder(self.env.app) / f"{name}.ipynb"
         for file in (path, stored):
             self.env.note_dependency(str(file))
         nb = nbformat.read(path, 4)
@@ -132,7 +132,7 @@ class Gallery(SphinxDirective):
             image=image,
             look=look,
             sentence=first_sentence(text),
-            time=time_of(seconds),
+            time=time_of(records_in(root / "book" / "demo" / name)),
         )
 
 
@@ -142,20 +142,20 @@ def data_uri(svg: str) -> str:
 
 
 class StoredOutput(SphinxDirective):
-    """One output of a stored notebook, by the id of its cell."""
+    """One output of an executed notebook, by the id of its cell."""
 
     required_arguments = 2
     option_spec = {"alt": directives.unchanged}  # noqa: RUF012  as docutils declares it
 
     def run(self) -> list[nodes.Node]:
         name, wanted = self.arguments
-        stored = pathlib.Path(self.env.srcdir) / "book" / "executed" / f"{name}.ipynb"
+        stored = executed_folder(self.env.app) / f"{name}.ipynb"
         self.env.note_dependency(str(stored))
         cells = nbformat.read(stored, 4).cells if stored.exists() else []
         cell = next((c for c in cells if c.get("id") == wanted), {})
         data = next((o["data"] for o in cell.get("outputs", []) if o.get("data")), None)
         if data is None:
-            log.warning("no stored output of %s in %s", wanted, name, location=self.get_location())
+            log.warning("no output of %s in %s", wanted, name, location=self.get_location())
             return []
         if SVG in data:
             alt = self.options.get("alt") or cell.metadata.get("mystnb", {}).get("image", {}).get("alt", "")

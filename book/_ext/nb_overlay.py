@@ -1,7 +1,7 @@
-"""Sphinx extension: pages show the current prose and code together with the stored outputs.
+"""Sphinx extension: pages show the notebooks as they were executed for this build.
 
-* ``notebooks/X.ipynb`` takes the outputs of ``book/executed/X.ipynb``; a stale one is a warning, which ``-W``
-  turns into a failure.
+* ``notebooks/X.ipynb`` is shown as ``run_notebooks.py`` executed it; one that was not executed with the
+  present code and data is a warning, which ``-W`` turns into a failure.
 * ``book/your_machine.ipynb`` takes the code cells and outputs of the live run in ``book/live``, beside
   the stored run and the recorded runs, when there is one.
 * ``{execution-status}`` prints when, where and how long each notebook ran.
@@ -14,19 +14,16 @@ import copy
 import json
 import pathlib
 import re
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import nbformat
 from docutils import nodes
 from docutils.statemachine import StringList
-from nbstamp import INJECTED, PARAMETERS, RESULTS, Book, cell_keys, code_cells, problems, records_in, tags
+from executed import INJECTED, folder_of, is_done, runs_of, tags
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
-
-from nclib.runs.identity import naming
 
 log = logging.getLogger(__name__)
 LIVE_PAGE = "book/your_machine"
@@ -40,7 +37,7 @@ COLUMNS = {
     "t2i_r10": "R@10",
     "rsum": "rSum",
 }
-STATUS = ("page", "state", "ran on", "seconds", "device", "threads", "Python, torch, NumPy", "commit")
+STATUS = ("page", "ran on", "seconds", "device", "threads", "Python, torch, NumPy", "commit")
 NUMBER = r"[+\-−]?\d[\d.,]*"
 TOGETHER = re.compile(
     rf"<script.*?</script>|(?<=\d) ± {NUMBER}(?: \(\d+\))?|\[{NUMBER}, {NUMBER}\]", re.DOTALL
@@ -51,30 +48,13 @@ shows it here.
 ```"""
 
 
-def merge(current: Any, stored: Any) -> Any:
-    """Return ``current`` with the outputs of ``stored``.
-
-    When the code differs, ``stored`` itself comes back, so that code and outputs on the page belong together.
-    """
-    if cell_keys(current) != cell_keys(stored):
-        return stored
-    merged = copy.deepcopy(current)
-    ran = [c for c in code_cells(stored) if c.source.strip()]
-    for cell, done in zip([c for c in code_cells(merged) if c.source.strip()], ran, strict=True):
-        cell.outputs, cell.execution_count = done.outputs, done.execution_count
-    injected = [c for c in stored.cells if INJECTED in tags(c)]
-    at = next((i for i, c in enumerate(merged.cells) if PARAMETERS in tags(c)), -1)
-    merged.cells[at + 1 : at + 1] = injected
-    return merged
-
-
-def book_of(app: Sphinx) -> Book:
-    """Return the code and records of this build, which are read once."""
-    return app.nclib_book  # type: ignore[attr-defined,no-any-return]
+def executed_folder(app: Sphinx) -> pathlib.Path:
+    """Return the folder of the notebooks that this build shows."""
+    return app.nclib_executed  # type: ignore[attr-defined,no-any-return]
 
 
 def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Replace the text of a notebook page by the merged one; an event handler of ``source-read``."""
+    """Replace the text of a notebook page by the executed one; an event handler of ``source-read``."""
     path = pathlib.Path(app.env.doc2path(docname))
     root = pathlib.Path(app.srcdir)
     if docname == LIVE_PAGE:
@@ -82,15 +62,13 @@ def overlay(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = nbformat.writes(described(show_live(root, nbformat.reads(source[0], 4))))
     if path.suffix != ".ipynb" or path.parent != root / "notebooks":
         return
-    book = book_of(app)
-    stored = root / "book" / "executed" / path.name
-    for dependency in [stored, *book.code.paths.values()]:
-        app.env.note_dependency(str(dependency))  # incremental builds notice
-    for why in problems(path, stored, book):
-        log.warning("stored outputs: %s", why, location=docname, type="nb_overlay", subtype="stale")
-    if stored.exists():
-        page = described(merge(nbformat.read(path, 4), nbformat.read(stored, 4)))
-        source[0] = nbformat.writes(page)
+    done = executed_folder(app) / path.name
+    app.env.note_dependency(str(done))  # incremental builds notice
+    if is_done(path, executed_folder(app)):
+        source[0] = nbformat.writes(described(nbformat.read(done, 4)))
+    else:
+        text = "not executed with the present code and data; make html executes it"
+        log.warning(text, location=docname, type="nb_overlay", subtype="missing")
 
 
 def described(page: Any) -> Any:
@@ -134,19 +112,19 @@ def is_drawing(data: Mapping[str, Any]) -> bool:
 
 
 class ExecutionStatus(SphinxDirective):
-    """A table of the stored executions, one row per notebook."""
+    """A table of the executions that the pages show, one row per notebook."""
 
     has_content = False
 
     def run(self) -> list[nodes.Node]:
         root = pathlib.Path(self.env.srcdir)
-        runs = runs_of(root / "book" / "executed")
-        self.env.note_dependency(str(root / "book" / "executed" / "runs.json"))
+        folder = executed_folder(self.env.app)
+        runs = runs_of(folder)
+        self.env.note_dependency(str(folder / "runs.json"))
         rows = []
         for path in sorted((root / "notebooks").glob("*.ipynb")):
-            state = problems(path, root / "book" / "executed" / path.name, book_of(self.env.app))
             cells = status_cells(runs[path.stem]) if path.stem in runs else ["never"] + [""] * 5
-            rows.append([f"{{doc}}`/notebooks/{path.stem}`", "stale" if state else "fresh", *cells])
+            rows.append([f"{{doc}}`/notebooks/{path.stem}`", *cells])
         lines = status_lines(rows)
         box = nodes.container(classes=["execution-status"])
         self.state.nested_parse(StringList(lines, source=self.env.doc2path(self.env.docname)), 0, box)
@@ -207,36 +185,35 @@ def machine_line(run: Mapping[str, Any]) -> str:
     )
 
 
-def runs_of(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Return ``runs.json`` of a folder of executed notebooks; empty when there is none."""
-    path = folder / "runs.json"
-    return json.loads(path.read_text("utf8")) if path.exists() else {}
+def comparison(mine: Mapping[str, Any]) -> list[str]:
+    """Return a table in Markdown: a live run, and under it the recorded runs of its settings."""
+    from ncbook import mean_text, recorded
+    from ncbook.chapters import as_preset
 
-
-def comparison(live: Iterable[Mapping[str, Any]], recorded: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return a table in Markdown: each live run, and under it the recorded runs with the same settings."""
-    from ncbook import mean_text
-
-    def kind(record: Mapping[str, Any]) -> dict[str, Any]:
-        return {**naming(record["settings"]), "seed": None}
-
-    recorded = list(recorded)
-    rows = []
-    for mine in live:
-        threads, settings = mine["environment"]["threads"], mine["settings"]
-        loss = settings.get("method_options", {}).get("loss")  # of plain training
-        name = settings["method"] + (f" ({loss})" if loss else "")
-        device = f"{mine['environment']['device']}, {threads} thread{'s' if threads != 1 else ''}"
-        same = [record for record in recorded if kind(record) == kind(mine)]
-        for where, group in ((f"your machine: {device}", [mine]), ("recorded", same)):
-            if group:
-                means = [mean_text([r["metrics"]["test"][column] for r in group]) for column in COLUMNS]
-                seconds = statistics.fmean(r["cost"]["seconds"] for r in group)
-                rows.append([name, f"{settings['mrate']:g}", where, *means, f"{seconds:.0f}"])
-    if not rows:
-        return []
+    settings, where, test = mine["settings"], mine["environment"], mine["metrics"]["test"]
+    shared = ("method", "model", "dataset", "preset", "protocol", "mrate")
+    found = recorded(**{name: settings[name] for name in shared})
+    found = as_preset(found) if len(found) else found
+    threads = f"{where['threads']} thread{'s' if where['threads'] != 1 else ''}"
+    loss = settings.get("method_options", {}).get("loss")  # of plain training
+    name = settings["method"] + (f" ({loss})" if loss else "")
     head = ["method", "mismatch rate", "run (number of seeds)", *COLUMNS.values(), "training seconds"]
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head))]
+    values = {key: [test[key]] for key in COLUMNS} | {"seconds": [mine["cost"]["seconds"]]}
+    groups = {f"your machine: {where['device']}, {threads}": values}
+    if len(found):
+        groups["recorded"] = {key: list(found[key]) for key in values}
+    for place, group in groups.items():
+        means = [mean_text(group[key]) for key in COLUMNS]
+        seconds = sum(group["seconds"]) / len(group["seconds"])
+        row = [name, f"{settings['mrate']:g}", place, *means, f"{seconds:.0f}"]
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def records_in(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Return the records of the runs in a folder."""
+    return [json.loads(path.read_text("utf8")) for path in sorted(folder.glob("*/record.json"))]
 
 
 def show_live(root: pathlib.Path, page: Any) -> Any:
@@ -247,17 +224,19 @@ def show_live(root: pathlib.Path, page: Any) -> Any:
     for name, run in runs.items():
         live = nbformat.read(root / "book" / "live" / f"{name}.ipynb", 4)
         lines = [f"## {run['title']}", "", f"This machine, {machine_line(run)}", ""]
-        if recorded := runs_of(root / "book" / "executed").get(name):
-            lines += [f"The stored run on the chapter's page, {machine_line(recorded)}", ""]
-        lines += comparison(records_in(root / "book" / "live" / name), records_in(root / RESULTS))
+        for record in records_in(root / "book" / "demo" / name):
+            seconds, device = record["cost"]["seconds"], record["environment"]["device"]
+            lines += [f"The stored run on the chapter's page trained {seconds:.0f} seconds on {device}.", ""]
+        for record in records_in(root / "book" / "live" / name):
+            lines += comparison(record)
         page.cells.append(nbformat.v4.new_markdown_cell("\n".join(lines), id=f"live-{name}"))
         page.cells += live_cells(live)
     return page
 
 
 def start(app: Sphinx) -> None:
-    """Read code and records once per build."""
-    app.nclib_book = Book(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
+    """Find the folder of executed notebooks once per build."""
+    app.nclib_executed = folder_of(pathlib.Path(app.srcdir))  # type: ignore[attr-defined]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

@@ -1,13 +1,13 @@
-"""Run the notebooks and keep their outputs beside the book.
+"""Execute the notebooks for the pages of the book, several at a time.
 
-    python book/_ext/run_notebooks.py            run those whose stored outputs are stale
-    python book/_ext/run_notebooks.py --all      run every one
-    python book/_ext/run_notebooks.py --check    run nothing; exit 1 when one is stale
-    python book/_ext/run_notebooks.py --live l2rm    run on this machine, for the page "Your machine"
-    python book/_ext/run_notebooks.py --paper /data  run every one in the preset paper on the papers' data
+    python book/_ext/run_notebooks.py                those whose code, data or source changed
+    python book/_ext/run_notebooks.py l2rm ncr       of these only some
+    python book/_ext/run_notebooks.py --live l2rm    train on this machine, for the page "Your machine"
+    python book/_ext/run_notebooks.py --paper /data  train in the preset paper, where the data are there
+    python book/_ext/run_notebooks.py --demo         train what the chapters show, and store it in book/demo
 
-Stored outputs go to ``book/executed``, free of clocks, paths and progress bars, so that two runs on one
-platform give the same bytes; date, seconds and hardware go to ``runs.json`` beside them.
+Chapters that train take their runs from the store (``source="recorded"``). Outputs lie below ``_build``, free
+of clocks, paths and progress bars; date, seconds and hardware in ``runs.json`` beside them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from typing import Any
 
 import nbformat
-from filelock import FileLock
-from grid_plan import GridError, lacking_files
-from nbstamp import CHOSEN, INJECTED, ROOT, STAMP, Book, failures, packed, problems, records_in, stamp, tags
+import yaml
+from executed import CODE, INJECTED, ROOT, SOURCE, digest, failures, folder_of, is_done, state, tags, title_of
 
 from nclib.common.files import write_atomically
 
-LIVE_PARAMETERS = {"preset": "quick"}
+LIVE = "book/live"
 PAPERS_DATA = {  # counterparts of the bundled data sets; of several, the first whose files are there
     "emoji": ("f30k", "coco"),
     "emoji_category": ("wikipedia", "xmedianet", "nuswide"),
@@ -49,15 +50,6 @@ def machine(seconds: float, title: str) -> dict[str, Any]:
         "seconds": round(seconds, 1),
         **environment(choose_device("auto")),
     }
-
-
-def title_of(nb: Any, name: str) -> str:
-    """Return the first top heading of a notebook."""
-    for cell in nb.cells:
-        found = re.search(r"^# +(.+)$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
-        if found:
-            return found[1].strip()
-    return name
 
 
 def tidy(nb: Any, keep_parameters: bool = True) -> Any:
@@ -81,37 +73,22 @@ def tidy(nb: Any, keep_parameters: bool = True) -> Any:
     return nb
 
 
-def enter(path: pathlib.Path, name: str, value: object) -> None:
-    """Set one entry of a JSON object in a file, while others may set theirs."""
-    with FileLock(path.with_suffix(".lock")):
-        every = json.loads(path.read_text("utf8")) if path.exists() else {}
-        text = json.dumps({**every, name: value}, indent=1, sort_keys=True, ensure_ascii=False)
-        write_atomically(path, text + "\n")
-
-
 def execute(
-    source: pathlib.Path,
-    folder: pathlib.Path,
-    out: str,
-    parameters: Mapping[str, Any],
-    book: Book,
+    source: pathlib.Path, folder: pathlib.Path, parameters: Mapping[str, Any], root: pathlib.Path = ROOT
 ) -> dict[str, Any]:
-    """Run one notebook and store it, stamped, in ``folder``, with an entry in ``runs.json``; return it.
+    """Execute one notebook into ``folder``, and return where and how long it ran.
 
-    ``out`` is the notebook's own output folder, relative to the book's root; emptied first, so nothing is
-    resumed. Of ``parameters`` those that the notebook does not know are left out. A RuntimeError when a cell
-    failed or did not run; the half-done notebook stays as ``*.part.ipynb`` for inspection.
+    Of ``parameters`` those that the notebook does not know are left out. A RuntimeError that names cell and
+    message when it failed; the notebook as far as it came stays as ``*.part.ipynb``.
     """
     import papermill
 
     known = papermill.inspect_notebook(str(source))
-    given = {k: v for k, v in {**parameters, "out": out}.items() if k in known}
-    shutil.rmtree(book.root / out, ignore_errors=True)
+    given = {k: v for k, v in parameters.items() if k in known}
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f"{source.stem}.part.ipynb"
-    before = stamp(source, book)  # what changes during the run must count as stale
+    own = digest(source)
     begun = time.monotonic()
-    bar = sys.stderr.isatty()
     with tempfile.TemporaryDirectory() as ipython:
         os.environ["IPYTHONDIR"] = ipython  # neither the reader's start-up files nor their history
         os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
@@ -120,29 +97,64 @@ def execute(
                 str(source),
                 str(part),
                 given,
-                cwd=str(book.root),
+                cwd=str(root),
                 kernel_name="python3",
-                progress_bar=bar,
-                stdout_file=None if bar else sys.stdout,
+                progress_bar=False,
                 extra_arguments=["--IPKernelApp.log_level=40"],
             )
-        except Exception as error:
-            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-            raise RuntimeError(f"{source.name} failed; as far as it came: {part}\n{text[-3000:]}") from error
+        except papermill.PapermillExecutionError as error:
+            text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).strip()
+            cell = nbformat.read(part, 4).cells[error.cell_index]
+            raise RuntimeError(
+                f"{source.name}, cell {cell.id!r}: {error.ename}: {error.evalue}\n{text[-2000:]}\n"
+                f"As far as it came: {part}"
+            ) from None
+        except Exception as error:  # the kernel died, or did not start
+            raise RuntimeError(f"{source.name}: {error}; as far as it came: {part}") from error
     seconds = time.monotonic() - begun
     nb = nbformat.read(part, 4)
-    said = failures(nb)
-    if said:
+    if said := failures(nb):
         raise RuntimeError(f"{source.name}: {', '.join(said)}; as far as it came: {part}")
-    tidy(nb, keep_parameters=set(given) > {"out"})
-    chosen = {r["settings"].get(k, "") for r in records_in(book.root / out) for k in CHOSEN} - {""}
-    nb.metadata[STAMP] = packed({**stamp(source, book, chosen), "cells": before["cells"]})
+    tidy(nb, keep_parameters=set(given) > {"out", "source"})
+    nb.metadata[SOURCE] = own
     nbformat.write(nb, part)
     os.replace(part, folder / source.name)
-    entry = machine(seconds, title_of(nb, source.stem))
-    enter(folder / "runs.json", source.stem, entry)
     print(f"{source.name}: {seconds:.0f} s", flush=True)
-    return entry
+    return machine(seconds, title_of(nb, source.stem))
+
+
+def enter(folder: pathlib.Path, entries: Mapping[str, Any]) -> None:
+    """Add entries to ``runs.json`` of a folder."""
+    path = folder / "runs.json"
+    every = {**(json.loads(path.read_text("utf8")) if path.exists() else {}), **entries}
+    write_atomically(path, json.dumps(every, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def execute_all(jobs: Mapping[pathlib.Path, Mapping[str, Any]], root: pathlib.Path) -> None:
+    """Execute notebooks with their parameters, one process per core, the largest files first.
+
+    When one fails, those that have not begun are left out; a RuntimeError then names all that failed.
+    """
+    folder = folder_of(root)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    entries, failed = {}, []
+    with ProcessPoolExecutor(min(cores, len(jobs)), get_context("spawn")) as pool:
+        order = sorted(jobs, key=lambda source: -source.stat().st_size)
+        waiting = {pool.submit(execute, source, folder, jobs[source], root): source for source in order}
+        for job in as_completed(waiting):
+            if job.cancelled():
+                continue
+            try:
+                entries[waiting[job].stem] = job.result()
+            except RuntimeError as error:
+                failed.append(str(error))
+                pool.shutdown(wait=False, cancel_futures=True)
+    enter(folder, entries)
+    if failed:
+        raise RuntimeError("\n\n".join(failed))
+    for other in folder.parent.iterdir():
+        if other != folder:
+            shutil.rmtree(other)
 
 
 def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
@@ -154,24 +166,28 @@ def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
     return [every[n] for n in names] or list(every.values())
 
 
-def live(names: Iterable[str], root: pathlib.Path, again: bool) -> None:
-    """Run notebooks for the page "Your machine", unless a live run of the same code is there."""
-    book = Book(root)
-    for source in chosen(names, root):
-        folder = root / "book" / "live"
-        if not again and not problems(source, folder / source.name, book):
-            print(f"{source.name}: this machine's run is up to date (make live runs it again)", flush=True)
-            continue
-        print(f"{source.name}: live run on this machine ...", flush=True)
-        execute(source, folder, f"book/live/{source.stem}", LIVE_PARAMETERS, book)
+def live(source: pathlib.Path, root: pathlib.Path, again: bool) -> None:
+    """Train a notebook's run for the page "Your machine", unless the same code has trained it."""
+    folder, mark = root / LIVE, root / LIVE / f"{source.stem}.state"
+    now = f"{state(root, CODE)} {digest(source)}"
+    if not again and mark.exists() and mark.read_text("utf8") == now and is_done(source, folder):
+        print(f"{source.name}: this machine's run is up to date (make live runs it again)", flush=True)
+        return
+    print(f"{source.name}: live run on this machine ...", flush=True)
+    out = f"{LIVE}/{source.stem}"
+    shutil.rmtree(root / out, ignore_errors=True)  # nothing is resumed
+    entry = execute(source, folder, {"preset": "quick", "out": out}, root)
+    enter(folder, {source.stem: entry})
+    write_atomically(mark, now)
 
 
 def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
-    """Return the parameters that run a chapter in the preset paper; none where it trains nothing.
+    """Return the parameters that train a chapter in the preset paper; none where it trains nothing.
 
     A :class:`GridError` names what its data lack when none of them are in the folder.
     """
     import papermill
+    from grid_plan import GridError, lacking_files
 
     known = papermill.inspect_notebook(str(source))
     names = PAPERS_DATA.get(known.get("dataset", {}).get("default", "").strip("\"'"), ())
@@ -182,8 +198,25 @@ def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]
     there = [name for name, lines in lacking.items() if not lines]
     if not there:
         raise GridError("\n".join(lacking.values()))
-    given = {"dataset": there[0], "data_options": options}
+    given = {"dataset": there[0], "data_options": options, "source": "train"}
     return {**given, "preset": "paper"} if "preset" in known else given
+
+
+def make_demo(names: Sequence[str], root: pathlib.Path, out: pathlib.Path) -> None:
+    """Train what chapters show, in ``out``, and store it in ``book/demo``; finished runs are not repeated."""
+    from ncbook.demo import Keep, store
+
+    from nclib.runs import Record
+
+    kept = yaml.safe_load((root / "book/demo/demo.yml").read_text("utf8"))
+    if wrong := sorted(set(names) - set(kept)):
+        raise SystemExit(f"{', '.join(wrong)}: not in book/demo/demo.yml; there are: {', '.join(kept)}")
+    for source in chosen(names or list(kept), root):
+        execute(source, out / "notebooks", {"out": str(out / source.stem)}, root)
+        keep = Keep(**{k: v if k == "weights" else tuple(v) for k, v in kept[source.stem].items()})
+        shutil.rmtree(root / "book/demo" / source.stem, ignore_errors=True)
+        for path in sorted((out / source.stem).glob("*/record.json")):
+            store(Record.load(path), root / "book/demo" / source.stem / path.parent.name, keep)
 
 
 def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
@@ -191,38 +224,46 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="notebooks by name; all when none is named")
-    parser.add_argument("--all", action="store_true", help="run fresh ones too")
-    parser.add_argument("--check", action="store_true", help="run nothing, exit 1 when one is stale")
-    parser.add_argument("--live", action="store_true", help='run for the page "Your machine"')
+    parser.add_argument("--live", action="store_true", help='train for the page "Your machine"')
+    parser.add_argument("--again", action="store_true", help="with --live: even where the run is up to date")
+    parser.add_argument("--demo", action="store_true", help="train for the store book/demo")
+    parser.add_argument("--out", type=pathlib.Path, default="runs/demo", help="with --demo: folder of runs")
     parser.add_argument(
-        "--paper", type=pathlib.Path, metavar="ROOT", help="run in the preset paper, with the data there"
+        "--paper", type=pathlib.Path, metavar="ROOT", help="train in the preset paper, with the data there"
     )
     args = parser.parse_args(argv)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     if args.paper and not args.paper.is_dir():
         raise SystemExit(f"--paper {args.paper}: there is no such folder")
-    if args.live:
-        live(args.names, root, args.all)
+    if args.demo:
+        make_demo(args.names, root, args.out.resolve())
         return 0
-    book, folder = Book(root), root / "book" / "executed"
-    notebooks = chosen(args.names, root)
-    found = {p: problems(p, folder / p.name, book) for p in notebooks}
-    stale = {p: why for p, why in found.items() if why}
-    for path, why in stale.items():
-        more = f" and {len(why) - 4} more" if len(why) > 4 else ""
-        print(f"{path.name}: stale: {'; '.join(why[:4])}{more}", flush=True)
-    print(f"notebooks: {len(notebooks) - len(stale)} fresh, {len(stale)} stale", flush=True)
-    if args.check:
-        if stale:
-            print("stored outputs must be renewed and committed: make notebooks", file=sys.stderr)
-        return 1 if stale else 0
-    for path in notebooks if args.all or args.paper else stale:
-        try:
-            given = on_papers_data(path, args.paper.resolve()) if args.paper else {}
-        except GridError as error:
-            print(f"{path.name}: left out: {error}", flush=True)
-        else:
-            execute(path, folder, f"runs/book/{path.stem}", given, book)
+    if args.live:
+        for source in chosen(args.names, root):
+            live(source, root, args.again)
+        return 0
+    folder = folder_of(root)
+    jobs: dict[pathlib.Path, dict[str, Any]] = {}
+    for source in chosen(args.names, root):
+        usual = {"source": "recorded", "out": f"runs/book/{source.stem}"}
+        given = papers(source, args.paper.resolve()) if args.paper else {}
+        if given or not is_done(source, folder):
+            jobs[source] = {**usual, **given}
+    if jobs:
+        print(f"executing {len(jobs)} notebooks ...", flush=True)
+        execute_all(jobs, root)
     return 0
+
+
+def papers(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
+    """Return the result of :func:`on_papers_data`; where data lack, none, and print what lacks."""
+    from grid_plan import GridError
+
+    try:
+        return on_papers_data(source, folder)
+    except GridError as error:
+        print(f"{source.name}: shows stored runs: {error}", flush=True)
+        return {}
 
 
 if __name__ == "__main__":

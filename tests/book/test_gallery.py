@@ -1,4 +1,4 @@
-"""Cards, thumbnails, stored outputs on other pages, and links from functions to the pages that use them."""
+"""Cards, thumbnails, outputs on other pages, and links from functions to the pages that use them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from backlinks import back_links, names_in, page_of
 from check_html import problems
+from executed import SOURCE, digest, folder_of
 from gallery import first_sentence, parts_of, plain, thumbnail, time_of
 from nb_overlay import described
 from notebook_tools import notebook
@@ -30,7 +31,12 @@ def test_prose_becomes_words() -> None:
     assert first_sentence("# T\n\n| a |\n\n(label)=\n\nOne thing. Another.") == "One thing."
     assert first_sentence("# T\n\nHe, 2021. Two *networks* {cite:p}`x` agree. More.") == "Two networks agree."
     assert first_sentence("# T") == ""
-    assert (time_of(12.4), time_of(200), time_of(None)) == ("12 s", "3 min", "not run yet")
+    runs = [{"cost": {"seconds": seconds}} for seconds in (12.4, 200)]
+    assert [time_of(some) for some in (runs[:1], runs, [])] == [
+        "trains 12 s",
+        "trains 4 min",
+        "trains nothing",
+    ]
 
 
 def test_every_notebook_of_the_book_has_a_card_in_its_order() -> None:
@@ -74,16 +80,15 @@ def test_pictures_without_words_are_reported(tmp_path: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A book of one notebook, one how-to page, the interfaces, and a gallery."""
-    for folder in ("notebooks", "book/executed"):
+    for folder in ("notebooks", "book/demo/a/run"):
         (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "book/demo/a/run/record.json").write_text(json.dumps({"cost": {"seconds": 5}}), "utf8")
     nb = notebook("# Page one: its rest\n\nIt says this. And that.", "import nclib\nnclib.ot.sinkhorn", "1")
     nb.cells[2].id = "numbers"
     nbformat.write(nb, tmp_path / "notebooks" / "a.ipynb")
     nb.cells[1].outputs = [figure()]
     table = {"text/html": "<table><tr><th>n</th></tr><tr><td>42</td></tr></table>", "text/plain": "42"}
     nb.cells[2].outputs = [nbformat.v4.new_output("display_data", data=table)]
-    nbformat.write(nb, tmp_path / "book" / "executed" / "a.ipynb")
-    (tmp_path / "book" / "executed" / "runs.json").write_text(json.dumps({"a": {"seconds": 5}}), "utf8")
     block = "```{code-block} python\n:name: x\n\nfrom nclib import run\n\nrun('l2rm')\n```\n"
     (tmp_path / "book" / "how.md").write_text(f"# How\n\n{block}", "utf8")
     named = (
@@ -100,12 +105,15 @@ def tree(tmp_path: Path) -> Path:
     chapters = "".join(f"      - file: {page}\n" for page in ("notebooks/a", "book/how", "book/api"))
     contents = f"parts:\n  - caption: Part\n    chapters:\n{chapters}"
     (tmp_path / "_toc.yml").write_text(contents, "utf8")
+    nb.metadata[SOURCE] = digest(tmp_path / "notebooks" / "a.ipynb")
+    folder_of(tmp_path).mkdir(parents=True)
+    nbformat.write(nb, folder_of(tmp_path) / "a.ipynb")
     (tmp_path / "conf.py").write_text(
         f"import sys\nsys.path[:0] = [{str(ROOT)!r}, {str(EXT)!r}]\n"
         "extensions = ['myst_nb', 'sphinx_design', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']\n"
-        "extensions += ['gallery', 'backlinks']\n"
+        "extensions += ['nb_overlay', 'gallery', 'backlinks']\n"
         "myst_enable_extensions = ['colon_fence']\n"
-        "nb_execution_mode = 'off'\nexclude_patterns = ['book/executed', 'html']\n",
+        "nb_execution_mode = 'off'\nexclude_patterns = ['_build', 'html']\n",
         "utf8",
     )
     return tmp_path
@@ -121,12 +129,12 @@ def build(tree: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_build_shows_cards_outputs_and_links(tree: Path) -> None:
     (warning,) = build(tree).stderr.splitlines()
-    assert "WARNING: no stored output of nothing in a" in warning
+    assert "WARNING: no output of nothing in a" in warning
     page = (tree / "html" / "index.html").read_text("utf8")
     assert 'href="notebooks/a.html"' in page
     assert "Page one: its rest" in page
     assert "It says this." in page
-    assert "5 s" in page
+    assert "trains 5 s" in page
     assert "<td>42</td>" in page
     assert 'alt="A circle"' in page
     assert (tree / "html" / "_images" / "a.svg").read_text("utf8") == SVG

@@ -1,7 +1,7 @@
 """Every notebook runs in another size, writes what it promises, and refuses wrong parameters at once.
 
-Notebooks of tables have one size. Their stored outputs are made from the very code and records at hand, which
-``make notebooks-check`` compares, so that running them here would show nothing new.
+Notebooks of tables have one size, and ``make html`` executes them as they are. It executes the others with
+stored runs; here, the store has every run that a chapter makes, and three chapters show theirs.
 """
 
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import yaml
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # papermill's imports
@@ -121,6 +122,42 @@ def test_runs(name, tmp_path):
         assert all(max(r["metrics"]["test"].values()) > 0 for r in records)
 
 
+TRAINING = sorted(name for name, path in NOTEBOOKS.items() if "source: str" in path.read_text("utf8"))
+BEFORE = {"parameters", "check", "setup", "import", "imports", "watch"}  # cells that make a run's parameters
+
+
+def test_the_store_is_declared_for_every_chapter_that_trains():
+    assert sorted(yaml.safe_load((ROOT / "book/demo/demo.yml").read_text("utf8"))) == TRAINING
+    assert sorted(path.name for path in (ROOT / "book/demo").iterdir() if path.is_dir()) == TRAINING
+    size = sum(path.stat().st_size for path in (ROOT / "book/demo").rglob("*") if path.is_file())
+    assert size < 10e6
+
+
+@pytest.mark.parametrize("name", ["l2rm", "ncr", "uot_rcl"])
+def test_a_chapter_shows_stored_runs_and_trains_nothing(name, tmp_path):
+    given = {"source": "recorded", "out": str(tmp_path / "runs")}
+    done = run(name, tmp_path / "out.ipynb", given)
+    (text,) = (o.text for c in done.cells if c.id == "run" for o in c.outputs)
+    assert text.startswith("stored run, trained in ")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", sorted(set(TRAINING) - {"audit", "category_baselines", "inside"}))
+def test_the_store_has_what_a_chapter_would_train(name, monkeypatch):
+    monkeypatch.setattr("nclib.run", lambda *names, **given: pytest.fail("trained"))
+    cells = {c.id: c.source for c in nbformat.read(NOTEBOOKS[name], 4).cells if c.cell_type == "code"}
+    cells["parameters"] += '\nsource = "recorded"'
+    chosen = [source for key, source in cells.items() if key in BEFORE or key == "run"]
+    exec("\n".join(chosen), {})
+
+
+def test_other_parameters_than_the_stored_ones_are_refused(tmp_path):
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        run("l2rm", tmp_path / "out.ipynb", {"source": "recorded", "rho": 0.3, "out": str(tmp_path / "runs")})
+    assert "no stored run has these parameters; the nearest one has rho=0.1 (not 0.3)" in caught.value.evalue
+    assert "source='train' trains with the parameters given" in caught.value.evalue
+
+
 def test_one_run_takes_methods_of_category_retrieval(tmp_path):
     sizes = {"n_train": 120, "n_val": 40, "n_test": 40}
     given = {"method": "uot_rcl", "dataset": "planted_category", "noise_rate": 0.4, "data_options": sizes}
@@ -146,6 +183,7 @@ def test_one_run_takes_methods_of_category_retrieval(tmp_path):
         ("noisy_correspondence", {"mrate": -0.1}, "mrate=-0.1: must be a number"),
         ("results_omit", {"preset": "fast"}, "preset='fast': must be one of '', 'quick', 'paper'"),
         ("repair", {"bank_size": 0}, "bank_size=0: must be"),
+        ("repair", {"source": "stored"}, "source='stored': must be one of 'train', 'recorded'"),
         ("uot_rcl", {"noise_rate": 2}, "noise_rate=2: must be a number"),
         ("audit", {"scenes": 10}, "scenes=10: must be"),
         ("audit", {"protocol": "rows"}, "protocol='rows': must be one of"),

@@ -16,6 +16,9 @@ from pandas.io.formats.style import Styler
 import nclib
 from ncbook import Difference, mean_text, means, recorded, recorded_run, show
 from ncbook.compare import paired
+from ncbook.demo import kept_arrays
+from ncbook.demo import opened as opened
+from ncbook.demo import trained as trained
 from ncbook.notebook import in_warmup
 from nclib import plots
 from nclib.common.options import rules
@@ -23,7 +26,7 @@ from nclib.data import Dataset
 from nclib.data.registry import datasets
 from nclib.models.registry import MODELS, parameters_of
 from nclib.noise import Mismatch
-from nclib.runs import epoch_arrays, experiment_of, resolve
+from nclib.runs import experiment_of, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.pair_trainer import PairTrainer
 from nclib.runs.record import RECALLS, Record
@@ -38,7 +41,7 @@ class Finished:
     """A finished run with its weights, its data and what it kept of every epoch."""
 
     record: Record
-    trainer: PairTrainer  # with the weights of the selected epoch
+    trainer: PairTrainer  # with the weights of the selected epoch; of a stored run where a figure needs them
     dataset: Dataset
     matched: np.ndarray  # whether a training pair is really matched, (N,)
     kept: dict[int, dict[str, np.ndarray]]  # arrays of every training epoch, by its number
@@ -60,9 +63,9 @@ class Finished:
 
 
 def finished(record: Record) -> Finished:
-    """Open a finished run on pairs, whose folder holds the checkpoint, for figures that look inside."""
-    run = nclib.open_run(record)
-    return Finished(record, run.trainer, run.dataset, run.noise.matched, epoch_arrays(record.folder))
+    """Open a run on pairs, finished here or stored, for figures that look inside."""
+    run = opened(record)
+    return Finished(record, run.trainer, run.dataset, run.noise.matched, kept_arrays(record))
 
 
 def kind_of_pair(matched: bool) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from pandas.io.formats.style import Styler
 import nclib
 from ncbook import mean_text, recorded, show
 from ncbook.chapters import as_preset
+from ncbook.demo import opened
 from ncbook.measurements import measurement
 from nclib import plots
 from nclib.data import Split
@@ -88,7 +89,7 @@ def example(record: Any, mrate: float, protocol: str, seed: int) -> Example:
     -------
     Example
     """
-    run = nclib.open_run(record)
+    run = opened(record)
     split, model = run.dataset.test, run.trainer.networks[0]
     with torch.no_grad():
         images = model.encode_images(split.features(np.arange(split.n_images))).vectors

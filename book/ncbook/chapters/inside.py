@@ -10,11 +10,11 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 from sklearn.manifold import TSNE
 
-import nclib
 from ncbook import play
 from ncbook.chapters import Finished
 from nclib import plots
 from nclib.data import Split
+from nclib.runs import TrainedModel
 
 RATES = (0.0, *(np.arange(2, 8) / 8))  # of eight pictures; one alone cannot move
 LAMS, RHOS = (0.003, 0.01, 0.03, 0.1, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -109,6 +109,13 @@ def _vectors(run: Finished, n: int) -> tuple[np.ndarray, np.ndarray]:
     return network.encode_images(images).vectors.numpy(), network.encode_captions(tokens).vectors.numpy()
 
 
+def _score(run: Finished, images: np.ndarray, texts: list[str]) -> np.ndarray:
+    """Return the similarities of pictures and sentences by the networks of a run, (pictures, sentences)."""
+    sizes = {"feature_dim": run.dataset.feature_dim}
+    model = TrainedModel(run.trainer.networks, run.dataset.vocabulary, {"sizes": sizes})
+    return model.score(images, texts)
+
+
 def plan_slider(runs: Mapping[str, Finished], seed: int) -> play.Play:
     """Show plans of twelve wrong training pairs under several networks, over both parameters."""
     run = next(iter(runs.values()))
@@ -126,7 +133,7 @@ def plan_slider(runs: Mapping[str, Finished], seed: int) -> play.Play:
     partner = [next((j for j, q in enumerate(rows) if own[q] == given[p]), -1) for p in rows]
     texts = [train.captions.text(p) for p in rows]
     images = train.images[given[rows]]
-    costs = {name: 1 - torch.as_tensor(nclib.load(r.record).score(images, texts)) for name, r in runs.items()}
+    costs = {name: 1 - torch.as_tensor(_score(r, images, texts)) for name, r in runs.items()}
     pictures = [play.thumbnail(train, int(given[p])) for p in rows]
     return play.plan(costs, pictures, texts, partner, lams=LAMS, rhos=RHOS, lam=0.01, rho=0.4)
 
@@ -136,5 +143,5 @@ def search_box(runs: Mapping[str, Finished], seed: int, n: int = 10) -> play.Pla
     split = next(iter(runs.values())).dataset.test
     queries = np.sort(np.random.default_rng(seed).permutation(split.n_captions)[:n]).tolist()
     texts = [split.captions.text(q) for q in queries]
-    scores = {name: nclib.load(run.record).score(split.images, texts) for name, run in runs.items()}
+    scores = {name: _score(run, split.images, texts) for name, run in runs.items()}
     return play.search(split, queries, scores)

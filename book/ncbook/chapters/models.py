@@ -19,6 +19,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import printed, recorded, show
 from ncbook.chapters import ONLY_PRINTED
+from ncbook.demo import timed
 from ncbook.measurements import measurement
 from nclib import Record, losses, models, plots
 from nclib.data import Split
@@ -71,10 +72,15 @@ def _milliseconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def timings(record: Record, run: LoadedRun) -> pd.DataFrame:
-    """Time a training step and scoring of every model, untrained, in the size and with the data of a run.
+    """Return the time of a training step and of scoring, one row per model, timed with the run.
 
-    One row per model: ``step, ms`` and ``scoring, ms``, processor time of this process.
+    ``step, ms`` and ``scoring, ms``: processor time, in the size and with the data of the run.
     """
+    return pd.DataFrame(timed(record, "models", lambda: _timings(record, run))).T
+
+
+def _timings(record: Record, run: LoadedRun) -> dict[str, dict[str, float]]:
+    """Time a training step and scoring of every model, untrained."""
     settings, data, trainer = record.settings, run.dataset, run.trainer
     sizes = {k: v for k, v in settings["model_options"].items() if k in ("embed_dim", "sim_dim", "word_dim")}
     sizes |= {"feature_dim": data.feature_dim, "n_regions": data.n_regions}
@@ -96,7 +102,7 @@ def timings(record: Record, run: LoadedRun) -> pd.DataFrame:
                 "scoring, ms": partial(models.similarity_matrix, network, test),
             }
             rows[name] = {what: _milliseconds(call, trainer.device) for what, call in calls.items()}
-    return pd.DataFrame(rows).T
+    return rows
 
 
 def recall_and_time(record: Record, timed: pd.DataFrame) -> pd.DataFrame:
@@ -118,7 +124,8 @@ def side_by_side(table: pd.DataFrame, record: Record) -> Styler:
     s = record.settings
     caption = (
         f"Measured: emoji, preset quick, plain training ({s['method_options']['loss']}), mismatch rate "
-        f"{s['mrate']:g}, one seed, best epoch on validation, 500 test pictures. Times: this machine."
+        f"{s['mrate']:g}, one seed, best epoch on validation, 500 test pictures. Times: the machine of the "
+        "run *now*."
     )
     return show(table.rename(columns={"rsum": "rSum"}), "side", caption, digits=1, missing="no record")
 
@@ -133,7 +140,7 @@ def scatter(table: pd.DataFrame) -> Figure:
         (found[~dual], "s", plots.THIRD, "regions meet words"),
     ):
         axis.scatter(part["step, ms"], part["rsum"], marker=mark, s=45, color=colour, label=label)
-    axis.set(xlabel="processor time of a training step here, ms", ylabel="rSum on test (max 600)")
+    axis.set(xlabel="processor time of a training step, ms", ylabel="rSum on test (max 600)")
     axis.set(xscale="log", title="Recall and time")
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_major_formatter("{x:g}")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ncbook import chapters, show
 from ncbook.chapters import Finished, say, training
+from ncbook.demo import timed
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import methods, plots
 from nclib.methods.mscn import score_margins
@@ -185,6 +186,14 @@ class GradientRecorder:
 
 
 def look_ahead_cost(run: Finished) -> Styler:
+    """Show the time of the look-ahead step, exact and by differences, timed with the run."""
+    found = timed(run.record, "look-ahead", lambda: _look_ahead_cost(run))
+    what = f"batches of {found['size']}, model {run.record.settings['model']}"
+    caption = f"Measured: {what}, median of {BATCHES - 1} batches"
+    return show(pd.DataFrame(found["rows"]).T, "cost", caption)
+
+
+def _look_ahead_cost(run: Finished) -> dict[str, Any]:
     """Time the look-ahead step, exact and by differences, and compare their gradients; no weight changes."""
     trainer, settings = run.trainer, run.record.settings
     network = trainer.networks[0].train()
@@ -228,5 +237,4 @@ def look_ahead_cost(run: Finished) -> Styler:
         }
     torch.set_num_threads(threads)
     network.load_state_dict(before)
-    caption = f"Measured now: batches of {size}, model {settings['model']}, median of {BATCHES - 1} batches"
-    return show(pd.DataFrame(rows).T, "cost", caption)
+    return {"size": size, "rows": rows}

@@ -22,6 +22,7 @@ import nclib
 from ncbook import RECORDED, mean_text, show
 from ncbook.chapters import VERDICTS, say
 from ncbook.compare import by_seed
+from ncbook.demo import opened, timed
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, ot, plots
 from nclib.data import Dataset, Split
@@ -243,7 +244,17 @@ def gains(given: Mapping[str, Any]) -> Styler | None:
     return show(table, "gains", caption, digits=1)
 
 
-def comparison_time(network: Any, test: Split) -> Styler:
+def comparison_time(record: Record, seen: Look) -> Styler:
+    """Show the time to compare test pictures with captions by each matching, timed with the run."""
+    found = timed(record, "comparison", lambda: _compared(seen.mover, seen.test))
+    times = pd.DataFrame({NAMES[k]: {"seconds": x} for k, x in found["seconds"].items()}).T
+    for name in ("CAM", "Partial CAM"):
+        times[f"ratio to {name}"] = times["seconds"] / times.loc[name, "seconds"]
+    caption = f"Measured: {found['pictures']} pictures, {found['captions']} captions, one CPU thread"
+    return show(times, "times", caption, digits=3)
+
+
+def _compared(network: Any, test: Split) -> dict[str, Any]:
     """Time the comparison of test pictures with captions by each matching, one thread, median of three."""
     v, t = encode(network, test, range(min(200, test.n_images)), range(min(1000, test.n_captions)))
     seconds: dict[str, list[float]] = {key: [] for key in ("vse", "cam", "partial_cam", "ot", "partial_ot")}
@@ -257,11 +268,8 @@ def comparison_time(network: Any, test: Split) -> Styler:
                 part.similarity(v, t)
             spent.append(time.perf_counter() - started)
     torch.set_num_threads(threads)
-    times = pd.DataFrame({NAMES[k]: {"seconds": np.median(x)} for k, x in seconds.items()}).T
-    for name in ("CAM", "Partial CAM"):
-        times[f"ratio to {name}"] = times["seconds"] / times.loc[name, "seconds"]
-    caption = f"Measured now: {len(v)} pictures, {len(t)} captions, one CPU thread"
-    return show(times, "times", caption, digits=3)
+    medians = {key: float(np.median(spent)) for key, spent in seconds.items()}
+    return {"pictures": len(v), "captions": len(t), "seconds": medians}
 
 
 def view(network: Any, **changes: Any) -> Any:
@@ -354,7 +362,7 @@ class Look:
 
 def look(record: Record, other: Record) -> Look:
     """Open a run and the one beside it, and choose a picture with several named objects."""
-    runs = [nclib.open_run(run) for run in (record, other)]
+    runs = [opened(run) for run in (record, other)]
     networks, dataset = [run.trainer.networks[0] for run in runs], runs[1].dataset
     movers = [net for net in networks if net.matching in TRANSPORTS]
     mover = movers[0] if movers else view(networks[0], matching="partial_ot")

@@ -1,0 +1,198 @@
+"""The runs that chapters show: a small store of records, with the arrays and weights that figures look at.
+
+``make demo`` runs each chapter of ``book/demo/demo.yml`` with its own parameters and stores its runs here. A
+chapter with ``source="recorded"`` then shows them without training.
+
+==========================  ===========================================================================
+``record.json``             the record of the run
+``arrays.npz``              arrays that the run kept, as ``epoch/name``
+``weights.safetensors``     weights of the selected epoch in 16 bits, where a figure needs the networks
+other ``.json`` files       what a chapter timed with the run, by :func:`timed`
+==========================  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import nclib
+from nclib.common.files import write_atomically
+from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
+from nclib.runs.identity import naming
+
+DEMO = Path(__file__).resolve().parents[1] / "demo"
+RECORD, ARRAYS, WEIGHTS = "record.json", "arrays.npz", "weights.safetensors"
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What the store keeps of the runs of a chapter.
+
+    Parameters
+    ----------
+    every, last : sequence of str
+        Names of kept arrays: of all training epochs, and of the last one alone.
+    weights : bool
+        Whether a figure needs the trained networks.
+    """
+
+    every: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    weights: bool = False
+
+    def arrays(self, kept: Mapping[int, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return the arrays to store, by ``epoch/name``, floats of 64 bits as 32."""
+        return {
+            f"{epoch}/{name}": value.astype(np.float32) if value.dtype == np.float64 else value
+            for epoch, arrays in kept.items()
+            for name, value in arrays.items()
+            if name in self.every or (name in self.last and epoch == max(kept))
+        }
+
+
+def store(record: Record, folder: Path, keep: Keep) -> None:
+    """Write what ``keep`` names of a finished run into ``folder``, in place of what is there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    record.save(folder / RECORD)
+    np.savez_compressed(folder / ARRAYS, **keep.arrays(epoch_arrays(record.folder)))
+    if keep.weights:
+        trainer = nclib.open_run(record).trainer
+        checkpoint.save(folder / WEIGHTS, {"weights": halved(trainer.best["weights"])})
+    for path in Path(record.folder).glob("*.json"):
+        if path.name.startswith("timed-"):
+            shutil.copy(path, folder / path.name)
+
+
+def halved(weights: Any) -> Any:
+    """Return nested weights with floats of 16 bits; a network takes them back as its own type."""
+    if isinstance(weights, Mapping):
+        return {name: halved(value) for name, value in weights.items()}
+    if isinstance(weights, list):
+        return [halved(value) for value in weights]
+    return weights.half() if torch.is_floating_point(weights) else weights
+
+
+@functools.cache
+def stored_runs(folder: Path = DEMO) -> tuple[Record, ...]:
+    """Return the stored runs; their folders are relative to the working directory."""
+    return tuple(Record.load(os.path.relpath(path)) for path in sorted(folder.glob(f"*/*/{RECORD}")))
+
+
+def stored_run(method: str, **values: Any) -> Record:
+    """Return the stored run with exactly these parameters of :func:`nclib.run`.
+
+    Raises
+    ------
+    ValueError
+        Where there is none; the message says what is stored and how to make the run.
+    """
+    wanted = json.loads(json.dumps(naming(nclib.resolve(method, **values).flat())))
+    others = []
+    for record in stored_runs():
+        found = naming(record.settings)
+        if record.settings["method"] == method:
+            different = list(differences(found, wanted))
+            if not different:
+                return record
+            others.append("; ".join(different))
+    nearest = f"the nearest one has {min(others, key=len)}" if others else f"none of {method} is stored"
+    raise ValueError(
+        f"source='recorded': no stored run has these parameters; {nearest}. "
+        "source='train' trains with the parameters given; a chapter's defaults are stored"
+    )
+
+
+def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings in which a stored run differs from the wanted one, also those within mappings."""
+    for name in sorted({**found, **wanted}):
+        here, there = found.get(name), wanted.get(name)
+        if isinstance(here, Mapping) and isinstance(there, Mapping):
+            yield from differences(here, there)
+        elif here != there:
+            yield f"{name}={here!r} (not {there!r})"
+
+
+def is_stored(record: Record) -> bool:
+    """Tell whether a run comes from the store, not from a training here."""
+    return (Path(record.folder) / ARRAYS).is_file()
+
+
+def kept_arrays(record: Record) -> dict[int, dict[str, np.ndarray]]:
+    """Return the arrays that a run kept, or the store keeps of it, by epoch and name."""
+    if not is_stored(record):
+        return epoch_arrays(record.folder)
+    found: dict[int, dict[str, np.ndarray]] = {}
+    with np.load(Path(record.folder) / ARRAYS, allow_pickle=False) as file:
+        for key in file.files:
+            epoch, name = key.split("/")
+            found.setdefault(int(epoch), {})[name] = file[key]
+    return dict(sorted(found.items()))
+
+
+def opened(record: Record) -> LoadedRun:
+    """Return trainer, data and noise of a finished run, with the weights of the selected epoch.
+
+    A stored run without weights has no networks.
+    """
+    if not is_stored(record):
+        return nclib.open_run(record)
+    experiment = experiment_of(record.settings["method"])
+    with torch.random.fork_rng(devices=[]):
+        settings = experiment.read(record.settings)
+        loaded: Any = experiment.load(settings, Path(record.folder), torch.device("cpu"))
+    weights = Path(record.folder) / WEIGHTS
+    if weights.is_file():
+        loaded.trainer.best = {"epoch": record.best_epoch, **checkpoint.load(weights)}
+        loaded.trainer.load_best()
+    elif record.task == "pairs":
+        loaded.trainer.networks = []  # untrained ones would draw wrong figures
+    return loaded
+
+
+def timed(record: Record, name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``measure`` finds on this machine, or what it found where a stored run was made.
+
+    The result, plain data, is written into the folder of the run.
+    """
+    path = Path(record.folder) / f"timed-{name}.json"
+    if is_stored(record):
+        return json.loads(path.read_text("utf8"))
+    found = measure()
+    write_atomically(path, json.dumps(found, indent=1))
+    return found
+
+
+def trained(method: str, source: str, *, progress: bool = True, **given: Any) -> Record:
+    """Return the record of a run, made now or taken from the store.
+
+    Parameters
+    ----------
+    method : str
+    source : {"train", "recorded"}
+    progress : bool
+    **given
+        Parameters of :func:`nclib.run`, as ``progress``.
+
+    Raises
+    ------
+    ValueError
+        For ``source="recorded"`` and parameters that no stored run has.
+    """
+    if source == "train":
+        return nclib.run(method, **given, progress=progress)
+    record = stored_run(method, **given)
+    if progress:
+        cost, where = record.cost, record.environment
+        print(f"stored run, trained in {cost['seconds']:.0f} s on {where['device']}\n{record}")
+    return record

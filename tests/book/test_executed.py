@@ -1,0 +1,168 @@
+"""Executed notebooks follow code, records and their source: real kernels on tiny notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+import run_notebooks
+from check_numbers import printed, unprinted
+from executed import INJECTED, PARAMETERS, folder_of, is_done, runs_of, state
+from notebook_tools import executed, notebook
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A book of one notebook that reads a record."""
+    for name in ("IPYTHONDIR", "JUPYTER_PREFER_ENV_PATH", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # put back after the test
+    for folder in ("nclib", "notebooks", "book/results/grid"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "book/results/grid/a.json").write_text('{"rsum": 100}', "utf8")
+    nb = notebook(
+        "# The title",
+        'preset: str = "paper"\nsource: str = "train"\nout: str = "runs"',
+        "import json\nfrom pathlib import Path\n"
+        "print(preset, source, out, json.loads(Path('book/results/grid/a.json').read_text())['rsum'])",
+    )
+    nb.cells[1].metadata["tags"] = [PARAMETERS]
+    nbformat.write(nb, tmp_path / "notebooks" / "a.ipynb")
+    return tmp_path
+
+
+def shown(folder: Path) -> list[str]:
+    """Return what the notebook printed."""
+    cells = nbformat.read(folder / "a.ipynb", 4).cells
+    return [o.text for c in cells if c.cell_type == "code" for o in c.outputs]
+
+
+def test_a_changed_record_changes_its_page_and_nothing_else_runs_a_notebook_again(tree: Path) -> None:
+    run_notebooks.main([], tree)
+    first = folder_of(tree)
+    assert shown(first) == ["paper recorded runs/book/a 100\n"]
+    nb = nbformat.read(first / "a.ipynb", 4)
+    assert [INJECTED in c.metadata.get("tags", []) for c in nb.cells] == [False] * 3
+    assert "papermill" not in (first / "a.ipynb").read_text("utf8")
+    run = runs_of(first)["a"]
+    assert run["title"] == "The title"
+    assert 0 < run["seconds"] < 120
+
+    written = (first / "a.ipynb").stat().st_mtime_ns
+    (tree / "book" / "page.md").write_text("Prose.", "utf8")
+    run_notebooks.main([], tree)
+    assert (first / "a.ipynb").stat().st_mtime_ns == written
+
+    (tree / "book/results/grid/a.json").write_text('{"rsum": 200}', "utf8")
+    assert not is_done(tree / "notebooks/a.ipynb", folder_of(tree))
+    run_notebooks.main([], tree)
+    assert shown(folder_of(tree)) == ["paper recorded runs/book/a 200\n"]
+    assert not first.exists()
+
+    source = tree / "notebooks" / "a.ipynb"
+    source.write_text(source.read_text("utf8").replace("The title", "Another"), "utf8")
+    run_notebooks.main([], tree)
+    assert runs_of(folder_of(tree))["a"]["title"] == "Another"
+
+
+def test_code_records_store_and_versions_count_and_caches_do_not(tree: Path) -> None:
+    states = [state(tree)]
+    for place in ("nclib/x.py", "book/ncbook/y.py", "book/demo/z.npz", "book/requirements.lock", "_toc.yml"):
+        (tree / place).parent.mkdir(parents=True, exist_ok=True)
+        (tree / place).write_text("1", "utf8")
+        states.append(state(tree))
+    (tree / "book/results/grid/b.json").write_text("{}", "utf8")
+    states.append(state(tree))
+    (tree / "book/results/grid/b.json").rename(tree / "book/results/grid/c.json")
+    states.append(state(tree))
+    assert len(set(states)) == len(states)
+    (tree / "nclib/__pycache__").mkdir()
+    (tree / "nclib/__pycache__/x.pyc").write_text("1", "utf8")
+    assert state(tree) == states[-1]
+
+
+def test_a_failure_stops_the_build_with_cell_and_message(tree: Path) -> None:
+    nb = notebook("1 + 1", "1 / 0", "2")
+    nbformat.write(nb, tree / "notebooks" / "b.ipynb")
+    with pytest.raises(RuntimeError, match=r"b\.ipynb, cell 'cell-1': ZeroDivisionError: division by zero"):
+        run_notebooks.main([], tree)
+    assert not (folder_of(tree) / "b.ipynb").exists()
+    assert (folder_of(tree) / "b.part.ipynb").exists()
+    (tree / "notebooks" / "b.ipynb").unlink()
+    run_notebooks.main([], tree)  # what was executed beside it is kept
+    assert is_done(tree / "notebooks" / "a.ipynb", folder_of(tree))
+
+
+def test_the_live_run_is_quick_and_is_repeated_when_code_changes(tree: Path) -> None:
+    run_notebooks.main(["--live", "a"], tree)
+    live = tree / "book" / "live"
+    assert shown(live) == ["quick train book/live/a 100\n"]
+    written = (live / "a.ipynb").stat().st_mtime_ns
+    (tree / "book/results/grid/a.json").write_text('{"rsum": 200}', "utf8")
+    run_notebooks.main(["--live", "a"], tree)
+    assert (live / "a.ipynb").stat().st_mtime_ns == written
+    (tree / "nclib" / "x.py").write_text("x = 1", "utf8")
+    run_notebooks.main(["--live", "a"], tree)
+    assert shown(live) == ["quick train book/live/a 200\n"]
+
+
+@pytest.mark.slow
+def test_on_the_papers_data_a_chapter_trains_with_their_parameters(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import grid_plan
+
+    cell = 'dataset: str = "emoji"\npreset: str = "quick"\ndata_options = None\nsource: str = "train"\n'
+    nb = notebook("# Trains", cell, "print(dataset, preset, source, data_options)")
+    nb.cells[1].metadata["tags"] = [PARAMETERS]
+    nbformat.write(nb, tree / "notebooks" / "b.ipynb")
+    data = tree / "data"
+    with pytest.raises(SystemExit, match="there is no such folder"):
+        run_notebooks.main(["--paper", str(data)], tree)
+    data.mkdir()
+    with pytest.raises(grid_plan.GridError, match=r"f30k: .*\n +missing[\s\S]*coco: "):
+        run_notebooks.on_papers_data(tree / "notebooks" / "b.ipynb", data)
+    monkeypatch.setattr(grid_plan, "lacking_files", lambda name, options: f"{name}: none")
+    assert run_notebooks.main(["--paper", str(data)], tree) == 0
+    assert "b.ipynb: shows stored runs: f30k: none\ncoco: none" in capsys.readouterr().out
+    done = folder_of(tree) / "b.ipynb"
+    assert nbformat.read(done, 4).cells[-1].outputs[0].text == "emoji quick recorded None\n"
+    monkeypatch.setattr(grid_plan, "lacking_files", lambda name, options: "" if name == "coco" else name)
+    assert run_notebooks.main(["b", "--paper", str(data)], tree) == 0
+    stored = nbformat.read(done, 4)
+    assert [o.text for o in stored.cells[-1].outputs] == [f"coco paper train {{'root': '{data}'}}\n"]
+    assert INJECTED in stored.cells[2].metadata["tags"]  # the page shows them
+    run_notebooks.main([], tree)  # the pages of this run stay
+    assert nbformat.read(done, 4).cells[-1].outputs[0].text.startswith("coco paper train")
+
+
+def test_unknown_names_are_refused(tree: Path) -> None:
+    with pytest.raises(SystemExit, match="no notebook 'b'; there are: a"):
+        run_notebooks.main(["b"], tree)
+
+
+def test_tidy_removes_what_differs_between_equal_runs() -> None:
+    nb = executed(notebook("table"))
+    cell = nb.cells[0]
+    cell.metadata["execution"] = {"iopub.execute_input": "2026-01-01T00:00:00Z"}
+    cell.metadata["papermill"] = {"duration": 1.0}
+    nb.metadata["papermill"] = {"input_path": "somewhere"}
+    style = {"text/html": "<table></table>", "text/plain": "<Styler at 0x7f00>"}
+    cell.outputs += [
+        nbformat.v4.new_output("stream", name="stderr", text="50%"),
+        nbformat.v4.new_output("display_data", data=style),
+    ]
+    tidied = nbformat.writes(run_notebooks.tidy(nb))
+    for word in ("papermill", "iopub", "50%", "0x7f00"):
+        assert word not in tidied
+    assert "output 1" in tidied
+
+
+def test_means_of_the_prose_are_compared_with_what_notebooks_print(tmp_path: Path) -> None:
+    nb = executed(notebook("mean"))
+    nb.cells[0].outputs = [
+        nbformat.v4.new_output("display_data", data={"text/html": "<td>4.5 &plusmn; 1.2</td>"})
+    ]
+    nbformat.write(nb, tmp_path / "a.ipynb")
+    assert printed(tmp_path) == {"4.5 ± 1.2"}
+    assert unprinted([("x.md", "4.5 ± 1.2, not 4.5 ± 1.3")], printed(tmp_path)) == ["x.md: 4.5 ± 1.3"]

@@ -1,0 +1,83 @@
+"""The store of runs that chapters show gives back what the runs were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ncbook import demo
+from ncbook.chapters import finished
+from ncbook.demo import Keep, is_stored, kept_arrays, opened, store, stored_runs, timed, trained
+
+import nclib
+
+SIZES = {"n_train": 40, "n_val": 20, "n_test": 20}
+GIVEN: dict[str, Any] = {"dataset": "planted", "model": "vse", "mrate": 0.4, "epochs": 2, "warmup_epochs": 1}
+GIVEN |= {"batch_size": 20, "data_options": SIZES}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[nclib.Record, Path]:
+    """A run with two networks, and a store with it."""
+    folder = tmp_path_factory.mktemp("demo")
+    record = trained("ncr", "train", out=folder / "runs", progress=False, **GIVEN)
+    timed(record, "steps", lambda: {"ms": 1.5})
+    store(record, folder / "demo/ncr/one", Keep(("loss",), ("p_clean",), weights=True))
+    return record, folder / "demo"
+
+
+@pytest.fixture
+def stored(made: tuple[nclib.Record, Path], monkeypatch: pytest.MonkeyPatch) -> nclib.Record:
+    """The stored run, as a chapter gets it."""
+    runs = stored_runs(made[1])
+    monkeypatch.setattr(demo, "stored_runs", lambda: runs)
+    return trained("ncr", "recorded", progress=False, **GIVEN)
+
+
+def test_a_stored_run_is_the_run(made: tuple[nclib.Record, Path], stored: nclib.Record) -> None:
+    own = made[0]
+    assert stored == own
+    assert (is_stored(stored), is_stored(own)) == (True, False)
+    every, some = kept_arrays(own), kept_arrays(stored)
+    assert list(some) == list(every) == [2, 3]
+    assert {epoch: set(arrays) for epoch, arrays in some.items()} == {2: {"loss"}, 3: {"loss", "p_clean"}}
+    assert some[3]["p_clean"].dtype == np.float32
+    np.testing.assert_allclose(some[3]["p_clean"], every[3]["p_clean"], rtol=1e-6)
+    one, other = opened(own), opened(stored)
+    scores = (run.trainer.score(run.dataset.test) for run in (one, other))
+    torch.testing.assert_close(*scores, atol=2e-3, rtol=0)  # weights have 16 bits in the store
+    run = finished(stored)
+    np.testing.assert_array_equal(run.matched, one.noise.matched)
+    assert run.last.keys() == {"loss", "p_clean"}
+
+
+def test_without_weights_no_figure_gets_untrained_networks(
+    made: tuple[nclib.Record, Path], tmp_path: Path
+) -> None:
+    store(made[0], tmp_path / "ncr/one", Keep())
+    (record,) = stored_runs(tmp_path)
+    assert kept_arrays(record) == {}
+    with pytest.raises(IndexError):
+        opened(record).trainer.networks[0]
+
+
+def test_what_was_timed_with_a_run_is_stored(stored: nclib.Record) -> None:
+    assert timed(stored, "steps", lambda: pytest.fail("measured again")) == {"ms": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("ncr", {"mrate": 0.2}, r"no stored run has these parameters; the nearest one has mrate=0.4 \(not 0.2\)"),
+        ("ncr", {"seed": 1}, r"seed=0 \(not 1\)\. source='train' trains with the parameters given"),
+        ("decl", {}, "none of decl is stored"),
+    ],
+)
+def test_other_parameters_are_refused_with_what_is_stored(
+    stored: nclib.Record, method: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        trained(method, "recorded", **{**GIVEN, **changes})
