@@ -11,14 +11,14 @@ export OMP_NUM_THREADS OMP_WAIT_POLICY
 VERSION_TEST = 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 RUN_NOTEBOOKS = "$(PY)" book/_ext/run_notebooks.py
 # CORES=2 becomes --cores "$CORES", and so on: the shell reads the value from the environment, as it is.
-GRID_OPTIONS = MATCH PART ROOT OUT WORK CORES THREADS DEVICE GPUS RUNS_PER_GPU
+GRID_OPTIONS = MATCH PART ROOT OUT WORK CORES THREADS DEVICE GPUS RUNS_PER_GPU PROFILE
 option = $(if $($1),--$(shell echo $1 | tr A-Z_ a-z-) "$$$1")
 grid_options = $(if $(LIST),--list) $(foreach o,$(GRID_OPTIONS),$(call option,$o))
 JUPYTER_BOOK = "$(PY)" -c 'from jupyter_book.cli.main import main; main()'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env data book live demo html test test-all mutate lint record paper versions bench gpu clean distclean
+.PHONY: help env engine data book live demo html test test-all mutate lint record paper versions bench gpu clean distclean
 
 help: ## list these commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -45,9 +45,14 @@ else
 $(error PRESET=$(PRESET): must be quick or paper)
 endif
 
+ENGINE = $(if $(LIST)$(DRY),env,engine) # a plan is shown without Snakemake
+engine: env
+	@"$(PY)" -c 'import snakemake' 2>/dev/null || { echo 'Installing Snakemake ...'; \
+	"$(PY)" -m pip install --quiet --disable-pip-version-check -c book/requirements.lock -r book/grids/requirements.lock; }
+
 PAPER_GRIDS = $(sort $(basename $(notdir $(wildcard book/grids/paper_*.yml))))
 
-paper: env ## the runs of the papers whose data are there: make paper ROOT=/data GPUS=1; LIST=1, DRY=1 show them
+paper: $(ENGINE) ## the runs of the papers whose data are there: make paper ROOT=/data GPUS=1; LIST=1, DRY=1 show them
 ifdef DRY
 	@"$(PY)" book/_ext/dry_run.py
 else
@@ -82,13 +87,13 @@ test: env ## run the tests of the package and of the book's tools
 	@echo "All tests but the notebooks, every method on every model, twenty kills and small benchmarks: make test-all."
 	@$(pytest) -m "not notebook and not exhaustive"
 
-test-all: env ## run every test, the notebooks in a small size among them
+test-all: engine ## run every test, the notebooks in a small size among them
 	@$(pytest)
 
 mutate: env ## change one operator or constant at a time; do the tests notice? SAMPLE=15 SEED=0 AREA=ot QUICK=1
 	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA) $(if $(QUICK),--quick)
 
-record: env ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
+record: $(ENGINE) ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@"$(PY)" book/_ext/grid.py "$$GRID" $(grid_options)
 
 versions: env ## try the wheel alone with the newest allowed versions: make versions PYTHONS="python3.12 python3.13"

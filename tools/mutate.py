@@ -3,6 +3,8 @@
     python tools/mutate.py --sample 15                     # fifteen of every area
     python tools/mutate.py --area loop --quick             # without the tests marked slow
     python tools/mutate.py --area ot --sample 30 --list    # show the changes, run nothing
+    python tools/mutate.py --matrix m.jsonl --sample 1500  # which test notices which change, methods aside
+    python tools/mutate.py --read m.jsonl                  # tests without which no mutant would survive
 
 A mutant that no test notices (it *survives*) is a missing test, or a change without effect. Each mutant runs
 those tests of its area that `make test` runs, in a copy of the package; the working tree stays as it is. The
@@ -11,6 +13,9 @@ functions each calls, and for how long. Each mutant is a fork in which the chang
 first the tests that may call it, quick ones before slow ones, then the others, up to the first failure. A
 change of what an import makes (a default, a module's constant) starts from before the import. At the end the
 tests that noticed something must pass without a change.
+
+The matrix has one line a mutant: the tests that noticed it among those that call the changed function and are
+not marked slow. They run up to the last, or until :data:`ENOUGH` seconds have passed and one has failed.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -58,6 +64,10 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
+# What the matrix changes, and its tests: all but methods and models, whose tests state the papers' formulas.
+WHOLE = "whole"
+APART = ("methods", "label_noise", "models", "plots")
+ENOUGH = 20.0  # seconds of tests for one mutant
 # Arguments that guard against mistakes or save time.
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
@@ -126,17 +136,26 @@ def _name(path: Path, code: CodeType) -> str:
     return f"{path}:{code.co_firstlineno}"
 
 
+def files(area: str) -> Iterator[Path]:
+    """Yield the files of an area."""
+    if area == WHOLE:
+        yield from (
+            p for p in sorted((ROOT / "nclib").rglob("*.py")) if p.parts[len(ROOT.parts) + 1] not in APART
+        )
+    else:
+        yield from (path for pattern in AREAS[area][0] for path in sorted(ROOT.glob(pattern)))
+
+
 def mutants(area: str) -> Iterator[Mutant]:
     """Yield every change of an area's files."""
-    for pattern in AREAS[area][0]:
-        for path in sorted(ROOT.glob(pattern)):
-            tree = ast.parse(path.read_text("utf8"))
-            silent = _silent(tree)
-            for place, node in enumerate(ast.walk(tree)):
-                if id(node) in silent:
-                    continue
-                if edit := _change(node):
-                    yield Mutant(area, path.relative_to(ROOT), getattr(node, "lineno", 0), edit[0], place)
+    for path in files(area):
+        tree = ast.parse(path.read_text("utf8"))
+        silent = _silent(tree)
+        for place, node in enumerate(ast.walk(tree)):
+            if id(node) in silent:
+                continue
+            if edit := _change(node):
+                yield Mutant(area, path.relative_to(ROOT), getattr(node, "lineno", 0), edit[0], place)
 
 
 def _silent(tree: ast.Module) -> set[int]:
@@ -220,9 +239,12 @@ class Judge:
         self.folder, self.chosen, self.pipe = folder, chosen, pipe
         self.seen: dict[str, tuple[float, list[str]]] = {}  # by test: seconds, and functions that it calls
         self.watching = False
+        self.noticed: list[str] | None = None  # of the mutant of this fork, for the matrix
+        self.ran = 0.0
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        self.session = session
         file = self.folder / "seen.json"
         if self.chosen:
             if not (child := os.fork()):
@@ -238,6 +260,11 @@ class Judge:
             if not (child := os.fork()):
                 if not (name := mutant.apply()):
                     os._exit(IMPORTED)
+                if mutant.area == WHOLE:
+                    calls = [i for i in session.items if name in self.seen.get(i.nodeid, (0, []))[1]]
+                    session.items, self.noticed = calls, []
+                    self.mutant = mutant
+                    return None
                 own = AREAS[mutant.area][1]
                 session.items = [item for item in session.items if item.nodeid.startswith(own)]
                 session.items.sort(key=lambda item: name not in self.seen.get(item.nodeid, (0, [name]))[1])
@@ -262,6 +289,11 @@ class Judge:
             self.seen[item.nodeid] = time.process_time() - started, names
 
     def pytest_sessionfinish(self) -> None:
+        if self.noticed is not None:
+            m = self.mutant
+            row = {"file": str(m.path), "line": m.line, "change": m.change, "place": m.place}
+            with (self.folder / "matrix").open("a") as file:
+                print(json.dumps({**row, "noticed_by": self.noticed}), file=file)
         if self.watching:
             (self.folder / "seen.json").write_text(json.dumps(self.seen), "utf8")
 
@@ -269,8 +301,15 @@ class Judge:
         usual = self.seen.get(nodeid, (6.0,))[0]  # seconds; nothing is known of those marked slow
         signal.setitimer(signal.ITIMER_PROF, LIMIT * (1 + usual))  # its signal ends the process
 
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.ran += self.seen.get(nodeid, (0.0,))[0]
+        if self.noticed and self.ran > ENOUGH:
+            self.session.shouldstop = "noticed often enough"
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed and self.noticed is not None:
+            self.noticed.append(report.nodeid)
+        elif report.failed:
             with (self.folder / "noticed_by").open("a") as file:
                 print(report.nodeid, file=file)
 
@@ -280,7 +319,9 @@ def status(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant], quick: bool) -> Iterator[int]:
+def run_tests(
+    folder: Path, tests: Iterable[str], chosen: list[Mutant], quick: bool, every: bool = False
+) -> Iterator[int]:
     """Yield the exit status of each mutant's tests, and at last that of pytest in a process of its own."""
     reading, writing = os.pipe()
     if not (child := os.fork()):
@@ -290,12 +331,51 @@ def run_tests(folder: Path, tests: Iterable[str], chosen: list[Mutant], quick: b
         for stream in (1, 2):
             os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         marks = "not notebook and not exhaustive" + (" and not slow" if quick else "")
-        command = ["-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marks]
+        command = [*([] if every else ["-x"]), "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marks]
         os._exit(pytest.main([*command, *tests], [Judge(folder, chosen, writing)]))
     os.close(writing)
     with os.fdopen(reading) as statuses:
         yield from map(int, statuses)
     yield status(child)
+
+
+def matrix(chosen: list[Mutant], out: Path) -> None:
+    """Write which tests notice which mutant."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        copy_to(folder)
+        for n, _ in enumerate(run_tests(folder, ["tests"], chosen, True, every=True), 1):
+            if (folder / "matrix").exists():
+                shutil.copy(folder / "matrix", out)
+            if n % 50 == 0:
+                print(f"{n} of {len(chosen)}", flush=True)
+
+
+def read_matrix(paths: Iterable[Path]) -> None:
+    """Print how many mutants were noticed, and the tests whose absence would let no noticed mutant survive.
+
+    Tests are kept greedily: first those that alone notice one, then the one that notices most of the rest.
+    """
+    rows = [json.loads(line) for path in paths for line in path.read_text("utf8").splitlines()]
+    left = [set(row["noticed_by"]) for row in rows if row["noticed_by"]]
+    every, kept = set().union(*left), {next(iter(tests)) for tests in left if len(tests) == 1}
+    while left := [tests for tests in left if not tests & kept]:
+        kept.add(max(sorted(set().union(*left)), key=lambda test: sum(test in tests for tests in left)))
+    print(
+        f"{len(rows)} mutants, {sum(bool(row['noticed_by']) for row in rows)} noticed by {len(every)} tests"
+    )
+    print(f"kept: {len(kept)}", *sorted(kept), sep="\n")
+
+
+def copy_to(folder: Path) -> None:
+    """Copy the working tree without what git ignores."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    ):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
 
 
 def main() -> None:
@@ -306,7 +386,21 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="without the tests marked slow: a lower bound")
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
+    parser.add_argument("--matrix", type=Path, help="write which test notices which mutant, a line each")
+    parser.add_argument(
+        "--part", default="1/1", help="k/n: every n-th mutant of the matrix, from the k-th on"
+    )
+    parser.add_argument("--read", type=Path, nargs="+", help="files of the matrix: which tests suffice")
     options = parser.parse_args()
+    if options.read:
+        read_matrix(options.read)
+        return
+    if options.matrix:
+        found = list(mutants(WHOLE))
+        drawn = random.Random(options.seed).sample(found, min(len(found), options.sample))
+        k, n = map(int, options.part.split("/"))
+        matrix(drawn[k - 1 :: n], options.matrix)
+        return
     areas, draw, quick = options.area or list(AREAS), random.Random(options.seed), options.quick
     if find_spec("triton") is None:
         if options.area and "kernels" in areas:
@@ -331,9 +425,7 @@ def main() -> None:
             results[mutant.area][0] += code != 0
             results[mutant.area][1] += 1
 
-        for part in ("nclib", "tests", "book/ncbook", "book/_ext", "book/bench"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        copy_to(folder)
         tests, imported = [file for area in areas for file in AREAS[area][1]], []
         for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen, quick), strict=True):
             if code == IMPORTED and mutant:

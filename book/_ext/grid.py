@@ -1,8 +1,9 @@
 """Make the records of declared grids that are missing: ``make record GRID=robust``, LIST=1 to see the plan.
 
-Every run has a process of its own. A failed or killed run does not stop the others; it is named at the end,
-and the same command tries it again. Interrupted runs continue from their last epoch, with the same numbers.
-Runs behind printed tables stand in an order of worth: see :data:`STAGES`.
+What was planned less what is recorded, compared by settings, is handed to Snakemake (book/grids/Snakefile).
+It starts every run as a process of its own, here or on a cluster (PROFILE=slurm).
+Then the records of the single runs are added to the table of their grid. Interrupted runs continue from their
+last epoch, with the same numbers. Runs behind printed tables stand in an order of worth: see :data:`STAGES`.
 """
 
 from __future__ import annotations
@@ -11,20 +12,26 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from gpu_results import seconds_of, stored
-from grid_plan import METHOD, ROOT, GridError, Planned, check_place, chosen, file_of, lacking_data, plan
-from tqdm import tqdm
+from grid_plan import (
+    GRIDS,
+    METHOD,
+    ROOT,
+    GridError,
+    Planned,
+    check_place,
+    chosen,
+    file_of,
+    lacking_data,
+    plan,
+)
 
 STAGES = (
     "One seed of the tables that compare methods",
@@ -34,17 +41,6 @@ STAGES = (
 )
 """The order of worth of the runs behind printed tables."""
 NO_PRICE = "No run has a price: nothing was measured on a GPU yet (make gpu does it)"
-
-# The thread ends the run when its standard input closes: no run survives the driver, whatever killed it.
-RUN = """
-import json, os, sys, threading
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
-import nclib
-parts = json.loads(sys.argv[1])
-records = [nclib.run(**part, progress=False) for part in parts]
-record = records[0] if len(parts) == 1 else nclib.combine(records, parts[0]["out"], parts[0]["device"])
-record.save(sys.argv[2])
-"""
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -78,124 +74,132 @@ def options(words: list[str] | None) -> argparse.Namespace:
     add("--root", default="", help="folder of the papers' data")
     add("--there", action="store_true", help="leave out runs whose data are not in the folder")
     add("--out", type=path, default=ROOT / "book" / "results", help="folder of the tables of records")
-    add("--work", type=path, default=ROOT / "runs", help="folder of checkpoints")
+    add("--work", type=path, default=ROOT / "runs", help="folder of checkpoints and of single runs' records")
     add("--cores", type=whole, default=os.cpu_count() or 1, help="CPU cores to use")
     add("--threads", type=whole, help="CPU threads of a run; by default its preset decides")
     add("--device", default="auto", help="auto, cpu, cuda, ...; the parameter of the runs")
     add("--gpus", type=whole, help="GPUs to share among the runs")
     add("--runs-per-gpu", type=whole, default=1, help="runs at a time on one GPU")
+    add("--profile", default="", help="profile of Snakemake: slurm, submit, or a folder")
     return parser.parse_args(words)
-
-
-def places(asked: argparse.Namespace) -> list[str | None]:
-    """Return an entry for each run at a time: the GPU that it gets, None without ``--gpus``."""
-    at_once = max(1, asked.cores // (asked.threads or 1))
-    if not asked.gpus:
-        return [None] * at_once
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    names = (visible or [str(i) for i in range(asked.gpus)])[: asked.gpus]
-    return (names * asked.runs_per_gpu)[:at_once]
 
 
 def arguments_of(run: Planned, asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the arguments of ``nclib.run`` for a planned run on this machine; of each part if combined."""
     threads = {"threads": asked.threads} if asked.threads else {}
-    here = {"device": asked.device, "out": str(asked.work), **threads}
+    here = {"device": asked.device, "out": str(asked.work.absolute()), **threads}
     return [{"method": METHOD, **part, **here} for part in run.parts]
 
 
-@dataclass
-class Job:
-    """A run, the file of its record, and its process; ``place`` is the one GPU that it sees, if any."""
-
-    run: Planned
-    target: pathlib.Path
-    place: str | None
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    begun: float
-
-    @classmethod
-    def start(cls, run: Planned, target: pathlib.Path, place: str | None, asked: argparse.Namespace) -> Job:
-        """Start the process."""
-        threads = str(asked.threads or os.environ.get("OMP_NUM_THREADS", 1))
-        gpu = {} if place is None else {"CUDA_VISIBLE_DEVICES": place}
-        output = tempfile.TemporaryFile()  # noqa: SIM115  (read when the process has ended)
-        process = subprocess.Popen(
-            [sys.executable, "-c", RUN, json.dumps(arguments_of(run, asked)), str(target)],
-            env={**os.environ, "OMP_NUM_THREADS": threads, **gpu},
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-        )
-        return cls(run, target, place, process, output, time.monotonic())
-
-    def end(self) -> str:
-        """Close the ended process; return its signal or last line of output if it failed, else nothing."""
-        with self.process, self.output:
-            self.output.seek(0)
-            lines = self.output.read().decode(errors="replace").strip().splitlines()
-        status = self.process.returncode
-        if status < 0:
-            hint = " (out of memory?)" if status == -signal.SIGKILL else ""
-            return f"killed by {signal.Signals(-status).name}{hint}"
-        return (lines or ["no message"])[-1] if status else ""
-
-    def result(self) -> str:
-        """Return the test result and the seconds of a run that succeeded."""
-        from nclib.runs.record import Record
-
-        test = Record.load(self.target).metrics["test"]
-        value = f"rSum {test['rsum']:.1f}" if "rsum" in test else f"mAP {test['map_avg']:.3f}"
-        return f"{value}, {time.monotonic() - self.begun:.0f} s"
+def gpus(asked: argparse.Namespace) -> list[str]:
+    """Return the names of the GPUs to share, each as often as runs may use it at a time."""
+    if not asked.gpus:
+        return []
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return (visible or [str(i) for i in range(asked.gpus)])[: asked.gpus] * asked.runs_per_gpu
 
 
-def finished(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> Iterator[Job]:
-    """Make the runs in order, one in each place at a time, and yield each when its process has ended.
+def key_of(settings: Mapping[str, Any]) -> str:
+    """Return the settings that name a run as text; equal for a planned run and its record."""
+    from nclib.runs.identity import naming
 
-    Two runs with a part in common are not made at the same time.
+    return json.dumps(naming(json.loads(json.dumps(settings))), sort_keys=True)
+
+
+def strangers(runs: Mapping[str, Planned], work: pathlib.Path) -> list[str]:
+    """Return what is wrong with files that stand where records of planned runs belong, one line each."""
+    from nclib.runs.record import Record
+
+    said = []
+    for target, run in runs.items():
+        path = work / target
+        if not path.exists():
+            continue
+        try:
+            record = Record.load(path)
+        except ValueError as error:
+            said.append(str(error))
+            continue
+        want, found = (json.loads(key_of(s)) for s in (run.settings, record.settings))
+        if other := [k for k in {**want, **found} if want.get(k) != found.get(k)]:
+            said.append(
+                f"{path} is the record of another run, {record.name}: it differs in {', '.join(other)}"
+            )
+    return said
+
+
+def make(runs: Mapping[str, Planned], asked: argparse.Namespace) -> list[str]:
+    """Hand the missing runs to Snakemake, in order, and return the files of the records that it made.
+
+    The others are named with their last words and their commands.
     """
-    waiting, parts = list(runs.items()), {target: _parts(run) for target, run in runs.items()}
-    free, running = places(asked), list[Job]()
-    while waiting or running:
-        busy = {part for job in running for part in parts[job.target]}
-        while free and (item := next((i for i in waiting if not busy & parts[i[0]]), None)):
-            waiting.remove(item)
-            busy |= parts[item[0]]
-            running.append(Job.start(item[1], item[0], free.pop(0), asked))
-        for job in [job for job in running if job.process.poll() is not None]:
-            running.remove(job)
-            free.append(job.place)
-            yield job
-        time.sleep(0.05)
-
-
-def _parts(run: Planned) -> set[str]:
-    return {json.dumps(part, sort_keys=True) for part in run.parts}
-
-
-def make(runs: dict[pathlib.Path, Planned], asked: argparse.Namespace) -> None:
-    """Make the runs, report each result, and name the failures with their commands at the end."""
     from nclib.runs.words import words_of
 
-    failed = []
-    with tqdm(total=len(runs), unit="run", disable=None) as bar:
-        for number, job in enumerate(finished(runs, asked), 1):
-            if why := job.end():
-                failed.append((job, why))
-            bar.update()
-            bar.write(
-                f"{'failed' if why else 'done  '}  {number} of {len(runs)}  {job.run.label}: "
-                f"{why or job.result()}"
-            )
-            sys.stdout.flush()
-    for job, why in failed:
-        print(f"\n{job.run.label}: {why}")
-        for arguments in arguments_of(job.run, asked):
+    work = asked.work.absolute()
+    if wrong := strangers(runs, work):
+        raise GridError("\n".join([*wrong, "Move these files away; their runs are made again."]))
+    order = {target: len(runs) - n for n, target in enumerate(runs)}
+    described = {
+        target: {"parts": arguments_of(run, asked), "priority": order[target]} for target, run in runs.items()
+    }
+    job = {"python": sys.executable, "job": str(pathlib.Path(__file__).with_name("grid_job.py"))}
+    of_gpu = {"gpus": gpus(asked), "gpu": int(bool(asked.gpus)), "threads": asked.threads or 1}
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "plan.json"
+    file.write_text(json.dumps({"runs": described, **job, **of_gpu}, indent=1), "utf8")
+    words = [sys.executable, "-m", "snakemake", "--snakefile", str(GRIDS / "Snakefile")]
+    words += ["--directory", str(work), "--config", f"plan={file}"]
+    words += [
+        "--keep-going",
+        "--rerun-incomplete",
+        "--rerun-triggers",
+        "mtime",
+        "--nolock",
+        "--quiet",
+        "rules",
+    ]
+    if asked.profile:
+        words += ["--profile", str(profile(asked.profile))]
+    else:
+        words += ["--cores", str(asked.cores)]
+        words += ["--resources", f"gpu={len(gpus(asked))}"] if asked.gpus else []
+    subprocess.call(words, env={**os.environ, "GRIDS": str(GRIDS)})
+    for target, run in runs.items():
+        if (work / target).exists():
+            continue
+        print(f"\n{run.label}: {last_line((work / target).with_suffix('.log'))}")
+        for arguments in arguments_of(run, asked):
             print("  " + " ".join(["nclib", "run", arguments.pop("method"), *words_of(arguments)]))
+    if wrong := strangers(runs, work):
+        raise GridError("\n".join(wrong))
+    return [target for target in runs if (work / target).exists()]
 
 
-@dataclass(frozen=True)
+def collect(targets: Collection[str], asked: argparse.Namespace) -> None:
+    """Add the records of single runs to the tables of their grids."""
+    from nclib.runs import append
+
+    for grid in dict.fromkeys(pathlib.Path(target).parent.name for target in targets):
+        own = [asked.work / target for target in targets if pathlib.Path(target).parent.name == grid]
+        append(asked.out / f"{grid}.csv", own)
+
+
+def last_line(log: pathlib.Path) -> str:
+    """Return the last line that a run printed."""
+    lines = log.read_text("utf8", "replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "no message; killed, or never started"
+
+
+def profile(name: str) -> pathlib.Path:
+    """Return the folder of a profile of Snakemake, given by its name or as a path."""
+    folder = GRIDS / "profiles" / name
+    if folder.is_dir() or (folder := pathlib.Path(name)).is_dir():
+        return folder.absolute()
+    known = ", ".join(sorted(p.name for p in (GRIDS / "profiles").iterdir()))
+    raise GridError(f"profile={name!r}: must be one of {known}, or a folder that holds a config.yaml")
+
+
+@dataclass
 class Plan:
     """Where a run stands in the order of worth, and the printed cells that it fills."""
 
@@ -204,6 +208,7 @@ class Plan:
     stage: int  # number in STAGES
     fills: str  # names the cells; runs of several seeds fill the same ones
     cells: int
+    recorded: bool = False
 
     def hours(self, found: dict[str, Any] | None) -> float | None:
         """Return the hours of the run from measured steps; None where these were not measured."""
@@ -216,51 +221,36 @@ class Plan:
         return None if None in seconds else sum(s for s in seconds if s is not None) / 3600
 
 
-def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dict[pathlib.Path, Plan]:
-    """Return the runs of grids by the file of their record, each once, in the order of :data:`STAGES`.
+def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dict[str, Plan]:
+    """Return the runs of grids by the file that each writes, each once, in the order of :data:`STAGES`.
 
     Within a stage low seeds come first, then the order of the grids and of their blocks.
     """
     from dry_run import told, worths
 
+    from nclib.runs.store import find_all
+
     printed = worths() if any(path.stem.startswith("paper_") for path in grids) else {}
-    every: list[tuple[pathlib.Path, Plan]] = []
+    every: dict[str, tuple[str, Plan]] = {}
     for path in grids:
         for run in plan(path, root):
             fills = told(run.arguments)
             worth, later = printed.get(fills), run.arguments.get("seed", 0) > 0
             stage = 3 if worth is None else 2 if later else 0 if worth.compares else 1
-            target = out / path.stem / f"{run.label}.json"
-            every.append((target, Plan(run, path.stem, stage, fills, worth.cells if worth else 0)))
-    every.sort(key=lambda item: (item[1].stage, item[1].run.arguments.get("seed", 0)))
-    found: dict[str, tuple[pathlib.Path, Plan]] = {}
-    for target, each in every:
-        key = json.dumps(each.run.settings or each.run.arguments, sort_keys=True)
-        found.setdefault(key, (target, each))
-    return dict(found.values())
+            key = key_of(run.settings or run.arguments)
+            each = Plan(run, path.stem, stage, fills, worth.cells if worth else 0)
+            every.setdefault(key, (f"records/{path.stem}/{run.label}.json", each))
+    known = [each for _, each in every.values() if each.run.settings] if out.is_dir() else []
+    for each, found in zip(
+        known, find_all(out, [e.run.settings for e in known]) if known else [], strict=True
+    ):
+        each.recorded = found is not None
+    return dict(
+        sorted(every.values(), key=lambda item: (item[1].stage, item[1].run.arguments.get("seed", 0)))
+    )
 
 
-def collect(out: pathlib.Path, grids: Sequence[pathlib.Path]) -> None:
-    """Put the records that runs of these grids left in files of their own into the grids' tables."""
-    from nclib.runs import append
-
-    for folder in (out / path.stem for path in grids):
-        if folder.is_dir() and any(folder.glob("*.json")):
-            append(folder.with_suffix(".csv"), folder)
-            shutil.rmtree(folder)
-
-
-def recorded(plans: dict[pathlib.Path, Plan], out: pathlib.Path) -> set[pathlib.Path]:
-    """Return the targets of the runs whose settings a record below ``out`` has."""
-    from nclib.runs.store import find_all
-
-    if not out.is_dir():
-        return set()
-    known = {target: each.run.settings for target, each in plans.items() if each.run.settings}
-    return {target for target, there in zip(known, find_all(out, known.values()), strict=True) if there}
-
-
-def show(plans: dict[pathlib.Path, Plan], done: set[pathlib.Path], found: dict[str, Any] | None) -> None:
+def show(plans: dict[str, Plan], found: dict[str, Any] | None) -> None:
     """Print the plan by stage and block; with hours and cells where runs are behind printed tables."""
     hours = {target: each.hours(found) for target, each in plans.items()}
     priced = bool(found) or any(each.grid.startswith("paper_") for each in plans.values())
@@ -273,16 +263,16 @@ def show(plans: dict[pathlib.Path, Plan], done: set[pathlib.Path], found: dict[s
         stage, about = each.stage, (each.grid, each.run.about)
         known = hours[target]
         price = f"{'?' if known is None else f'{known:.1f}':>7} h {each.cells:4d} cells  " if priced else ""
-        print("recorded" if target in done else "missing ", f"{price}{each.run.label}")
+        print("recorded" if each.recorded else "missing ", f"{price}{each.run.label}")
     if priced:
         print()
         for state, there in (("recorded", True), ("missing", False)):
-            if of := [hours[target] for target in plans if (target in done) == there]:
+            if of := [hours[target] for target, each in plans.items() if each.recorded == there]:
                 print(f"{state}: {_sum(of)}")
         print(f"Hours: one run at a time on {found['device']['name']}" if found else NO_PRICE)
 
 
-def _heading(stage: int, plans: dict[pathlib.Path, Plan], hours: dict[pathlib.Path, float | None]) -> str:
+def _heading(stage: int, plans: dict[str, Plan], hours: dict[str, float | None]) -> str:
     own = {target: each for target, each in plans.items() if each.stage == stage}
     cells = sum({each.fills: each.cells for each in own.values()}.values())
     return f"{stage + 1}. {STAGES[stage]}: {_sum([hours[t] for t in own])}, {cells:,} printed cells"
@@ -307,8 +297,7 @@ def main(words: list[str] | None = None) -> int:
     plans = in_order(paths, asked.out, root or ("unknown" if asked.list else ""))
     kept = {id(run) for run in chosen([each.run for each in plans.values()], asked.match, asked.part)}
     plans = {target: each for target, each in plans.items() if id(each.run) in kept}
-    there = recorded(plans, asked.out)
-    missing = {target: each.run for target, each in plans.items() if target not in there}
+    missing = {target: each.run for target, each in plans.items() if not each.recorded}
     if not asked.list and any(not run.settings for run in missing.values()):
         names = ", ".join(path.name for path in paths)
         raise GridError(f"{names} has runs on the papers' data; give their folder: ROOT=/data")
@@ -318,17 +307,17 @@ def main(words: list[str] | None = None) -> int:
         for what, n in Counter(left_out.values()).items():
             print(f"{n} runs left out: {what}")
         plans, missing = ({k: v for k, v in part.items() if k not in left_out} for part in (plans, missing))
+    done = Counter(each.grid for each in plans.values() if each.recorded)
     if asked.list:
-        show(plans, there, stored(ROOT))
-    else:
+        show(plans, stored(ROOT))
+    elif missing:
         check_place(missing.values(), asked.root, asked.device)
-        make(missing, asked)
-        collect(asked.out, paths)
-        there = recorded(plans, asked.out)
-    done = Counter(each.grid for target, each in plans.items() if target in there)
+        made = make(missing, asked)
+        collect(made, asked)
+        done += Counter(plans[target].grid for target in made)
     every = Counter(each.grid for each in plans.values())
-    for name in (path.stem for path in paths):
-        print(f"{name}: {done[name]} of {every[name]} runs recorded in {asked.out / name}.csv")
+    for path in paths:
+        print(f"{path.stem}: {done[path.stem]} of {every[path.stem]} runs recorded in {asked.out}")
     if asked.list and not root and any("root" in run.settings["data_options"] for run in missing.values()):
         print("Runs on the papers' data need their folder: ROOT=/data")
     return int(not asked.list and done.total() < every.total())

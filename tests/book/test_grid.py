@@ -1,12 +1,17 @@
 """Declared grids: combinations, names, checks before anything runs, and the driver that makes the records."""
 
+import contextlib
 import json
-import re
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import grid
+import grid_job
 import grid_plan as grids
 import numpy as np
 import pytest
@@ -154,88 +159,161 @@ def drive(tmp_path):
     return call
 
 
-def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capsys):
+def names_of(tmp_path, folder="runs"):
+    return [path.stem for path in sorted((tmp_path / folder / "records" / "g").glob("*.json"))]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.grid
+def test_runs_are_made_once_and_failures_are_named(drive, tmp_path, capfd):
     bad = {**SMALL, "data_options": {"n_train": -5}}
-    assert drive(SMALL, bad, more=["--cores", 1]) == 1
-    said = capsys.readouterr().out
-    assert "done    1 of 2  plain-vse-planted-s0-epochs=1-warmup_epochs=0: rSum" in said
-    assert "failed  2 of 2  plain-vse-planted-s0-n_train=-5" in said
-    end = said.splitlines()[-3:]
-    assert end[0].startswith("plain-vse-planted-s0-n_train=-5-epochs=1-warmup_epochs=0: ValueError: ")
-    assert end[1].startswith("  nclib run plain --data_options.n_train -5 --dataset planted ")
-    assert end[2].startswith("g: 1 of 2 runs recorded in ")
-    path = tmp_path / "records" / "g.csv"
-    assert not (tmp_path / "records" / "g").exists()  # what the runs left was collected
-    (record,), stamp = (one.record() for one in rows(path)), path.stat().st_mtime_ns
-    assert record.settings["epochs"] == 1
-    assert record.environment["threads"] == 1
+    assert drive(SMALL, bad, more=["--cores", 2]) == 1
+    said = capfd.readouterr().out
+    assert "plain-vse-planted-s0-n_train=-5-epochs=1-warmup_epochs=0: ValueError: " in said
+    assert "\n  nclib run plain --data_options.n_train -5 --dataset planted " in said
+    assert said.splitlines()[-1].startswith("g: 1 of 2 runs recorded in ")
+    (name,) = names_of(tmp_path)
+    path = tmp_path / "runs" / "records" / "g" / f"{name}.json"
+    assert Record.load(path).settings["epochs"] == 1
+    path.unlink()  # recorded in the table all the same
     assert drive(SMALL) == 0
-    assert path.stat().st_mtime_ns == stamp
-    assert capsys.readouterr().out.startswith("g: 1 of 1 runs recorded in ")
+    assert not path.exists()
+    assert capfd.readouterr().out.startswith("g: 1 of 1 runs recorded in ")
 
 
-def test_a_killed_run_is_named_and_the_others_go_on(drive, monkeypatch, capsys):
-    killed = "import os, sys; os.kill(os.getpid(), 9 if 'l2rm' in sys.argv[1] else 15)"
-    monkeypatch.setattr(grid, "RUN", killed)
-    assert drive({**SMALL, "method": ["l2rm", "rcl"]}, more=["--cores", 2]) == 1
-    said = capsys.readouterr().out
-    assert "l2rm-vse-planted-s0-epochs=1-warmup_epochs=0: killed by SIGKILL (out of memory?)\n" in said
-    assert "rcl-vse-planted-s0-epochs=1-warmup_epochs=0: killed by SIGTERM\n" in said
-    assert "g: 0 of 2 runs recorded" in said
+LONG = {**SMALL, "epochs": 40, "mrate": 0.2}
 
 
-def test_a_run_ends_with_its_driver(tmp_path):
-    arguments = {**SMALL, "epochs": 10_000, "out": str(tmp_path / "runs")}
-    words = [sys.executable, "-c", grid.RUN, json.dumps(arguments), str(tmp_path / "record.json")]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
-        process.stdin.close()  # what the operating system does when the driver dies
-        assert process.wait(timeout=30) == 1
+def once_begun(run, folder, kill):
+    """Start a command, and call ``kill`` as soon as the run in a folder has its first checkpoint."""
+    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while not list(folder.glob("plain-*/checkpoint.safetensors")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.02)
+    kill(process)
+    return process
 
 
-def test_a_full_disk_is_a_failed_run(drive, tmp_path, capsys):
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / "g").write_text("a file where the folder should be")
-    assert drive(SMALL) == 1
-    assert "failed  1 of 1  plain-vse-planted-s0-epochs=1-warmup_epochs=0: " in capsys.readouterr().out
+def children(pid):
+    """Return the processes below one that make a run."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            found[int(path.name)] = parent, (path / "cmdline").read_text()
+    below = {pid}
+    for _ in range(9):
+        below |= {child for child, (parent, _) in found.items() if parent in below}
+    return [p for p in below if "grid_job.py" in found[p][1] and "/bin/bash" not in found[p][1]]
 
 
-def test_gpus_and_threads_are_given_to_the_runs(drive, monkeypatch, capsys):
-    told = "import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] + os.environ['OMP_NUM_THREADS'])"
-    monkeypatch.setattr(grid, "RUN", told)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    options = ["--cores", 8, "--threads", 2, "--gpus", 2, "--device", "cpu"]
-    drive({**SMALL, "seed": [0, 1]}, more=options)
-    said = capsys.readouterr().out
-    assert "s0-epochs=1-warmup_epochs=0: 42\n" in said
-    assert "s1-epochs=1-warmup_epochs=0: 72\n" in said
-    assert "--device cpu" in said
-    assert "--threads 2" in said
+def numbers(path):
+    record = Record.load(path)
+    curves = [{k: v for k, v in row.items() if k != "seconds"} for row in record.curves]
+    return record.metrics, curves, record.name
 
 
-def test_runs_with_a_part_in_common_are_made_one_after_the_other(drive, monkeypatch, capsys):
-    told = "import sys, time; begun = time.time(); time.sleep(0.05); sys.exit(f'{begun} {time.time()}')"
-    monkeypatch.setattr(grid, "RUN", told)
-    drive({**SMALL, "model": ["saf+sgr", "saf", "vse"]}, more=["--cores", 3])
-    said = re.findall(r"-([\w+]+)-planted\S* ([\d.]+) ([\d.]+)\n", capsys.readouterr().out)
-    times = {model: (float(begun), float(ended)) for model, begun, ended in said}
-    assert times["saf"][0] > times["saf+sgr"][1]  # both train SAF
-    assert times["vse"][0] < times["saf"][0]  # which waits for nothing
+@pytest.mark.exhaustive
+@pytest.mark.grid
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_killed_worker_and_a_killed_driver_change_no_number(tmp_path, capfd):
+    """The driver is killed with its engine and the run lives on: the next command waits for it."""
+    path = write(tmp_path, LONG)
+
+    def command(name, *more):
+        places = ["--out", tmp_path / name / "results", "--work", tmp_path / name / "runs", "--cores", "1"]
+        return [sys.executable, grid.__file__, *map(str, [path, *places, *more])]
+
+    def kill_worker(process):
+        for pid in children(process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_driver(process):
+        (job,) = children(process.pid)
+        engine = next(p for p in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        process.kill()
+        os.kill(int(engine), signal.SIGKILL)
+        assert Path(f"/proc/{job}").exists()
+
+    assert subprocess.run(command("whole"), capture_output=True).returncode == 0
+    assert subprocess.run(command("cluster", "--profile", "submit"), capture_output=True).returncode == 0
+    worker = once_begun(command("worker"), tmp_path / "worker" / "runs", kill_worker)
+    worker.communicate()
+    assert worker.returncode == 0
+    once_begun(command("driver"), tmp_path / "driver" / "runs", kill_driver).communicate()
+    again = subprocess.run(command("driver"), capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout
+    records = [
+        tmp_path / name / "runs" / "records" / "g" for name in ("whole", "cluster", "worker", "driver")
+    ]
+    (first, *others) = [numbers(next(folder.glob("*.json"))) for folder in records]
+    assert others == [first] * 3
+
+
+def test_what_stands_at_a_target_is_compared_with_the_plan(tmp_path):
+    """Wrong, copied, edited, cut, and without a digest: each file is named, none is a record."""
+    settings = {**SMALL, "out": str(tmp_path / "made")}
+    right, other = (nclib.run(**settings, **more, progress=False) for more in ({}, {"mrate": 0.5}))
+    folder = tmp_path / "runs" / "records" / "g"
+    (run,) = grids.plan(write(tmp_path, SMALL))
+    target = f"records/g/{run.label}.json"
+    path = folder / f"{run.label}.json"
+
+    def said():
+        return grid.strangers({target: run}, tmp_path / "runs")
+
+    assert said() == []
+    right.save(path)
+    assert said() == []
+    text = path.read_text()
+    other.save(path)
+    assert f"{path} is the record of another run, {other.name}: it differs in mrate" in said()[0]
+    content = json.loads(text)
+    wrong = {
+        "does not match its digest": {**content, "data": {**content["data"], "name": "emoji"}},
+        "lacks its digest": {k: v for k, v in content.items() if k != "sha256"},
+        "it lacks schema or settings": {"rsum": 600},
+    }
+    for message, changed in wrong.items():
+        path.write_text(json.dumps(changed))
+        assert message in said()[0]
+    path.write_text(text[:200])
+    assert "is not a record" in said()[0]
+    with pytest.raises(grids.GridError, match="Move these files away"):
+        grid.make({target: run}, grid.options(["quick", "--work", str(tmp_path / "runs")]))
+
+
+def test_a_gpu_is_held_by_as_many_runs_as_may_share_it(tmp_path):
+    with grid_job.slot(["4", "7"], tmp_path) as first, grid_job.slot(["4", "7"], tmp_path) as second:
+        assert (first, second) == ("4", "7")
+        waiting = threading.Thread(
+            target=lambda: grid_job.slot(["4", "7"], tmp_path).__enter__(), daemon=True
+        )
+        waiting.start()
+        waiting.join(2 * grid_job.PAUSE)
+        assert waiting.is_alive()
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--cores", "3"], [None] * 3),
-        (["--cores", "8", "--threads", "4"], [None] * 2),
-        (["--cores", "1", "--threads", "4"], [None]),
-        (["--cores", "8", "--gpus", "2"], ["0", "1"]),
-        (["--cores", "8", "--gpus", "2", "--runs-per-gpu", "2"], ["0", "1", "0", "1"]),
-        (["--cores", "3", "--gpus", "2", "--runs-per-gpu", "2"], ["0", "1", "0"]),
+        (["--cores", "3"], []),
+        (["--gpus", "2"], ["0", "1"]),
+        (["--gpus", "2", "--runs-per-gpu", "2"], ["0", "1", "0", "1"]),
     ],
 )
-def test_runs_at_a_time(monkeypatch, words, expected):
+def test_gpus_are_shared(monkeypatch, words, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert grid.places(grid.options(["quick", *words])) == expected
+    assert grid.gpus(grid.options(["quick", *words])) == expected
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert grid.gpus(grid.options(["quick", *words])) == [{"0": "4", "1": "7"}[name] for name in expected]
+
+
+def test_another_profile_is_refused():
+    with pytest.raises(grids.GridError, match="profile='slrm': must be one of slurm, submit, or a folder"):
+        grid.profile("slrm")
 
 
 def test_parts_share_the_runs_out(tmp_path):

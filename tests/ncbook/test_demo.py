@@ -71,7 +71,11 @@ def test_what_was_timed_with_a_run_is_stored(stored: nclib.Record) -> None:
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [
-        ("ncr", {"mrate": 0.2}, r"no stored run has these parameters; the nearest one has mrate=0.4 \(not 0.2\)"),
+        (
+            "ncr",
+            {"mrate": 0.2},
+            r"no stored run has these parameters; the nearest one has mrate=0.4 \(not 0.2\)",
+        ),
         ("ncr", {"seed": 1}, r"seed=0 \(not 1\)\. source='train' trains with the parameters given"),
         ("decl", {}, "none of decl is stored"),
     ],
