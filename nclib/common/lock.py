@@ -24,10 +24,6 @@ def make_folder(folder: Path) -> None:
         raise ValueError(f"out={str(folder.parent)!r}: {error}; choose another folder") from error
 
 
-class BusyError(RuntimeError):
-    """Another process writes the folder of a run."""
-
-
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, and remove the ``.part`` files of a writer that was killed.
