@@ -181,7 +181,10 @@ def collect(targets: Collection[str], asked: argparse.Namespace) -> None:
 
     for grid in dict.fromkeys(pathlib.Path(target).parent.name for target in targets):
         own = [asked.work / target for target in targets if pathlib.Path(target).parent.name == grid]
-        append(asked.out / f"{grid}.csv", own)
+        try:
+            append(asked.out / f"{grid}.csv", own)
+        except ValueError as error:
+            raise GridError(str(error)) from error
 
 
 def last_line(log: pathlib.Path) -> str:
@@ -292,8 +295,6 @@ def main(words: list[str] | None = None) -> int:
     asked = options(words)
     paths = [file_of(name) for name in asked.grid]
     root = asked.root and str(pathlib.Path(asked.root).absolute())
-    if not asked.list:
-        collect(asked.out, paths)  # of a driver that was killed
     plans = in_order(paths, asked.out, root or ("unknown" if asked.list else ""))
     kept = {id(run) for run in chosen([each.run for each in plans.values()], asked.match, asked.part)}
     plans = {target: each for target, each in plans.items() if id(each.run) in kept}
