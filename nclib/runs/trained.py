@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -195,8 +196,6 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         raise ValueError(f"{record.name} is a run on labels; only runs on pairs load as a model")
     import pandas as pd
 
-    from nclib import __version__
-
     loaded = PairExperiment(record.settings["method"]).open_run(record, device)
     data, kept = loaded.dataset, epoch_arrays(record.folder)
     named = ("method", "method_options", "model", "model_options")
@@ -211,7 +210,7 @@ def _from_run(record: Record, device: str) -> TrainedModel:
         },
         # One of the two ways in which the data sets here cut captions.
         "treebank": len(data.vocabulary.encode("a,b")) > len(data.vocabulary.encode("a")),
-        "nclib": __version__,
+        "nclib": version("nclib"),
         "facts": {**facts, "run": record.name},
     }
     last = next((kept[e] for e in sorted(kept, reverse=True) if "p_clean" in kept[e]), None)
