@@ -14,7 +14,6 @@ import ast
 import contextlib
 import io
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -33,8 +32,7 @@ from ncbook.papers import values_of
 import nclib
 from nclib.data.feature_files import LAYOUTS as FILES
 from nclib.methods.base import METHODS
-from nclib.runs import weights
-from nclib.runs.digests import LIST
+from nclib.runs import append, weights
 from nclib.runs.pairs import FOLD, metrics_of
 from nclib.runs.record import MAPS, RECALLS, Record
 
@@ -191,8 +189,7 @@ def _number(value: float, row: dict[str, str], labels: bool) -> int:
 
 def empty_figures(folder: Path) -> Iterator[str]:
     """Yield the cells of the results pages whose figure finds no recorded runs."""
-    for name in ("l2rm.csv", "l2rm.npz", LIST):  # sweeps of no paper's figure
-        shutil.copy(ncbook.RECORDED / name, folder)
+    append(folder / "l2rm.csv", ncbook.RECORDED / "l2rm.csv")  # sweeps of no paper's figure
     for name in NOTEBOOKS:
         content = json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text("utf8"))
         sources = ["".join(c["source"]) for c in content["cells"] if c["cell_type"] == "code"]

@@ -1,4 +1,4 @@
-"""Measurements that are no runs: of the benchmarks (``bench_*``), the probes and the audit, a file each."""
+"""Measurements beside the runs: of the benchmarks, the probes and the audit, a file each."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from nclib.common.files import write_atomically
 from nclib.runs.curves import Curves, Epochs, packed
-from nclib.runs.digests import check_digest, note_digests
+from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
 from nclib.runs.identity import naming
 from nclib.runs.record import SUM, TASKS, OtherFileError, Record, completed, content_of, own_sum
 
@@ -124,7 +124,7 @@ def stored(source: str | Path, task: str = "") -> list[Stored]:
     if task not in ("", *TASKS):
         raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
     if not Path(source).exists():
-        raise ValueError(f"{str(source)!r} is no folder of records, no table, and no record")
+        raise ValueError(f"{str(source)!r}: there is no such folder, table or record")
     first: dict[tuple[str, int], Path] = {}
     copies, kept = list[tuple[Path, Path]](), list[Stored]()
     for one in _every(Path(source)):
@@ -223,11 +223,14 @@ def _every(source: Path) -> Iterator[Stored]:
     if source.is_file():
         yield from rows(source) if source.suffix == ".csv" else [as_stored(source, content_of(source))]
         return
+    for listed in sorted(source.rglob(LIST)):
+        if gone := [name for name in digests(listed.parent) if not (listed.parent / name).is_file()]:
+            raise ValueError(f"{listed.parent / gone[0]} is not there, but in {listed}. {ADVICE}")
     for path in sorted(p for p in source.rglob("*.*") if p.suffix in (".json", ".csv")):
         if not path.is_file() or any(part.startswith(".") for part in path.relative_to(source).parts):
             continue  # a folder, a dead link, what editors keep of opened files
         if path.suffix == ".csv":
-            yield from rows(path) if _is_table(path) else ()
+            yield from rows(path) if _is_table(path) or path.name in digests(path.parent) else ()
             continue
         try:
             yield as_stored(path, content_of(path))
@@ -294,7 +297,7 @@ class _Row:
 def parsed(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Yield of each row the content of its record without curves, its remarks and its digest."""
     lines = csv.reader(io.StringIO(data.decode("utf8"), newline=""))
-    places = [heading.split(".") for heading in next(lines)]
+    places = [heading.split(".") for heading in next(lines, [])]
     known: dict[str, Any] = {}
     for line in lines:
         content: dict[str, Any] = {}

@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ncbook
 import pytest
-from ncbook import cli, printed
+from ncbook import cli, measurements, printed
+from ncbook import runs as book_runs
+from records_made import save
 
 import nclib
 
@@ -19,9 +22,9 @@ import nclib
         (["table", "L2RM", "99"], "no table '99' of 'L2RM'"),
         (["rerun", "L2RM", "6", "--rate", "0.5"], "'0.2', '0.4', '0.6', '0.8'"),
         (["rerun", "L2RM", "6", "--seeds", "-2"], "seeds=-2: must be an integer, at least 1"),
-        (["claims", "--folder", "/nothere"], "'/nothere' is no folder of records, no table, and no record"),
+        (["claims", "--folder", "/nothere"], "'/nothere': there is no such folder, table or record"),
         (["claims", "--folder", __file__], "test_commands.py is not a record"),
-        (["table", "L2RM", "6", "--folder", "/nothere"], "'/nothere' is no folder"),
+        (["table", "L2RM", "6", "--folder", "/nothere"], "'/nothere': there is no such folder"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(words, said, capsys):
@@ -86,3 +89,28 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path):
             timeout=120,
         )
     assert (done.returncode, done.stderr) == (cli.UNREAD, b"")
+
+
+def test_records_are_collected_and_measurements_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(book_runs, "RECORDED", tmp_path / "results")
+    monkeypatch.setattr(ncbook, "RECORDED", tmp_path / "results", raising=False)
+    monkeypatch.setattr(measurements, "MEASURED", tmp_path / "measured")
+    (tmp_path / "made").mkdir()
+    save(tmp_path / "made", "plain", 300, model="vse", mrate=0.4)
+    for said in ("1 records added", "0 records added"):
+        assert cli.main(["collect", "mine", str(tmp_path / "made")]) == 0
+        assert capsys.readouterr().out.startswith(said)
+    assert ncbook.recorded()["rsum"].tolist() == [300]
+    assert cli.main(["collect", "mine", "/nothere"]) == 2
+    file = tmp_path / "new.json"
+    file.write_text('{"rows": [1.0]}')
+    assert cli.main(["keep", str(file), "--name", "bench_new"]) == 0
+    assert ncbook.measurement("bench_new") == {"rows": [1.0]}
+    assert ncbook.measurement("bench_none") is None
+    kept = tmp_path / "measured" / "bench_new.json"
+    kept.write_text(kept.read_text().replace("1.0", "2.0"))
+    with pytest.raises(ValueError, match=r"bench_new\.json was changed: .*SHA256SUMS states another digest"):
+        ncbook.measurement("bench_new")
+    file.write_text("{")
+    assert cli.main(["keep", str(file)]) == 2
+    assert f"{file} is not a measurement in JSON" in capsys.readouterr().err

@@ -153,7 +153,7 @@ def test_the_records_of_one_task_are_kept(tmp_path):
 
 
 def test_only_what_is_there_holds_records(tmp_path):
-    with pytest.raises(ValueError, match="nothing' is no folder of records, no table, and no record"):
+    with pytest.raises(ValueError, match="nothing': there is no such folder, table or record"):
         table(tmp_path / "nothing")
     assert table(tmp_path).empty
 

@@ -141,7 +141,7 @@ def change(path, old, new):
             "Each run matches its own digest",
         ),
         (lambda t: (t.parent / "SHA256SUMS").unlink(), r"g\.csv has no digest in .*SHA256SUMS"),
-        (lambda t: change(t.parent / "SHA256SUMS", b"g.csv", b"h.csv"), r"g\.csv has no digest in"),
+        (lambda t: change(t.parent / "SHA256SUMS", b"  g.csv", b"  g.npz"), r"g\.csv has no digest in"),
     ],
 )
 def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, said):
@@ -150,6 +150,16 @@ def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, s
         with pytest.raises(ValueError, match=said):
             read(table)
     with pytest.raises(ValueError, match=said):
+        nclib.table(table.parent)
+
+
+def test_a_table_that_is_gone_or_lost_its_head_is_missed(table):
+    before = table.read_text()
+    table.write_text(before.replace("name", "nam", 1))
+    with pytest.raises(ValueError, match=r"g\.csv was changed"):
+        nclib.table(table.parent)
+    table.unlink()
+    with pytest.raises(ValueError, match=r"g\.csv is not there, but in .*SHA256SUMS"):
         nclib.table(table.parent)
 
 
