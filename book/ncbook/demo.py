@@ -65,7 +65,8 @@ def store(record: Record, folder: Path, keep: Keep) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     record.save(folder / RECORD)
-    np.savez_compressed(folder / ARRAYS, **keep.arrays(epoch_arrays(record.folder)))
+    arrays = keep.arrays(epoch_arrays(record.folder))
+    np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
     if keep.weights:
         trainer = nclib.open_run(record).trainer
         checkpoint.save(folder / WEIGHTS, {"weights": halved(trainer.best["weights"])})

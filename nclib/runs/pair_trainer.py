@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +81,6 @@ class PairTrainer(SavedLoop):
         super().__init__(seed=seed, device=device, folder=folder, identity=identity)
         self.method, self.pairs, self.schedule = method, pairs, schedule
         self.networks = [network.to(device) for network in networks]
-        self.reset_optimizers()
         self.n_pairs, self.batch_size = len(pairs), schedule.batch_size
         self.image_of = pairs.image_of
         self.n_epochs, self.lr = schedule.epochs, schedule.lr
@@ -203,15 +203,24 @@ class PairTrainer(SavedLoop):
         """Return ``loss(S)`` of every pair, (n_pairs,), ``S`` being the (B, B) similarities of a batch."""
         return self.each_pair(lambda batch: loss(self.similarity(batch, network)))
 
+    @functools.cached_property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimiser of each network, made when training begins: torch takes two seconds for the first."""
+        return self._new_optimizers()
+
+    def _new_optimizers(self) -> list[torch.optim.Optimizer]:
+        s = self.schedule
+        return [build(s.optimizer, _groups(n), s.lr, s.weight_decay) for n in self.networks]
+
     def reset_optimizers(self) -> None:
         """Give every network a new optimiser without moments."""
-        s = self.schedule
-        self.optimizers = [build(s.optimizer, _groups(n), s.lr, s.weight_decay) for n in self.networks]
+        self.optimizers = self._new_optimizers()
 
     # -- the loop ---------------------------------------------------------------------------------------
 
     def _train_epoch(self, progress: bool) -> dict[str, Any]:
         s, warm = self.schedule, self.epoch < self.schedule.warmup_epochs
+        assert len(self.optimizers) == len(self.networks)  # made before the method may change the networks
         if self.epoch == s.warmup_epochs:
             self.method.begin_training(self)
         if self.training_epoch in self.restarts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +110,7 @@ def _vectors(run: Finished, n: int) -> tuple[np.ndarray, np.ndarray]:
     return network.encode_images(images).vectors.numpy(), network.encode_captions(tokens).vectors.numpy()
 
 
-def _score(run: Finished, images: np.ndarray, texts: list[str]) -> np.ndarray:
+def _score(run: Finished, images: Any, texts: list[str]) -> np.ndarray:
     """Return the similarities of pictures and sentences by the networks of a run, (pictures, sentences)."""
     sizes = {"feature_dim": run.dataset.feature_dim}
     model = TrainedModel(run.trainer.networks, run.dataset.vocabulary, {"sizes": sizes})
