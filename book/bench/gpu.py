@@ -53,7 +53,7 @@ from nclib.common.tokens import Tokens
 from nclib.methods.coteaching import CoTeaching, Division
 from nclib.models import similarity_matrix
 from nclib.noise import rank_correspondence
-from nclib.ot.batched import transport_scores
+from nclib.ot.small import transport_scores
 from nclib.runs import experiment_of, resolve
 from nclib.runs.pair_trainer import PairTrainer
 
@@ -224,34 +224,21 @@ def _gradient(solve: Solve) -> Solve:
     return gradient
 
 
-def _fused(solve: Solve) -> Solve:
-    """Return the function with kernels of Triton."""
-
-    def fused(cost: Tensor) -> Tensor:
-        with ot.fused():
-            return solve(cost)
-
-    return fused
-
-
 _released = partial(_passes, loop="released")
 SOLVERS: dict[str, Solve] = {
     "extended": _partial,
     "extended, one": lambda c: _partial(c[0]),
     "extended, log": partial(_partial, method="log"),
-    "capped": partial(_partial, formulation="capped"),
     "published": lambda c: _partial(c[0], stop="published"),
     "balanced": lambda c: ot.sinkhorn(c, reg=0.1).plan,
     "labels": lambda c: ot.label_transport(c[..., :5].contiguous(), 0.5, reg=0.1).plan,
     "exact": lambda c: ot.partial_exact(c[0], 0.1, mask=_off(c)).plan,
     "implicit gradient": _gradient(partial(_partial, mass=0.3, reg=0.1, gradient="implicit")),
-    "unrolled gradient": _gradient(partial(_partial, mass=0.3, reg=0.1, gradient="unrolled")),
     "passes": _passes,
     "passes, released": _released,
     "passes, gradient": _gradient(_passes),
     "passes, released, gradient": _gradient(_released),
 }
-KERNELS = ("extended", "balanced", "implicit gradient", "passes, gradient", "passes, released, gradient")
 
 
 def agree_transport(bench: Bench) -> Result:
@@ -261,12 +248,10 @@ def agree_transport(bench: Bench) -> Result:
         cost = torch.rand(3, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         return {"plan": solve(cost.to(dtype).to(device))}
 
-    solvers, types = dict(SOLVERS), ((torch.float64, 1e-6), (torch.float32, 1e-2))
-    if not no_kernels(bench):
-        solvers |= {f"{name}, fused": _fused(solve) for name, solve in SOLVERS.items() if name in KERNELS}
+    types = ((torch.float64, 1e-6), (torch.float32, 1e-2))
     return agreement(bench, [  # the published rule may stop one pass earlier
         (f"{name} {str(dtype)[6:]}", 1e-2 if name == "published" else allowed, partial(solved, solve, dtype))
-        for dtype, allowed in types for name, solve in solvers.items()
+        for dtype, allowed in types for name, solve in SOLVERS.items()
     ])  # fmt: skip
 
 
@@ -562,7 +547,7 @@ def partial_transport(size: int, bench: Bench) -> Result:
             except Exception as error:
                 row["error"] = message(error)
             rows.append(row)
-    return {"size": size, "bound": common.partial_bound(size, 20), **no_kernels(bench), "rows": rows}
+    return {"size": size, "bound": common.partial_bound(size, 20), "rows": rows}
 
 
 def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str, Callable[[], Tensor]]:
@@ -590,16 +575,11 @@ def on_device(size: int, cost: np.ndarray, reg: float, bench: Bench) -> dict[str
         given = {"max_iter": 5000, "tol": 1e-7 * MASS, "method": "log_sinkhorn"}
         return solve_batch(big[None], reg, p[None], p[None], **given).plan[0]
 
-    kernels = {} if no_kernels(bench) else {
-        "nclib fused": lambda: _fused(ours)(single),
-        f"nclib fused, {AT_ONCE} at once": lambda: _fused(ours)(many),
-    }  # fmt: skip
     return {
         "published loop": published,
         "nclib": lambda: ours(single),
         "nclib on the host": lambda: ours(single.cpu(), host_off).to(device),
         f"nclib, {AT_ONCE} at once": lambda: ours(many),
-        **kernels,
         "POT sinkhorn": pot,
         "POT batch log": pot_batch,
     }

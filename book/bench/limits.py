@@ -42,7 +42,7 @@ from bench_common import interleave, write_json
 
 import nclib.ot
 from nclib.evaluation import recall
-from nclib.ot.backends import cpu_extended
+from nclib.ot import cpu
 
 Call = Callable[[], Any]
 
@@ -130,16 +130,16 @@ def partial_transport(n: int) -> Operation:
     def published() -> list[Any]:
         return [ot_partial.published_loop(cost, mass, reg) for cost, mass, reg in problems]
 
-    newtons, newton = 0, cpu_extended._Scaled.newton
+    newtons, newton = 0, cpu._Scaled.newton
 
     def counted(*arguments: Any) -> Any:
         nonlocal newtons
         newtons += 1
         return newton(*arguments)
 
-    cpu_extended._Scaled.newton = counted  # type: ignore[method-assign]
+    cpu._Scaled.newton = counted  # type: ignore[method-assign]
     blocks = sum(int(t.iterations) for t in ours()) - newtons
-    cpu_extended._Scaled.newton = newton  # type: ignore[method-assign]
+    cpu._Scaled.newton = newton  # type: ignore[method-assign]
     kernel = n * n
     # A block multiplies by the kernel twice. A Newton step forms and factorises a system.
     work = Work(

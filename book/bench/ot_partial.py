@@ -49,7 +49,6 @@ class Row:
     machine with other work they are nearer to what an idle one would show.
     """
 
-    formulation: str
     size: int
     cost: str
     reg: float
@@ -217,27 +216,6 @@ def _geomloss(size: int, cost: Plan, mass: float, reg: float) -> Callable[[], Pl
     return lambda: geomloss_ot.solve(big, a=p, b=p, reg=reg, max_iter=1000).plan[:size, :size].numpy()
 
 
-def capped_candidates(size: int, cost: Plan, mass: float, reg: float) -> dict[str, Callable[[], Plan]]:
-    """Solvers of the capped problem without a mask (POT's has none)."""
-    double = torch.from_numpy(cost).double()
-
-    def pot(**options: Any) -> Plan:
-        from ot.partial import entropic_partial_wasserstein
-
-        p = np.full(size, 1 / size)
-        return entropic_partial_wasserstein(p, p, double.numpy(), reg, mass, **options)
-
-    out = {
-        "POT partial": pot,
-        "nclib capped": lambda: nclib.ot.partial_sinkhorn(
-            double, mass, reg=reg, formulation="capped"
-        ).plan.numpy(),
-    }
-    if size > 256:  # POT multiplies by dense diagonal matrices
-        del out["POT partial"]
-    return out
-
-
 def compare(
     rows: list[Row], problem: dict[str, Any], best: Plan, solvers: dict[str, Callable[[], Plan]], turns: int
 ) -> None:
@@ -267,18 +245,12 @@ def compare(
 def goals(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Gain of the default solver over ``published loop`` and over the fastest library, per size."""
     out: list[dict[str, Any]] = []
-    for formulation, ours, theirs in (
-        ("extended", ("nclib float32", "nclib float64"), ("published loop",)),
-        ("extended", ("nclib float32", "nclib float64"), ("published loop to 1e-7",)),
-        ("extended", ("nclib float32", "nclib float64"), LIBRARIES),
-        ("capped", ("nclib capped",), ("POT partial",)),
-    ):
+    for theirs in (("published loop",), ("published loop to 1e-7",), LIBRARIES):
         for size in sorted({row.size for row in rows}):
-            part = [row for row in rows if row.size == size and row.formulation == formulation]
             problems: dict[tuple[Any, ...], dict[str, Row]] = {}
-            for row in part:
+            for row in (row for row in rows if row.size == size):
                 problems.setdefault((row.cost, row.reg, row.mass), {})[row.solver] = row
-            for mine in ours:
+            for mine in ("nclib float32", "nclib float64"):
                 pairs = [
                     (found[mine], [found[name] for name in theirs if name in found])
                     for found in problems.values()
@@ -332,8 +304,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     warm = torch.rand(16, 16)
-    for formulation in ("extended", "capped"):  # what is imported on first use
-        nclib.ot.partial_sinkhorn(warm, 0.9, reg=0.003, formulation=formulation)
+    nclib.ot.partial_sinkhorn(warm, 0.9, reg=0.003)  # what is imported on first use
     rows: list[Row] = []
     for size in options.sizes:
         off = ~torch.eye(size, dtype=torch.bool)
@@ -343,17 +314,11 @@ def main() -> None:
             double = torch.from_numpy(cost).double()
             for reg in REGS:
                 for mass in MASSES:
-                    problem = {"formulation": "extended", "size": size, "cost": kind, "reg": reg}
-                    problem["mass"] = mass
+                    problem = {"size": size, "cost": kind, "reg": reg, "mass": mass}
                     best = nclib.ot.partial_sinkhorn(double, mass, reg=reg, mask=off, method=other, tol=1e-12)
                     compare(rows, problem, best.plan.numpy(), candidates(size, cost, mass, reg), turns)
-                problem = {"formulation": "capped", "size": size, "cost": kind, "reg": reg, "mass": 0.1}
-                best = nclib.ot.partial_sinkhorn(
-                    double, 0.1, reg=reg, formulation="capped", method=other, tol=1e-11
-                )
-                compare(rows, problem, best.plan.numpy(), capped_candidates(size, cost, 0.1, reg), turns)
             print(f"{size:4d} {kind}", file=sys.stderr, flush=True)
-    print_table(rows, ("formulation", "size", "reg", "solver"))
+    print_table(rows, ("size", "reg", "solver"))
     summary = goals(rows)
     print_goals(summary)
     if options.out:

@@ -36,7 +36,7 @@ from nclib.models.pvse import FragmentAttention
 from nclib.models.region_words import TEXT_RATE, PictureMatcher, text_options
 from nclib.models.registry import register
 from nclib.models.vse_inf import ResidualRegionEncoder
-from nclib.ot.batched import LOOPS, transport_plans, transport_scores
+from nclib.ot.small import LOOPS, transport_plans, transport_scores
 
 MASK_RATIO = {"region": 0.4, "grid": 0.2}
 """Share of the fragments of an image that training leaves out (Sec. 4.1)."""

@@ -6,12 +6,12 @@ errors and its dual potentials, and which :meth:`Transport.certify` checks from 
 
 from __future__ import annotations
 
-from nclib.ot.backends.fused import fused
-from nclib.ot.batched import scaling_plan
+from nclib.ot._fused import fused
 from nclib.ot.certificate import Certificate
 from nclib.ot.entropic import label_transport, partial_sinkhorn, sinkhorn
 from nclib.ot.exact import exact, partial_exact
 from nclib.ot.problem import Potentials, Problem, max_flow
+from nclib.ot.small import scaling_plan
 from nclib.ot.transport import Transport
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nclib.ot.linear_program import linear_program
 from nclib.ot.problem import Potentials, Problem
-from nclib.ot.simplex import linear_program
 
 
 @dataclass(frozen=True)
@@ -96,21 +96,16 @@ def certify(plan: Tensor, potentials: Potentials, problem: Problem, *, exact: bo
         expected = torch.where(live, ((f.unsqueeze(-1) + g.unsqueeze(-2) - cost) / reg).exp(), 0.0)
         expected = expected.sum((-2, -1))
         objective = paid + reg * _entropy(plan, (-2, -1))
-        if problem.formulation == "capped":
-            level = torch.where(mass > 0, -fs - gs, 0.0)
-            down_f, down_g = (f + gs.unsqueeze(-1)).clamp_max(0), (g + fs.unsqueeze(-1)).clamp_max(0)
-            dual = _weighted(p, down_f) + _weighted(q, down_g) + mass * level - reg * expected
-        else:
-            dual = _weighted(p, f) + _weighted(q, g) - reg * expected
-            for has, weight, slack, own, dummy, sums in (
-                (has_col, p, slack_p, f, gs, plan.sum(-1)),
-                (has_row, q, slack_q, g, fs, plan.sum(-2)),
-            ):
-                there = has.unsqueeze(-1) & (weight > 0)
-                left = torch.where(there, weight - sums, 0.0)
-                objective = objective + reg * _entropy(left, (-1,))
-                dual = dual - reg * torch.where(there, ((own + dummy.unsqueeze(-1)) / reg).exp(), 0.0).sum(-1)
-                dual = dual + torch.where(has, slack * dummy, 0.0)
+        dual = _weighted(p, f) + _weighted(q, g) - reg * expected
+        for has, weight, slack, own, dummy, sums in (
+            (has_col, p, slack_p, f, gs, plan.sum(-1)),
+            (has_row, q, slack_q, g, fs, plan.sum(-2)),
+        ):
+            there = has.unsqueeze(-1) & (weight > 0)
+            left = torch.where(there, weight - sums, 0.0)
+            objective = objective + reg * _entropy(left, (-1,))
+            dual = dual - reg * torch.where(there, ((own + dummy.unsqueeze(-1)) / reg).exp(), 0.0).sum(-1)
+            dual = dual + torch.where(has, slack * dummy, 0.0)
     scale = torch.where(mass > 0, mass, 1.0)
     rows, cols = plan.sum(-1) - problem.p, plan.sum(-2) - problem.q
     if problem.formulation == "balanced":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from nclib.ot.backends import cpu, fused, fused_partial, published
-from nclib.ot.gradients import differentiate
+from nclib.ot import cpu, device, published
+from nclib.ot.gradients import ImplicitPlan
 from nclib.ot.problem import (
-    Potentials,
     Problem,
     Settings,
     balanced_problem,
@@ -18,15 +18,21 @@ from nclib.ot.problem import (
     check_limits,
     check_reg,
     partial_problem,
+    refuse_infeasible,
 )
-from nclib.ot.transport import Transport
+from nclib.ot.transport import Buffers, Transport
 
 #: Default tolerance (errors relative to the mass) by the precision of the cost.
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
-TINY = 1e-9  # below it the regularisation is compared with the costs first
-FORMULATIONS = ("extended", "capped")
 STOPS = ("accurate", "published")
+GRADIENTS = ("none", "implicit")
 CLASS_CAPS = ("marginal", "scaled")
+#: Ways to sum over the kernel in torch, in the order of trial, by ``method``.
+METHODS = {"auto": ("scaling", "log"), "scaling": ("scaling",), "log": ("log",)}
+#: On a CPU, batches of at least this many problems with at most this many entries each go to torch.
+MANY, TINY_ENTRIES = 16, 512
+#: Entries that torch solves at once, with several float64 copies of them, by "on a CPU".
+CHUNK_ENTRIES = {True: 2**20, False: 2**25}
 
 
 def partial_sinkhorn(
@@ -37,12 +43,10 @@ def partial_sinkhorn(
     *,
     reg: float,
     mask: Tensor | None = None,
-    formulation: str = "extended",
     method: str = "auto",
     stop: str = "accurate",
     tol: float | None = None,
     max_iter: int = 1000,
-    start: Potentials | None = None,
     gradient: str = "none",
 ) -> Transport:
     """Entropic partial transport with forbidden entries: exactly ``mass`` moves, at every regularisation.
@@ -60,9 +64,6 @@ def partial_sinkhorn(
         Weight of the entropy, in the unit of the cost.
     mask : Tensor of bool, broadcastable to the cost, optional
         True where transport is allowed. A row without any allowed entry keeps its weight.
-    formulation : {"extended", "capped"}
-        ``"extended"``: entropy also on what is not moved (L2RM's dummy row and column, with a forbidden
-        corner; UOT-RCL). ``"capped"``: entropy on the moved mass only (POT's). Their optima differ.
     method : {"auto", "scaling", "log"}
         How sums over the kernel are taken. ``"scaling"``: products with a stabilised kernel. ``"log"``:
         log-sum-exp. ``"auto"``: the faster one that is safe.
@@ -75,10 +76,10 @@ def partial_sinkhorn(
         ``stop="published"`` the threshold of that rule, default 1e-3.
     max_iter : int
         Passes after which a problem is given up: ``converged`` is then False, and a warning tells the error.
-    start : Potentials, optional
-        Potentials of a similar problem, to start from.
-    gradient : {"none", "envelope", "implicit", "unrolled"}
-        How plan and value depend on the cost; see :mod:`nclib.ot.gradients`.
+    gradient : {"none", "implicit"}
+        ``"none"``: plan and value are constants. ``"implicit"``: the plan is differentiated with respect to
+        the cost through its optimality conditions, one symmetric linear system per problem however many
+        passes the solver took.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def partial_sinkhorn(
     Notes
     -----
     L2RM (Han et al., CVPR 2024), supplement, partial masked Sinkhorn; see
-    :mod:`nclib.ot.backends.device` for the equations. The plan and its potentials are related by
+    :mod:`nclib.ot.device` for the equations. The plan and its potentials are related by
     ``plan = exp((f_i + g_j - C_ij) / reg)``.
 
     Examples
@@ -108,37 +109,16 @@ def partial_sinkhorn(
     >>> bool(t.converged), round(float(t.mass), 9)
     (True, 0.5)
     """
-    reg = check_reg(reg)
-    check_choice("formulation", formulation, FORMULATIONS)
     check_choice("stop", stop, STOPS)
-    early = stop == "published"
-    if early and formulation != "extended":
-        raise ValueError(f"stop='published' exists for formulation='extended' alone, got {formulation!r}")
-    if early and (start is not None or gradient != "none"):
-        raise ValueError("stop='published' starts from zero potentials and has gradient='none'; omit both")
-    dtype = cost.dtype if isinstance(cost, Tensor) else torch.float64  # anything else is refused below
-    tol = check_limits(tol, max_iter, published.THRESHOLD if early else TOLERANCE.get(dtype, 1e-9))
-    # Most problems are solved without further checks; what the quick path cannot solve is checked below.
-    plain = method == "auto" and gradient == "none" and start is None and p is None and q is None
-    if (
-        plain
-        and reg > TINY
-        and isinstance(cost, Tensor)
-        and cost.layout == torch.strided
-        and not cost.is_meta
-    ):
-        if early:
-            quick = published.solve_plain(cost, mass, reg, mask, tol, max_iter)
-        elif formulation == "extended" and fused.asked(cost):
-            quick = fused_partial.solve_plain(cost, mass, reg, mask, tol, max_iter)
-        else:
-            quick = cpu.solve_plain(cost, mass, reg, mask, formulation, tol, max_iter)
-        if quick is not None:
-            return quick
-    problem = partial_problem(cost, mass, p, q, reg, mask, formulation)
-    if early:
-        return published.solve(problem.constant(), Settings(method, tol, max_iter))
-    return _accurate(problem, Settings(method, tol, max_iter, start), gradient)
+    check_choice("gradient", gradient, GRADIENTS)
+    problem = partial_problem(cost, mass, p, q, check_reg(reg), mask, "extended")
+    if stop == "accurate":
+        return _accurate(problem, method, tol, max_iter, gradient)
+    if gradient != "none":
+        raise ValueError(f"stop='published' has gradient='none', got {gradient!r}")
+    return published.solve(
+        refuse_infeasible(problem.constant()), _settings(method, tol, max_iter, published.THRESHOLD)
+    )
 
 
 def sinkhorn(
@@ -151,14 +131,13 @@ def sinkhorn(
     method: str = "auto",
     tol: float | None = None,
     max_iter: int = 1000,
-    start: Potentials | None = None,
     gradient: str = "none",
 ) -> Transport:
     """Entropic transport of all of ``p`` to all of ``q``, with forbidden entries.
 
     Parameters
     ----------
-    cost, reg, mask, method, max_iter, start, gradient
+    cost, reg, mask, method, max_iter, gradient
         As for :func:`nclib.ot.partial_sinkhorn`.
     p, q : Tensor, shape (n,) or (..., n), (m,) or (..., m), optional
         Weights, of equal total. Default uniform over the rows (columns) that have any allowed entry, so
@@ -182,35 +161,51 @@ def sinkhorn(
     >>> t.plan.sum(1)
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
+    check_choice("gradient", gradient, GRADIENTS)
     problem = balanced_problem(cost, p, q, check_reg(reg), mask)
-    tol = check_limits(tol, max_iter, TOLERANCE[cost.dtype])
-    return _accurate(problem, Settings(method, tol, max_iter, start), gradient)
+    return _accurate(problem, method, tol, max_iter, gradient)
 
 
-def _accurate(problem: Problem, how: Settings, gradient: str) -> Transport:
-    """Solve to the tolerance; a problem that does not get there leaves a warning."""
-    _check_start(how.start, problem)
-    found = differentiate(problem, how, gradient)
-    if not bool(found.converged.all()):
+def _settings(method: str, tol: float | None, max_iter: int, default: float) -> Settings:
+    check_choice("method", method, METHODS)
+    return Settings(method, check_limits(tol, max_iter, default), max_iter)
+
+
+def _accurate(problem: Problem, method: str, tol: float | None, max_iter: int, gradient: str) -> Transport:
+    """Solve to the tolerance, with the gradient that was asked for."""
+    how = _settings(method, tol, max_iter, TOLERANCE[problem.cost.dtype])
+    found = _solve(problem.constant(), how)
+    if gradient == "none":
+        return found
+    return replace(found, plan=ImplicitPlan.apply(problem.cost, found), problem=problem)
+
+
+def _solve(problem: Problem, how: Settings) -> Transport:
+    """Solve a problem whose cost is a constant: on a CPU in NumPy, unless the problems are many and tiny."""
+    n, m = problem.cost.shape[-2:]
+    buffers, left = Buffers(problem), list(range(problem.mass.numel()))
+    tiny = len(left) >= MANY and n * m <= TINY_ENTRIES
+    if how.method != "log" and problem.cost.device.type == "cpu" and not tiny:
+        left = cpu.solve(problem, buffers, how)
+    if left:
+        _solve_in_torch(refuse_infeasible(problem), buffers, left, how)
+    return buffers.pack()
+
+
+def _solve_in_torch(problem: Problem, buffers: Buffers, indices: list[int], how: Settings) -> None:
+    """Solve some problems by a stabilised kernel, then by log-sum-exp; what fails leaves a warning."""
+    n, m = problem.cost.shape[-2:]
+    left = torch.tensor(indices, device=problem.cost.device)
+    size = max(1, CHUNK_ENTRIES[problem.cost.device.type == "cpu"] // (n * m))
+    for name in METHODS[how.method]:
+        if len(left):
+            left = torch.cat([device.solve(problem, buffers, i, name, how) for i in left.split(size)])
+    if len(left):
         warnings.warn(
             f"transport did not converge to {how.tol:.0e} of the mass at reg={problem.reg:g} "
             f"within max_iter={how.max_iter}; look at converged, row_error and col_error, and raise one of "
             "the three",
-            stacklevel=3,
-        )
-    return found
-
-
-def _check_start(start: Potentials | None, problem: Problem) -> None:
-    """Refuse potentials that do not fit the problem."""
-    if start is None:
-        return
-    if not isinstance(start, Potentials):
-        raise TypeError(f"start must be the potentials of a Transport, got {type(start).__name__}")
-    n, m = problem.cost.shape[-2:]
-    if (start.f.shape[-1], start.g.shape[-1]) != (n, m):
-        raise ValueError(
-            f"start is for a cost of {start.f.shape[-1]} x {start.g.shape[-1]}, but the cost is {n} x {m}"
+            stacklevel=5,
         )
 
 

@@ -7,8 +7,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from nclib.ot.problem import Potentials, Problem, balanced_problem, partial_problem
-from nclib.ot.simplex import linear_program
+from nclib.ot.linear_program import linear_program
+from nclib.ot.problem import Potentials, Problem, balanced_problem, partial_problem, refuse_infeasible
 from nclib.ot.transport import Transport
 
 #: Largest error of the moved mass, relative to it, of a solution that counts as found.
@@ -77,7 +77,7 @@ def exact(
 
 
 def _solve(problem: Problem) -> Transport:
-    problem = problem.constant()
+    problem = refuse_infeasible(problem.constant())
     device, mass = problem.cost.device, problem.mass
     found, duals = linear_program(problem)
     plan = found.to(device, problem.cost.dtype)

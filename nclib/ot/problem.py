@@ -19,6 +19,10 @@ EPSILON = 2.0**-52  # spacing of float64, in which problems are solved
 ROUNDING = {torch.float32: 1e-6, torch.float64: 1e-10}
 #: Least mass whose plan keeps its digits in a precision: entries a million times smaller are normal numbers.
 LEAST = {dtype: 1e6 * torch.finfo(dtype).tiny for dtype in ROUNDING}
+#: Slack below this share of the total weight is rounding: everything on that side is moved.
+NO_SLACK = {torch.float32: 1e-6, torch.float64: 1e-12}
+#: Largest error of the mass of a converged plan, relative to it, whatever the tolerance.
+MASS_TOL = 1e-6
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ class Problem:
     reg : float
         Weight of the entropy, in the unit of the cost; 0 for a linear program.
     formulation : str
-        ``"extended"`` (entropy also on what is not moved), ``"capped"`` (entropy on the moved mass only),
-        ``"balanced"`` (everything is moved) or ``"linear"`` (no entropy).
+        ``"extended"`` (entropy also on what is not moved), ``"balanced"`` (everything is moved) or
+        ``"linear"`` (no entropy).
     """
 
     cost: Tensor
@@ -82,11 +86,14 @@ class Problem:
 
     def arrays(self) -> tuple[Any, ...]:
         """Return what :meth:`flat` does, as NumPy arrays on the host."""
-        return tuple(None if x is None else x.cpu().numpy() for x in self.flat())
+        n, m = self.cost.shape[-2:]
+        mask = self.mask if self.mask is None else self.mask.expand(self.cost.shape)
+        parts = (self.cost, (n, m)), (mask, (n, m)), (self.p, (n,)), (self.q, (m,)), (self.mass, ())
+        return tuple(x if x is None else x.numpy(force=True).reshape(-1, *own) for x, own in parts)
 
     def constant(self) -> Problem:
         """Return the same problem with a cost that carries no gradient."""
-        return replace(self, cost=self.cost.detach())
+        return replace(self, cost=self.cost.detach()) if self.cost.requires_grad else self
 
 
 class Settings(NamedTuple):
@@ -95,17 +102,19 @@ class Settings(NamedTuple):
     method: str  # how sums over the kernel are taken: "auto", "scaling" or "log"
     tol: float  # relative to the mass
     max_iter: int
-    start: Potentials | None = None  # of a similar problem, in the unit of the cost
 
 
-def check_cost(cost: Tensor, mask: Tensor | None) -> None:
-    """Refuse a cost or a mask of the wrong kind; costs must be finite where transport is allowed.
+def check_cost(cost: Tensor, mask: Tensor | None, reg: float) -> None:
+    """Refuse a cost or a mask of the wrong kind, and costs that ``reg`` cannot resolve.
 
     Parameters
     ----------
     cost : Tensor, shape (..., n, m), float32 or float64
+        Finite where transport is allowed.
     mask : Tensor of bool, broadcastable to the cost, on its device, or None
         True where transport is allowed.
+    reg : float
+        Weight of the entropy; 0 for a linear program.
 
     Raises
     ------
@@ -130,20 +139,26 @@ def check_cost(cost: Tensor, mask: Tensor | None) -> None:
         pairs = zip(reversed(mask.shape), reversed(cost.shape), strict=False)
         if not 2 <= mask.ndim <= cost.ndim or any(have not in (1, want) for have, want in pairs):
             raise ValueError(f"mask of shape {tuple(mask.shape)} does not fit cost of {tuple(cost.shape)}")
-    if not _finite(cost.detach(), mask):
+    limit = reg / EPSILON if reg else math.inf  # exponents of larger costs hold no information
+    largest = _largest(cost.detach())
+    if mask is not None and not largest < limit:
+        largest = _largest(cost.detach().where(mask, 0.0))
+    if not math.isfinite(largest):
         raise ValueError(
             "cost has NaN or infinite values where transport is allowed; "
             "forbid an entry with mask=False instead"
         )
+    if largest > limit:
+        raise ValueError(
+            f"reg={reg:g} is below the rounding of costs of up to {largest:g}, so no plan can be found; take "
+            f"at least {largest * EPSILON * 1e4:.1g}, or solve without entropy (partial_exact, exact)"
+        )
 
 
-def _finite(cost: Tensor, mask: Tensor | None) -> bool:
-    """Return whether every allowed cost is finite; NumPy is several times quicker on a CPU."""
-    if cost.device.type == "cpu":
-        finite = np.isfinite(cost.numpy())
-        return bool(finite.all()) or (mask is not None and bool((finite | ~mask.numpy()).all()))
-    finite = torch.isfinite(cost)
-    return bool((finite if mask is None else finite | ~mask).all())
+def _largest(cost: Tensor) -> float:
+    """Largest absolute entry; not finite if any entry is not."""
+    low, high = (float(x) for x in cost.aminmax())
+    return max(-low, high) if math.isfinite(low) and math.isfinite(high) else math.nan
 
 
 def check_choice(name: str, value: Any, allowed: Collection[str]) -> None:
@@ -157,21 +172,6 @@ def check_reg(reg: float) -> float:
     if isinstance(reg, bool) or not isinstance(reg, Real) or not (0 < float(reg) < math.inf):
         raise ValueError(f"reg must be a positive finite number (unit of the cost), got {reg!r}")
     return float(reg)
-
-
-def check_resolution(cost: Tensor, reg: float, mask: Tensor | None) -> None:
-    """Refuse a regularisation below the rounding of the costs, where exponents hold no information."""
-    allowed = cost.detach() if mask is None else cost.detach().where(mask, 0.0)
-    check_rounding(float(allowed.abs().max()), reg)
-
-
-def check_rounding(largest: float, reg: float) -> None:
-    """Refuse a regularisation below the rounding of costs of up to ``largest``."""
-    if math.isfinite(largest) and 0 < reg < largest * EPSILON:
-        raise ValueError(
-            f"reg={reg:g} is below the rounding of costs of up to {largest:g}, so no plan can be found; take "
-            f"at least {largest * EPSILON * 1e4:.1g}, or solve without entropy (partial_exact, exact)"
-        )
 
 
 def check_limits(tol: float | None, max_iter: int, default: float) -> float:
@@ -201,6 +201,21 @@ def _numbers(value: Any, name: str, cost: Tensor, shape: tuple[int, ...]) -> Ten
     if not bool((x >= 0).all() & (x < math.inf).all()):
         raise ValueError(f"{name} must be finite and not negative")
     return x
+
+
+def _mass(value: Any, cost: Tensor) -> Tensor:
+    """Return the mass of every problem, (...); refuse one whose plan would lose its digits."""
+    batch, least = tuple(cost.shape[:-2]), LEAST[cost.dtype]
+    if type(value) is float and least <= value < math.inf:  # as in a training step
+        return torch.full(batch, value, dtype=torch.float64, device=cost.device)
+    mass = _numbers(value, "mass", cost, batch)
+    lost = (mass > 0) & (mass < least)
+    if bool(lost.any()):
+        raise ValueError(
+            f"mass {float(mass[lost].min()):.3g} is too small for a plan in {cost.dtype}, as cost is; "
+            "scale p, q and mass so that their totals are near 1"
+        )
+    return mass
 
 
 def weights(
@@ -239,35 +254,35 @@ def weights(
 def partial_problem(
     cost: Tensor, mass: Any, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str
 ) -> Problem:
-    """Fill in and check a partial :class:`Problem`; the mass must be feasible, default weights are uniform.
+    """Fill in and check a partial :class:`Problem`; default weights are uniform.
+
+    Whether the mass can flow through a mask is left to :func:`refuse_infeasible`.
 
     Raises
     ------
     TypeError, ValueError
         Naming the argument, what was given and what is allowed.
     """
-    check_cost(cost, mask)
-    check_resolution(cost, reg, mask)
+    check_cost(cost, mask, reg)
     rows, cols = weights(p, q, cost, mask)
-    target = _numbers(mass, "mass", cost, tuple(cost.shape[:-2]))
-    return _refuse_infeasible(Problem(cost, mask, rows, cols, target, reg, formulation))
+    problem = Problem(cost, mask, rows, cols, _mass(mass, cost), reg, formulation)
+    return refuse_infeasible(problem) if mask is None else problem
 
 
 def balanced_problem(
     cost: Tensor, p: Any, q: Any, reg: float, mask: Tensor | None, formulation: str = "balanced"
 ) -> Problem:
-    """Fill in and check a :class:`Problem` that moves everything; the totals must agree and be able to flow.
+    """Fill in and check a :class:`Problem` that moves everything; the totals must agree.
 
     The default weights are uniform over rows (columns) with an allowed entry; the columns are scaled to the
-    total of the rows.
+    total of the rows. Whether the mass can flow through a mask is left to :func:`refuse_infeasible`.
 
     Raises
     ------
     TypeError, ValueError
         As :func:`partial_problem`, and for unequal totals.
     """
-    check_cost(cost, mask)
-    check_resolution(cost, reg, mask)
+    check_cost(cost, mask, reg)
     rows, cols = weights(p, q, cost, mask, valid_only=True)
     total, other = rows.sum(-1), cols.sum(-1)
     kinds = [cost.dtype, *(x.dtype for x in (p, q) if isinstance(x, Tensor))]
@@ -281,24 +296,30 @@ def balanced_problem(
             "equal or use partial_sinkhorn"
         )
     cols = cols * torch.where(other > 0, total / other, 1.0).unsqueeze(-1)
-    return _refuse_infeasible(Problem(cost, mask, rows, cols, total, reg, formulation))
+    problem = Problem(cost, mask, rows, cols, _mass(total, cost), reg, formulation)
+    return refuse_infeasible(problem) if mask is None else problem
 
 
-def _refuse_infeasible(problem: Problem) -> Problem:
-    """Raise ``ValueError`` for more mass than can flow, or hardly any; snap rounding differences."""
+def refuse_infeasible(problem: Problem) -> Problem:
+    """Return the problem without a rounding error too much mass.
+
+    A plan that meets its conditions proves that its mass can flow, so that a solver may ask only where it
+    fails.
+
+    Raises
+    ------
+    ValueError
+        For more mass than can flow.
+    """
     # Plan: 1. a bound from counts decides dense masks; 2. a feasible flow decides most others; 3. only what
     # is still open costs a maximum flow on the CPU.
     slack = ROUNDING[problem.cost.dtype]
     rows, cols, target, mask = problem.p, problem.q, problem.mass, problem.mask
-    lost = (target > 0) & (target < LEAST[problem.cost.dtype])
-    if bool(lost.any()):
-        raise ValueError(
-            f"mass {float(target[lost].min()):.3g} is too small for a plan in {problem.cost.dtype}, as cost "
-            "is; scale p, q and mass so that their totals are near 1"
-        )
+    n, m = problem.cost.shape[-2:]
     if mask is None:
         limit = cap = torch.minimum(rows.sum(-1), cols.sum(-1))
     else:
+        mask = mask.expand(*mask.shape[:-2], n, m)
         limit = _crowded_flow(mask, rows, cols)
         if bool((target <= limit).all()):
             return problem
@@ -329,15 +350,8 @@ def _crowded_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     A cut that separates rows A from columns B needs every entry of A x B to be forbidden, so B is no larger
     than the fullest row of forbidden entries and A no larger than the fullest column.
     """
-    if mask.ndim == 2 and mask.device.type == "cpu":
-        # once per training step: NumPy takes a third of the time, and products are quicker than counting
-        allowed = mask.numpy().astype(np.float32)
-        n, m = allowed.shape
-        with np.errstate(all="ignore"):  # BLAS can raise flags for what it reads past the end of a row
-            in_row = torch.tensor(m - (allowed @ np.ones(m, np.float32)).min())
-            in_col = torch.tensor(n - (np.ones(n, np.float32) @ allowed).min())
-    else:
-        in_row, in_col = (~mask).sum(-1).amax(-1), (~mask).sum(-2).amax(-1)
+    n, m = mask.shape[-2:]
+    in_row, in_col = (size - mask.sum(dim, dtype=torch.int32).amin(-1) for size, dim in ((m, -1), (n, -2)))
     total_p, total_q = p.sum(-1), q.sum(-1)
     cut = total_p + total_q - in_col * p.amax(-1) - in_row * q.amax(-1)
     return torch.minimum(torch.minimum(total_p, total_q), cut)

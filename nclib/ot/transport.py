@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,29 +99,54 @@ class Transport:
 
 
 class Buffers:
-    """Result of k problems while it is being computed: filled problem by problem, then packed."""
+    """Result of a batch while it is being computed: filled problem by problem, then packed.
+
+    ``slacks`` are the potentials of the dummy row and column, ``errors`` those of rows and columns.
+    """
 
     def __init__(self, problem: Problem) -> None:
         cost = problem.cost
-        n, m = cost.shape[-2:]
-        k = cost.shape[:-2].numel()
-        like = torch.empty(0, dtype=torch.float64, device=cost.device)
+        *batch, n, m = cost.shape
         self.problem = problem
-        self.plan = torch.zeros(k, n, m, dtype=cost.dtype, device=cost.device)
-        self.f, self.g = like.new_full((k, n), -torch.inf), like.new_full((k, m), -torch.inf)
-        self.f_slack, self.g_slack = like.new_full((k,), -torch.inf), like.new_full((k,), -torch.inf)
-        self.row_error, self.col_error = like.new_zeros(k), like.new_zeros(k)
-        self.iterations = torch.zeros(k, dtype=torch.int64, device=cost.device)
-        self.converged = torch.ones(k, dtype=torch.bool, device=cost.device)
+        self.plan = torch.zeros(cost.shape, dtype=cost.dtype, device=cost.device)
+        self.f, self.g, self.slacks = (
+            torch.full(shape, -torch.inf, dtype=torch.float64, device=cost.device)
+            for shape in ((*batch, n), (*batch, m), (2, *batch))
+        )
+        self.errors = torch.zeros(2, *batch, dtype=torch.float64, device=cost.device)
+        self.iterations = torch.zeros(batch, dtype=torch.int64, device=cost.device)
+        self.converged = torch.ones(batch, dtype=torch.bool, device=cost.device)
+
+    def flat(self) -> SimpleNamespace:
+        """Return the tensors by name, in the same memory, with one dimension for all problems."""
+        return self._views(Tensor.view)
+
+    def arrays(self) -> SimpleNamespace:
+        """Return what :meth:`flat` does as NumPy arrays, on a CPU."""
+        return self._views(lambda x, shape: x.numpy().reshape(shape))
+
+    def _views(self, view: Callable[[Tensor, tuple[int, ...]], Any]) -> SimpleNamespace:
+        n, m = self.plan.shape[-2:]
+        return SimpleNamespace(
+            plan=view(self.plan, (-1, n, m)),
+            f=view(self.f, (-1, n)),
+            g=view(self.g, (-1, m)),
+            slacks=view(self.slacks, (2, -1)),
+            errors=view(self.errors, (2, -1)),
+            iterations=view(self.iterations, (-1,)),
+            converged=view(self.converged, (-1,)),
+        )
 
     def pack(self) -> Transport:
-        """Return the result in the shape of the problem's batch."""
-        batch = self.problem.cost.shape[:-2]
-
-        def shaped(*parts: Tensor) -> list[Tensor]:
-            return [x.reshape((*batch, *x.shape[1:])) for x in parts]
-
-        plan, row_error, col_error = shaped(self.plan, self.row_error, self.col_error)
-        iterations, converged = shaped(self.iterations, self.converged)
-        potentials = Potentials(*shaped(self.f, self.g, self.f_slack, self.g_slack))
-        return Transport(plan, row_error, col_error, iterations, converged, potentials, self.problem)
+        """Return the result."""
+        f_slack, g_slack = self.slacks.unbind()
+        row_error, col_error = self.errors.unbind()
+        return Transport(
+            self.plan,
+            row_error,
+            col_error,
+            self.iterations,
+            self.converged,
+            Potentials(self.f, self.g, f_slack, g_slack),
+            self.problem,
+        )

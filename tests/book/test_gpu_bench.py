@@ -76,7 +76,6 @@ def test_parts_of_every_kind_run_in_small(measured: dict[str, Any]) -> None:
         ("forward", "plain"), ("forward+backward", "plain")
     }  # fmt: skip
     assert "need a GPU" in fused["left_out"]
-    assert parts["transport/partial 8"]["left_out"] == fused["left_out"]
     assert all(row["difference"] < 1e-3 and row["bytes"] > 0 for row in fused["rows"])
     assert parts["run/scenes"]["record"]["settings"]["method"] == "l2rm"
     assert parts["labels/uot_rcl"]["epoch_s"] > 0

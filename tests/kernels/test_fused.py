@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import nclib.ot
-from nclib.ot.batched import LOOPS, transport_scores
+from nclib.ot.small import LOOPS, transport_scores
 
 
 class Elsewhere(torch.Tensor):
@@ -18,16 +18,16 @@ class Elsewhere(torch.Tensor):
 @pytest.fixture(autouse=True)
 def launches(monkeypatch):
     """Count the launches of a test."""
-    from nclib.ot.backends import fused
+    from nclib.ot import _fused
 
-    found, launch = [], fused._launch
+    found, launch = [], _fused._launch
 
     def counted(kernel, tensors, *given, **flags):
         found.append(kernel)
         plain = [x.as_subclass(torch.Tensor) for x in tensors]
         launch(kernel, tuple(plain), *given, **flags)
 
-    monkeypatch.setattr(fused, "_launch", counted)
+    monkeypatch.setattr(_fused, "_launch", counted)
     return found
 
 
@@ -61,25 +61,6 @@ def test_scores_and_gradients_equal_the_plain_path(loop, lam, passes, skip, shar
     for a, b, counts in zip(*found, valid, strict=True):
         assert b.isfinite().all()
         torch.testing.assert_close(b * counts, a * counts, rtol=2e-4, atol=2e-5 * float(a.abs().max()))
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_masked_plans_and_gradients_equal_the_plain_path(loop, launches):
-    g = torch.Generator().manual_seed(1)
-    s, weight = 0.4 * torch.randn(3, 6, 5, generator=g).tanh(), torch.randn(3, 6, 5, generator=g)
-    mask = torch.rand(3, 6, 5, generator=g) < 0.8
-    mask[:, 4:] = False  # rows of padding
-    found = []
-    for kind, on in ((torch.Tensor, False), (Elsewhere, True)):
-        x = s.to(torch.float32 if on else torch.float64).as_subclass(kind).requires_grad_()
-        with nclib.ot.fused(on):
-            plan = nclib.ot.scaling_plan(x, reg=0.05, passes=4, mask=mask.as_subclass(kind), loop=loop)
-        (plan * weight).sum().backward()
-        found.append([y.detach().as_subclass(torch.Tensor).double() for y in (plan, x.grad)])
-    assert len(launches) == 2
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(b, a, rtol=2e-4, atol=1e-5 * float(a.abs().max()))
-    assert (found[1][0][~mask] == 0).all()
 
 
 def test_second_derivatives_take_the_plain_path():

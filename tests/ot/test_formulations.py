@@ -1,4 +1,4 @@
-"""Capped and balanced problems, label transport, exact solvers and certificates."""
+"""Balanced problems, label transport, exact solvers and certificates."""
 
 from dataclasses import replace
 
@@ -22,51 +22,9 @@ def problem(seed: int, n: int, m: int) -> tuple[torch.Tensor, ...]:
     return cost, p / p.sum(), q / q.sum(), mask
 
 
-def test_capped_equals_pot_without_a_mask():
-    from ot.partial import entropic_partial_wasserstein
-
-    cost, p, q, _ = problem(0, 12, 9)
-    want = entropic_partial_wasserstein(p.numpy(), q.numpy(), cost.numpy(), 0.05, 0.4, numItermax=20_000)
-    for method in ("auto", "log", "scaling"):
-        t = nclib.ot.partial_sinkhorn(cost, 0.4, p, q, reg=0.05, formulation="capped", method=method)
-        assert t.converged
-        assert np.abs(t.plan.numpy() - want).sum() < 1e-6
-
-
-def test_the_two_formulations_have_different_optima():
-    cost, p, q, mask = problem(1, 6, 6)
-    plans = [
-        nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=0.05, mask=mask, formulation=kind).plan
-        for kind in ("extended", "capped")
-    ]
-    assert (plans[0] - plans[1]).abs().sum() > 0.02
-
-
-@settings(max_examples=20, deadline=None, derandomize=True)
-@given(st.integers(0, 10_000), st.integers(2, 10), st.integers(2, 10), st.floats(0.05, 0.8))
-def test_capped_is_feasible_optimal_and_both_paths_agree(seed, n, m, share):
-    cost, p, q, mask = problem(seed, n, m)
-    mass = share * nclib.ot.max_flow(mask, p, q).item()
-    for reg in (0.2, 0.01):
-        a = nclib.ot.partial_sinkhorn(cost, mass, p, q, reg=reg, mask=mask, formulation="capped")
-        b = nclib.ot.partial_sinkhorn(
-            cost, mass, p, q, reg=reg, mask=mask, formulation="capped", method="log"
-        )
-        assert a.converged
-        assert b.converged
-        assert (a.plan - b.plan).abs().sum() < 1e-6
-        c = a.certify(exact=True)
-        assert abs(c.gap.item()) < 1e-7
-        assert c.row_violation.item() < 1e-8
-        assert c.col_violation.item() < 1e-8
-        assert c.mass_violation.item() < 1e-8
-        assert c.linear_bound.item() <= c.linear_optimum.item() + 1e-9 <= c.value.item() + 2e-9
-
-
-@pytest.mark.parametrize("formulation", ["extended", "capped"])
-def test_certificate_closes_the_gap_and_notices_a_wrong_plan(formulation):
+def test_certificate_closes_the_gap_and_notices_a_wrong_plan():
     cost, p, q, mask = problem(3, 20, 14)
-    t = nclib.ot.partial_sinkhorn(cost, 0.6, p, q, reg=0.02, mask=mask, formulation=formulation)
+    t = nclib.ot.partial_sinkhorn(cost, 0.6, p, q, reg=0.02, mask=mask)
     c = t.certify(exact=True)
     assert abs(c.gap.item()) < 1e-8
     assert c.linear_bound.item() <= c.linear_optimum.item() + 1e-9
@@ -92,12 +50,9 @@ def test_the_largest_mass_flows_through_the_allowed_entries_alone():
     torch.testing.assert_close(most, torch.tensor([0.75, 0.0], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("formulation", ["extended", "capped"])
-def test_a_problem_without_mass_moves_nothing_in_a_batch(formulation):
+def test_a_problem_without_mass_moves_nothing_in_a_batch():
     cost = problem(3, 6, 5)[0].expand(2, 6, 5)
-    t = nclib.ot.partial_sinkhorn(
-        cost, torch.tensor([0.0, 0.5]), reg=0.05, formulation=formulation, method="scaling"
-    )
+    t = nclib.ot.partial_sinkhorn(cost, torch.tensor([0.0, 0.5]), reg=0.05, method="scaling")
     assert t.plan[0].sum() == 0
     assert t.plan[1].sum().item() == pytest.approx(0.5)
     assert (t.iterations[0], t.iterations[1] > 0, t.converged.all()) == (0, True, True)
@@ -241,41 +196,21 @@ def test_exact_duals_are_feasible_and_tight():
     assert whole.value.item() == pytest.approx(want, rel=1e-9)
 
 
-def test_warm_start_from_the_solution_takes_fewer_passes():
-    cost, p, q, mask = problem(9, 40, 40)
-    for formulation in ("extended", "capped"):
-        for method in ("auto", "log"):
-            options = {"reg": 0.003, "mask": mask, "formulation": formulation, "method": method}
-            first = nclib.ot.partial_sinkhorn(cost, 0.7, p, q, **options)
-            again = nclib.ot.partial_sinkhorn(cost, 0.7, p, q, start=first.potentials, **options)
-            assert again.converged
-            assert again.iterations < first.iterations
-            assert (again.plan - first.plan).abs().sum() < 1e-6
-
-
 def test_permuting_and_scaling_do_not_change_the_solution():
     cost, p, q, mask = problem(10, 16, 13)
     g = torch.Generator().manual_seed(0)
     i, j = torch.randperm(16, generator=g), torch.randperm(13, generator=g)
-    for formulation in ("extended", "capped"):
-        one = nclib.ot.partial_sinkhorn(cost, 0.5, p, q, reg=0.02, mask=mask, formulation=formulation)
-        other = nclib.ot.partial_sinkhorn(
-            cost[i][:, j], 0.5, p[i], q[j], reg=0.02, mask=mask[i][:, j], formulation=formulation
-        )
-        torch.testing.assert_close(other.plan, one.plan[i][:, j], rtol=1e-6, atol=1e-9)
-        # unit of the cost, constant in the cost, unit of the weights
-        big = nclib.ot.partial_sinkhorn(
-            cost * 1e6 - 3e5, 0.5, p, q, reg=0.02e6, mask=mask, formulation=formulation
-        )
-        torch.testing.assert_close(big.plan, one.plan, rtol=1e-6, atol=1e-9)
-        heavy = nclib.ot.partial_sinkhorn(
-            cost, 50, 100 * p, 100 * q, reg=0.02, mask=mask, formulation=formulation
-        )
-        torch.testing.assert_close(heavy.plan, 100 * one.plan, rtol=1e-6, atol=1e-7)
-        turned = nclib.ot.partial_sinkhorn(
-            cost.mT, 0.5, q, p, reg=0.02, mask=mask.mT, formulation=formulation
-        )
-        torch.testing.assert_close(turned.plan.mT, one.plan, rtol=1e-6, atol=1e-9)
+    solve = nclib.ot.partial_sinkhorn
+    one = solve(cost, 0.5, p, q, reg=0.02, mask=mask).plan
+    other = solve(cost[i][:, j], 0.5, p[i], q[j], reg=0.02, mask=mask[i][:, j])
+    torch.testing.assert_close(other.plan, one[i][:, j], rtol=1e-6, atol=1e-9)
+    # unit of the cost, constant in the cost, unit of the weights
+    big = solve(cost * 1e6 - 3e5, 0.5, p, q, reg=0.02e6, mask=mask)
+    torch.testing.assert_close(big.plan, one, rtol=1e-6, atol=1e-9)
+    heavy = solve(cost, 50, 100 * p, 100 * q, reg=0.02, mask=mask)
+    torch.testing.assert_close(heavy.plan, 100 * one, rtol=1e-6, atol=1e-7)
+    turned = solve(cost.mT, 0.5, q, p, reg=0.02, mask=mask.mT)
+    torch.testing.assert_close(turned.plan.mT, one, rtol=1e-6, atol=1e-9)
 
 
 def test_unequal_totals_are_refused_when_everything_moves():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from nclib.ot.backends import cpu_capped, cpu_extended, device
-from nclib.ot.backends.cpu_extended import One, _Pace, _Scaled, _Verdict
-from nclib.ot.backends.device_loop import LogPass, ScalingPass, Weights
+from nclib.ot import cpu, device
+from nclib.ot.cpu import One, _Pace, _Scaled, _Verdict
+from nclib.ot.device import LogPass, ScalingPass, Weights
 
 MASS, REG = 0.6, 0.02
 
@@ -36,11 +36,11 @@ def exponents(one, count=1):
 def test_newton_steps_square_the_error_in_the_extended_problem():
     one = problem()
     scaled = _Scaled(one.kernel()[0], one.p, one.q, MASS, *one.slack)
-    x = scaled.start(one.q)
+    x = scaled.start()
     for _ in range(30):
         scaled.columns(x)
         error = scaled.rows(x)
-        x.alpha = cpu_extended._scalar(x.s, one.q, MASS, x.alpha)
+        x.alpha = cpu._scalar(x.s, one.q, MASS, x.alpha)
     assert 1e-7 < error < 1e-5
     x, error = scaled.newton(x)
     assert error < 2e-11  # the direction is computed in float32
@@ -49,98 +49,53 @@ def test_newton_steps_square_the_error_in_the_extended_problem():
     assert left < 1e-15
 
 
-def test_newton_steps_square_the_error_in_the_capped_problem():
-    one = problem()
-    kernel, totals = one.kernel()[0], (MASS + one.slack[0], MASS + one.slack[1])
-    now = cpu_capped._Rows(kernel, np.ones(8), one.p, one.q, totals[0], MASS)
-    for _ in range(30):
-        s = now.column / (now.level * now.b)
-        b = np.minimum(1.0, one.q / (cpu_capped._water(s, one.q, totals[1], MASS) * s))
-        now = cpu_capped._Rows(kernel, b, one.p, one.q, totals[0], MASS)
-    errors, duals = [now.error], [now.dual(one.p, one.q, MASS)]
-    for _ in range(2):
-        found = cpu_capped._newton(kernel, now, one.p, one.q, MASS)
-        now = cpu_capped._line_search(kernel, now, *found, one.p, one.q, totals[0], MASS)
-        errors.append(now.error)
-        duals.append(now.dual(one.p, one.q, MASS))
-    assert 1e-5 < errors[0] < 1e-4
-    assert errors[1] < 1e-8
-    assert errors[2] < 1e-15
-    assert duals[0] < duals[1] <= duals[2] + 1e-15
-
-
 @pytest.mark.parametrize("passes", [LogPass, ScalingPass])
-@pytest.mark.parametrize("form", [device.Extended(), device.Capped()])
-def test_newton_steps_square_the_error_of_a_batch(form, passes):
+def test_newton_steps_square_the_error_of_a_batch(passes):
     one = problem()
     logk, w = exponents(one, 2), weights(one, 2)
-    state = form.begin(w, None, REG, torch.zeros(2).double())
-    form.enter(LogPass(logk, state.x, state.y), w, state)
+    state = device.begin(w)
+    device.enter(LogPass(logk, state.x, state.y), w, state)
     for _ in range(4):
-        shifted, base = form.kernel(logk, state)
-        state = form.block(passes(shifted, state.x, state.y), w, state)
-        state = replace(state, eta=base + state.eta)
+        state = device.block(passes(logk, state.x, state.y), w, state)
     errors = [state.error[0].item()]
     assert 1e-5 < errors[0] < 1e-2
     for _ in range(3):
-        shifted, base = form.kernel(logk, state)
-        inner = replace(state, eta=state.eta - base)
-        damp = torch.zeros(2).double()
-        state = form.newton(shifted, passes(shifted, state.x, state.y), w, inner, damp)
-        state = replace(state, eta=base + state.eta)
+        state = device.newton(logk, passes(logk, state.x, state.y), w, state, torch.zeros(2).double())
         errors.append(state.error[0].item())
         assert state.error[1] == pytest.approx(errors[-1], rel=1e-6, abs=1e-15)
-    assert errors[1] < errors[0]  # the columns at their caps are settled
+    assert errors[1] < errors[0]
     assert errors[2] <= 5 * errors[1] ** 2 + 1e-15
     assert errors[3] <= 5 * errors[2] ** 2 + 1e-15
 
 
-@pytest.mark.parametrize("form", [device.Extended(), device.Capped()])
-def test_the_residual_is_the_slope_of_the_dual_value(form):
+def test_the_residual_is_the_slope_of_the_dual_value(monkeypatch):
     one, step = problem(), 1e-6
     logk, w = exponents(one, 17), weights(one, 17)  # each column up, each down, and as it is
-    state = form.begin(w, None, REG, torch.zeros(17).double())
-    form.enter(LogPass(logk, state.x, state.y), w, state)
-    shifted, base = form.kernel(logk, state)
-    state = form.block(LogPass(shifted, state.x, state.y), w, state)
-    state = replace(state, eta=base + state.eta, y=state.y - 0.1)  # below the caps
-    shifted, base = form.kernel(logk, state)
+    state = device.begin(w)
+    device.enter(LogPass(logk, state.x, state.y), w, state)
+    state = device.block(LogPass(logk, state.x, state.y), w, state)
     up = torch.cat([torch.eye(8), -torch.eye(8), torch.zeros(1, 8)]).double() * step
-    inner = replace(state, eta=state.eta - base, y=state.y + up)
-    zero = torch.zeros(17, 8).double()
-    form = type("Still", (type(form),), {"_direction": staticmethod(lambda *_: zero)})()
-    moved = form.newton(shifted, LogPass(shifted, state.x, state.y), w, inner, w.mass)
-    dual = form.dual(w, replace(moved, eta=base + moved.eta))
+    monkeypatch.setattr(device, "_direction", lambda *_: up)
+    moved = device.newton(logk, LogPass(logk, state.x, state.y), w, replace(state, y=state.y - 0.1), w.mass)
+    dual = device.dual(w, moved)
     slope = (dual[:8] - dual[8:16]) / (2 * step)
     torch.testing.assert_close(slope, (w.q - moved.column)[-1], rtol=1e-5, atol=1e-9)
 
 
 def test_scalars_of_a_side_move_the_mass():
     t, weight = np.array([0.5, 2.0, 0.1]), np.array([0.2, 0.5, 0.3])
-    z = cpu_extended._scalar(t, weight, 0.7, 1.0, 50, 1e-12)
+    z = cpu._scalar(t, weight, 0.7, 1.0, 50, 1e-12)
     assert (weight * t / (t + z)).sum() == pytest.approx(0.7, rel=1e-14)
-    assert cpu_extended._scalar(t, weight, 0.7, 0.0) == 0  # no dummy
-    once = cpu_extended._scalar(t, weight, 0.7, 1e-6)
+    assert cpu._scalar(t, weight, 0.7, 0.0) == 0  # no dummy
+    once = cpu._scalar(t, weight, 0.7, 1e-6)
     assert once == pytest.approx(1e-6 * np.exp(3))  # a single step, of at most 3 in its logarithm
-    assert cpu_extended._scalar(t, weight, 0.7, 1e6) == pytest.approx(1e6 * np.exp(-3))
+    assert cpu._scalar(t, weight, 0.7, 1e6) == pytest.approx(1e6 * np.exp(-3))
     level, w, mass = (torch.from_numpy(x) for x in (np.log(t)[None], weight[None], np.array([0.7])))
     for guess in (torch.nan, -1.0, 50.0):
         start = torch.full((1,), guess).double()
         found = device._scalar(level, w, mass, 1 - mass, start, 12)
         assert found.item() == pytest.approx(np.log(z), abs=1e-12)
     assert device._scalar(level, w, mass, 0 * mass, start, 12) == -torch.inf
-
-
-@pytest.mark.parametrize("mass", [0.05, 0.4, 0.75, 0.95, 1.0])
-def test_water_fills_to_the_mass(mass):
-    t, cap = np.array([0.5, 2.0, 0.1, 0.7]), np.array([0.2, 0.45, 0.3, 0.05])
-    level = cpu_capped._water(t, cap, 1.0, mass)
-    assert np.minimum(level * t, cap).sum() == pytest.approx(mass, rel=1e-14)
-    assert level <= (cap / t).max() * (1 + 1e-15)  # the lowest that does
-    t, cap = np.append(t, [1.0, 3.0]), np.append(cap, [0.0, 0.0])  # these take no part
-    batch = [torch.from_numpy(x).expand(2, -1) for x in (np.log(t), cap)]
-    found = device.water_level(*batch, torch.full((2,), mass, dtype=torch.float64))
-    assert found.exp().tolist() == pytest.approx([level] * 2, rel=1e-12)
 
 
 def test_the_pace_goes_by_the_contraction_of_the_error():
@@ -168,5 +123,5 @@ def test_the_pace_goes_by_the_contraction_of_the_error():
     pace.stepped(False)
     assert (pace.newtons, pace.failures) == (2, 1)
     assert [pace.judge(e, True, False) for e in 0.5 ** np.arange(12)] == [B] * 10 + [N] * 2
-    pace.newtons = cpu_extended.MAX_NEWTON
+    pace.newtons = cpu.MAX_NEWTON
     assert pace.judge(0.5**12, True, False) is B

@@ -1,21 +1,27 @@
-"""Extended partial problem on the CPU: one problem at a time with NumPy and LAPACK.
+"""The CPU backend: one problem at a time with NumPy and LAPACK, on views of the tensors.
 
 At a few hundred rows the number of calls decides the time of a solver, and a call of NumPy costs a third to
-a fifth of one of torch. The iteration is that of :mod:`nclib.ot.backends.device`: rows with the
-dummy column, then columns with the dummy row, each solved jointly with its scalar; Newton on the column
-potentials when these blocks contract slowly. It works on the kernel itself; a solution that the range of the
-numbers may have spoilt is marked as not ``ok``.
+a fifth of one of torch. The iteration is that of :mod:`nclib.ot.device`: rows with the dummy column, then
+columns with the dummy row, each solved jointly with its scalar; Newton on the column potentials when these
+blocks contract slowly. It works on the kernel itself; a solution that the range of the numbers may have
+spoilt is marked as not ``ok``, and left to the other backend.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+
+from nclib.ot.problem import MASS_TOL, NO_SLACK, Problem, Settings
+from nclib.ot.transport import Buffers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,10 +32,28 @@ SMALLEST: dict[np.dtype[Any], Any] = {
 }
 #: Limits of Newton steps and of vain Newton steps; past one, a problem goes to the log domain.
 MAX_NEWTON, MAX_FAILURES = 25, 3
-#: Largest error of the mass, relative to it, whatever the tolerance.
-MASS_TOL = 1e-6
 #: A scalar is solved well enough for the mass once a Newton step changes it by less than this share.
 SOLVED = 1e-5
+#: Float32 kernels are tried first down to this tolerance.
+ROUGH_TOL = 1e-6
+#: A number that is 0 where subnormal results are rounded to zero.
+SUBNORMAL, ONE = np.float32(1e-39), np.float32(1.0)
+
+
+@contextmanager
+def no_subnormals() -> Iterator[None]:
+    """Round subnormal results to zero inside, on CPUs that can, in this thread.
+
+    Far entries of a float32 plan are of the order of 1e-40, and arithmetic with such numbers takes a hundred
+    times as long on many CPUs: one Newton step at 128 x 128 took 7 ms in place of 0.1.
+    """
+    already = bool(SUBNORMAL * ONE == 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        if not already:
+            torch.set_flush_denormal(False)
 
 
 class One(NamedTuple):
@@ -43,11 +67,12 @@ class One(NamedTuple):
     reg: float
     tol: float  # relative to the mass
     allowed: Array | None  # (n, m), 0 where forbidden, else 1
+    room: Array | None = None  # memory for the kernel and the plan, of the cost's shape and type
 
     def kernel(self) -> tuple[Array, float]:
         """Gibbs kernel ``exp((lowest - cost) / reg)``, 0 where forbidden, never subnormal; ``lowest``."""
         lowest, kind = float(self.cost.min()), self.cost.dtype.type
-        kernel = np.subtract(kind(lowest), self.cost)
+        kernel = np.subtract(kind(lowest), self.cost, out=self.room)
         kernel *= kind(1.0 / self.reg)
         np.exp(kernel, out=kernel)
         kernel += SMALLEST[self.cost.dtype]
@@ -127,7 +152,7 @@ class _Verdict(Enum):
 class _Pace:
     """Progress of the blocks: how fast the error falls, how far the goal is, whether Newton pays."""
 
-    def __init__(self, goal: float, price: float, wait: int) -> None:
+    def __init__(self, goal: float, price: float, wait: int = 2) -> None:
         self.goal, self.price = goal, price
         self.wait = wait  # blocks before the next Newton step may be tried
         self.previous = 0.0  # error of the block before; 0 where none compares (start, after a Newton step)
@@ -184,9 +209,10 @@ class _Scaled:
     slack_p: float
     slack_q: float
 
-    def start(self, b: Array) -> _Iterate:
+    def start(self) -> _Iterate:
         """First iterate: dummies as if all rows (columns) had the weighted mean of their sums."""
-        mass, t = self.mass, self.kernel.dot(b)
+        b, mass = self.q, self.mass
+        t = self.kernel.dot(b)
         guess = float(self.p.dot(t)) / (self.slack_p + mass) * self.slack_p / mass
         beta = _scalar(t, self.p, mass, guess, 6, 0.3)
         a = self.p / (t + beta)
@@ -261,15 +287,13 @@ class _Scaled:
         return direction * (4.0 / largest) if largest > 4.0 else direction
 
 
-def solve(one: One, *, newton: bool = True, start: Array | None = None, max_blocks: int) -> Solution:
+def iterate(one: One, *, newton: bool = True, max_blocks: int) -> Solution:
     """Solve one problem (quicker if n >= m); not ``ok`` with an empty row or a mass that cannot flow.
 
     Parameters
     ----------
     newton : bool
         False: give up where Newton steps would pay, so that the caller can raise the precision first.
-    start : array, shape (m,), or None
-        First column scaling.
     max_blocks : int
         Passes over rows and columns before giving up.
     """
@@ -282,8 +306,8 @@ def solve(one: One, *, newton: bool = True, start: Array | None = None, max_bloc
     problem = _Scaled(kernel, p, q, mass, *one.slack)
     goal = 0.8 * one.tol * mass
     price = max(5.0, len(q) / 10)  # a Newton step costs about as much as this many blocks
-    pace = _Pace(goal, price, 2 if start is None else 0)
-    x = problem.start(problem.q if start is None else start.astype(dtype))
+    pace = _Pace(goal, price)
+    x = problem.start()
     blocks, verdict = 1, _Verdict.BLOCK
     while True:
         problem.columns(x)
@@ -322,3 +346,63 @@ def _finish(problem: _Scaled, x: _Iterate, one: One, lowest: float, iterations: 
     ok = error <= tol and added <= 0.1 * tol * mass and missed <= min(max(tol, 1e-9), MASS_TOL) * mass
     ok = ok and float(x.t.min()) > 0.0 and float(s.min()) > 0.0
     return Solution(a64, b.astype(np.float64), alpha, beta, kernel, lowest, error, iterations, ok)
+
+
+# -- batches -------------------------------------------------------------------------------------------------
+
+
+@no_subnormals()
+@np.errstate(all="ignore")  # overflow shows afterwards, in the errors
+def solve(problem: Problem, buffers: Buffers, how: Settings) -> list[int]:
+    """Solve k problems on the CPU, cost (..., n, m), into the buffers; return which are not solved."""
+    reg, dtype = problem.reg, problem.cost.dtype
+    costs, masks, ps, qs, masses = problem.arrays()
+    b, left = buffers.arrays(), []
+    for i, mass in enumerate(masses.tolist()):
+        if mass == 0.0:
+            continue
+        c, p, q = costs[i], ps[i], qs[i]
+        rows, cols, allowed = p > 0, q > 0, None if masks is None else masks[i]
+        if allowed is not None:
+            c = np.where(allowed, c, np.inf)
+            used = allowed if rows.all() and cols.all() else allowed & rows[:, None] & cols
+            rows &= used.any(1)
+            cols &= used.any(0)
+        whole = bool(rows.all() and cols.all())
+        if not whole:
+            c, p, q = c[rows][:, cols], p[rows], q[cols]
+            allowed = None if allowed is None else allowed[rows][:, cols]
+        (p, slack_p), (q, slack_q) = _side(p, mass, dtype), _side(q, mass, dtype)
+        one = One(c, p, q, mass, (slack_p, slack_q), reg, how.tol, allowed, b.plan[i] if whole else None)
+        s = _solve_one(one, how.max_iter)
+        if not s.ok:
+            left.append(i)
+            continue
+        plan, (f, g, *b.slacks[:, i]) = s.plan(), s.potentials(reg)
+        if whole:
+            b.f[i], b.g[i] = f, g
+            if plan is not one.room:
+                b.plan[i] = plan
+        else:
+            b.plan[i][np.ix_(rows, cols)], b.f[i, rows], b.g[i, cols] = plan, f, g
+        b.errors[1, i], b.iterations[i] = s.error, s.iterations
+    return left
+
+
+def _side(weight: Array, mass: float, dtype: torch.dtype) -> tuple[Array, float]:
+    """Weights and slack of a side; a slack that is only rounding is removed from the weights."""
+    total = float(weight.sum())
+    if abs(total - mass) <= NO_SLACK[dtype] * total:
+        weight = weight * (mass / total)
+        total = float(weight.sum())
+    return weight, max(total - mass, 0.0)
+
+
+def _solve_one(one: One, max_iter: int) -> Solution:
+    """Solve one problem, in float32 as long as that is enough."""
+    if one.cost.dtype == np.float32 and one.tol >= ROUGH_TOL:
+        s = iterate(one, newton=False, max_blocks=max_iter)
+        if s.ok:
+            return s
+        one = one._replace(room=None)
+    return iterate(one._replace(cost=one.cost.astype(np.float64, copy=False)), max_blocks=max_iter)

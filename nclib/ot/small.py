@@ -1,12 +1,10 @@
-"""Many small problems with a fixed number of scaling passes, forward and backward, in one autograd node.
+"""Many small problems with a fixed number of Sinkhorn passes, differentiable throughout.
 
-:func:`scaling_plan` gives plans; :func:`transport_scores` gives the similarity that the plans of all pairs of
-images and captions collect, and keeps no plan. Each has a kernel of its own, because the layouts differ:
-plans are wanted problem by problem, (b, n, m), where products of small matrices are fastest; the scores of
-all pairs are sums over (n, m, P) with the pairs last, along whole lines of memory. One kernel for both made
-plans two to five times as slow. Both nodes keep the similarities and the T pairs of scaling vectors, compute
-the kernel again in the backward pass and run the vector recursions in reverse, on a CPU chunk by chunk in the
-cache. Plans are made in NumPy there (:mod:`nclib.ot.backends.cpu_plans`), whose calls cost less than torch's.
+:func:`scaling_plan` and :func:`transport_plans` give plans by ordinary operations. :func:`transport_scores`
+gives the similarity that the plans of all pairs of images and captions collect, and keeps no plan: one
+autograd node that holds the similarities and the T pairs of scaling vectors, computes the kernel again in the
+backward pass and runs the vector recursions in reverse, on a CPU block by block in the cache. Its tensors
+have the pairs last, (n, m, P), so that sums over regions or words run along whole lines of memory.
 """
 
 from __future__ import annotations
@@ -19,20 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.ot.backends import cpu_plans, fused
-from nclib.ot.backends.cpu_plans import FAR, Loop
-from nclib.ot.problem import check_choice, check_cost, check_reg, check_rounding, weights
+from nclib.ot import _fused
+from nclib.ot._fused import Spec
+from nclib.ot.problem import check_choice, check_cost, check_reg, weights
 
 #: The constant in the sums of each loop: that of OMIT's official code, and none.
 LOOPS = {"released": 1e-6, "log": 0.0}
 #: Entries of a block of pairs on a CPU: about 2 MB in float32.
 BLOCK_ENTRIES = 512 * 36 * 32
+#: Taken from the exponents of padding.
+FAR = 1e6
 #: Smallest exponents of a shifted kernel: on a CPU, subnormal results cost 40 times as much.
 DEEPEST = {torch.float32: -86.0, torch.float64: -700.0}
 #: Largest exponents, of either sign, of a kernel that is not shifted.
 DIRECT = {torch.float32: 80.0, torch.float64: 600.0}
-#: Widest range of similarities, in units of the regularisation, for one shift for all problems.
-SPAN = {torch.float32: 75.0, torch.float64: 600.0}
+#: Widest range of exponents of a kernel that keeps them all: second derivatives divide by its cubes.
+SPAN = {torch.float32: 25.0, torch.float64: 200.0}
+#: Logarithm in place of minus infinity, whose gradients would not be numbers.
+NEVER = -1e30
 #: Largest difference between the totals of p and q, relative to them.
 TOTALS = 1e-4
 #: NumPy's products can report floating-point flags that another library left behind.
@@ -91,53 +93,23 @@ def scaling_plan(
     >>> nclib.ot.scaling_plan(cosines, reg=0.1).sum(0)
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
-    low, high = _range(similarity, mask)
     reg = check_reg(reg)
-    check_rounding(max(abs(1 - low), abs(1 - high)), reg)
+    check_cost(similarity, mask, reg)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ValueError(f"passes must be a positive integer, got {passes!r}")
     check_choice("loop", loop, LOOPS)
     *batch, n, m = similarity.shape
-    if p is None or q is None:
-        uniform = weights(None, None, similarity, mask, valid_only=True)
-        p, q = (uniform[0] if p is None else p), (uniform[1] if q is None else q)
-    p, q = _side(p, "p", (*batch, n)), _side(q, "q", (*batch, m))
+    uniform = weights(None, None, similarity, mask, valid_only=True)
+    p = uniform[0] if p is None else _side(p, "p", (*batch, n))
+    q = uniform[1] if q is None else _side(q, "q", (*batch, m))
     sums = [x.detach().sum(-1) for x in (p, q)]
     off = (sums[0] - sums[1]).abs_().sub_(sums[0], alpha=TOTALS)
     if off.numel() and float(off.max()) > 0:
         totals = (float(x.flatten()[int(off.argmax())]) for x in sums)
         raise ValueError("p sums to {:.6g} but q to {:.6g}; make the totals equal".format(*totals))
-    given, dtype = similarity, similarity.dtype
-    if dtype == torch.float32 and not _fits(low, high, reg, LOOPS[loop]):
-        similarity = similarity.double()
-    top = high if (high - low) / reg <= SPAN[similarity.dtype] else None
-    p, q = p.to(similarity.dtype), q.to(similarity.dtype)
-    allowed = None if mask is None else mask.expand(similarity.shape).reshape(-1, n, m)
-    flat, settings = (similarity, p, q), Loop(reg, passes, LOOPS[loop], top)
-    if len(batch) != 1:
-        flat = similarity.reshape(-1, n, m), p.reshape(-1, n), q.reshape(-1, m)
-    fits = top is not None or not settings.epsilon  # the kernels know one shift for the constant
-    if fits and fused.takes(flat[0], n, m):
-        spec = fused.Spec(reg, passes, settings.epsilon, top or 0.0)
-        plan: Tensor = fused.FusedPlans.apply(*flat, allowed, spec)
-    elif torch.is_grad_enabled() and any(x.requires_grad for x in flat):
-        plan = _ScalingPlan.apply(*flat, allowed, settings)
-    else:  # for one problem, making a node costs as much as solving it
-        s, p, q = (x.detach() for x in flat)
-        plan = _plans(s, p, q, allowed, settings)
-    return (plan if len(batch) == 1 else plan.reshape(given.shape)).to(dtype)
-
-
-def _range(similarity: Tensor, mask: Tensor | None) -> tuple[float, float]:
-    """Smallest and largest similarity, after all checks; one pass where nothing is wrong."""
-    simple = mask is None and isinstance(similarity, Tensor) and similarity.dtype in DEEPEST
-    simple = simple and similarity.layout == torch.strided and not similarity.is_meta
-    if not simple or similarity.ndim < 2 or 0 in similarity.shape:
-        check_cost(similarity, mask)
-    low, high = (float(x) for x in similarity.detach().aminmax())
-    if simple and not math.isfinite(high - low):
-        check_cost(similarity, mask)
-    return low, high
+    seen = similarity.detach() if mask is None else similarity.detach().where(mask, 0.0)
+    bounds = tuple(float(x) for x in seen.aminmax())
+    return _plans(similarity, p, q, mask, Spec(reg, passes, LOOPS[loop]), bounds)
 
 
 def _side(weight: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -179,24 +151,19 @@ def transport_scores(
     """
     form = _precision(s.dtype, lam, loop)
     sides = s.to(form), p.to(form), q.to(form)
-    epsilon = LOOPS[loop]
-    if not plain and fused.takes(sides[0], s.shape[1], s.shape[2]):
-
-        def again(s: Tensor, p: Tensor, q: Tensor) -> Tensor:
-            return _plain_scores(s, p, q, lam, iterations, epsilon, skip)
-
-        spec = fused.Spec(lam, iterations, epsilon)
-        scores: Tensor = fused.FusedScores.apply(*sides, spec, skip, again)
+    spec = Spec(lam, iterations, LOOPS[loop])
+    if plain:
+        scores = _plain_scores(*sides, spec, skip)
+    elif _fused.takes(sides[0], s.shape[1], s.shape[2]):
+        scores = _fused.FusedScores.apply(*sides, spec, skip, _plain_scores)
     else:
-        run = _plain_scores if plain else _TransportScores.apply
-        scores = run(*sides, lam, iterations, epsilon, skip)
+        scores = _TransportScores.apply(*sides, spec, skip)
     return scores.to(s.dtype)
 
 
 def transport_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, loop: str) -> Tensor:
     """Plans (B, n, m, C) of every pair by ordinary operations; arguments as in :func:`transport_scores`."""
-    form = _precision(s.dtype, lam, loop)
-    return _plain_plans(s.to(form), p.to(form), q.to(form), lam, iterations, LOOPS[loop]).to(s.dtype)
+    return _pair_plans(s, p, q, Spec(lam, iterations, LOOPS[loop]))
 
 
 def _precision(dtype: torch.dtype, lam: float, loop: str) -> torch.dtype:
@@ -232,173 +199,63 @@ def _step_back(
     return dsum, grad * share, grad * epsilon * weight * over * over
 
 
-# -- plans, problem by problem -------------------------------------------------------------------------------
-
-
-def _fits(low: float, high: float, reg: float, epsilon: float) -> bool:
-    """Whether float32 holds the scalings of words far from all regions, or the constant beside the kernel."""
-    wide = SPAN[torch.float32] if epsilon else DIRECT[torch.float32]
-    return high - low <= wide * reg and (not epsilon or 1 - high <= DIRECT[torch.float32] * reg)
+# -- plans, by ordinary operations ---------------------------------------------------------------------------
 
 
 def _plans(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop, us: Any = None, vs: Any = None
+    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, spec: Spec, bounds: tuple[float, ...]
 ) -> Tensor:
-    """Plans, on a CPU in NumPy; the scalings of all passes into the tensors ``us`` and ``vs`` if given."""
-    if s.device.type == "cpu":
-        kept = (None, None) if us is None else (us.numpy(), vs.numpy())
-        return torch.from_numpy(cpu_plans.plans(_in_numpy(s, p, q, mask), loop, *kept))
-    return _device_plans(s, p, q, mask, loop, us, vs)
+    """Plans (..., n, m) of similarities between ``bounds``; weights (..., n) and (..., m), 0 at padding."""
+    # Plan: the kernel in the given precision, or in float64, where no exponent is lost; else the logarithms.
+    # The constant of the official loop outweighs what float64 loses.
+    (low, high), given = bounds, s.dtype
+    span = (max(high, 1.0) - low if spec.epsilon else high - low) / spec.lam
+    dtype = given if span <= SPAN[given] else torch.float64
+    s, p, q = s.to(dtype), p.to(dtype), q.to(dtype)
+    valid = (p > 0).unsqueeze(-1) & (q > 0).unsqueeze(-2)
+    valid = valid if mask is None else valid & mask
+    p, q = torch.where(valid.any(-1), p, 0.0), torch.where(valid.any(-2), q, 0.0)
+    solve = _scaled if spec.epsilon or span <= SPAN[dtype] else _in_logarithms
+    return solve(s, p, q, valid, spec).to(given)
 
 
-def _device_plans(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop, us: Any = None, vs: Any = None
-) -> Tensor:
-    k, tiny = _kernel(s, p, q, mask, loop), torch.finfo(s.dtype).tiny
-    u, v = torch.ones_like(p), (q > 0).to(q.dtype)
-    for t in range(loop.passes):
-        if loop.epsilon:
-            u = (u * p).div_(_times(k, v).mul_(u).add_(loop.epsilon))
-            v = (v * q).div_(_turned(k, u).mul_(v).add_(loop.epsilon))
-        else:
-            u = p / _times(k, v).clamp_min_(tiny)
-            v = q / _turned(k, u).clamp_min_(tiny)
-        if us is not None:
-            us[t], vs[t] = u, v
-    return k.mul_(u.unsqueeze(-1)).mul_(v.unsqueeze(-2))
-
-
-def _in_numpy(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None) -> cpu_plans.Problems:
-    return cpu_plans.Problems(s.numpy(), p.numpy(), q.numpy(), None if mask is None else mask.numpy())
-
-
-def _times(kernel: Tensor, v: Tensor) -> Tensor:
-    """``kernel @ v``."""
-    return (kernel * v.unsqueeze(-2)).sum(-1)
-
-
-def _turned(kernel: Tensor, u: Tensor) -> Tensor:
-    """``kernel.mT @ u``."""
-    return (kernel * u.unsqueeze(-1)).sum(-2)
-
-
-def _kernel(s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop) -> Tensor:
-    """Kernel, in the official loop divided by its total; 0 where forbidden, anything at padding."""
-    reg, _, epsilon, top = loop
-    if top is not None:
-        x = (s - top).mul_(1 / reg)
-    else:
-        x = torch.where((q > 0).unsqueeze(-2), s / reg, -FAR)
-        if mask is not None:
-            x = torch.where(mask, x, -FAR)
-        if epsilon:
-            x = torch.where((p > 0).unsqueeze(-1), x, -FAR)
-        highest = x.amax((-2, -1) if epsilon else -1, keepdim=True)
-        x = x.sub_(highest).clamp_min_(DEEPEST[s.dtype])
-    x = x.exp_()
-    if mask is not None:
-        x.mul_(mask)
+def _scaled(s: Tensor, p: Tensor, q: Tensor, valid: Tensor, spec: Spec) -> Tensor:
+    """Plans by products with the kernel, whose exponents are counted from the largest of a problem."""
+    lam, passes, epsilon = spec
+    x = torch.where(valid, s / lam, -FAR)
+    top = x.detach().amax((-2, -1), keepdim=True)
+    kernel = torch.where(valid, (x - top).clamp_min(DEEPEST[s.dtype]).exp(), 0.0)
     if epsilon:
-        # (k / (sum k + eps)) with k = exp((s - 1) / reg), written so that nothing underflows
-        total = (_times(x, (q > 0).to(s.dtype)) * (p > 0)).sum(-1)[:, None, None]
-        reach = math.exp((1 - top) / reg) if top is not None else _reach(highest, reg)
-        x.mul_((total + epsilon * reach).reciprocal_())
-    return x
+        # (k / (sum k + eps)) with k = exp((s - 1) / lam), written so that nothing underflows
+        kernel = kernel / (kernel.sum((-2, -1), keepdim=True) + epsilon * _reach(top, lam))
+    u, v, tiny = torch.ones_like(p), (q > 0).to(q.dtype), torch.finfo(s.dtype).tiny
+    for _ in range(passes):
+        rows = (kernel @ v.unsqueeze(-1)).squeeze(-1)
+        u = u * p / (u * rows + epsilon) if epsilon else p / rows.clamp_min(tiny)
+        columns = (u.unsqueeze(-2) @ kernel).squeeze(-2)
+        v = v * q / (v * columns + epsilon) if epsilon else q / columns.clamp_min(tiny)
+    return kernel * u.unsqueeze(-1) * v.unsqueeze(-2)
 
 
-class _ScalingPlan(torch.autograd.Function):
-    """Plans (b, n, m) of similarities (b, n, m) and weights (b, n), (b, m)."""
-
-    @staticmethod
-    def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop) -> Tensor:
-        us, vs = (s.new_empty(loop.passes, len(s), size) for size in s.shape[1:])
-        plan = _plans(s, p, q, mask, loop, us, vs)
-        ctx.save_for_backward(s, p, q, mask, us, vs)
-        ctx.loop = loop
-        return plan
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        s, p, q, mask, us, vs = ctx.saved_tensors
-        needs, loop = ctx.needs_input_grad, ctx.loop
-        if s.device.type == "cpu":
-            problems, given = _in_numpy(s, p, q, mask), (x.numpy() for x in (us, vs, grads[0]))
-            g, dp, dq = (torch.from_numpy(x) for x in cpu_plans.gradients(problems, loop, *given))
-        else:
-            g, dp, dq = _device_gradients(s, p, q, mask, loop, us, vs, grads[0])
-        return (g, dp if needs[1] else None, dq if needs[2] else None, None, None)
+def _in_logarithms(s: Tensor, p: Tensor, q: Tensor, valid: Tensor, spec: Spec) -> Tensor:
+    """Plans by log-sum-exp: exact scaling at any range of exponents."""
+    x = torch.where(valid, s / spec.lam, NEVER)
+    log_p, log_q = (torch.where(weight > 0, weight, 1.0).log() for weight in (p, q))
+    f, g = torch.zeros_like(p), torch.zeros_like(q)
+    for _ in range(spec.passes):
+        f = torch.where(p > 0, log_p - torch.logsumexp(x + g.unsqueeze(-2), -1), NEVER)
+        g = torch.where(q > 0, log_q - torch.logsumexp(x + f.unsqueeze(-1), -2), NEVER)
+    return torch.where(valid, (x + f.unsqueeze(-1) + g.unsqueeze(-2)).exp(), 0.0)
 
 
-def _device_gradients(
-    s: Tensor, p: Tensor, q: Tensor, mask: Tensor | None, loop: Loop, us: Tensor, vs: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    # Plan: 1. the kernel again; 2. the passes in reverse give the kernel's gradient as a product of two thin
-    # matrices; 3. with that of the last product, times the kernel, the similarities'.
-    k = _kernel(s, p, q, mask, loop)
-    g = grad * k
-    left, right, dp, dq = _reverse(k, g, us, vs, p, q, loop.epsilon)
-    g.mul_(us[-1].unsqueeze(-1)).mul_(vs[-1].unsqueeze(-2))
-    g.addcmul_(torch.bmm(left, right), k)
-    if loop.epsilon:  # the kernel was divided by its total
-        g.addcmul_(k, g.sum((-2, -1), keepdim=True), value=-1.0)
-    return g.mul_(1 / loop.reg), dp, dq
+def _pair_plans(s: Tensor, p: Tensor, q: Tensor, spec: Spec) -> Tensor:
+    """Plans (B, n, m, C) of cosines and weights in the layout of :func:`transport_scores`."""
+    sides = s.permute(0, 3, 1, 2), p.permute(0, 2, 1), q.permute(0, 2, 1)
+    return _plans(*sides, None, spec, (-1.0, 1.0)).permute(0, 2, 3, 1)
 
 
-def _reverse(
-    k: Tensor, g: Tensor, us: Tensor, vs: Tensor, p: Tensor, q: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run the passes backwards from ``g``, the gradient of the plan times the kernel.
-
-    Return left (b, n, 2 T) and right (b, 2 T, m), whose product is the gradient for the kernel but for that
-    of the last product, and the gradients of the weights, (b, n) and (b, m).
-    """
-    one_p, one_q = torch.ones_like(p), (q > 0).to(q.dtype)
-    du, dv = _times(g, vs[-1]), _turned(g, us[-1])
-    dp, dq = torch.zeros_like(p), torch.zeros_like(q)
-    left, right = [], []
-    for t in range(len(us) - 1, -1, -1):
-        u0, v0 = (us[t - 1], vs[t - 1]) if t else (one_p, one_q)
-        dsum, share, dv0 = _step_back(dv, vs[t], v0, q, epsilon)  # v = v0 q / (v0 k'u + eps)
-        dq += share
-        left.append(us[t])
-        right.append(dsum)
-        du = du + _times(k, dsum)
-        dsum, share, du = _step_back(du, us[t], u0, p, epsilon)  # u = u0 p / (u0 k v0 + eps)
-        dp += share
-        left.append(dsum)
-        right.append(v0)
-        if t:
-            dv = dv0 + _turned(k, dsum)
-    return torch.stack(left, 2), torch.stack(right, 1), dp, dq
-
-
-# -- scores of all pairs, by ordinary operations -------------------------------------------------------------
-
-
-def _plain_plans(s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float) -> Tensor:
-    valid = q > 0
-    x = torch.where(valid.unsqueeze(1), s / lam, -FAR)
-    with torch.no_grad():
-        rows, columns, v = _shifts(x, valid, epsilon)
-    x = x - rows if columns is None else x - rows - columns
-    kernel = x.clamp_min(DEEPEST[s.dtype]).exp()
-    if epsilon:
-        kernel = kernel / (kernel.sum((1, 2), keepdim=True) + epsilon * _reach(rows, lam))
-    u, tiny = torch.ones_like(p), torch.finfo(s.dtype).tiny
-    for _ in range(iterations):
-        if epsilon:
-            u = u * p / (u * (kernel * v.unsqueeze(1)).sum(2) + epsilon)  # (B, n, C)
-            v = v * q / (v * (kernel * u.unsqueeze(2)).sum(1) + epsilon)  # (B, m, C)
-        else:
-            u = p / (kernel * v.unsqueeze(1)).sum(2).clamp_min(tiny)
-            v = q / (kernel * u.unsqueeze(2)).sum(1).clamp_min(tiny)
-    return kernel * u.unsqueeze(2) * v.unsqueeze(1)
-
-
-def _plain_scores(
-    s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float, skip: int
-) -> Tensor:
-    plan = _plain_plans(s, p, q, lam, iterations, epsilon)
+def _plain_scores(s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int) -> Tensor:
+    plan = _pair_plans(s, p, q, spec)
     return (plan * s)[:, skip:, skip:].sum((1, 2))
 
 
@@ -508,9 +365,8 @@ class _TransportScores(torch.autograd.Function):
     """See :func:`transport_scores`."""
 
     @staticmethod
-    def forward(
-        ctx: Any, s: Tensor, p: Tensor, q: Tensor, lam: float, iterations: int, epsilon: float, skip: int
-    ) -> Tensor:
+    def forward(ctx: Any, s: Tensor, p: Tensor, q: Tensor, spec: Spec, skip: int) -> Tensor:
+        lam, iterations, epsilon = spec
         wanted = any(ctx.needs_input_grad[:3])
         n_images, n, m, n_captions = s.shape
         kept = iterations if wanted else 0
@@ -531,7 +387,7 @@ class _TransportScores(torch.autograd.Function):
             scores[pairs] = collected if scale is None else collected.mul_(scale)
         if wanted:
             ctx.save_for_backward(s, p, q, us, vs)
-            ctx.settings = (lam, iterations, epsilon, skip)
+            ctx.settings = spec, skip
         return scores.view(n_images, n_captions)
 
     @staticmethod
@@ -540,13 +396,14 @@ class _TransportScores(torch.autograd.Function):
         # and the kernel; 3. the passes in reverse, each of which adds an outer product to the kernel's
         # gradient; 4. from the kernel to the similarities, with the score's own dependence on them.
         s, p, q, us, vs = ctx.saved_tensors
-        lam, iterations, epsilon, skip = ctx.settings
+        spec, skip = ctx.settings
+        lam, iterations, epsilon = spec
         needs = ctx.needs_input_grad[:3]
         if torch.is_grad_enabled():  # the gradient itself is to be differentiated
-            scores = _plain_scores(s, p, q, lam, iterations, epsilon, skip)
+            scores = _plain_scores(s, p, q, spec, skip)
             wanted = [x for x, need in zip((s, p, q), needs, strict=True) if need]
             given = iter(torch.autograd.grad(scores, wanted, grads[0], create_graph=True))
-            return (*(next(given) if need else None for need in needs), *(None,) * 4)
+            return (*(next(given) if need else None for need in needs), None, None)
         n_images, n, m, n_captions = s.shape
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         ds_of = ds.permute(1, 2, 0, 3)  # (n, m, B, C)
@@ -581,7 +438,7 @@ class _TransportScores(torch.autograd.Function):
             ds_of[:, :, images] = k_grad.view(n, m, -1, n_captions)
         back = [x.view(-1, n_images, n_captions).permute(1, 0, 2) for x in (dp, dq)]
         found = (ds, *(x.sum_to_size(given.shape) for x, given in zip(back, (p, q), strict=True)))
-        return (*(x if need else None for x, need in zip(found, needs, strict=True)), *(None,) * 4)
+        return (*(x if need else None for x, need in zip(found, needs, strict=True)), None, None)
 
 
 def _of_scores(
