@@ -232,6 +232,18 @@ def test_gradient_of_alignment_by_finite_differences(block):
     )
 
 
+def test_the_gradient_can_be_differentiated():
+    inputs = pair_inputs()
+    assert torch.autograd.gradgradcheck(lambda *x: pair_nodes(*x, temperature=4.0, block=2), inputs)
+    square, shift = torch.randn(2, 3, 3).double(), torch.randn(2, 3).double()
+    maps = [x.requires_grad_() for pair in zip(square, shift, strict=True) for x in pair]
+    nodes = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    absent = torch.tensor([[[0.0, 0.0, 0.0]], [[0.0, 0.0, -torch.inf]]]).double()
+    assert torch.autograd.gradgradcheck(
+        lambda x, *m: reason_over_pairs(x, absent, m, block=1), (nodes, *maps)
+    )
+
+
 @pytest.mark.parametrize("block", [1, 4, 6])
 @pytest.mark.parametrize("masked", [True, False])
 def test_gradient_of_reasoning_by_finite_differences(block, masked):
