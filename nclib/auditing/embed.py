@@ -118,18 +118,15 @@ def embed(
             device,
         )
         stamp = towers.checksum()
-        images = _write(
-            folder,
-            "pictures",
-            "embedding the pictures",
-            _Pictures(listing, towers.pictures, towers.width, stamp),
+        pictures = _pictures(listing, towers.pictures, towers.width, stamp)
+        images = _write(folder, "pictures", "embedding the pictures", pictures)
+        texts = listing.texts
+        rows = _Rows(
+            (len(texts), towers.width),
+            lambda first, last: towers.captions(texts[first:last]),
+            [stamp, *texts],
         )
-        captions = _write(
-            folder,
-            "captions",
-            "embedding the captions",
-            _Captions(listing, towers.captions, towers.width, stamp),
-        )
+        captions = _write(folder, "captions", "embedding the captions", rows)
         return _pairs(_with_reasons(listing, images), images, captions)
     if listing.images is not None:
         features = np.asarray(listing.images, np.float32)
@@ -142,9 +139,8 @@ def embed(
             maps: torch.Tensor = network.extract_features(pixels)  # type: ignore[operator]
             return maps.mean((2, 3)).cpu().numpy()
 
-        images = _write(
-            folder, "features", "reading the pictures", _Pictures(listing, mean_maps, CHANNELS, FEATURES)
-        )
+        source = _pictures(listing, mean_maps, CHANNELS, FEATURES)
+        images = _write(folder, "features", "reading the pictures", source)
         listing = _with_reasons(listing, images)
         features = _on_axes(images)
     from nclib.auditing.crossfit import crossfit
@@ -166,15 +162,8 @@ def embed(
 
 
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
-    return Pairs(
-        images,
-        captions,
-        listing.image_of,
-        listing.ids,
-        listing.texts,
-        listing.pictures,
-        listing.problems,
-    )
+    names = ("image_of", "ids", "texts", "pictures", "problems")
+    return Pairs(images, captions, **{name: getattr(listing, name) for name in names})
 
 
 def _on_axes(features: Array) -> Array:
@@ -209,7 +198,22 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
 # -- rows on disk -------------------------------------------------------------------------------------------
 
 
-def _write(folder: Path, name: str, title: str, source: _Pictures | _Captions) -> Array:
+class _Rows:
+    """Vectors of pictures or captions, some at a time; ``content`` says what they are made from."""
+
+    dtype = np.float32
+
+    def __init__(self, shape: tuple[int, ...], made: Callable[[int, int], Any], content: list[str]) -> None:
+        self.shape, self.made, self.content = shape, made, content
+
+    def read(self, first: int, last: int) -> Array:
+        return np.asarray(self.made(first, last), np.float32)
+
+    def stamp(self) -> str:
+        return digest(self.content)
+
+
+def _write(folder: Path, name: str, title: str, source: _Rows) -> Array:
     """Return the rows of a source from a file, which is made, or continued where an earlier try stopped."""
     path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
     if not path.exists():
@@ -218,47 +222,23 @@ def _write(folder: Path, name: str, title: str, source: _Pictures | _Captions) -
     return read_npy(path, mapped=True)
 
 
-class _Pictures:
-    """Vectors of pictures, zero where a picture cannot be read."""
+def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> _Rows:
+    """Return the vectors of pictures, zero where a picture cannot be read."""
+    opener, names = listing.open, listing.pictures
+    if opener is None or names is None:
+        raise ValueError("there are no pictures to read; give embeddings of pictures and captions")
 
-    dtype = np.float32
-
-    def __init__(self, listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> None:
-        if listing.open is None or listing.pictures is None:
-            raise ValueError("there are no pictures to read; give embeddings of pictures and captions")
-        self.listing, self.vectors, self.model = listing, vectors, model
-        self.shape: tuple[int, ...] = (len(listing.pictures), width)
-
-    def read(self, first: int, last: int) -> Array:
-        assert self.listing.open is not None
+    def made(first: int, last: int) -> Array:
         rows, pictures = [], []
         for row in range(first, last):
             try:
-                pictures.append(self.listing.open(row))
+                pictures.append(opener(row))
             except UnreadableError:
                 continue
             rows.append(row - first)
-        result = np.zeros((last - first, *self.shape[1:]), np.float32)
+        result = np.zeros((last - first, width), np.float32)
         if rows:
-            result[rows] = np.asarray(self.vectors(pictures))
+            result[rows] = np.asarray(vectors(pictures))
         return result
 
-    def stamp(self) -> str:
-        return digest([self.model, self.listing.stamp()])
-
-
-class _Captions:
-    """Vectors of captions."""
-
-    dtype = np.float32
-
-    def __init__(self, listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> None:
-        assert listing.texts is not None
-        self.texts, self.vectors, self.model = listing.texts, vectors, model
-        self.shape: tuple[int, ...] = (len(listing.texts), width)
-
-    def read(self, first: int, last: int) -> Array:
-        return np.asarray(self.vectors(self.texts[first:last]), np.float32)
-
-    def stamp(self) -> str:
-        return digest([self.model, *self.texts])
+    return _Rows((len(names), width), made, [model, listing.stamp()])
