@@ -123,8 +123,6 @@ def stored(source: str | Path, task: str = "") -> list[Stored]:
     """
     if task not in ("", *TASKS):
         raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
-    if not Path(source).exists():
-        raise ValueError(f"{str(source)!r}: there is no such folder, table or record")
     first: dict[tuple[str, int], Path] = {}
     copies, kept = list[tuple[Path, Path]](), list[Stored]()
     for one in _every(Path(source)):
@@ -220,6 +218,8 @@ def load(path: str | Path) -> Record:
 
 def _every(source: Path) -> Iterator[Stored]:
     """Yield the records of a file, a table or a folder."""
+    if not source.exists():
+        raise ValueError(f"{str(source)!r}: there is no such folder, table or record")
     if source.is_file():
         yield from rows(source) if source.suffix == ".csv" else [as_stored(source, content_of(source))]
         return
