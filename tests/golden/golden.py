@@ -271,13 +271,16 @@ def train(trace: Trace, method: str, kind: type, **values: Any) -> None:
         warnings.simplefilter("ignore")  # of small data
         record = nclib.run(method, **values, threads=1, device="cpu", out=out, progress=False)
         for row in record.curves:
-            numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k != "seconds"}
+            told = {k: v for k, v in row.items() if k != "seconds" and not k.startswith("val_")}
+            numbers = {k: v for k, v in told.items() if isinstance(v, int | float)}
             trace.add(f"epoch {row['epoch']}", numbers, LATER)
         for epoch, arrays in nclib.runs.epoch_arrays(record.folder).items():
             for name, array in arrays.items():
                 if array.dtype.kind in "fiub":
                     trace.add(f"epoch {epoch} kept {name}", array, LATER)
     for split, metrics in record.metrics.items():
+        if split == "last":  # computed as test is
+            continue
         trace.add(f"metrics {split}", {k: v for k, v in metrics.items() if not isinstance(v, str)}, LATER)
 
 
