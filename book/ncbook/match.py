@@ -13,6 +13,7 @@ from ncbook.layouts import Layout, layout_of
 from ncbook.papers import Value, rows_of
 from ncbook.runs import Runs, select
 from nclib import label_noise, methods, models
+from nclib.common.options import rules
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
 from nclib.runs import weights
@@ -385,7 +386,7 @@ def _arguments(run: RunSpec, dataset: str, line: Mapping[str, str], noise: str) 
         if chosen := {k: v for k, v in run.options.items() if k in of_data}:
             yield "data_options", chosen
         return
-    own = {*models.options(run.model.partition(JOINED)[0]), "embed_dim"}
+    own = set(rules(models.options(run.model.partition(JOINED)[0])))
     yield "model", run.model
     yield "mrate", rate
     if rate and noise:

@@ -7,15 +7,14 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from nclib.common.options import call_mistake, make
-from nclib.common.registry import Registry
+from nclib.common.options import make
+from nclib.common.registry import Entry, Registry, class_mistake
 
 Terms = dict[str, Tensor]
 """Named scalar loss terms, weights included; the loop minimises their sum in one optimiser step."""
@@ -52,75 +51,35 @@ class TrainingMethod(ABC):
         """Restore what :meth:`state` returned; tensors come from the host."""
 
 
-M = TypeVar("M", bound=TrainingMethod)
-C = TypeVar("C", bound=type)
+def method_registry(kind: str, *bases: type[TrainingMethod]) -> Registry[Any]:
+    """Return the registry of the methods of one task, subclasses of ``bases``."""
 
+    def called(name: str) -> bool:
+        return name == "__init__" or not name.startswith("_")
 
-class MethodRegistry(Registry[type[M]]):
-    """The methods of one task by name, subclasses of ``bases``; a class is checked when it is registered."""
+    def check(cls: Any) -> str:
+        return class_mistake(cls, *bases, called=called) or _options_mistake(getattr(cls, "Options", None))
 
-    def __init__(self, kind: str, *bases: type) -> None:
-        super().__init__(kind)
-        self.bases = bases
+    def construct(entry: Entry[Any], values: dict[str, Any]) -> Any:
+        return entry.factory(make(entry.options, values))
 
-    def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[C], C]:
-        """Return a class decorator that registers a method; errors as of :func:`nclib.methods.register`."""
-        add: Callable[[Any], Any] = super().register(name, summary=summary, paper=paper)
-
-        def check_and_add(cls: C) -> C:
-            if not name.isidentifier():
-                raise ValueError(f"{self.kind} {name!r}: a name has letters, digits and underscores only")
-            _check_class(cls, self.bases, f"{self.kind} {name!r}")
-            add(cls)
-            return cls
-
-        return check_and_add
-
-    def options(self, name: str) -> type:
-        """Return the options dataclass of a method."""
-        return self[name].factory.Options
-
-    def settings(self, name: str, key: str) -> dict[str, Any]:
-        """Return a copy of a method's settings under ``key``; empty where it has none."""
-        return dict(self[name].factory.settings.get(key, {}))
-
-    def create(self, name: str, **values: Any) -> M:
-        """Build a method from its options; names and values are checked."""
-        cls = self[name].factory
-        return cls(make(cls.Options, values))
+    return Registry(kind, check, construct)
 
 
 # ------------------------------------------------------------------------------------ an author's mistakes
 
 
-def _check_class(cls: Any, bases: tuple[type, ...], what: str) -> None:
-    """Raise a TypeError that begins with ``what`` unless a class is a complete method."""
-    if not (isinstance(cls, type) and issubclass(cls, bases)):
-        allowed = " or ".join(base.__name__ for base in bases)
-        raise TypeError(f"{what}: register decorates a subclass of {allowed}, got {cls!r}")
-    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise TypeError(f"{what}: class {cls.__name__} lacks {', '.join(missing)}")
-    for name, base in _hooks(cls, bases).items():
-        if mistake := call_mistake(cls, name, base):
-            raise TypeError(f"{what}: {mistake}")
-    options = getattr(cls, "Options", None)
+def _options_mistake(options: Any) -> str:
+    """Return what is wrong with the options of a method, in one line; empty if nothing is."""
     params = vars(options).get("__dataclass_params__") if isinstance(options, type) else None
-    if not isinstance(options, type) or params is None or not params.frozen:
-        raise TypeError(f"{what}: Options must be a class with @dataclass(frozen=True), got {options!r}")
+    if params is None or not params.frozen:
+        return f"Options must be a class with @dataclass(frozen=True), got {options!r}"
     for field in dataclasses.fields(options):
         rule = field.metadata.get("rule")
         if rule is None or not rule.accepts(field.default):
             must = rule.describe() if rule else "must be declared by option(default, help=...)"
-            raise TypeError(f"{what}: {options.__name__}.{field.name}, default {field.default!r}: {must}")
-
-
-def _hooks(cls: type, bases: tuple[type, ...]) -> dict[str, Callable[..., Any]]:
-    """Return what the loop calls on a class by name, as its bases in this package define it."""
-    owners = [TrainingMethod, *(base for base in bases if issubclass(cls, base))]
-    found = {
-        name: value for owner in owners for name, value in vars(owner).items() if inspect.isfunction(value)
-    }
-    return {name: value for name, value in found.items() if name == "__init__" or not name.startswith("_")}
+            return f"{options.__name__}.{field.name}, default {field.default!r}: {must}"
+    return ""
 
 
 def loss_terms(result: object, step: Callable[..., Any]) -> Iterator[Terms]:

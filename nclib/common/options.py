@@ -1,9 +1,15 @@
-"""Checked options: frozen dataclasses whose fields declare their allowed values."""
+"""Checked options: frozen dataclasses whose fields declare their allowed values.
+
+Methods and models declare theirs by :func:`option`; the options of a data set are the keywords of its loader,
+which :func:`options_of` turns into the same kind of class.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import html
 import inspect
 import math
 import os
@@ -13,12 +19,31 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
+WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+PATH = "a path as text, such as './2024' for a folder of that name"
+
 _NOTEBOOK_NAMES = frozenset({"In", "Out", "exit", "quit", "open", "get_ipython"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Allowed values of an option: type, limits or choices, and help in one sentence."""
+    """Allowed values of an option: type, limits or choices, and help in one sentence.
+
+    Parameters
+    ----------
+    kind : type
+        Type of the values; ``os.PathLike`` for a path as text, ``object`` for every value. Whole numbers are
+        accepted where it is float.
+    low, high, above, below : float, optional
+        Smallest and largest value; bounds that are not allowed themselves.
+    choices : tuple, optional
+        All allowed values.
+    help : str
+    none : bool
+        Whether None is allowed too.
+    other : tuple of type
+        Further types that are allowed.
+    """
 
     kind: type
     low: float | None = None
@@ -26,48 +51,49 @@ class Rule:
     above: float | None = None
     choices: tuple[Any, ...] | None = None
     help: str = ""
+    below: float | None = None
+    none: bool = False
+    other: tuple[type, ...] = ()
 
     def describe(self) -> str:
         """Return the allowed values in words."""
+        kinds = ["None"] * self.none + [WORDS.get(kind, PATH) for kind in (self.kind, *self.other)]
         if self.choices is not None:
-            return "must be one of " + ", ".join(repr(c) for c in self.choices)
-        if self.kind is bool:
-            return "must be True or False"
-        if self.kind is str:
-            return "must be text"
-        word = "a whole number" if self.kind is int else "a number"
-        limits = []
-        if self.above is not None:
-            limits.append(f"above {_shown(self.above)}")
-        if self.low is not None:
-            limits.append(f"at least {_shown(self.low)}")
-        if self.high is not None:
-            limits.append(f"at most {_shown(self.high)}")
-        return f"must be {word}" + (", " + " and ".join(limits) if limits else "")
+            kinds = ["one of " + ", ".join(repr(c) for c in self.choices)]
+        bounds = {"above": self.above, "at least": self.low, "at most": self.high, "below": self.below}
+        limits = " and ".join(f"{word} {_shown(x)}" for word, x in bounds.items() if x is not None)
+        return "must be " + " or ".join(kinds) + (", " + limits if limits else "")
 
     def about(self) -> str:
         """Return the help, and the allowed values where they say more than the type of a text."""
-        allowed = "" if self.choices is None and self.kind in (str, object) else self.describe()
-        return "; ".join(filter(None, (self.help, allowed.removeprefix("must be ")))) or "text"
+        plain = self.choices is None and self.kind not in (bool, int, float)
+        allowed = "" if plain else self.describe().removeprefix("must be ")
+        kind = "a path" if self.kind is os.PathLike else "text"
+        return "; ".join(filter(None, (self.help, allowed))) or kind
 
     def accepts(self, value: object) -> bool:
         """Return whether ``value`` has the right type and lies in range."""
-        if isinstance(value, bool) != (self.kind is bool):
-            return False
-        if self.kind is float and isinstance(value, int):
-            value = float(value)
-        if not isinstance(value, self.kind):
-            return False
-        if self.choices is not None and value not in self.choices:
-            return False
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return (
-                math.isfinite(value)
-                and (self.low is None or value >= self.low)
-                and (self.high is None or value <= self.high)
-                and (self.above is None or value > self.above)
-            )
-        return True
+        if (value is None and self.none) or self.kind is object:
+            return True
+        fits = any(self._fits(value, kind) for kind in (self.kind, *self.other))
+        return fits and (self.choices is None or value in self.choices)
+
+    def _fits(self, value: Any, kind: type) -> bool:
+        kinds = {float: (int, float), os.PathLike: (str,)}.get(kind, (kind,))
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return isinstance(value, kinds) and isinstance(value, bool) == (kind is bool)
+        return (
+            isinstance(value, kinds)
+            and math.isfinite(value)
+            and (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def taken(self, value: Any) -> Any:
+        """Return an accepted value in the option's type."""
+        return self.kind(value) if self.kind in WORDS and value is not None and not self.other else value
 
 
 def _shown(limit: float) -> str:
@@ -76,28 +102,36 @@ def _shown(limit: float) -> str:
 
 
 def option(
-    default: Any,
+    default: Any = dataclasses.MISSING,
     *,
+    kind: type | None = None,
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
     choices: Iterable[Any] | None = None,
     help: str = "",
+    file: bool = False,
 ) -> Any:
-    """Declare a dataclass field together with its allowed values.
+    """Declare an option together with its allowed values: a field of a frozen dataclass, or of a model.
+
+    In the class of a model it is written like a field; the instance has an attribute of this name.
 
     Parameters
     ----------
-    default : bool, int, float or str
-        Decides the type; whole numbers are accepted where it is a float.
-    low, high : float, optional
-        Smallest and largest value.
-    above : float, optional
-        Bound that a value must exceed.
+    default : object, optional
+        Without one the option must be given.
+    kind : type, optional
+        Type of the values; that of ``default`` if not given. Whole numbers are accepted where it is float.
+        Needed when ``default`` is None, which is then allowed too.
+    low, high, above, below : float, optional
+        Smallest and largest value; bounds that are not allowed themselves.
     choices : iterable, optional
         All allowed values.
     help : str
         Meaning in one sentence, as ``nclib run METHOD --help`` shows it.
+    file : bool
+        The value is the path of a file or a folder, whose content names a run, and not its place.
 
     Returns
     -------
@@ -107,19 +141,70 @@ def option(
     Examples
     --------
     >>> @dataclasses.dataclass(frozen=True)
-    ... class Options:
+    ... class Sharpness(Options):
     ...     tau: float = option(0.05, above=0, help="temperature")
-    >>> make(Options, {"tau": -1})
+    >>> make(Sharpness, {"tau": -1})
     Traceback (most recent call last):
     ValueError: bad parameters: tau=-1: must be a number, above 0
+    >>> print(Sharpness.catalogue())
+    tau  0.05  temperature; a number, above 0
     """
-    rule = Rule(type(default), low, high, above, tuple(choices) if choices is not None else None, help)
+    chosen = None if choices is None else tuple(choices)
+    kind = os.PathLike if file else kind or type(default)
+    rule = Rule(kind, low, high, above, chosen, help, below, none=default is None)
     return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+class Catalogue(dict[str, str]):
+    """Names and one-line summaries; prints as a table, with ``notes`` on some of them in a third column."""
+
+    def __init__(
+        self, entries: Mapping[str, str] | None = None, notes: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(entries or {})
+        self.notes = dict(notes or {})
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in self), default=0)
+        inner = max((len(text) for name, text in self.items() if name in self.notes), default=0)
+        lines = (f"{n:<{width}}  {t:<{inner}}  {self.notes.get(n, '')}".rstrip() for n, t in self.items())
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td><code>{n}</code></td><td>{t}</td>"
+            + (f"<td>{html.escape(self.notes.get(n, ''))}</td>" if self.notes else "")
+            + "</tr>"
+            for n, t in self.items()
+        )
+        return f"<table>{rows}</table>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Base of the options of methods, models and data: a frozen dataclass of :func:`option` fields."""
+
+    @classmethod
+    def catalogue(cls) -> Catalogue:
+        """Return the options by name with their defaults; prints with their meaning and allowed values."""
+        usual, notes = defaults(cls), {name: rule.about() for name, rule in rules(cls).items()}
+        return Catalogue({name: repr(usual[name]) if name in usual else "needed" for name in notes}, notes)
 
 
 def rules(cls: type) -> dict[str, Rule]:
     """Return the rules of a dataclass made with :func:`option`, in order of declaration."""
     return {f.name: f.metadata["rule"] for f in dataclasses.fields(cls) if "rule" in f.metadata}
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """Return the defaults of a dataclass by name, of the fields that have one."""
+    return {f.name: f.default for f in dataclasses.fields(cls) if f.default is not dataclasses.MISSING}
+
+
+def needed(cls: type) -> list[str]:
+    """Return the names of the fields without a default."""
+    unset = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(cls) if f.default is unset and f.default_factory is unset]
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -151,101 +236,71 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
     Raises
     ------
     ValueError
-        Naming each unknown parameter and each value out of range, with what is allowed.
+        Naming each unknown parameter, each value out of range, with what is allowed, and each that lacks.
     """
     allowed = rules(cls)
     found = problems(values, allowed)
+    found += [f"{name} is needed: {allowed[name].about()}" for name in needed(cls) if name not in values]
     if found:
         raise ValueError("bad parameters: " + "; ".join(found))
-    return cls(**{k: allowed[k].kind(v) for k, v in values.items()})
+    return cls(**{k: allowed[k].taken(v) for k, v in values.items()})
 
 
-def signature(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function or class by name, with hints as types if they can be evaluated."""
+@functools.cache
+def options_of(function: Callable[..., Any]) -> type[Options]:
+    """Return the options of a function: its keywords, with the rules that their type hints give.
+
+    Plain types, paths, literals, None and unions of them are checked; other hints, and those that cannot be
+    evaluated, allow everything.
+
+    Examples
+    --------
+    >>> def noisy(*, rate: float = 0.5, seed: int | None = None): ...
+    >>> make(options_of(noisy), {"rate": "a"})
+    Traceback (most recent call last):
+    ValueError: bad parameters: rate='a': must be a number
+    """
     try:
-        return inspect.signature(factory, eval_str=True).parameters
+        taken = inspect.signature(function, eval_str=True).parameters
     except Exception:  # of a hint that is imported for type checkers only, whatever evaluating it raises
-        return inspect.signature(factory).parameters
+        taken = inspect.signature(function).parameters
+    fields: list[tuple[str, type, Any]] = [(p.name, object, _field(p)) for p in taken.values()]
+    return dataclasses.make_dataclass(
+        f"{function.__name__}_options", fields, bases=(Options,), frozen=True, kw_only=True
+    )
 
 
-def call_mistake(cls: type, name: str, base: Callable[..., Any]) -> str:
-    """Return, in one line, how a class's method must be written to take the arguments of ``base``.
-
-    Empty if it takes them. A keyword argument ``chunk`` may be left out: nothing outside a model passes it.
-    """
-    pattern = inspect.signature(base)
-    plain = [p.replace(annotation=p.empty) for p in pattern.parameters.values()]
-    wanted = pattern.replace(parameters=plain, return_annotation=inspect.Signature.empty)
-    raw = inspect.getattr_static(cls, name)
-    found = getattr(raw, "__func__", raw)
-    write = f"write def {name}{wanted}"
-    if not callable(found):
-        return f"{cls.__name__}.{name} is not a function; {write}"
-    given = [p.name for p in plain if p.kind is p.POSITIONAL_OR_KEYWORD]
-    named = {p.name: None for p in plain if p.kind is p.KEYWORD_ONLY and p.name != "chunk"}
-    try:
-        own = inspect.signature(found)
-    except (TypeError, ValueError):  # of a callable that cannot be looked into
-        return ""
-    try:
-        own.bind(*given[isinstance(raw, staticmethod) :], **named)
-    except TypeError:
-        own = own.replace(
-            parameters=[p.replace(annotation=p.empty) for p in own.parameters.values()],
-            return_annotation=own.empty,
-        )
-        return f"{cls.__name__}.{name} takes {own}; {write}"
-    return ""
+def _field(parameter: inspect.Parameter) -> Any:
+    """Return the field of a keyword with its default, if any."""
+    usual, how = parameter.default, {"metadata": {"rule": _rule(parameter)}}
+    if usual is parameter.empty:
+        return dataclasses.field(**how)
+    if type(usual).__hash__ is None:  # a list, say, which dataclasses refuse as a default
+        return dataclasses.field(default_factory=lambda: usual, **how)
+    return dataclasses.field(default=usual, **how)
 
 
-def misfits(values: Mapping[str, Any], allowed: Mapping[str, inspect.Parameter]) -> list[str]:
-    """List in one sentence each the arguments that do not fit the type hints of their parameters.
-
-    Plain types, paths, literals, None and unions of them are checked; other hints allow everything. Names
-    that are not in ``allowed``, which is as :func:`signature` returns it, are skipped.
-    """
-    return [
-        f"{name}={value!r}: {said}"
-        for name, value in values.items()
-        if name in allowed and (said := _misfit(value, allowed[name]))
-    ]
-
-
-def _misfit(value: object, parameter: inspect.Parameter) -> str:
+def _rule(parameter: inspect.Parameter) -> Rule:
+    """Return the rule that the type hint of a parameter gives."""
     hint = parameter.annotation
     parts = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     none = parameter.default is None or types.NoneType in parts
-    allowed = [_rule(part) for part in parts if part is not types.NoneType]
-    if (none and value is None) or any(rule is None or rule.accepts(value) for rule in allowed):
-        return ""
-    words = [rule.describe().removeprefix("must be ") for rule in allowed if rule is not None]
-    if any(map(_is_path, parts)):
-        words = ["a path as text, such as './2024' for a folder of that name"]
-    return "must be " + " or ".join(["None"] * none + words)
-
-
-def path_names(allowed: Mapping[str, inspect.Parameter]) -> list[str]:
-    """Return the names of the parameters whose type hints allow a path, as :func:`signature` returns them."""
-    found = []
-    for name, parameter in allowed.items():
-        hint = parameter.annotation
-        if any(map(_is_path, get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,))):
-            found.append(name)
-    return found
-
-
-def _rule(hint: Any) -> Rule | None:
-    """Return the rule of a type hint; None where every value may fit."""
+    kinds = [_kind(part) for part in parts if part is not types.NoneType]
     if get_origin(hint) is Literal:
-        return Rule(type(get_args(hint)[0]), choices=get_args(hint))
-    if _is_path(hint):
-        return Rule(str)
-    return Rule(hint) if hint in (bool, int, float, str) else None
+        return Rule(type(get_args(hint)[0]), choices=get_args(hint), none=none)
+    if os.PathLike in kinds:
+        return Rule(os.PathLike, none=none)
+    if object in kinds:
+        return Rule(object)
+    return Rule(kinds[0], none=none, other=tuple(kinds[1:]))
 
 
-def _is_path(hint: Any) -> bool:
+def _kind(hint: Any) -> type:
+    """Return the type that a rule checks for a type hint; object where every value may fit."""
     kind = get_origin(hint) or hint
-    return isinstance(kind, type) and issubclass(kind, os.PathLike)
+    if isinstance(kind, type) and issubclass(kind, os.PathLike):
+        return os.PathLike
+    return hint if hint in WORDS else object
 
 
 def plain_values(namespace: Mapping[str, Any]) -> dict[str, Any]:

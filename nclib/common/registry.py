@@ -1,15 +1,19 @@
-"""Registry of named factories: prints as a catalogue, answers an unknown name with the nearest known one."""
+"""The registry of methods, models and data sets: five calls, written once.
+
+Each package has one and offers its calls as functions, such as :func:`nclib.methods.build`.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from nclib.common.options import did_you_mean
+from nclib.common.options import Catalogue, Options, did_you_mean, options_of
 
 T = TypeVar("T", bound=Callable[..., Any])
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -21,52 +25,142 @@ class Entry(Generic[T]):
     summary: str
     paper: str
 
-
-class Catalogue(dict[str, str]):
-    """Names and one-line summaries; prints as a table, with ``notes`` on some of them in a third column."""
-
-    def __init__(
-        self, entries: Mapping[str, str] | None = None, notes: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(entries or {})
-        self.notes = dict(notes or {})
-
-    def __str__(self) -> str:
-        width = max((len(name) for name in self), default=0)
-        inner = max((len(text) for name, text in self.items() if name in self.notes), default=0)
-        lines = (f"{n:<{width}}  {t:<{inner}}  {self.notes.get(n, '')}".rstrip() for n, t in self.items())
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td><code>{n}</code></td><td>{t}</td>"
-            + (f"<td>{html.escape(self.notes.get(n, ''))}</td>" if self.notes else "")
-            + "</tr>"
-            for n, t in self.items()
-        )
-        return f"<table>{rows}</table>"
+    @property
+    def options(self) -> type[Options]:
+        """Options of the factory: the dataclass ``Options`` of a class, the keywords of a function."""
+        found: type[Options] = getattr(self.factory, "Options", None) or options_of(self.factory)
+        return found
 
 
 class Registry(Generic[T]):
-    """Named factories of one kind; error messages call it ``"model"``, ``"method"`` or ``"dataset"``."""
+    """Named factories of one kind.
 
-    def __init__(self, kind: str) -> None:
+    Parameters
+    ----------
+    kind : str
+        What error messages call an entry, such as ``"model"``, ``"method"`` or ``"dataset"``.
+    check : callable, optional
+        ``check(factory)`` returns an author's mistake in one line, or an empty text.
+    construct : callable, optional
+        ``construct(entry, values)`` builds an entry; by default the factory is called with the values.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        check: Callable[[Any], str] = lambda factory: "",
+        construct: Callable[[Entry[T], dict[str, Any]], Any] = lambda entry, values: entry.factory(**values),
+    ) -> None:
         self.kind = kind
+        self._check, self._construct = check, construct
         self._entries: dict[str, Entry[T]] = {}
 
-    def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[T], T]:
-        """Return a decorator that registers a factory under ``name``; a name can be taken once.
+    def available(self) -> Catalogue:
+        """Return the entries with their summaries, sorted by name.
 
-        A factory of the same module and qualified name replaces its earlier version, so that a cell can run
-        again and a module can be reloaded.
+        Returns
+        -------
+        Catalogue
+            A dict from name to ``summary (paper)`` that prints as a table.
+        """
+        return Catalogue(
+            {n: e.summary + (f" ({e.paper})" if e.paper else "") for n, e in sorted(self._entries.items())}
+        )
+
+    def build(self, name: str, **values: Any) -> Any:
+        """Build an entry from its options; those not given keep their defaults.
+
+        Parameters
+        ----------
+        name : str
+            One of ``available()``.
+        **values
+            Its options, see ``options(name)``.
+
+        Raises
+        ------
+        ValueError
+            For an unknown name, an unknown option, or a value out of range; names what is allowed.
+        """
+        return self._construct(self[name], values)
+
+    def options(self, name: str) -> type[Options]:
+        """Return the options of an entry.
+
+        Parameters
+        ----------
+        name : str
+            One of ``available()``.
+
+        Returns
+        -------
+        type
+            A frozen dataclass; ``options(name).catalogue()`` lists its fields, defaults and allowed values.
+
+        Raises
+        ------
+        ValueError
+            For an unknown name.
+        """
+        return self[name].options
+
+    def settings(self, name: str, key: str) -> dict[str, Any]:
+        """Return the schedule and the options that an entry's own paper sets.
+
+        Parameters
+        ----------
+        name : str
+            One of ``available()``.
+        key : str
+            Name of a data set, or ``quick`` or ``standard`` for the preset of that name.
+
+        Returns
+        -------
+        dict
+            By name; empty where the paper says nothing.
+
+        Raises
+        ------
+        ValueError
+            For an unknown name.
+        """
+        return dict(getattr(self[name].factory, "settings", {}).get(key, {}))
+
+    def register(self, name: str, *, summary: str, paper: str = "") -> Callable[[C], C]:
+        """Return a decorator that registers a class or function under ``name``, and returns it unchanged.
+
+        From then on runs, tables and the command line know it. One of the same module and qualified name
+        replaces its earlier version, so that a cell can run again and a module can be reloaded.
+
+        Parameters
+        ----------
+        name : str
+            For runs and folders; letters, digits and underscores.
+        summary : str
+            A few words for the catalogue.
+        paper : str
+            Authors, venue and year.
+
+        Raises
+        ------
+        TypeError
+            By the decorator, with the author's mistake in one line: a method that lacks or does not take what
+            it is called with, or an option that is not declared as it must be.
+        ValueError
+            By the decorator, when the name is taken or cannot name a folder.
         """
 
-        def add(factory: T) -> T:
+        def add(factory: C) -> C:
+            if not name.isidentifier():
+                raise ValueError(f"{self.kind} {name!r}: a name has letters, digits and underscores only")
+            if mistake := self._check(factory):
+                raise TypeError(f"{self.kind} {name!r}: {mistake}")
             here = _where(factory)
             before = _where(self._entries[name].factory) if name in self._entries else here
             if before != here or ("<lambda>" in here and name in self._entries):
                 raise ValueError(f"{self.kind} {name!r} is registered twice: by {before} and by {here}")
-            self._entries[name] = Entry(name, factory, summary, paper)
+            entry: Entry[Any] = Entry(name, factory, summary, paper)
+            self._entries[name] = entry
             return factory
 
         return add
@@ -86,11 +180,44 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
 
-    def catalogue(self) -> Catalogue:
-        """Return ``{name: summary (paper)}``, sorted by name."""
-        return Catalogue(
-            {n: e.summary + (f" ({e.paper})" if e.paper else "") for n, e in sorted(self._entries.items())}
-        )
+
+def class_mistake(cls: Any, *bases: type, called: Callable[[str], bool]) -> str:
+    """Return what keeps a class from being used as one of ``bases``, in one line; empty if nothing does.
+
+    It must be a subclass without abstract methods, whose methods with the names for which ``called`` is true
+    take the arguments of those in the bases. A keyword ``chunk`` may be left out: nothing passes it.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, bases)):
+        allowed = " or ".join(base.__name__ for base in bases)
+        return f"register decorates a subclass of {allowed}, got {cls!r}"
+    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+        return f"class {cls.__name__} lacks {', '.join(missing)}"
+    owners = [owner for base in bases if issubclass(cls, base) for owner in reversed(base.__mro__)]
+    based = {name: value for owner in owners for name, value in vars(owner).items() if called(name)}
+    wrong = (_call_mistake(cls, name, value) for name, value in based.items() if inspect.isfunction(value))
+    return next(filter(None, wrong), "")
+
+
+def _call_mistake(cls: type, name: str, base: Callable[..., Any]) -> str:
+    """Return how a class's method must be written to take the arguments of ``base``; empty if it does."""
+    pattern = inspect.signature(base)
+    plain = [p.replace(annotation=p.empty) for p in pattern.parameters.values()]
+    wanted = pattern.replace(parameters=plain, return_annotation=inspect.Signature.empty)
+    raw = inspect.getattr_static(cls, name)
+    found = getattr(raw, "__func__", raw)
+    write = f"write def {name}{wanted}"
+    if not callable(found):
+        return f"{cls.__name__}.{name} is not a function; {write}"
+    given = [p.name for p in plain if p.kind is p.POSITIONAL_OR_KEYWORD]
+    named = {p.name: None for p in plain if p.kind is p.KEYWORD_ONLY and p.name != "chunk"}
+    own = inspect.signature(found)
+    try:
+        own.bind(*given[isinstance(raw, staticmethod) :], **named)
+    except TypeError:
+        bare = [p.replace(annotation=p.empty) for p in own.parameters.values()]
+        taken = own.replace(parameters=bare, return_annotation=own.empty)
+        return f"{cls.__name__}.{name} takes {taken}; {write}"
+    return ""
 
 
 def _where(factory: Any) -> str:

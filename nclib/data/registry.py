@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from nclib.common.options import did_you_mean
-from nclib.common.registry import Catalogue, Registry
+from nclib.common.options import Catalogue, did_you_mean, rules
+from nclib.common.registry import Registry
 from nclib.data.category_data import CategoryData
 from nclib.data.dataset import Dataset
 
@@ -20,7 +20,7 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
     """Data sets of both tasks under distinct names; ``of[task]`` is the registry of one task."""
 
     def __init__(self) -> None:
-        super().__init__("dataset")
+        super().__init__("dataset", _mistake_in)
         self.of: dict[str, Registry[Callable[..., Any]]] = {task: Registry("dataset") for task in TASKS}
 
     def register(
@@ -31,9 +31,6 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
         add = super().register(name, summary=summary, paper=paper)
 
         def checked(factory: Callable[..., Any]) -> Callable[..., Any]:
-            kinds = {p.kind for p in inspect.signature(factory).parameters.values()}
-            if kinds - {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
-                raise TypeError(f"dataset {name!r}: every option needs a name, without *args and **options")
             old = self.task(name) if name in self else task
             add(factory)
             if old != task:  # defined again in a notebook
@@ -51,6 +48,12 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
         """Return the task of a data set, ``"pairs"`` or ``"categories"``."""
         entry = self[name]
         return next(task for task, own in self.of.items() if entry.name in own)
+
+
+def _mistake_in(factory: Callable[..., Any]) -> str:
+    kinds = {p.kind for p in inspect.signature(factory).parameters.values()}
+    named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    return "" if kinds <= named else "every option needs a name, without *args and **options"
 
 
 datasets = DatasetRegistry()
@@ -131,7 +134,7 @@ def load(name: str, **options: Any) -> Any:
     array([5, 8, 9, 5, 3])
     """
     entry = datasets[name]
-    allowed = inspect.signature(entry.factory).parameters
+    allowed = rules(entry.options)
     for option in options:
         if option not in allowed:
             hint = did_you_mean(option, allowed) or "."
@@ -173,9 +176,9 @@ def available(task: str | None = None) -> Catalogue:
     synthetic concepts behind regions and words; tiny, for tests and checks
     """
     if task is None:
-        return datasets.catalogue()
+        return datasets.available()
     check_choice("task", task, tuple(TASKS))
-    return datasets.of[task].catalogue()
+    return datasets.of[task].available()
 
 
 def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:

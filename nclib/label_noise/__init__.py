@@ -3,21 +3,44 @@
 One file per method; ``nclib.run`` trains the names in :func:`available`. To write one's own, subclass
 :class:`DeepMethod` or :class:`Projector`, declare the fields of its ``Options`` with :func:`option`, and
 decorate the class with :func:`register`.
+
+Examples
+--------
+>>> from dataclasses import dataclass
+>>> import torch.nn.functional as F
+>>> from nclib.label_noise import DeepMethod, Options, available, build, option, register
+>>> @dataclass(frozen=True)
+... class NearOptions(Options):
+...     weight: float = option(1.0, above=0, help="weight of the distance within a pair")
+>>> @register("near", summary="squared distance of the two halves of a pair")
+... class Near(DeepMethod):
+...     Options = NearOptions
+...
+...     def step(self, loop, batch):
+...         v, t = loop.network.images(batch.images), loop.network.texts(batch.texts)
+...         return {"distance": self.options.weight * F.mse_loss(v, t)}
+>>> available()["near"]
+'squared distance of the two halves of a pair'
+>>> METHODS.remove("near")  # an example leaves nothing behind
+>>> build("mrl", beta=0.9).options
+MRLOptions(beta=0.9, loss='robust', tau1=1.0, tau2=1.0)
+>>> build("mlr")  # doctest: +ELLIPSIS
+Traceback (most recent call last):
+ValueError: unknown category method 'mlr'; did you mean 'mrl'? Available: ...
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
-from nclib.common.registry import Catalogue
 from nclib.label_noise.base import (
     METHODS,
     DeepMethod,
     LabelBatch,
     LabelLoop,
     LabelTruth,
+    Options,
     Projector,
     Shape,
     Terms,
@@ -33,6 +56,7 @@ __all__ = [
     "LabelBatch",
     "LabelLoop",
     "LabelTruth",
+    "Options",
     "Projector",
     "Prototypes",
     "Shape",
@@ -43,75 +67,11 @@ __all__ = [
     "option",
     "options",
     "register",
+    "settings",
 ]
 
 # A new method is one new file here: importing it registers it.
 for _file in sorted(Path(__file__).parent.glob("[!_]*.py")):
     import_module(f"{__name__}.{_file.stem}")
 
-
-def available() -> Catalogue:
-    """Return the catalogue of methods: name, summary, paper.
-
-    Returns
-    -------
-    Catalogue
-        A dict from name to summary that prints as a table.
-
-    Examples
-    --------
-    >>> available()["mcca"]
-    'canonical correlation of the two views; no labels (Rupnik and Shawe-Taylor, SiKDD 2010)'
-    """
-    return METHODS.catalogue()
-
-
-def options(name: str) -> type:
-    """Return the options dataclass of a method.
-
-    Parameters
-    ----------
-    name : str
-        One of :func:`available`.
-
-    Returns
-    -------
-    type
-        A frozen dataclass.
-
-    Raises
-    ------
-    ValueError
-        For an unknown method.
-    """
-    return METHODS.options(name)
-
-
-def build(name: str, **values: Any) -> DeepMethod | Projector:
-    """Build a method by name with its own options.
-
-    Parameters
-    ----------
-    name : str
-        One of :func:`available`.
-    **values
-        The method's options, by the paper's names; those not given keep their defaults.
-
-    Returns
-    -------
-    DeepMethod or Projector
-
-    Raises
-    ------
-    ValueError
-        For an unknown method, an unknown option, or a value out of range; names what is allowed.
-
-    Examples
-    --------
-    >>> build("mrl", beta=0.9).options
-    MRLOptions(beta=0.9, loss='robust', tau1=1.0, tau2=1.0)
-    >>> build("mlr")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: unknown category method 'mlr'; did you mean 'mrl'? Available: ...
-    """
-    return METHODS.create(name, **values)
+available, build, options, settings = METHODS.available, METHODS.build, METHODS.options, METHODS.settings

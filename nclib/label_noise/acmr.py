@@ -17,14 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.parts.networks import Branches, perceptron
 
 WIDTHS = {"wikipedia": ((512, 100), (40, 100)), "nuswide": ((1000,), (300,))}  # hidden, image and text
 
 
 @dataclass(frozen=True)
-class ACMROptions:
+class ACMROptions(Options):
     """Options of ACMR; the defaults are those of the official triplet script."""
 
     label_weight: float = option(100.0, low=0, help="weight of the label classification")

@@ -15,14 +15,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib.common.method import MethodRegistry, Terms, TrainingMethod
-from nclib.common.options import option
+from nclib.common.method import Terms, TrainingMethod, method_registry
+from nclib.common.options import Options, option
 from nclib.label_noise.parts.networks import Heads, Prototypes
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "LabelBatch",
     "LabelLoop",
     "LabelTruth",
+    "Options",
     "Projector",
     "Shape",
     "Terms",
@@ -232,53 +233,5 @@ class Projector(TrainingMethod):
         return {}
 
 
-METHODS: MethodRegistry[DeepMethod | Projector] = MethodRegistry("category method", DeepMethod, Projector)
-
-M = TypeVar("M", bound=DeepMethod | Projector)
-
-
-def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that registers a method for wrong labels under ``name``.
-
-    Parameters
-    ----------
-    name : str
-        First argument of :func:`nclib.run`; letters, digits and underscores.
-    summary : str
-        What the method does, in a few words, for the catalogue.
-    paper : str
-        Authors, venue and year.
-
-    Returns
-    -------
-    callable
-        The decorator; it returns the class unchanged.
-
-    Raises
-    ------
-    TypeError
-        By the decorator, when the class lacks a method or one does not take what the loop passes, or
-        ``Options`` is missing or not a frozen dataclass of :func:`option` fields.
-    ValueError
-        By the decorator, when the name is taken.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> import torch.nn.functional as F
-    >>> from nclib.label_noise import DeepMethod, available, option, register
-    >>> @dataclass(frozen=True)
-    ... class NearOptions:
-    ...     weight: float = option(1.0, above=0, help="weight of the distance within a pair")
-    >>> @register("near", summary="squared distance of the two halves of a pair")
-    ... class Near(DeepMethod):
-    ...     Options = NearOptions
-    ...
-    ...     def step(self, loop, batch):
-    ...         v, t = loop.network.images(batch.images), loop.network.texts(batch.texts)
-    ...         return {"distance": self.options.weight * F.mse_loss(v, t)}
-    >>> available()["near"]
-    'squared distance of the two halves of a pair'
-    >>> METHODS.remove("near")  # an example leaves nothing behind
-    """
-    return METHODS.register(name, summary=summary, paper=paper)
+METHODS = method_registry("category method", DeepMethod, Projector)
+register = METHODS.register

@@ -25,6 +25,7 @@ from nclib.label_noise.base import (
     DeepMethod,
     LabelBatch,
     LabelLoop,
+    Options,
     Projector,
     Shape,
     Terms,
@@ -38,7 +39,7 @@ LARGEST_SCALE = 100.0  # CLIP's bound of the logit scale
 
 
 @dataclass(frozen=True)
-class ZeroShotOptions:
+class ZeroShotOptions(Options):
     """Zero-shot retrieval has no options."""
 
 
@@ -97,7 +98,7 @@ def contrast(S: Tensor, same: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ContrastiveOptions:
+class ContrastiveOptions(Options):
     """Options of training by contrast."""
 
     supervised: bool = option(True, help="positives share the given class; False: only the pair itself")

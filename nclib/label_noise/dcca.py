@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.parts import cca
 
 BATCH = {"batch_size": 800}  # covariances of o outputs need many samples
 
 
 @dataclass(frozen=True)
-class DCCAOptions:
+class DCCAOptions(Options):
     """Options of DCCA."""
 
     outputs: int = option(20, low=1, help="width o of the networks' outputs, at most dim")

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Terms, option, register
 from nclib.label_noise.mrl import cross_entropy
 
 
 @dataclass(frozen=True)
-class DeepSMOptions:
+class DeepSMOptions(Options):
     """Options of deep-SM."""
 
     tau1: float = option(1.0, above=0, help="temperature of the class probabilities")

@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.parts.networks import Branches
 
 PUBLISHED = {"hidden": 2048, "dim": 1024}
 
 
 @dataclass(frozen=True)
-class DSCMROptions:
+class DSCMROptions(Options):
     """Options of DSCMR; the defaults are the official ones."""
 
     lam: float = option(1e-3, low=0, help="weight lambda of the likeness of equal classes")

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Terms, option, register
 from nclib.label_noise.mrl import multimodal_contrast, robust_clustering
 
 CLIP = 1e-4  # probabilities are kept this far from 0 and 1
@@ -26,7 +26,7 @@ STEEPNESS = 5.0  # of the moving weight
 
 
 @dataclass(frozen=True)
-class ELRCMROptions:
+class ELRCMROptions(Options):
     """Options of ELRCMR; the defaults are those of the official Wikipedia command."""
 
     elr: float = option(1.0, low=0, help="weight Lambda of the early-learning regulariser")

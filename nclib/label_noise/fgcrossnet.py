@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.parts.networks import Heads
 
 
 @dataclass(frozen=True)
-class FGCrossNetOptions:
+class FGCrossNetOptions(Options):
     """Options of the stand-in; weights and margins are those of FGCrossNet."""
 
     centre: float = option(1e-3, low=0, help="weight of the centre loss")

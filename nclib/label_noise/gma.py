@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
@@ -33,7 +33,7 @@ ALPHAS = tuple(10.0**i for i in range(1, 7))
 
 
 @dataclass(frozen=True)
-class GMAOptions:
+class GMAOptions(Options):
     """Options of GMA; ``alpha=10`` is the authors' default, under which the two spaces are hardly tied."""
 
     alpha: float = option(0.0, low=0, help="weight alpha of the tie between the views; 0: on validation")

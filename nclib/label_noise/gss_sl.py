@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import LinearProjector, choose_best, class_means
 
 LAMBDAS = tuple(10.0**i for i in range(-4, 2))
@@ -30,7 +30,7 @@ SMALL = 1e-8  # keeps the weight of a vanishing row finite, relative to the larg
 
 
 @dataclass(frozen=True)
-class GSSOptions:
+class GSSOptions(Options):
     """Options of the stand-in."""
 
     lam: float = option(0.0, low=0, help="weight lambda of the sparsity; 0: chosen on validation")

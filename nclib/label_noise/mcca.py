@@ -14,12 +14,12 @@ from typing import ClassVar
 
 import torch
 
-from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import LinearProjector, Maps, View, dimensions, views
 
 
 @dataclass(frozen=True)
-class MCCAOptions:
+class MCCAOptions(Options):
     """Options of MCCA."""
 
     components: int = option(0, low=0, help="dimension d; 0: chosen on validation")

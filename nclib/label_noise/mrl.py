@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Terms, option, register
 
 
 @dataclass(frozen=True)
-class MRLOptions:
+class MRLOptions(Options):
     """Options of MRL; the defaults are those of the official command for Wikipedia.
 
     That command trains for 30 epochs; the presets take the 100 of the paper.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import (
     LinearProjector,
     View,
@@ -36,7 +36,7 @@ SINGULAR = 1e-6  # epsilon of the view consistency, in units of the mean varianc
 
 
 @dataclass(frozen=True)
-class MvDAOptions:
+class MvDAOptions(Options):
     """Options of MvDA."""
 
     components: int = option(0, low=0, help="dimension; 0, and at most: number of classes - 1")

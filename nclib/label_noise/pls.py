@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nclib.label_noise.base import Training, option, register
+from nclib.label_noise.base import Options, Training, option, register
 from nclib.label_noise.parts.linear import LinearProjector, dimensions
 
 
 @dataclass(frozen=True)
-class PLSOptions:
+class PLSOptions(Options):
     """Options of PLS."""
 
     components: int = option(0, low=0, help="dimension d; 0: chosen on validation")

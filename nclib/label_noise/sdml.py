@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Shape, Terms, option, register
+from nclib.label_noise.base import DeepMethod, LabelBatch, LabelLoop, Options, Shape, Terms, option, register
 from nclib.label_noise.dscmr import label_error
 from nclib.label_noise.parts.networks import Heads, perceptron
 
@@ -28,7 +28,7 @@ PUBLISHED = {"hidden": 1024, "dim": 512, "epochs": 200}
 
 
 @dataclass(frozen=True)
-class SDMLOptions:
+class SDMLOptions(Options):
     """Options of SDML; the defaults are the official ones."""
 
     alpha: float = option(0.5, low=0, high=1, help="weight alpha of the reconstruction")

@@ -25,6 +25,7 @@ from nclib.label_noise.base import (
     LabelBatch,
     LabelLoop,
     LabelTruth,
+    Options,
     Shape,
     Terms,
     Training,
@@ -43,7 +44,7 @@ Relations = tuple[list[Tensor], list[Tensor]]  # plans and logits, image to text
 
 
 @dataclass(frozen=True)
-class UOTRCLOptions:
+class UOTRCLOptions(Options):
     """Options of UOT-RCL; the defaults are those of the paper's Wikipedia runs."""
 
     warmup_epochs: int = option(2, low=0, help="first epochs, with cross entropy on the given labels")

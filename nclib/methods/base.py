@@ -12,14 +12,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.common.method import MethodRegistry, Terms, TrainingMethod
-from nclib.common.options import option
+from nclib.common.method import Terms, TrainingMethod, method_registry
+from nclib.common.options import Options, option
 from nclib.common.prefetch import X, Y
 from nclib.common.tokens import Tokens
 from nclib.models import Matcher
@@ -30,6 +30,7 @@ __all__ = [
     "BatchIterable",
     "Loop",
     "Method",
+    "Options",
     "StepTerms",
     "Steps",
     "Terms",
@@ -273,57 +274,5 @@ class Method(TrainingMethod):
         return True
 
 
-METHODS: MethodRegistry[Method] = MethodRegistry("method", Method)
-
-M = TypeVar("M", bound=Method)
-
-
-def register(name: str, *, summary: str, paper: str = "") -> Callable[[type[M]], type[M]]:
-    """Return a class decorator that registers a method under ``name``.
-
-    Parameters
-    ----------
-    name : str
-        First argument of :func:`nclib.run`; letters, digits and underscores.
-    summary : str
-        What the method does, in a few words, for the catalogue.
-    paper : str
-        Authors, venue and year.
-
-    Returns
-    -------
-    callable
-        The decorator; it returns the class unchanged.
-
-    Raises
-    ------
-    TypeError
-        By the decorator, when the class lacks a method or one does not take what the loop passes, or
-        ``Options`` is missing or not a frozen dataclass of :func:`option` fields.
-    ValueError
-        By the decorator, when the name is taken.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> from nclib import losses
-    >>> from nclib.methods import Method, available, option, register
-    >>> @dataclass(frozen=True)
-    ... class ContrastOptions:
-    ...     tau: float = option(0.05, above=0, help="temperature")
-    >>> @register("contrast", summary="InfoNCE on all pairs")
-    ... class Contrast(Method):
-    ...     Options = ContrastOptions
-    ...
-    ...     def warmup_step(self, loop, batch):
-    ...         return {"infonce": losses.info_nce(loop.similarity(batch), self.options.tau).mean()}
-    ...
-    ...     def begin_epoch(self, loop):
-    ...         return loop.batches(purpose="pairs")
-    ...
-    ...     step = warmup_step
-    >>> available()["contrast"]
-    'InfoNCE on all pairs'
-    >>> METHODS.remove("contrast")  # an example leaves nothing behind
-    """
-    return METHODS.register(name, summary=summary, paper=paper)
+METHODS = method_registry("method", Method)
+register = METHODS.register

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, Division, divide, mean_report
 from nclib.methods.parts.anchors import (
     LabelLog,
@@ -39,7 +39,7 @@ MIXTURES: dict[str, Callable[[], Any]] = {"beta": BetaMixture.bicro, "gaussian":
 
 
 @dataclass(frozen=True)
-class BiCroOptions:
+class BiCroOptions(Options):
     """Options of BiCro; the defaults are those of the official scripts."""
 
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose label is 1")

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.detector import detector_report
@@ -49,7 +49,7 @@ LEAST_WEIGHT = 0.02  # pairs below it are not loaded
 
 
 @dataclass(frozen=True)
-class CRANKOptions:
+class CRANKOptions(Options):
     """Options of CRANK; one setting for all rates, chosen on validation splits."""
 
     tau: float = option(0.07, above=0, help="temperature")

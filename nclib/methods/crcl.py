@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 
 FROM_SCRATCH: dict[str, Any] = {"warmup_epochs": 0}
@@ -38,7 +38,7 @@ PUBLISHED: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class CRCLOptions:
+class CRCLOptions(Options):
     """Options of CRCL; the defaults are those of the published Flickr30K run."""
 
     schedules: int = option(4, low=1, help="networks trained one after the other")

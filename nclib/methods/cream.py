@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, beside, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
 from nclib.methods.coteaching import CoTeaching
 from nclib.methods.gsc import predictions
 from nclib.methods.ncr import rectified_label
@@ -39,7 +39,7 @@ SETS = ("clean", "hard", "noisy")
 
 
 @dataclass(frozen=True)
-class CREAMOptions:
+class CREAMOptions(Options):
     """Options of CREAM; the defaults are those of the published Flickr30K runs."""
 
     tau: float = option(0.07, above=0, help="temperature of the softmaxes")

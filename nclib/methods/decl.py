@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.noise import auc
 
@@ -32,7 +32,7 @@ WARMUP_HIGH_RATE = {"f30k": 2, "coco": 1}
 
 
 @dataclass(frozen=True)
-class DECLOptions:
+class DECLOptions(Options):
     """Options of DECL; the defaults are those of the paper's parameter table, equal for all its data."""
 
     lam1: float = option(0.8, low=0, help="weight lambda_1 of the hinge loss")

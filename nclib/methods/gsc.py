@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.coteaching import divide, mean_report
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode
@@ -44,7 +44,7 @@ APART = 1e-6  # added to squared differences: a sample compared with itself stil
 
 
 @dataclass(frozen=True)
-class GSCOptions:
+class GSCOptions(Options):
     """Options of GSC and GSC+; the defaults are those of the published Flickr30K runs."""
 
     gamma: float = option(0.01, low=0, help="weight gamma of the structure loss")

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.neighbours import NeighbourLog, Queue
@@ -33,7 +33,7 @@ from nclib.models import Matcher
 
 
 @dataclass(frozen=True)
-class IN2ROptions:
+class IN2ROptions(Options):
     """Options of IN2R; the defaults are those of the paper's Flickr30K runs."""
 
     K: int = option(5, low=1, help="nearest trusted pairs that make a prototype")

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Steps, Terms, Truth, beside, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Steps, Terms, Truth, beside, option, register
 from nclib.methods.parts.detector import detector_report
 from nclib.methods.parts.rematching import RematchLog
 from nclib.noise import BetaMixture, auc, unit_interval
@@ -33,7 +33,7 @@ RECONSTRUCTED = 0.1  # largest share of a batch that supervises the cost
 
 
 @dataclass(frozen=True)
-class L2RMOptions:
+class L2RMOptions(Options):
     """Options of L2RM; the defaults are those of the paper's Flickr30K runs."""
 
     rho: float = option(0.1, above=0, high=1, help="transported mass; 1 is the paper's 'w/o partial OT'")

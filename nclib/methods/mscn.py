@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, StepTerms, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, StepTerms, Terms, Truth, option, register
 from nclib.methods.coteaching import GRID, CoTeaching, Division, mean_report
 from nclib.methods.parts.meta import LOOK_AHEAD, Call, MetaMatcher, MetaPairs
 from nclib.models import Matcher
@@ -36,7 +36,7 @@ ROUNDS, GAIN = 10, 1e-2  # M-steps of the mixture, and the gain in log-likelihoo
 
 
 @dataclass(frozen=True)
-class MSCNOptions:
+class MSCNOptions(Options):
     """Options of MSCN; the defaults are those of the official code."""
 
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose score is 1")

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, option, register
 from nclib.methods.coteaching import CoTeaching
 
 SURE = 10  # the scale of the predictions is the mean of the top tenth of a batch
 
 
 @dataclass(frozen=True)
-class NCROptions:
+class NCROptions(Options):
     """Options of NCR; the defaults are those of the paper."""
 
     margin: float = option(0.2, above=0, help="margin alpha of the triplet loss")

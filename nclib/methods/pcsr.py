@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, beside, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
 from nclib.methods.coteaching import CoTeaching, Division, divide, first_epoch, mean_report
 from nclib.methods.parts.bank import compare, encode
 from nclib.methods.parts.classes import PseudoClasses, consistency, entropy, robust_cross_entropy
@@ -39,7 +39,7 @@ KINDS = ("ambiguous", "refinable", "clean")
 
 
 @dataclass(frozen=True)
-class PCSROptions:
+class PCSROptions(Options):
     """Options of PCSR; the defaults are those of the official code, whose slips are mended."""
 
     margin: float = option(0.2, above=0, help="margin alpha of a pair whose label is 1")

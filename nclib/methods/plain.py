@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Method, Terms, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Terms, option, register
 from nclib.models import Matcher
 
 SOFTMAX = {  # losses (B,) of similarities (B, B), from the options
@@ -25,7 +25,7 @@ SOFTMAX = {  # losses (B,) of similarities (B, B), from the options
 
 
 @dataclass(frozen=True)
-class PlainOptions:
+class PlainOptions(Options):
     """Options of plain training."""
 
     loss: str = option(

@@ -26,12 +26,12 @@ from torch import Tensor
 
 from nclib import losses
 from nclib.losses import COMPLEMENTARY, complementary
-from nclib.methods.base import Batch, Loop, Method, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Method, Options, Terms, Truth, option, register
 from nclib.methods.parts.detector import detector_report
 
 
 @dataclass(frozen=True)
-class RCLOptions:
+class RCLOptions(Options):
     """Options of RCL; the defaults are those of the published Flickr30K and MS-COCO runs."""
 
     loss: str = option(

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, option, register
 from nclib.methods.coteaching import CoTeaching, mean_report
 from nclib.methods.parts.bank import PRECISION, FeatureBank, compare, encode, part_of, pooled
 from nclib.methods.parts.replacing import ReplaceLog
@@ -35,7 +35,7 @@ REPLACE_IMAGE = {"random": 0.5, "image": 1.0, "text": 0.0}
 
 
 @dataclass(frozen=True)
-class REPAIROptions:
+class REPAIROptions(Options):
     """Options of REPAIR; the defaults are those of the paper."""
 
     bank_size: int = option(4096, low=2, help="pairs M that each network's bank holds")

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from nclib import losses
-from nclib.methods.base import Batch, Loop, Steps, Terms, Truth, beside, option, register
+from nclib.methods.base import Batch, Loop, Options, Steps, Terms, Truth, beside, option, register
 from nclib.methods.coteaching import CoTeaching, first_epoch, mean_report
 from nclib.methods.parts.anchors import global_vectors
 from nclib.methods.parts.bank import compare, encode, pooled
@@ -34,7 +34,7 @@ KINDS = ("noisy", "clean", "sure")
 
 
 @dataclass(frozen=True)
-class SPSOptions:
+class SPSOptions(Options):
     """Options of SPS; the defaults are those of the official Flickr30K runs."""
 
     tau: float = option(0.07, above=0, help="temperature of both softmaxes")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, fields, make_dataclass
 from itertools import chain
 from typing import Any, ClassVar, Self
 
@@ -13,13 +13,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nclib.common.options import Rule
+from nclib.common.options import Options, make, option
 from nclib.common.tokens import Tokens
 
 Index = Tensor | np.ndarray | Sequence[int] | slice
 
-SIZES = ("feature_dim", "vocab_size", "n_regions", "embed_dim", "sim_dim", "word_dim")
-"""The sizes that every model takes."""
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes(Options):
+    """The sizes that every model takes, whether it has a use for them or not."""
+
+    feature_dim: int = option(kind=int, low=1, help="width of a region feature")
+    vocab_size: int = option(kind=int, low=1, help="number of token ids, padding included")
+    n_regions: int = option(12, low=1, help="regions per image")
+    embed_dim: int = option(1024, low=1, help="width of the common space")
+    sim_dim: int = option(256, low=1, help="width of a similarity vector")
+    word_dim: int = option(300, low=1, help="width of a word embedding")
 
 
 @dataclass(frozen=True)
@@ -155,90 +164,6 @@ def fragments(images: ImageEncoding, captions: CaptionEncoding) -> tuple[Tensor,
     return images.regions, captions.words
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of a model as its class declares it; see :func:`option`."""
-
-    default: Any
-    rule: Rule
-    below: float | None = None
-    file: bool = False
-
-    def about(self) -> str:
-        """Return the help and the allowed values."""
-        return self.rule.about() + ("" if self.below is None else f" and below {self.below:g}")
-
-    def checked(self, name: str, value: Any) -> Any:
-        """Return ``value`` in the option's type, or raise a ValueError that says what is allowed."""
-        if value is None and self.default is None:
-            return None
-        if not self.rule.accepts(value):
-            raise ValueError(f"{name}={value!r}: {self.rule.describe()}")
-        if self.below is not None and not value < self.below:
-            raise ValueError(f"{name}={value!r}: {self.rule.describe()} and below {self.below:g}")
-        return value if self.rule.kind is object else self.rule.kind(value)
-
-
-def option(
-    default: Any,
-    *,
-    kind: type | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: Iterable[Any] | None = None,
-    help: str = "",
-    file: bool = False,
-) -> Any:
-    """Declare an option of a model: a class attribute that :func:`nclib.models.build` takes as a keyword.
-
-    The instance has the attribute of the same name, checked before anything else of the model is built.
-
-    Parameters
-    ----------
-    default : object
-    kind : type, optional
-        Type of the values; that of ``default`` if not given. Whole numbers are accepted where it is float.
-        Needed when ``default`` is None, which is then allowed too.
-    low, high, above, below : float, optional
-        Smallest and largest value; bounds that are not allowed themselves.
-    choices, help : iterable, str, optional
-        The allowed values; a few words for readers.
-    file : bool
-        The value is the path of a file or a folder, whose content names a run, and not its place.
-
-    Returns
-    -------
-    Option
-        Replaced by ``default`` when the class is complete.
-
-    Examples
-    --------
-    >>> from nclib.models import Matcher, option
-    >>> class Sharp(Matcher):
-    ...     softness: float = option(0.05, above=0)
-    >>> Sharp.softness
-    0.05
-    """
-    chosen = None if choices is None else tuple(choices)
-    return Option(default, Rule(kind or type(default), low, high, above, chosen, help), below, file)
-
-
-def declared_options(classes: Sequence[type]) -> dict[str, Option]:
-    """Return the options that classes declare, by name.
-
-    Parameters
-    ----------
-    classes : sequence of type
-        In the order in which names are looked up.
-    """
-    found: dict[str, Option] = {}
-    for cls in reversed(classes):
-        found |= vars(cls).get("declared", {})
-    return found
-
-
 def used_with(
     name: str, value: Any, option: str, chosen: str, *users: str, usual: Any = "", needed: bool = False
 ) -> None:
@@ -271,22 +196,24 @@ class Matcher(nn.Module, ABC):
     A model has three steps that can be called separately, so that encodings are computed once and reused:
     :meth:`encode_images`, :meth:`encode_captions`, :meth:`similarity`. Calling the model does all three.
 
-    A subclass declares its options with :func:`~nclib.models.option`, or takes them as keywords of its own
-    constructor; both pass ``**common`` on to this one.
+    A subclass declares its options in the class body, like the fields of a dataclass, with
+    :func:`~nclib.models.option`; a constructor takes ``**common`` and passes it on to this one.
 
     Parameters
     ----------
     feature_dim, vocab_size : int
-        Width of a region feature, number of token ids.
+        Width of a region feature (2048 in the field's files), number of token ids, padding included.
     n_regions : int
         Regions per image. Any number may be given later, unless :attr:`needs_regions` is set.
     embed_dim, sim_dim, word_dim : int
         Width of the common space, of a similarity vector, of a word embedding; ignored by models without one.
-    **options
-        Values of the declared options.
+    **values
+        Values of the declared options. Each becomes an attribute of the model.
 
     Attributes
     ----------
+    Options : type
+        Frozen dataclass of sizes and options, made from the class and its bases.
     score_range : tuple of float
         Smallest and largest similarity the model can give.
     needs_regions : int or None
@@ -300,9 +227,7 @@ class Matcher(nn.Module, ABC):
     Raises
     ------
     ValueError
-        If a size is not a positive integer, or the value of an option is not allowed.
-    TypeError
-        For an option that the class does not declare.
+        For an option that the class does not declare, or a size or value that is not allowed.
 
     Examples
     --------
@@ -321,13 +246,14 @@ class Matcher(nn.Module, ABC):
     (2.0, 12)
     >>> Count(feature_dim=3, vocab_size=9, weight=-1)
     Traceback (most recent call last):
-    ValueError: weight=-1: must be a number, above 0
+    ValueError: bad parameters: weight=-1: must be a number, above 0
     """
+
+    Options: ClassVar[type[Options]] = Sizes
 
     score_range: tuple[float, float] = (0.0, 1.0)
     needs_regions: int | None = None
     draws_in_training: bool = False
-    declared: ClassVar[dict[str, Option]] = {}
 
     feature_dim: int
     vocab_size: int
@@ -337,41 +263,21 @@ class Matcher(nn.Module, ABC):
     word_dim: int
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Collect the declared options; as a class attribute each has its default."""
+        """Make ``Options`` of the declared options; as a class attribute each has its default."""
         super().__init_subclass__(**arguments)
-        for name, found in vars(cls).items():
-            if isinstance(found, Field) and "rule" in found.metadata:
-                raise TypeError(
-                    f"{cls.__name__}.{name} is declared with the option(...) of methods; "
-                    "write from nclib.models import option"
-                )
-        cls.declared = {name: found for name, found in vars(cls).items() if isinstance(found, Option)}
-        for name, found in cls.declared.items():
-            setattr(cls, name, found.default)
+        own = [(n, object, f) for n, f in vars(cls).items() if isinstance(f, Field) and "rule" in f.metadata]
+        for name, _, declared in own:
+            setattr(cls, name, declared.default)
+        if "Options" not in vars(cls):
+            bases = tuple(base.Options for base in cls.__bases__ if issubclass(base, Matcher))
+            cls.Options = make_dataclass(
+                f"{cls.__name__}Options", own, bases=bases, frozen=True, kw_only=True
+            )
 
-    def __init__(
-        self,
-        *,
-        feature_dim: int,
-        vocab_size: int,
-        n_regions: int = 12,
-        embed_dim: int = 1024,
-        sim_dim: int = 256,
-        word_dim: int = 300,
-        **options: Any,
-    ) -> None:
+    def __init__(self, **values: Any) -> None:
         super().__init__()
-        given = (feature_dim, vocab_size, n_regions, embed_dim, sim_dim, word_dim)
-        for name, size in zip(SIZES, given, strict=True):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ValueError(f"{name} must be a positive integer, got {size!r}")
-            setattr(self, name, size)
-        known = declared_options(type(self).__mro__)
-        unknown = [name for name in options if name not in known]
-        if unknown:
-            raise TypeError(f"{type(self).__name__} has no option {unknown[0]!r}; it has {', '.join(known)}")
-        for name, found in known.items():
-            setattr(self, name, found.checked(name, options.get(name, found.default)))
+        for name, value in vars(make(self.Options, values)).items():
+            setattr(self, name, value)
         self.memory_budget = 4 << 30
 
     @property

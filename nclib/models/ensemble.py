@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nclib.common.tokens import Tokens
-from nclib.models.base import SIZES, Index, Matcher, option
+from nclib.models.base import Index, Matcher
 from nclib.models.registry import register
 from nclib.models.sgraf import SAF, SGR
 
@@ -63,14 +63,12 @@ class SGRAF(Matcher):
         As in :class:`~nclib.models.sgraf.SGR`; SAF takes all of them but ``steps``.
     """
 
-    steps: int = option(3, low=1)
+    Options = SGR.Options  # SAF's and ``steps``
 
-    common_of = SAF
-
-    def __init__(self, *, steps: int = 3, **common: Any) -> None:
-        super().__init__(steps=steps, **{name: common[name] for name in SIZES if name in common})
-        self.sgr = SGR(steps=steps, **common)
-        self.saf = SAF(**common)
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
+        self.sgr = SGR(**common)
+        self.saf = SAF(**{name: value for name, value in common.items() if name != "steps"})
         self.needs_regions = self.saf.needs_regions
 
     @property

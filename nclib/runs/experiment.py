@@ -6,6 +6,7 @@ A subclass names the parameters and says how a run is loaded, trained and evalua
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -18,12 +19,10 @@ import torch
 from nclib import data
 from nclib.common.files import content_digest, digest
 from nclib.common.lock import sole_writer
-from nclib.common.method import MethodRegistry
-from nclib.common.options import Rule, did_you_mean, make, misfits, path_names, problems, rules, signature
+from nclib.common.options import Rule, did_you_mean, make, needed, problems, rules
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
-from nclib.models.registry import parameters_of
 from nclib.noise import LabelNoise, Mismatch
 from nclib.runs import checkpoint
 from nclib.runs.identity import DATA, code_names, fingerprint
@@ -33,6 +32,7 @@ from nclib.runs.options import PARAMETERS, RunOptions, RunParameters, Settings, 
 from nclib.runs.record import Record
 from nclib.runs.tracking import reporter
 
+OPTIONS_OF = {"dataset": "data_options", "model": "model_options"}
 IN_EVERY_ROW = ("epoch", "phase", "lr", "steps", "idle", "seconds")  # of the curves
 
 T = TypeVar("T", bound=SavedLoop)
@@ -54,7 +54,7 @@ class Experiment(ABC, Generic[T, D, N]):
 
     options: ClassVar[type[RunOptions]]  # chosen for every run, whatever its method
     schedule: ClassVar[type]  # how to train
-    methods: ClassVar[MethodRegistry[Any]]
+    methods: ClassVar[Registry[Any]]
     catalogues: ClassVar[Mapping[str, Registry[Any]]]  # of parameters that name an entry: models, data
     mappings: ClassVar[tuple[str, ...]]  # parameters that are mappings of option names to values
     file_noise: ClassVar[Mapping[str, Any]]  # settings that a noise file replaces, and by what
@@ -204,13 +204,13 @@ class Experiment(ABC, Generic[T, D, N]):
     def _files(self, settings: Settings) -> dict[str, dict[str, str]]:
         """Return the digests of the files that options name, by mapping and option, 16 digits each."""
         run: Any = settings.run
-        taken = {"data_options": signature(self.catalogues["dataset"][run.dataset].factory)}
-        if "model" in self.catalogues:
-            taken["model_options"] = parameters_of(self.catalogues["model"][run.model].factory)
+        taken = {
+            OPTIONS_OF[kind]: known.options(getattr(run, kind)) for kind, known in self.catalogues.items()
+        }
         found: dict[str, dict[str, str]] = {}
-        for part, parameters in taken.items():
+        for part, options in taken.items():
             given = getattr(settings, part) or {}
-            for name in path_names(parameters):
+            for name in (name for name, rule in rules(options).items() if rule.kind is os.PathLike):
                 file = _file_of(str(given[name])) if given.get(name) and name not in DATA else None
                 if file is not None:
                     found.setdefault(part, {})[name] = content_digest(file)[:16]
@@ -219,12 +219,9 @@ class Experiment(ABC, Generic[T, D, N]):
     def check_settings(self, settings: Settings) -> None:
         """Raise a ValueError when the data lack a given option, or one is missing or of another type."""
         dataset, given = settings.run.dataset, settings.data_options
-        allowed = signature(self.catalogues["dataset"][dataset].factory)
-        check_unknown("data_options", dataset, given, allowed)
-        if wrong := misfits(given, allowed):
-            raise ValueError("data_options: " + "; ".join(wrong))
-        missing = [n for n, p in allowed.items() if p.default is p.empty and n not in given]
-        if missing:
+        options = self.catalogues["dataset"].options(dataset)
+        check_options("data_options", dataset, given, rules(options))
+        if missing := [name for name in needed(options) if name not in given]:
             raise ValueError(
                 f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
                 f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
@@ -416,8 +413,10 @@ def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {k: v for k, v in last.items() if k not in IN_EVERY_ROW and not k.startswith(("val_", "loss_"))}
 
 
-def check_unknown(kind: str, owner: str, given: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise a ValueError that names the first unknown option, the nearest known one and all of them."""
-    for name in (n for n in given if n not in known):
-        hint = did_you_mean(name, known) or ";"
-        raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(known)}")
+def check_options(kind: str, owner: str, given: Mapping[str, Any], allowed: Mapping[str, Rule]) -> None:
+    """Raise a ValueError that names the first unknown option, or all values that are not allowed."""
+    for name in (n for n in given if n not in allowed):
+        hint = did_you_mean(name, allowed) or ";"
+        raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(allowed)}")
+    if wrong := problems(given, allowed):
+        raise ValueError(f"{kind}: " + "; ".join(wrong))

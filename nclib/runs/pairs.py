@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from nclib import models
+from nclib.common.options import rules
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
 from nclib.methods.base import METHODS
 from nclib.models import Matcher
-from nclib.models.registry import MODELS, SIZES, misfits_of
+from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
-from nclib.runs.experiment import Experiment, LoadedRun, check_unknown, content_of, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, check_options, content_of, last_diagnostics
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairOptions, PairSchedule, Settings
@@ -51,10 +52,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         """Check the options of data and model, and the number of epochs."""
         super().check_settings(settings)
         model, given = settings.run.model, settings.model_options or {}
-        known = [*models.options(model), *(n for n in SIZES if n not in SIZES_OF_THE_DATA)]
-        check_unknown("model_options", model, given, known)
-        if wrong := misfits_of(MODELS[model].factory, given):
-            raise ValueError("model_options: " + "; ".join(wrong))
+        allowed = rules(models.options(model)).items()
+        check_options("model_options", model, given, {k: v for k, v in allowed if k not in SIZES_OF_THE_DATA})
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0 and not given.get("clip_folder"):
             raise ValueError(
                 "epochs=0 and warmup_epochs=0: nothing to train; only a whole CLIP needs nothing"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from nclib import models
+from nclib.common.options import defaults, needed
 from nclib.data.registry import datasets
 from nclib.methods.decl import published_warmup
-from nclib.models import registry
 from nclib.runs import weights
 from nclib.runs.combination import JOINED
 from nclib.runs.identity import naming
@@ -80,21 +80,20 @@ def usual_settings(method: str, model: str, dataset: str, preset: str) -> dict[s
     model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
     of_model = {"model": model} if model else {}
     try:
-        own = registry.parameters_of(registry.MODELS[model].factory) if model else {}
+        own = defaults(models.options(model)) if model else {}
         usual = resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))
     except ValueError:
         return None
-    taken = inspect.signature(datasets[dataset].factory).parameters if dataset in datasets else {}
-    encoded = {k: taken[k].default for k in ENCODED_BY if k in taken}
-    return encoded | _flat(usual.flat(), {k: p.default for k, p in own.items() if p.default is not p.empty})
+    taken = defaults(datasets.options(dataset)) if dataset in datasets else {}
+    encoded = {k: taken[k] for k in ENCODED_BY if k in taken}
+    return encoded | _flat(usual.flat(), own)
 
 
 def _root(dataset: str) -> dict[str, Any]:
     """Return folders for data whose loader needs them; they are not there, and change no other setting."""
     if dataset not in datasets:
         return {}
-    needed = inspect.signature(datasets[dataset].factory).parameters.values()
-    return {"data_options": {p.name: "unknown" for p in needed if p.default is p.empty}}
+    return {"data_options": dict.fromkeys(needed(datasets.options(dataset)), "unknown")}
 
 
 def _flat(settings: Mapping[str, Any], model_defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:

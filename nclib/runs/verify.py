@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nclib.common.options import signature
+from nclib.common.options import rules
 from nclib.data.registry import datasets
 from nclib.runs.identity import DATA, since
 from nclib.runs.record import Record
@@ -106,7 +106,7 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     experiment = experiment_of(record.settings["method"])
     settings: Any = experiment.read(record.settings)
     run = replace(settings.run, out=str(out), threads=record.environment.get("threads", 0))
-    place = next((name for name in DATA if name in signature(datasets[run.dataset].factory)), None)
+    place = next((name for name in DATA if name in rules(datasets.options(run.dataset))), None)
     data = {**settings.data_options, **({place: root} if root and place else {})}
     settings = replace(settings, run=run, data_options=data)
     experiment.check_settings(settings)

@@ -34,7 +34,7 @@ LOCAL = {
 }
 OPTIONS: dict[str, set[str]] = {
     "L2RM": {f.name for f in dataclasses.fields(methods.options("l2rm"))} | {"batch_size"},
-    "OMIT": {*models.options("omit"), "margin", "plain"},
+    "OMIT": {f.name for f in dataclasses.fields(models.options("omit"))} | {"margin", "plain"},
     "REPAIR": {f.name for f in dataclasses.fields(methods.options("repair"))},
     "UOT-RCL": {f.name for f in dataclasses.fields(label_noise.options("uot_rcl"))} | {"dim"},
 }  # fmt: skip

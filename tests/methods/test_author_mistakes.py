@@ -182,7 +182,7 @@ def test_a_cell_can_be_run_again():
     registry.register("a", summary="old")(old)
     registry.register("a", summary="new")(new)
     assert registry["a"].factory is new
-    assert registry.catalogue() == {"a": "new"}
+    assert registry.available() == {"a": "new"}
     with pytest.raises(ValueError, match=r"registered twice: by __main__\.A and by __main__\.B"):
         registry.register("a", summary="")(other)
 

@@ -6,16 +6,17 @@ from typing import Literal
 
 import pytest
 
-from nclib.common.options import Rule, make, misfits, option, plain_values, problems, rules, signature
+from nclib.common.options import Options, Rule, make, option, options_of, plain_values, problems, rules
 
 
 @dataclass(frozen=True)
-class Knobs:
+class Knobs(Options):
     rate: float = option(0.5, low=0, high=1)
     steps: int = option(3, low=1)
     size: float = option(2.0, above=0)
     mode: str = option("a", choices=("a", "b"))
     flag: bool = option(True)
+    most: float = option(None, kind=float, low=0, below=1, help="largest share")
 
 
 def test_defaults_and_whole_numbers_for_floats():
@@ -30,7 +31,7 @@ def test_defaults_and_whole_numbers_for_floats():
     [
         ("rate", 1.1), ("rate", -0.1), ("rate", "0,6"), ("rate", True), ("rate", float("nan")),
         ("steps", 0), ("steps", 2.5), ("steps", True), ("size", 0), ("size", float("inf")),
-        ("mode", "c"), ("flag", 1), ("flag", "true"),
+        ("mode", "c"), ("flag", 1), ("flag", "true"), ("most", 1), ("most", True),
     ],
 )  # fmt: skip
 def test_bad_values_are_named_with_what_is_allowed(name, value):
@@ -53,7 +54,11 @@ def test_rules_describe_themselves():
     assert rules(Knobs)["size"].describe() == "must be a number, above 0"
     assert Rule(int, high=2**31 - 1).describe() == "must be a whole number, at most 2147483647"
     assert Rule(str, choices=("x",)).describe() == "must be one of 'x'"
-    assert problems({"mode": "a"}, rules(Knobs)) == []
+    assert rules(Knobs)["most"].describe() == "must be None or a number, at least 0 and below 1"
+    assert problems({"mode": "a", "most": None}, rules(Knobs)) == []
+    assert str(Knobs.catalogue()).splitlines()[-1] == (
+        "most   None  largest share; None or a number, at least 0 and below 1"
+    )
 
 
 def factory(
@@ -85,7 +90,7 @@ def factory(
     ],
 )
 def test_values_are_checked_against_type_hints(name, value, said):
-    assert misfits({name: value}, signature(factory)) == [said]
+    assert problems({name: value}, rules(options_of(factory))) == [said]
 
 
 def test_values_that_fit_their_type_hints_pass():
@@ -99,11 +104,13 @@ def test_values_that_fit_their_type_hints_pass():
         "sizes": 3,
         "free": "x",
     }
-    assert misfits(fits, signature(factory)) == []
-    assert misfits({**fits, "n": 3, "mass": "uniform", "other": 1}, signature(factory)) == []
+    assert problems(fits, rules(options_of(factory))) == []
+    assert problems({**fits, "n": 3, "mass": "uniform"}, rules(options_of(factory))) == []
+    with pytest.raises(ValueError, match="root is needed: a path"):
+        make(options_of(factory), {"n": 3})
 
 
 def test_hints_that_cannot_be_evaluated_allow_everything():
     def unknown(*, a: "NotImported"): ...  # noqa: F821
 
-    assert misfits({"a": 3}, signature(unknown)) == []
+    assert problems({"a": 3}, rules(options_of(unknown))) == []

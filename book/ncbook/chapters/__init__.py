@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,10 +20,10 @@ from ncbook.demo import opened as opened
 from ncbook.demo import trained as trained
 from ncbook.notebook import in_warmup
 from nclib import plots
-from nclib.common.options import rules
+from nclib.common.options import defaults, rules
 from nclib.data import Dataset
 from nclib.data.registry import datasets
-from nclib.models.registry import MODELS, parameters_of
+from nclib.models.registry import MODELS
 from nclib.noise import Mismatch
 from nclib.runs import experiment_of, resolve
 from nclib.runs.noisy_pairs import NoisyPairs
@@ -304,13 +303,12 @@ def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
         settings = nclib.resolve(method, model=model, dataset=data, preset=preset, **given)
         options = settings.flat()
         taken = {
-            "data": inspect.signature(datasets[data].factory).parameters,
-            "model": parameters_of(MODELS[model].factory),
+            "data": defaults(datasets.options(data)),
+            "model": defaults(MODELS.options(model)),
         }
         expected = asdict(settings.schedule)
         for kind, of in (("method", "option"), ("data", "data"), ("model", "model")):
-            usual = {k: p.default for k, p in taken.get(kind, {}).items() if p.default is not p.empty}
-            usual |= options.get(f"{kind}_options") or {}
+            usual = taken.get(kind, {}) | (options.get(f"{kind}_options") or {})
             expected |= {f"{of}.{k}": v for k, v in usual.items()}
         if method == "plain":
             del expected["option.loss"]

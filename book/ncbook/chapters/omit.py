@@ -25,11 +25,11 @@ from ncbook.compare import by_seed
 from ncbook.demo import opened, timed
 from ncbook.schematic import Panel, Schematic, Sketch
 from nclib import Record, ot, plots
+from nclib.common.options import defaults
 from nclib.data import Dataset, Split
 from nclib.evaluation import recall
 from nclib.models import similarity_matrix
 from nclib.models.omit import MASK_RATIO, OMIT
-from nclib.models.registry import parameters_of
 from nclib.runs.record import RECALLS
 from nclib.runs.store import rows
 
@@ -161,7 +161,7 @@ def focus_said(seen: Look) -> Markdown:
 
 def settings_table(record: Record) -> Styler:
     """Show the settings of a run beside those of the paper and of the official code."""
-    own = {name: p.default for name, p in parameters_of(OMIT).items()}
+    own = defaults(OMIT.Options)
     own |= record.settings | record.settings["method_options"] | record.settings["model_options"]
     own["mask_ratio"] = own["mask_ratio"] or MASK_RATIO[own["features"]]
     own["epochs"] += own["warmup_epochs"]
