@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Words = Sequence[str]
 
-OF_THE_BOOK = ("table", "claims", "rerun")  # commands of ncbook
+OF_THE_BOOK = ("table", "claims", "rerun", "collect", "keep")  # commands of ncbook
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"  # of the runs that are compared
 INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 UNREAD = 141  # and one whose output is no longer read, as in ``nclib list | head -1``

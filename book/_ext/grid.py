@@ -40,6 +40,7 @@ STAGES = (
     "Runs that fill no printed cell: the sweeps behind figures",
 )
 """The order of worth of the runs behind printed tables."""
+NO_ROOT = "unknown"  # the folder of the papers' data, where none was given
 NO_PRICE = "No run has a price: nothing was measured on a GPU yet (make gpu does it)"
 
 
@@ -243,11 +244,10 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dic
             key = key_of(run.settings or run.arguments)
             each = Plan(run, path.stem, stage, fills, worth.cells if worth else 0)
             every.setdefault(key, (f"records/{path.stem}/{run.label}.json", each))
-    known = [each for _, each in every.values() if each.run.settings] if out.is_dir() else []
-    for each, found in zip(
-        known, find_all(out, [e.run.settings for e in known]) if known else [], strict=True
-    ):
-        each.recorded = found is not None
+    planned = [each for _, each in every.values()]
+    found = find_all(out, [each.run.settings for each in planned]) if out.is_dir() else []
+    for each, record in zip(planned, found, strict=False):
+        each.recorded = record is not None
     return dict(
         sorted(every.values(), key=lambda item: (item[1].stage, item[1].run.arguments.get("seed", 0)))
     )
@@ -295,11 +295,14 @@ def main(words: list[str] | None = None) -> int:
     asked = options(words)
     paths = [file_of(name) for name in asked.grid]
     root = asked.root and str(pathlib.Path(asked.root).absolute())
-    plans = in_order(paths, asked.out, root or ("unknown" if asked.list else ""))
+    plans = in_order(paths, asked.out, root or NO_ROOT)
     kept = {id(run) for run in chosen([each.run for each in plans.values()], asked.match, asked.part)}
     plans = {target: each for target, each in plans.items() if id(each.run) in kept}
     missing = {target: each.run for target, each in plans.items() if not each.recorded}
-    if not asked.list and any(not run.settings for run in missing.values()):
+    placeless = not root and any(
+        run.settings["data_options"].get("root") == NO_ROOT for run in missing.values()
+    )
+    if placeless and not asked.list:
         names = ", ".join(path.name for path in paths)
         raise GridError(f"{names} has runs on the papers' data; give their folder: ROOT=/data")
     if asked.there and root:
@@ -317,9 +320,9 @@ def main(words: list[str] | None = None) -> int:
         collect(made, asked)
         done += Counter(plans[target].grid for target in made)
     every = Counter(each.grid for each in plans.values())
-    for path in paths:
-        print(f"{path.stem}: {done[path.stem]} of {every[path.stem]} runs recorded in {asked.out}")
-    if asked.list and not root and any("root" in run.settings["data_options"] for run in missing.values()):
+    for name in (path.stem for path in paths):
+        print(f"{name}: {done[name]} of {every[name]} runs recorded in {asked.out / name}.csv")
+    if placeless:
         print("Runs on the papers' data need their folder: ROOT=/data")
     return int(not asked.list and done.total() < every.total())
 

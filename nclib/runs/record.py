@@ -207,11 +207,11 @@ def content_of(path: str | Path) -> dict[str, Any]:
     stated = content.pop(SUM, None)
     if stated is None:
         raise ValueError(
-            f"{path} has no digest, as records of early versions had none: it may have been changed. Make "
-            "the run again; its checkpoint is used where it lies beside the record"
+            f"{path} has no digest, as records of early versions had none: it may have been changed. "
+            "nclib.run with its settings makes it again, from its checkpoint where that lies beside it"
         )
     if stated != own_sum(content):
-        raise ValueError(f"{path} was changed: its content does not match its digest. Make the run again")
+        raise ValueError(f"{path} was changed: its content does not match its digest")
     return content
 
 

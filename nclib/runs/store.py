@@ -237,7 +237,8 @@ def _every(source: Path) -> Iterator[Stored]:
         except OtherFileError:
             continue
         except (ValueError, OSError) as error:
-            warnings.warn(f"{error}. It is left out of what is read here", UserWarning, stacklevel=3)
+            said = f"{error}; it is left out of what is read here until the run is made again"
+            warnings.warn(said, UserWarning, stacklevel=3)
 
 
 def as_stored(path: Path, content: Mapping[str, Any]) -> Stored:

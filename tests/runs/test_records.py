@@ -57,7 +57,7 @@ def test_other_files_are_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda c: c.pop("sha256"), "has no digest, .* Make the run again; its checkpoint is used"),
+        (lambda c: c.pop("sha256"), "has no digest, .* nclib.run with its settings makes it again"),
         (lambda c: c["metrics"]["test"].update(rsum=300.001), "was changed: its content does not match"),
         (lambda c: c["settings"].update(seed=1), "was changed"),
         (lambda c: c.update(sha256="0" * 16), "was changed"),
