@@ -104,9 +104,10 @@ def execute(
             )
         except papermill.PapermillExecutionError as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback)).strip()
-            cell = nbformat.read(part, 4).cells[error.cell_index]
+            cells = nbformat.read(part, 4).cells
+            (cell, *_) = (c.id for c in cells if "error" in [o.output_type for o in c.get("outputs", [])])
             raise RuntimeError(
-                f"{source.name}, cell {cell.id!r}: {error.ename}: {error.evalue}\n{text[-2000:]}\n"
+                f"{source.name}, cell {cell!r}: {error.ename}: {error.evalue}\n{text[-2000:]}\n"
                 f"As far as it came: {part}"
             ) from None
         except Exception as error:  # the kernel died, or did not start
@@ -115,7 +116,7 @@ def execute(
     nb = nbformat.read(part, 4)
     if said := failures(nb):
         raise RuntimeError(f"{source.name}: {', '.join(said)}; as far as it came: {part}")
-    tidy(nb, keep_parameters=set(given) > {"out", "source"})
+    tidy(nb, keep_parameters=bool(set(given) - {"out", "source"}))
     nb.metadata[SOURCE] = own
     nbformat.write(nb, part)
     os.replace(part, folder / source.name)
