@@ -146,7 +146,10 @@ def outdated(runs: pd.DataFrame) -> pd.Series:
     -------
     Series of bool
     """
-    return runs.get(NUMERICS, pd.Series(1, runs.index)).fillna(1) < 1
+    made = runs.get(NUMERICS, pd.Series(1, runs.index)).fillna(1)
+    parts = [runs.get(part, pd.Series("", runs.index)).fillna("") for part in ("method", "model")]
+    moved = [nclib.runs.since(method=method, model=model) for method, model in zip(*parts, strict=True)]
+    return made < pd.Series(moved, runs.index)
 
 
 def recorded(task: str = "pairs", /, **where: Any) -> pd.DataFrame:

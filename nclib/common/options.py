@@ -272,12 +272,12 @@ def options_of(function: Callable[..., Any]) -> type[Options]:
 
 def _field(parameter: inspect.Parameter) -> Any:
     """Return the field of a keyword with its default, if any."""
-    usual, how = parameter.default, {"metadata": {"rule": _rule(parameter)}}
+    usual, rule = parameter.default, {"rule": _rule(parameter)}
     if usual is parameter.empty:
-        return dataclasses.field(**how)
+        return dataclasses.field(metadata=rule)
     if type(usual).__hash__ is None:  # a list, say, which dataclasses refuse as a default
-        return dataclasses.field(default_factory=lambda: usual, **how)
-    return dataclasses.field(default=usual, **how)
+        return dataclasses.field(default_factory=lambda: usual, metadata=rule)
+    return dataclasses.field(default=usual, metadata=rule)
 
 
 def _rule(parameter: inspect.Parameter) -> Rule:

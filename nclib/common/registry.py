@@ -84,7 +84,7 @@ class Registry(Generic[T]):
         """
         return self._construct(self[name], values)
 
-    def options(self, name: str) -> type[Options]:
+    def options(self, name: str) -> type[Any]:
         """Return the options of an entry.
 
         Parameters

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from nclib.common.options import Catalogue, did_you_mean, rules
 from nclib.common.registry import Registry
 from nclib.data.category_data import CategoryData
 from nclib.data.dataset import Dataset
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 #: What a data set of each task returns.
 TASKS: dict[str, type] = {"pairs": Dataset, "categories": CategoryData}
@@ -23,14 +25,12 @@ class DatasetRegistry(Registry[Callable[..., Any]]):
         super().__init__("dataset", _mistake_in)
         self.of: dict[str, Registry[Callable[..., Any]]] = {task: Registry("dataset") for task in TASKS}
 
-    def register(
-        self, name: str, *, summary: str, paper: str = "", task: str = "pairs"
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(self, name: str, *, summary: str, paper: str = "", task: str = "pairs") -> Callable[[C], C]:
         """Return a decorator that adds a data set; see :func:`nclib.data.register`."""
         check_choice("task", task, tuple(TASKS))
         add = super().register(name, summary=summary, paper=paper)
 
-        def checked(factory: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(factory: C) -> C:
             old = self.task(name) if name in self else task
             add(factory)
             if old != task:  # defined again in a notebook

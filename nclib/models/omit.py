@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nclib.common.options import problems, rules
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
@@ -484,7 +485,9 @@ class OMIT(PictureMatcher):
             share, _ = attention(image, caption, self.attention_tau)
             mask = caption["mask"].t()
             return (share * (mask / mask.sum(0))).permute(0, 3, 1, 2)
-        loop = type(self).declared["sinkhorn"].checked("sinkhorn", sinkhorn or self.sinkhorn)
+        loop = sinkhorn or self.sinkhorn
+        if wrong := problems({"sinkhorn": loop}, rules(self.Options)):
+            raise ValueError(wrong[0])
         plans = transport_plans(
             *self._problem(image, caption), lam or self.lam, iterations or self.iterations, loop
         )

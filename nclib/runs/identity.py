@@ -56,7 +56,7 @@ def since(*, method: str = "", model: str = "", solver: str = "") -> int:
     Parameters
     ----------
     method, model, solver : str
-        Names; the largest number of those that are given.
+        Names, of combined models joined by ``+``; the largest number of those that are given.
 
     Returns
     -------
@@ -69,7 +69,8 @@ def since(*, method: str = "", model: str = "", solver: str = "") -> int:
     1
     """
     parts = {"method": method, "model": model, "solver": solver}
-    return max(MOVED.get(name, 1) for name in ("run", *(f"{kind} {x}" for kind, x in parts.items())))
+    names = [f"{kind} {name}" for kind, names in parts.items() for name in names.split("+")]
+    return max(MOVED.get(name, 1) for name in ("run", *names))
 
 
 def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,6 +99,11 @@ def naming(settings: Mapping[str, Any]) -> dict[str, Any]:
             rest = {k: v for k, v in options.items() if k != name}
             named = {**named, part: rest} if part else rest
     return named
+
+
+def former(method: str = "") -> dict[str, Any]:
+    """Return the values of :data:`ADDED` of the settings of all runs, or of the options of a method."""
+    return {place.rpartition(".")[2]: v for place, v in ADDED.items() if place.rpartition(".")[0] == method}
 
 
 def places(settings: Mapping[str, Any]) -> dict[str, Any]:

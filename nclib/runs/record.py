@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nclib.common.files import digest, write_atomically
-from nclib.runs.identity import DATA, naming, places, published
+from nclib.common.options import defaults
+from nclib.runs.identity import DATA, former, naming, places, published
 
 if TYPE_CHECKING:
     from nclib.runs.options import Settings
@@ -267,7 +267,11 @@ def _without_nan(value: Any) -> Any:
 
 
 def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a record with the parameters that came since, at their defaults."""
+    """Return the settings of a record with the parameters that came since.
+
+    They have the values of :data:`nclib.runs.identity.ADDED` under which a run is what it was without them,
+    and their defaults where these are such values.
+    """
     from nclib.label_noise.base import METHODS as LABELS  # all import this module's folder
     from nclib.methods.base import METHODS as PAIRS
     from nclib.runs.options import LabelSchedule, PairSchedule
@@ -275,12 +279,6 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
     method, options = settings["method"], settings.get("method_options")
     for methods, schedule in ((PAIRS, PairSchedule), (LABELS, LabelSchedule)):
         if method in methods and options is not None:
-            own = {**_defaults(methods.options(method)), **options}
-            return {**_defaults(schedule), **settings, "method_options": own}
+            own = {**defaults(methods.options(method)), **former(method), **options}
+            return {**defaults(schedule), **former(), **settings, "method_options": own}
     return dict(settings)
-
-
-@functools.cache
-def _defaults(of: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that have a default, with it."""
-    return {f.name: f.default for f in fields(of) if f.default is not MISSING}

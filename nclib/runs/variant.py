@@ -78,7 +78,7 @@ def usual_settings(method: str, model: str, dataset: str, preset: str) -> dict[s
     from nclib.runs import resolve  # which imports this module
 
     model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
-    of_model = {"model": model} if model else {}
+    of_model: dict[str, Any] = {"model": model} if model else {}
     try:
         own = defaults(models.options(model)) if model else {}
         usual = resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))

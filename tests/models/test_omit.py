@@ -342,7 +342,7 @@ def test_first_fragment_can_be_the_global_one():
         ({"iterations": 0}, "iterations=0: must be a whole number, at least 1"),
         ({"dustbin_mass": -1.0}, "dustbin_mass must be 'uniform', 'half' or a positive number"),
         ({"dustbin_mass": "none"}, "dustbin_mass must be"),
-        ({"mask_ratio": 1.0}, "mask_ratio=1.0: must be a number, at least 0 and below 1"),
+        ({"mask_ratio": 1.0}, "mask_ratio=1.0: must be None or a number, at least 0 and below 1"),
         ({"features": "pixels"}, "features='pixels': must be one of 'region', 'grid'"),
         ({"image_encoder": "identity", "embed_dim": 8}, "needs embed_dim = feature_dim, got 8 and 4"),
         ({"text": "gpt"}, "text='gpt': must be one of"),

@@ -56,6 +56,13 @@ def test_no_run_is_outdated_before_a_number_moves():
     assert not outdated(pd.DataFrame({"environment.numerics": [None, 1]})).any()
 
 
+def test_only_runs_of_what_moved_are_outdated(monkeypatch):
+    monkeypatch.setattr("nclib.runs.identity.MOVED", {"model sgr": 2, "method l2rm": 3})
+    rows = [("plain", "vse", None), ("plain", "saf+sgr", None), ("plain", "sgr", 2), ("l2rm", "vse", 2)]
+    runs = pd.DataFrame(rows, columns=["method", "model", "environment.numerics"])
+    assert list(outdated(runs)) == [False, True, False, True]
+
+
 def stored_as(folder, total, **environment):
     save(folder, "plain", total, mrate=0.4)
     path = sorted(folder.glob("*.json"))[-1]

@@ -17,6 +17,7 @@ from nclib.methods.base import METHODS
 from nclib.methods.l2rm import L2RM
 from nclib.runs import Settings, experiment_of, identity
 from nclib.runs.pair_trainer import PairTrainer
+from nclib.runs.record import completed
 
 
 def name(method: str, **values) -> str:
@@ -89,6 +90,8 @@ def test_a_setting_that_was_added_names_a_run_where_it_changes_something(monkeyp
     monkeypatch.setattr(identity, "ADDED", added | {"ncr.stop": "accurate", "planted.x": 1})
     assert identity.naming(settings) == identity.naming(without)
     options = {**settings["method_options"], "stop": "accurate"}
+    kept = completed(without)
+    assert (kept["decay"], kept["method_options"]["stop"]) == ("steps", "published")
     changed = {**settings, "decay": "cosine", "method_options": options}
     assert identity.naming(changed)["decay"] == "cosine"
     assert identity.naming(changed)["method_options"]["stop"] == "accurate"
