@@ -440,7 +440,7 @@ def test_best_weights_lie_in_the_checkpoint_of_their_epoch(tmp_path):
 
 def test_a_place_that_cannot_be_written_is_told_before_the_first_epoch(tmp_path):
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(ValueError, match="cannot be written"):
+    with pytest.raises(ValueError, match="choose another folder"):
         run(tmp_path / "taken", "mrl")
 
 

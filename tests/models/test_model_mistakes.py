@@ -153,8 +153,8 @@ def test_a_missing_score_of_fragments_is_named():
 )
 def test_a_constructor_with_keywords_of_its_own(init):
     assert refused(changed(__init__=init)) == (
-        "model 'mine': Mine.__init__ must take **common and pass it on to super().__init__(**common); options "
-        "are declared in the class: name: int = option(default)"
+        "model 'mine': Mine.__init__ must take **common and pass it on to super().__init__(**common); "
+        "options are declared in the class: name: int = option(default)"
     )
 
 
