@@ -246,7 +246,7 @@ class Judge:
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         self.session = session
         file = self.folder / "seen.json"
-        if self.chosen:
+        if self.chosen and not file.exists():
             if not (child := os.fork()):
                 self.watching = True
                 items = session.items
@@ -339,14 +339,18 @@ def run_tests(
     yield status(child)
 
 
-def matrix(chosen: list[Mutant], out: Path) -> None:
-    """Write which tests notice which mutant."""
+def matrix(chosen: list[Mutant], out: Path, seen: Path | None) -> None:
+    """Write which tests notice which mutant; ``seen`` keeps what each test calls for another part."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         copy_to(folder)
+        if seen and seen.exists():
+            shutil.copy(seen, folder / "seen.json")
         for n, _ in enumerate(run_tests(folder, ["tests"], chosen, True, every=True), 1):
             if (folder / "matrix").exists():
                 shutil.copy(folder / "matrix", out)
+            if seen and not seen.exists():
+                shutil.copy(folder / "seen.json", seen)
             if n % 50 == 0:
                 print(f"{n} of {len(chosen)}", flush=True)
 
@@ -390,6 +394,7 @@ def main() -> None:
     parser.add_argument(
         "--part", default="1/1", help="k/n: every n-th mutant of the matrix, from the k-th on"
     )
+    parser.add_argument("--seen", type=Path, help="file of what each test calls: written once, then read")
     parser.add_argument("--read", type=Path, nargs="+", help="files of the matrix: which tests suffice")
     options = parser.parse_args()
     if options.read:
@@ -399,7 +404,7 @@ def main() -> None:
         found = list(mutants(WHOLE))
         drawn = random.Random(options.seed).sample(found, min(len(found), options.sample))
         k, n = map(int, options.part.split("/"))
-        matrix(drawn[k - 1 :: n], options.matrix)
+        matrix(drawn[k - 1 :: n], options.matrix, options.seen)
         return
     areas, draw, quick = options.area or list(AREAS), random.Random(options.seed), options.quick
     if find_spec("triton") is None:
