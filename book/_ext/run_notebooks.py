@@ -205,7 +205,7 @@ def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]
 
 def make_demo(names: Sequence[str], root: pathlib.Path, out: pathlib.Path) -> None:
     """Train what chapters show, in ``out``, and store it in ``book/demo``; finished runs are not repeated."""
-    from ncbook.demo import Keep, store
+    from ncbook.demo import declared, store
 
     from nclib.runs import Record
 
@@ -214,10 +214,10 @@ def make_demo(names: Sequence[str], root: pathlib.Path, out: pathlib.Path) -> No
         raise SystemExit(f"{', '.join(wrong)}: not in book/demo/demo.yml; there are: {', '.join(kept)}")
     for source in chosen(names or list(kept), root):
         execute(source, out / "notebooks", {"out": str(out / source.stem)}, root)
-        keep = Keep(**{k: v if k == "weights" else tuple(v) for k, v in kept[source.stem].items()})
-        shutil.rmtree(root / "book/demo" / source.stem, ignore_errors=True)
+        folder = root / "book/demo" / source.stem
+        shutil.rmtree(folder, ignore_errors=True)
         for path in sorted((out / source.stem).glob("*/record.json")):
-            store(Record.load(path), root / "book/demo" / source.stem / path.parent.name, keep)
+            store(Record.load(path), folder / path.parent.name, declared(source.stem))
 
 
 def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:

@@ -30,7 +30,7 @@ from nclib.common.files import write_atomically
 from nclib.runs import LoadedRun, Record, checkpoint, epoch_arrays, experiment_of
 from nclib.runs.identity import naming
 
-DEMO = Path(__file__).resolve().parents[1] / "demo"
+DEMO = Path(os.environ.get("NCBOOK_DEMO") or Path(__file__).resolve().parents[1] / "demo")
 RECORD, ARRAYS, WEIGHTS = "record.json", "arrays.npz", "weights.safetensors"
 
 
@@ -60,6 +60,14 @@ class Keep:
         }
 
 
+def declared(chapter: str) -> Keep:
+    """Return what the store keeps of a chapter's runs, as ``demo.yml`` says."""
+    import yaml
+
+    keep = yaml.safe_load((DEMO / "demo.yml").read_text("utf8"))[chapter]
+    return Keep(tuple(keep.get("every", ())), tuple(keep.get("last", ())), keep.get("weights", False))
+
+
 def store(record: Record, folder: Path, keep: Keep) -> None:
     """Write what ``keep`` names of a finished run into ``folder``, in place of what is there."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -68,8 +76,8 @@ def store(record: Record, folder: Path, keep: Keep) -> None:
     arrays = keep.arrays(epoch_arrays(record.folder))
     np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
     if keep.weights:
-        trainer = nclib.open_run(record).trainer
-        checkpoint.save(folder / WEIGHTS, {"weights": halved(trainer.best["weights"])})
+        best = checkpoint.load(Path(record.folder) / "checkpoint.safetensors")["best"]
+        checkpoint.save(folder / WEIGHTS, {"weights": halved(best["weights"])})
     for path in Path(record.folder).glob("*.json"):
         if path.name.startswith("timed-"):
             shutil.copy(path, folder / path.name)
@@ -127,6 +135,11 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator
 def is_stored(record: Record) -> bool:
     """Tell whether a run comes from the store, not from a training here."""
     return (Path(record.folder) / ARRAYS).is_file()
+
+
+def source_of(record: Record) -> str:
+    """Return the ``source`` with which further runs are shown beside this one."""
+    return "recorded" if is_stored(record) else "train"
 
 
 def kept_arrays(record: Record) -> dict[int, dict[str, np.ndarray]]:

@@ -18,6 +18,8 @@ with warnings.catch_warnings():
     import papermill
     from papermill.parameterize import parameterize_notebook
 
+from ncbook import demo
+
 import nclib
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,8 +103,20 @@ def test_every_notebook_has_another_size_or_one_alone():
     assert not ONE_SIZE & set(TINY)
 
 
+def printed(nb):
+    """Return the texts of a notebook's outputs by cell, less the log of training and the record's place."""
+    found = {}
+    for cell in nb.cells:
+        if cell.cell_type == "code" and cell.id not in ("run", "record", "baseline"):
+            data = [o.get("data", {}) for o in cell.outputs]
+            drawn = [re.findall("<!-- (.*) -->", d.get("image/svg+xml", "")) for d in data]
+            said = [d.get("text/html") or d.get("text/markdown") for d in data]
+            found[cell.id] = [*drawn, *said, *(o.get("text") for o in cell.outputs)]
+    return {name: texts for name, texts in found.items() if texts}
+
+
 @pytest.mark.parametrize("name", TINY)
-def test_runs(name, tmp_path):
+def test_runs(name, tmp_path, monkeypatch):
     parameters = dict(TINY[name])
     known = set(papermill.inspect_notebook(str(NOTEBOOKS[name])))
     if "out" in known:
@@ -120,6 +134,16 @@ def test_runs(name, tmp_path):
         methods = {*nclib.methods.available(), *nclib.label_noise.available()}
         assert {r["settings"]["method"] for r in records} >= methods & {name}
         assert all(max(r["metrics"]["test"].values()) > 0 for r in records)
+    if "source" in known:
+        keep = demo.declared(name)
+        for path in (tmp_path / "runs").glob("*/record.json"):
+            demo.store(nclib.Record.load(path), tmp_path / "demo" / name / path.parent.name, keep)
+        monkeypatch.setenv("NCBOOK_DEMO", str(tmp_path / "demo"))
+        given = {**parameters, "source": "recorded", "out": str(tmp_path / "none")}
+        again = run(name, tmp_path / "recorded.ipynb", given)
+        assert not (tmp_path / "none").exists()
+        if not keep.weights:  # those have 16 bits in the store
+            assert printed(again) == printed(done)
 
 
 TRAINING = sorted(name for name, path in NOTEBOOKS.items() if "source: str" in path.read_text("utf8"))

@@ -15,7 +15,7 @@ from pandas.io.formats.style import Styler
 import nclib
 from ncbook import Difference, mean_text, means, recorded, recorded_run, show
 from ncbook.compare import paired
-from ncbook.demo import kept_arrays
+from ncbook.demo import is_stored, kept_arrays, source_of
 from ncbook.demo import opened as opened
 from ncbook.demo import trained as trained
 from ncbook.notebook import in_warmup
@@ -108,7 +108,8 @@ def beside(
         if found is not None:
             compared[other], origin[other] = found, f"recorded on {found.environment['device']}"
         elif other == others[0] or mode == "train":
-            compared[other], origin[other] = nclib.run(other, **same), "trained now"
+            found = trained(other, source_of(record), **same)
+            compared[other], origin[other] = found, "stored" if is_stored(found) else "trained now"
     for other, found in compared.items():
         print(f"{other}, {origin[other]}: rSum {found.metrics['test']['rsum']:.1f}")
     if "single" in record.metrics:
@@ -228,9 +229,12 @@ def against(runs: pd.DataFrame, method: str) -> Markdown:
     return Markdown("\n".join([head, "", *lines]))
 
 
-def recorded_or_run(method: str, **values: Any) -> Record:
-    """Return the recorded run with exactly these parameters of :func:`nclib.run`, or make it now."""
-    return recorded_run(method, **values) or nclib.run(method, **values, progress=False)
+def recorded_or_run(method: str, beside: Record, **values: Any) -> Record:
+    """Return the recorded run with exactly these parameters of :func:`nclib.run`, or make it now.
+
+    Beside a stored run it is taken from the store, and nothing is trained.
+    """
+    return recorded_run(method, **values) or trained(method, source_of(beside), progress=False, **values)
 
 
 def training(record: Record) -> pd.DataFrame:

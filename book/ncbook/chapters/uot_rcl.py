@@ -182,7 +182,7 @@ def beside(record: Record, given: Mapping[str, Any], other: str) -> dict[str, Re
     """
     runs = {"uot_rcl": record}
     if other != "none":
-        runs[other] = recorded_or_run(other, **experiment_of("uot_rcl").shared(given))
+        runs[other] = recorded_or_run(other, record, **experiment_of("uot_rcl").shared(given))
     return runs
 
 
@@ -346,7 +346,7 @@ def control(record: Record, given: Mapping[str, Any]) -> Styler | None:
     planned = any("relation_same_class" in row for row in record.curves)
     if record.settings["method_options"]["relation"] != "transport" or not planned:
         return None
-    own_text = recorded_or_run("uot_rcl", **{**given, "relation": "instance"})
+    own_text = recorded_or_run("uot_rcl", record, **{**given, "relation": "instance"})
     rows = {
         name: {
             "test mAP": r.metrics["test"]["map_avg"],
