@@ -16,14 +16,6 @@ class BusyError(RuntimeError):
     """Another process writes the folder of a run."""
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder of a run and its parents where missing; a ValueError says when it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"out={str(folder.parent)!r}: {error}; choose another folder") from error
-
-
 @contextmanager
 def sole_writer(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, and remove the ``.part`` files of a writer that was killed.
@@ -44,9 +36,9 @@ def sole_writer(folder: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     new = [path for path in (folder, *folder.parents) if not path.exists()]
-    make_folder(folder)
     note = folder / NAME
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(note).acquire(blocking=False)
     except Timeout as error:
         holder = ""
@@ -55,7 +47,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
         raise BusyError(
             f"{folder} is being written by {holder or 'another process'}; wait for it, or choose another out"
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"out={str(folder.parent)!r}: {error}; choose another folder") from error
     with held:
         with contextlib.suppress(OSError):  # a full disk; the name is only for the message above

@@ -41,10 +41,9 @@ def npy_header(
             # NumPy goes on to advise loading with less care.
             raise RowFileError(f"it is not a .npy file ({str(error).splitlines()[0]:.200})") from None
         offset = file.tell()
-    if dtype.hasobject:
-        raise RowFileError("it holds pickled objects, which are never loaded")
     if dtype.kind not in "biuf":
-        raise RowFileError(f"it holds {dtype}, not real numbers")
+        what = "pickled objects, which are never loaded" if dtype.hasobject else f"{dtype}, not real numbers"
+        raise RowFileError(f"it holds {what}")
     if fortran and len(shape) > 1 and not any_order:
         raise RowFileError("it is stored in Fortran order; write it with np.ascontiguousarray")
     expected = offset + math.prod(shape) * dtype.itemsize

@@ -17,6 +17,8 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+import numpy as np
+
 T = TypeVar("T")
 
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
@@ -72,7 +74,8 @@ class Rule:
         return "; ".join(filter(None, (self.help, allowed))) or kind
 
     def accepts(self, value: object) -> bool:
-        """Return whether ``value`` has the right type and lies in range."""
+        """Return whether ``value``, or the number in a NumPy scalar, has the right type and lies in range."""
+        value = value.item() if isinstance(value, np.generic) else value
         if (value is None and self.none) or self.kind is object:
             return True
         fits = any(self._fits(value, kind) for kind in (self.kind, *self.other))
@@ -230,6 +233,24 @@ def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str
     return found
 
 
+def refuse(found: Iterable[str], about: str = "bad parameters") -> None:
+    """Raise a ValueError that lists what was found wrong, unless that is nothing."""
+    if listed := "; ".join(found):
+        raise ValueError(f"{about}: {listed}")
+
+
+def check(allowed: Mapping[str, Rule], **values: Any) -> None:
+    """Raise a ValueError that names each argument whose value is not allowed, the value, and what is allowed.
+
+    Examples
+    --------
+    >>> check({"rate": Rule(float, low=0, high=1)}, rate=1.5)
+    Traceback (most recent call last):
+    ValueError: bad parameters: rate=1.5: must be a number, at least 0 and at most 1
+    """
+    refuse(problems(values, allowed))
+
+
 def make(cls: type[T], values: Mapping[str, Any]) -> T:
     """Build a frozen dataclass of :func:`option` fields; those that are not given keep their defaults.
 
@@ -241,8 +262,7 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
     allowed = rules(cls)
     found = problems(values, allowed)
     found += [f"{name} is needed: {allowed[name].about()}" for name in needed(cls) if name not in values]
-    if found:
-        raise ValueError("bad parameters: " + "; ".join(found))
+    refuse(found)
     return cls(**{k: allowed[k].taken(v) for k, v in values.items()})
 
 

@@ -25,15 +25,12 @@ class Tokens:
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if self.ids.ndim != 2 or self.ids.shape[0] != len(self.lengths):
+        shape, n = tuple(self.ids.shape), len(self.lengths)
+        least, most = min(self.lengths, default=1), max(self.lengths, default=0)
+        if len(shape) != 2 or shape[0] != n or least < 1 or most > shape[1]:
             raise ValueError(
-                f"Tokens: ids has shape {tuple(self.ids.shape)} but there are {len(self.lengths)} lengths; "
-                "ids must be (captions, words)"
-            )
-        if self.lengths and not (min(self.lengths) >= 1 and max(self.lengths) <= self.ids.shape[1]):
-            raise ValueError(
-                f"Tokens: lengths must lie in 1..{self.ids.shape[1]} (the width of ids), "
-                f"got {min(self.lengths)}..{max(self.lengths)}; is a caption empty?"
+                "Tokens: ids must be (captions, words), lengths one number per caption in 1..words, got "
+                f"{shape} and {n} lengths from {least} to {most}; is a caption empty?"
             )
 
     def __len__(self) -> int:

@@ -292,27 +292,20 @@ class Matcher(nn.Module, ABC):
 
     def check_images(self, images: Tensor) -> Tensor:
         """Return images (B, R, feature_dim) in the model's number type; a ValueError if they do not fit."""
-        if images.ndim != 3 or images.shape[2] != self.feature_dim:
+        shape, regions = tuple(images.shape), self.needs_regions
+        fits = len(shape) == 3 and 0 not in shape and shape[2] == self.feature_dim
+        if not fits or regions not in (None, shape[1]):
             raise ValueError(
-                f"images must be (batch, regions, {self.feature_dim}), got {tuple(images.shape)}; "
-                "feature_dim is fixed when the model is built"
-            )
-        if images.shape[0] == 0 or images.shape[1] == 0:
-            raise ValueError(f"images must hold at least one image and one region, got {tuple(images.shape)}")
-        if self.needs_regions is not None and images.shape[1] != self.needs_regions:
-            raise ValueError(
-                f"images have {images.shape[1]} regions, but the model was built with "
-                f"n_regions={self.needs_regions} and takes no other number: it has statistics of each region "
-                "slot, or reads pictures; build it with the data's n_regions"
+                f"images must be (batch, {regions or 'regions'}, {self.feature_dim}), none of them 0, got "
+                f"{shape}; the sizes are fixed when the model is built, by the data's feature_dim and, in "
+                "models that tell regions apart or read pictures, n_regions"
             )
         return images.to(self.dtype)
 
     def check_tokens(self, tokens: Tokens) -> Tokens:
-        """Return tokens unchanged; a ValueError if one is empty or has (looked up on a CPU) a wrong id."""
+        """Return tokens unchanged; a ValueError if there are none or (looked up on a CPU) an id is wrong."""
         if len(tokens) == 0:
             raise ValueError("tokens must hold at least one caption")
-        if min(tokens.lengths) < 1:
-            raise ValueError("tokens has an empty caption; every caption needs at least one token")
         # On an accelerator the embedding kernel checks the ids itself; reading them here would stall it.
         if tokens.ids.device.type == "cpu":
             low, high = torch.aminmax(tokens.ids)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nclib.common.options import problems, rules
+from nclib.common.options import check, rules
 from nclib.common.tokens import Tokens
 from nclib.models.base import CaptionEncoding, ImageEncoding, fragments, option, used_with
 from nclib.models.encoders import EPS, l2, word_mask, xavier_linear
@@ -486,8 +486,7 @@ class OMIT(PictureMatcher):
             mask = caption["mask"].t()
             return (share * (mask / mask.sum(0))).permute(0, 3, 1, 2)
         loop = sinkhorn or self.sinkhorn
-        if wrong := problems({"sinkhorn": loop}, rules(self.Options)):
-            raise ValueError(wrong[0])
+        check(rules(self.Options), sinkhorn=loop)
         plans = transport_plans(
             *self._problem(image, caption), lam or self.lam, iterations or self.iterations, loop
         )

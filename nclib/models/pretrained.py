@@ -105,25 +105,22 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
                 **({} if found == "resnet" else {"attn_implementation": "eager" if finetune else "sdpa"}),
                 **({"add_pooling_layer": False} if found == "bert" else {}),
             )
-    missing = sorted(name for name in report["missing_keys"] if not name.endswith("num_batches_tracked"))
-    if missing:
-        raise ValueError(f"{given}: the weight {missing[0]!r} is missing")
-    if report["mismatched_keys"]:
-        name, *shapes = min(report["mismatched_keys"])
-        there, expected = map(tuple, shapes)
-        raise ValueError(f"{given}: {name!r} has shape {there}, config.json says {expected}")
+    wrong = [f"{k!r} is missing" for k in report["missing_keys"] if not k.endswith("num_batches_tracked")]
+    for name, there, expected in report["mismatched_keys"]:
+        wrong.append(f"{name!r} has shape {tuple(there)}, config.json says {tuple(expected)}")
+    if wrong:
+        raise ValueError(f"{given}: the weight {min(wrong)}")
     return model
 
 
 def _read_words(words_file: str, vocab_size: int) -> list[str]:
     """The data's words in the order of their ids, from ``word2idx`` in its vocabulary file (JSON)."""
-    if not Path(words_file).is_file():
-        raise ValueError(f"text_words={words_file!r}: there is no such file")
     try:
         index = dict(json.loads(Path(words_file).read_text(encoding="utf8"))["word2idx"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(
-            f"text_words={words_file!r} is not a vocabulary file: JSON with the data's words under 'word2idx'"
+            f"text_words={words_file!r} is not a vocabulary file, JSON with the data's words under "
+            f"'word2idx': {error!r}"
         ) from None
     if sorted(index.values()) != list(range(vocab_size)):
         raise ValueError(

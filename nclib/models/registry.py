@@ -13,6 +13,7 @@ from nclib.common.registry import Entry, Registry, class_mistake
 from nclib.common.tokens import Tokens
 from nclib.models.base import Matcher
 from nclib.models.region_words import FragmentMatcher
+from nclib.models.scoring import evaluating
 
 # What loops, methods and the bases call on a model.
 CALLED = ("encode_images", "encode_captions", "similarity", "paired_similarity", "pair_scores", "own_loss")
@@ -43,72 +44,64 @@ def _range_mistake(model: Any) -> str:
 
 
 def _construct(entry: Entry[type[Matcher]], values: dict[str, Any]) -> Matcher:
-    """Build a model; one from outside this package is tried on random data, see :func:`_try_out`."""
+    """Build a model; one from outside this package is tried on random data, see :func:`_trial_mistake`."""
     model = entry.factory(**values)
     if not entry.factory.__module__.startswith("nclib.") and model.device.type != "meta":
-        modes = {module: module.training for module in model.modules()}
-        model.eval()
-        with torch.random.fork_rng(devices=[]):
-            _try_out(model, entry.name)
-        for module, training in modes.items():
-            module.training = training
+        with torch.random.fork_rng(devices=[]), evaluating(model):
+            wrong = _trial_mistake(model)
+        if wrong:
+            raise TypeError(f"model {entry.name!r}: {wrong}")
     return model
 
 
-@torch.no_grad()
-def _try_out(model: Matcher, name: str) -> None:
-    """Encode and compare two images and three captions in eval mode.
+def _trial_mistake(model: Matcher) -> str:
+    """Encode and compare two images and three captions; return what is wrong in one line, or ''.
 
-    A TypeError says what is not of the type or shape that it must have, a ValueError which scores are not as
-    every model's must be.
+    Looked at are types and shapes, and whether the scores are as every model's must be.
     """
     if wrong := _range_mistake(model):  # set by its constructor
-        raise TypeError(f"model {name!r}: {wrong}")
+        return wrong
     images = model.encode_images(torch.rand(2, model.n_regions, model.feature_dim))
     last = model.vocab_size - 1
     tokens = Tokens(torch.tensor([[0, last, 0, 0], [0, 0, 0, last], [last, 0, 0, 0]]), (3, 4, 3))
     captions = model.encode_captions(tokens)
     for method, encoding, n in (("encode_images", images, 2), ("encode_captions", captions, 3)):
         lacking = [part for part in ("__len__", "select", "detach", "concat") if not hasattr(encoding, part)]
-        if lacking:
-            raise TypeError(
-                f"model {name!r}: {method} must return an encoding such as ImageEncoding or CaptionEncoding, "
-                f"got {type(encoding).__name__} without {', '.join(lacking)}"
+        if lacking or len(encoding) != n:
+            got = f"{type(encoding).__name__} without {', '.join(lacking)}" if lacking else len(encoding)
+            return (
+                f"{method} must return an encoding such as ImageEncoding or CaptionEncoding of {n} rows for "
+                f"{n}, got {got}"
             )
-        if len(encoding) != n:
-            raise TypeError(f"model {name!r}: {method} gave {len(encoding)} rows for {n}")
     scores = model.similarity(images, captions)
     found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
     if found != (2, 3):
-        raise TypeError(
-            f"model {name!r}: similarity must be (images, captions), (2, 3) for 2 images and 3 captions, got "
-            f"{found}"
-        )
-    if any("score_range" in vars(c) for c in type(model).__mro__ if c is not Matcher) or (
-        "score_range" in vars(model)
-    ):
+        return f"similarity must be (images, captions), (2, 3) for 2 images and 3 captions, got {found}"
+    owners = [model, *(c for c in type(model).__mro__ if c is not Matcher)]
+    if any("score_range" in vars(owner) for owner in owners):
         low, high = model.score_range
         slack = _slack(torch.tensor([x for x in (low, high) if math.isfinite(x)] or [1.0]), scores)
         least, most = (float(x) for x in torch.aminmax(scores))
         if not (low - slack <= least and most <= high + slack):
-            raise ValueError(
-                f"model {name!r}: similarity gave scores from {least:.4g} to {most:.4g} on random data, "
-                f"outside score_range={model.score_range!r}"
+            return (
+                f"similarity gave scores from {least:.4g} to {most:.4g} on random data, outside "
+                f"score_range={model.score_range!r}"
             )
     if not torch.equal(model.similarity(images, captions), scores):
-        return  # scores that are drawn cannot be compared
+        return ""  # scores that are drawn cannot be compared
     first = model.encode_captions(Tokens(tokens.ids[:1, : tokens.lengths[0]], tokens.lengths[:1]))
     if not _near(alone := model.similarity(images, first), scores[:, :1]):
-        raise ValueError(
-            f"model {name!r}: a caption scores {float(scores[0, 0]):.6g} beside a longer one and "
-            f"{float(alone[0, 0]):.6g} alone; padding beyond tokens.lengths must count nothing"
+        return (
+            f"a caption scores {float(scores[0, 0]):.6g} beside a longer one and {float(alone[0, 0]):.6g} "
+            "alone; padding beyond tokens.lengths must count nothing"
         )
-    pairs = model.paired_similarity(images, captions.select([0, 1]))
-    if tuple(pairs.shape) != (2,) or not _near(pairs, scores[:, :2].diagonal()):
-        raise ValueError(
-            f"model {name!r}: paired_similarity must be the diagonal of similarity, "
-            f"{_short(scores[:, :2].diagonal())} for 2 pairs, got {_short(pairs)}"
+    pairs, diagonal = model.paired_similarity(images, captions.select([0, 1])), scores[:, :2].diagonal()
+    if tuple(pairs.shape) != (2,) or not _near(pairs, diagonal):
+        return (
+            f"paired_similarity must be the diagonal of similarity, {_short(diagonal)} for 2 pairs, got "
+            f"{_short(pairs)}"
         )
+    return ""
 
 
 def _slack(*scores: Tensor) -> float:

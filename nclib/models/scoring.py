@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from nclib.common.options import Rule, check
 from nclib.models.base import Matcher
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+RULES = {"precision": Rule(str, choices=tuple(PRECISIONS)), "batch_size": Rule(int, low=1)}
 
 
 @contextlib.contextmanager
@@ -69,10 +71,7 @@ def similarity_matrix(
     ValueError
         For an unknown precision, a batch size below 1, or data that do not fit the model.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r}: must be one of {', '.join(map(repr, PRECISIONS))}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check(RULES, precision=precision, batch_size=batch_size)
     if device is not None:
         model.to(device)
     where = model.device

@@ -9,10 +9,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.noise.mixture import Array, Mixture, is_scaled, sample, two_moments, unit_interval, values_1d
+from nclib.common.options import Rule, check
+from nclib.noise.checks import vector
+from nclib.noise.mixture import Array, Mixture, is_scaled, sample, two_moments, unit_interval
 
 Shape = tuple[float, float]
 Stage = tuple[int, float | None]
+
+RULES = {
+    "clip": Rule(float, above=0, below=0.1),
+    "floor": Rule(float, low=0, below=1),
+    "order": Rule(str, choices=("mean", "start")),
+}
 
 #: Stop rule of L2RM's official code: limit of M-steps and least gain in log-likelihood, stage by stage.
 TWO_STAGES: tuple[Stage, ...] = ((10, 1e-2), (10_000, 1e-1))
@@ -120,14 +128,9 @@ class BetaMixture(Mixture):
         order: str = "mean",
     ) -> None:
         super().__init__(scale)
-        if not 0 < clip < 0.1:
-            raise ValueError(f"clip must lie in (0, 0.1), got {clip}")
-        if not 0 <= floor < 1:
-            raise ValueError(f"floor must lie in [0, 1), got {floor}")
-        if order not in ("mean", "start"):
-            raise ValueError(f"order must be 'mean' or 'start', got {order!r}")
+        check(RULES, clip=clip, floor=floor, order=order)
         if not stages or any(limit < 1 for limit, _ in stages):
-            raise ValueError(f"stages must have at least one M-step each, got {stages!r}")
+            raise ValueError(f"stages={stages!r}: must have at least one M-step each")
         self.clip, self.shapes, self.stages, self.floor, self.order = clip, shapes, stages, floor, order
 
     @classmethod
@@ -155,25 +158,18 @@ class BetaMixture(Mixture):
             If ``x`` cannot be fitted, or lies outside [0, 1] with ``scale=None``; if a start is given beside
             ``shapes``.
         """
-        values = sample(x) if self.shapes is None else values_1d(x)
+        values = sample(x) if self.shapes is None else vector(x)
         low, high = float(values.min()), float(values.max())
         scaling = self.scale is not None and not is_scaled(low, high)
-        if not scaling and (low < 0 or high > 1):
-            raise ValueError(
-                f"x runs from {low:.6g} to {high:.6g}; with scale=None it must lie in [0, 1]. "
-                "Use scale='minmax' or nclib.noise.unit_interval(x)."
-            )
         self.range_ = (low, high) if scaling else None
         data = self._unit(values)
+        if start is not None:
+            members = vector(start, "start", "b", size=data.size)
+            if self.shapes is not None or members.all() or not members.any():
+                raise ValueError("start must have members and non-members, and is not given beside shapes")
         if self.shapes is None:
-            lower = self._two_means(data) if start is None else np.asarray(start, dtype=bool)
-            if lower.shape != data.shape or lower.all() or not lower.any():
-                raise ValueError(
-                    f"start must be a bool array of shape {data.shape} with members and non-members"
-                )
+            lower = self._two_means(data) if start is None else members
             self._maximise(data, lower.astype(np.float64))
-        elif start is not None:
-            raise ValueError("start has no effect beside shapes; give one of them")
         else:
             self.a_, self.b_ = np.array(self.shapes, dtype=np.float64).T
             self.weights_ = np.array([0.5, 0.5])
@@ -189,6 +185,12 @@ class BetaMixture(Mixture):
     # ------------------------------------------------------------------------------------------- the fit
 
     def _unit(self, values: Array) -> Array:
+        if self.range_ is None and (values.min() < 0 or values.max() > 1):
+            raise ValueError(
+                f"x runs from {values.min():.6g} to {values.max():.6g}; a mixture with scale=None, or fitted "
+                "to values inside (0, 1), takes values in [0, 1]: scale x the same way, or fit with "
+                "scale='minmax'"
+            )
         scaled = values if self.range_ is None else unit_interval(values, *self.range_)
         return np.clip(scaled, self.clip, 1 - self.clip)
 
@@ -311,9 +313,4 @@ class BetaMixture(Mixture):
 
     def _log_joint(self, values: Array) -> tuple[Array, Array]:
         low, high = self.range_ or (0.0, 1.0)
-        if self.range_ is None and (values.min() < 0 or values.max() > 1):
-            raise ValueError(
-                f"x runs from {values.min():.6g} to {values.max():.6g}, but the mixture was fitted to values "
-                "inside (0, 1) without scaling; scale x the same way, or fit with scale='minmax'"
-            )
         return self._log_parts(self._unit(values), np.log(self.weights_ / (high - low)))

@@ -7,21 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nclib.noise.mixture import values_1d
+from nclib.common.options import Rule, check
+from nclib.noise.checks import vector
 
-
-def _truth(matched: Any, n: int) -> NDArray[np.bool_]:
-    truth: NDArray[np.bool_] = np.asarray(matched)
-    if truth.dtype != np.bool_ or truth.shape != (n,):
-        raise ValueError(f"matched must be bool, ({n},), got {truth.dtype} of shape {truth.shape}")
-    return truth
+RULES = {"bins": Rule(int, low=1), "threshold": Rule(float, low=0, below=1)}
 
 
 def _checked(p_clean: Any, matched: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    p = values_1d(p_clean, "p_clean")
-    if p.min() < 0 or p.max() > 1:
-        raise ValueError(f"p_clean must lie in [0, 1], got {p.min():.6g} to {p.max():.6g}")
-    return p, _truth(matched, p.size)
+    p = vector(p_clean, "p_clean", low=0, high=1)
+    return p, vector(matched, "matched", "b", size=p.size)
 
 
 def auc(score: Any, positive: Any) -> float | None:
@@ -47,8 +41,8 @@ def auc(score: Any, positive: Any) -> float | None:
     >>> auc([0.9, 0.8, 0.8, 0.1], [True, True, False, False])
     0.875
     """
-    values = values_1d(score, "score")
-    truth = _truth(positive, values.size)
+    values = vector(score, "score")
+    truth = vector(positive, "positive", "b", size=values.size)
     n1 = int(truth.sum())
     n0 = values.size - n1
     if n0 == 0 or n1 == 0:
@@ -78,8 +72,8 @@ def detection(score: Any, matched: Any, first: int = 100) -> dict[str, float | N
     """
     from sklearn.metrics import average_precision_score
 
-    values = values_1d(score, "score")
-    truth = _truth(matched, values.size)
+    values = vector(score, "score")
+    truth = vector(matched, "matched", "b", size=values.size)
     if truth.all() or not truth.any():
         return {"auc": None, "ap": None, "precision_first": None}
     suspects = np.argsort(values, kind="stable")[:first]
@@ -110,8 +104,7 @@ def calibration(p_clean: Any, matched: Any, bins: int = 10) -> dict[str, Any]:
         ``edges`` (bins + 1), ``count``, ``stated`` and ``observed`` (bins each; None where a bin is empty).
     """
     p, truth = _checked(p_clean, matched)
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
+    check(RULES, bins=bins)
     index = np.minimum((p * bins).astype(np.int64), bins - 1)
     count = np.bincount(index, minlength=bins)
     some = np.maximum(count, 1)
@@ -150,8 +143,7 @@ def division(p_clean: Any, matched: Any, *, threshold: float = 0.5, bins: int = 
         If shapes differ, or probabilities or threshold are out of range.
     """
     p, truth = _checked(p_clean, matched)
-    if not 0 <= threshold < 1:
-        raise ValueError(f"threshold must lie in [0, 1), got {threshold}")
+    check(RULES, threshold=threshold)
     called = p > threshold
     right, n_called, n_matched = int((called & truth).sum()), int(called.sum()), int(truth.sum())
     return {

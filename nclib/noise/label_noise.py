@@ -18,19 +18,13 @@ from typing import Any
 import numpy as np
 
 from nclib.common.files import digest
-from nclib.noise.checks import Index, Seed, generator, integers, share
+from nclib.common.options import Rule, check
+from nclib.noise.checks import Index, Seed, generator, share, vector
 
 
 def _labels(labels: Any, n_classes: int) -> Index:
-    if isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)) or n_classes < 2:
-        raise ValueError(f"n_classes must be an integer >= 2, got {n_classes!r}")
-    clean = integers(labels, "labels")
-    if clean.max() >= n_classes:
-        raise ValueError(
-            f"labels must lie in 0..{n_classes - 1}, got {int(clean.max())}; labels that start at 1 must be "
-            "shifted first"
-        )
-    return clean
+    check({"n_classes": Rule(int, low=2)}, n_classes=n_classes)
+    return vector(labels, "labels", "iu", low=0, high=n_classes - 1)
 
 
 def symmetric_labels(
@@ -59,7 +53,7 @@ def symmetric_labels(
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         Naming the argument, what was given and what is allowed.
 
     Examples
@@ -101,7 +95,7 @@ def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, m
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If labels, rate, number of classes, mapping or seed are out of range.
     """
     clean = _labels(labels, n_classes)
@@ -111,9 +105,7 @@ def asymmetric_labels(labels: Any, rate: float, *, n_classes: int, seed: Seed, m
         target = np.arange(n_classes)
         target[order[:half]] = order[half : 2 * half]
     else:
-        target = integers(mapping, "mapping")
-        if target.size != n_classes or target.max() >= n_classes:
-            raise ValueError(f"mapping must hold {n_classes} classes in 0..{n_classes - 1}")
+        target = vector(mapping, "mapping", "iu", size=n_classes, low=0, high=n_classes - 1)
     chosen = rng.choice(clean.size, share(rate, clean.size), replace=False)
     noisy = clean.copy()
     noisy[chosen] = target[clean[chosen]]
@@ -129,6 +121,11 @@ LABEL_PROTOCOLS: dict[str, Callable[..., np.ndarray]] = {
 
 LABEL_SCOPES = ("modality", "pair")
 """Independent draws for images and texts, or one draw for both."""
+
+RULES = {
+    "protocol": Rule(str, choices=tuple(LABEL_PROTOCOLS)),
+    "scope": Rule(str, choices=LABEL_SCOPES),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +186,8 @@ class LabelNoise:
         >>> noise.moved, noise.true_rate
         (360, 0.6)
         """
-        for name, value, allowed in (("protocol", protocol, LABEL_PROTOCOLS), ("scope", scope, LABEL_SCOPES)):
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
-        truth = integers(labels, "labels")
+        check(RULES, protocol=protocol, scope=scope)
+        truth = vector(labels, "labels", "iu")
         draw = partial(LABEL_PROTOCOLS[protocol], truth, rate, n_classes=n_classes)
         images, texts = draw(seed=(seed, 0)), draw(seed=(seed, 1))
         return cls(truth, images, images if scope == "pair" else texts, rate, protocol, scope, seed)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from nclib.common.files import digest, replacing
 from nclib.common.npy import read_npy
-from nclib.noise.checks import Index, Seed, generator, integers, share
+from nclib.common.options import Rule, check
+from nclib.noise.checks import Index, Seed, generator, share, vector
 from nclib.noise.published import PUBLISHED
 
 _SWAPS = 24  # rounds of random exchanges; about log2 of the number of pairs mixes them
@@ -110,7 +111,7 @@ def mismatch(image_of: Any, rate: float, *, seed: Seed, protocol: str = "images"
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         Naming the argument, what was given and what is allowed.
 
     Examples
@@ -185,9 +186,8 @@ class Mismatch:
         >>> noise.moved, noise.true_rate, noise.protocol
         (4, 0.5, 'pairs')
         """
-        if protocol not in PROTOCOLS:
-            raise ValueError(f"protocol must be one of {tuple(PROTOCOLS)}, got {protocol!r}")
-        true = integers(image_of, "image_of")
+        check({"protocol": Rule(str, choices=tuple(PROTOCOLS))}, protocol=protocol)
+        true = vector(image_of, "image_of", "iu", low=0)
         noisy, selected = PROTOCOLS[protocol](true, rate, generator(seed))
         source = f"drawn with seed {seed}"
         return cls(protocol, float(rate), seed, noisy, noisy == true, selected, source)
@@ -230,17 +230,14 @@ class Mismatch:
                 f"there is no noise-index file at {path}; nothing is drawn instead. "
                 "Use Mismatch.draw(image_of, rate, seed=..., protocol=...) to draw one."
             )
-        true = integers(image_of, "image_of")
+        true = vector(image_of, "image_of", "iu", low=0)
         n_images = int(true.max()) + 1
         if captions_per_image is not None and n_images * captions_per_image != true.size:
             raise ValueError(
                 f"captions_per_image is {captions_per_image}, but image_of has {true.size} captions of "
                 f"{n_images} image rows"
             )
-        try:
-            index = integers(read_npy(path), f"the noise index in {path.name}")
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+        index = vector(read_npy(path), f"the noise index in {path.name}", "iu", low=0)
         noisy = _read(index, true, n_images, path.name)
         if rate is not None:
             share(rate, true.size)  # refuses what lies outside [0, 1]
@@ -280,31 +277,21 @@ def _read(index: Index, true: Index, n_images: int, name: str) -> Index:
             f"{name} has {index.size} entries and fits neither format: the data have {n_images} images "
             f"(image-level) and {true.size} captions (caption-level). Is it made for other data?"
         )
-    if index.max() >= n_images:
-        raise ValueError(
-            f"{name} names image row {int(index.max())}, but rows run from 0 to {n_images - 1}; "
-            "is it made for other data, or for files with one row per caption?"
-        )
+    vector(index, f"the image rows in {name}", "iu", high=n_images - 1)
     if all(fits.values()) and not np.array_equal(index[true], index):
         raise ValueError(
             f"{name} is ambiguous: images and captions are equally many ({n_images}), and the two formats "
             "give different pairs because image_of is not 0, 1, 2, ..."
         )
-    if fits["image"]:
-        used = np.bincount(index, minlength=n_images)
-        if used.max() > 1:
-            raise ValueError(
-                f"{name} is not a permutation: image row {int(used.argmax())} appears {int(used.max())} times"
-            )
-        return index[true]
-    used, wanted = (np.bincount(rows, minlength=n_images) for rows in (index, true))
+    used = np.bincount(index, minlength=n_images)
+    wanted = np.ones_like(used) if fits["image"] else np.bincount(true, minlength=n_images)
     if not np.array_equal(used, wanted):
         row = int(np.flatnonzero(used != wanted)[0])
         raise ValueError(
-            f"{name} does not permute the images of the captions: image row {row} is used {int(used[row])} "
-            f"times, but has {int(wanted[row])} captions"
+            f"{name} is not a permutation of the images of the {'images' if fits['image'] else 'captions'}: "
+            f"image row {row} is used {int(used[row])} times, must be {int(wanted[row])}"
         )
-    return index
+    return index[true] if fits["image"] else index
 
 
 def _together(noisy: Index, true: Index) -> bool:

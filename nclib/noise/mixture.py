@@ -8,68 +8,37 @@ NumPy arrays.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+from nclib.common.options import Rule, check
+from nclib.noise.checks import vector
 
 Array = NDArray[np.float64]
 
-SCALES = ("minmax", None)
+RULES = {
+    "scale": Rule(str, choices=("minmax", None), none=True),
+    "max_iter": Rule(int, low=1),
+    "tol": Rule(float, above=0),
+    "floor": Rule(float, low=0),
+    "bins": Rule(int, low=16),
+}
 #: Weight, in samples, below which a component has no moments worth taking.
 VANISHED = 1e-6
 #: Value that min-max scaling puts in place of 0; one minus it replaces 1 (as in L2RM's official code).
 EDGE = 1e-3
 
 
-def values_1d(x: Any, name: str = "x") -> Array:
-    """Return ``x`` as a float64 vector, (n,), on the host.
-
-    Parameters
-    ----------
-    x : Tensor, ndarray or sequence of float, (n,)
-        A tensor may live on any device and require a gradient.
-    name : str
-        Word for the error message.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If ``x`` is not numeric, not one-dimensional, is empty, or holds a NaN or an infinity.
-    """
-    if isinstance(x, torch.Tensor):
-        x = x.detach().to("cpu", torch.float64).numpy()
-    values = np.asarray(x)
-    if values.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers, got dtype {values.dtype}")
-    if values.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, (n,), got shape {values.shape}; flatten it first")
-    if values.size == 0:
-        raise ValueError(f"{name} is empty")
-    values = values.astype(np.float64, copy=False)
-    # A sum is finite exactly when all terms are, unless it overflows: only then look at every value.
-    if not np.isfinite(values.sum()):
-        bad = np.flatnonzero(~np.isfinite(values))
-        if bad.size:
-            raise ValueError(
-                f"{name} holds {bad.size} value(s) that are NaN or infinite, the first at position {bad[0]}; "
-                "a diverged model has no usable losses"
-            )
-    return values
-
-
 def sample(x: Any) -> Array:
-    """Return ``x`` as :func:`values_1d` does; a ValueError unless it has 4 values that are not all equal."""
-    values = values_1d(x)
-    if values.size < 4:
-        raise ValueError(f"x has {values.size} value(s); a mixture of two components needs at least 4")
-    if values.min() == values.max():
+    """Return ``x`` as :func:`vector` does; a ValueError unless it has 4 values that are not all equal."""
+    values = vector(x)
+    if values.size < 4 or values.min() == values.max():
         raise ValueError(
-            f"x is constant (all {values.size} values are {values[0]:.6g}), so there is nothing to "
-            "divide; has the model collapsed?"
+            f"x must have at least 4 values that are not all equal, to be divided in two, got {values.size} "
+            f"from {values.min():.6g} to {values.max():.6g}; has the model collapsed?"
         )
     return values
 
@@ -101,7 +70,7 @@ def unit_interval(x: Any, low: float | None = None, high: float | None = None) -
     ValueError
         If ``x`` is not finite and one-dimensional, or the range is empty.
     """
-    values = values_1d(x)
+    values = vector(x)
     if low is None and high is None and is_scaled(float(values.min()), float(values.max())):
         return values.copy()
     low = float(values.min()) if low is None else float(low)
@@ -156,8 +125,7 @@ class Mixture(ABC):
     log_likelihood_: list[float]
 
     def __init__(self, scale: str | None) -> None:
-        if scale not in SCALES:
-            raise ValueError(f"scale must be one of {SCALES}, got {scale!r}")
+        check(RULES, scale=scale)
         self.scale = scale
 
     @abstractmethod
@@ -177,7 +145,7 @@ class Mixture(ABC):
         """Return ``x`` as a float64 vector, (n,), or raise an error if nothing was fitted."""
         if not hasattr(self, "weights_"):
             raise RuntimeError(f"{type(self).__name__} is not fitted yet; call fit(x) first")
-        return values_1d(x)
+        return vector(x)
 
     def predict_proba(self, x: Any) -> Array:
         """Return the posterior of both components at ``x``, (n,), on the scale that ``fit`` saw.
@@ -261,14 +229,7 @@ class GaussianMixture1d(Mixture):
         bins: int = 4096,
     ) -> None:
         super().__init__(scale)
-        if max_iter < 1:
-            raise ValueError(f"max_iter must be at least 1, got {max_iter}")
-        if not tol > 0:
-            raise ValueError(f"tol must be positive, got {tol}")
-        if not (floor >= 0 and math.isfinite(floor)):
-            raise ValueError(f"floor must be finite and not negative, got {floor}")
-        if bins < 16:
-            raise ValueError(f"bins must be at least 16, got {bins}")
+        check(RULES, max_iter=max_iter, tol=tol, floor=floor, bins=bins)
         self.max_iter, self.tol, self.floor, self.bins = max_iter, tol, floor, bins
 
     @classmethod
@@ -326,8 +287,7 @@ class GaussianMixture1d(Mixture):
 
         responsibility = (np.arange(centre.size) < two_means(centre, count)).astype(np.float64)
         start = m_step(responsibility)
-        if start is None:
-            raise ValueError("x has no two groups to start from")
+        assert start is not None  # each of two means has a value
         w, m, v = start
         path: list[float] = []
         self.converged_ = False

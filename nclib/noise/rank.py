@@ -10,11 +10,14 @@ Everything is batched and stays on its device; ranks are whole numbers, so ties 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from nclib.common.options import Rule, check
 
 
 class RankCorrespondence(NamedTuple):
@@ -29,12 +32,16 @@ class RankCorrespondence(NamedTuple):
 # ------------------------------------------------------------------------------------------------- checks
 
 
-def _numbers(x: Tensor, name: str, finite: bool = True) -> Tensor:
-    """Detached floating numbers, half precision raised; refuses NaN and infinity on a CPU."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
-    if not x.is_floating_point():
-        raise TypeError(f"{name} must have a floating dtype, got {x.dtype}")
+def _numbers(x: Tensor, name: str, shape: str = "(..., M)", finite: bool = True) -> Tensor:
+    """Detached floating numbers, half precision raised; refuses NaN and infinity on a CPU.
+
+    ``shape`` says how many dimensions there must be; with dots at least one.
+    """
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"{name} must be a tensor of floating numbers, got {getattr(x, 'dtype', type(x))}")
+    wanted = 0 if "..." in shape else 1 + shape.count(", ")
+    if x.ndim != wanted if wanted else x.ndim < 1:
+        raise ValueError(f"{name} must be {shape}, got {tuple(x.shape)}")
     x = x.detach()
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     # Reading a value back would stall an accelerator; there NaN shows in the loss.
@@ -44,13 +51,15 @@ def _numbers(x: Tensor, name: str, finite: bool = True) -> Tensor:
     return x
 
 
+def _alike(one: Sequence[int], two: Sequence[int], names: str, must: str) -> None:
+    """Raise a ValueError unless two shapes are the same."""
+    if tuple(one) != tuple(two):
+        raise ValueError(f"{names} must {must}, got {tuple(one)} and {tuple(two)}")
+
+
 def _features(x: Tensor, bank: Tensor, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
-    x, bank = (_numbers(value, name) for value, name in zip((x, bank), names, strict=True))
-    if x.ndim != 2 or bank.ndim != 2 or x.shape[1] != bank.shape[1]:
-        raise ValueError(
-            f"{names[0]} and {names[1]} must be (B, D) and (M, D), got {tuple(x.shape)} and "
-            f"{tuple(bank.shape)}"
-        )
+    x, bank = _numbers(x, names[0], "(B, D)"), _numbers(bank, names[1], "(M, D)")
+    _alike(x.shape[1:], bank.shape[1:], " and ".join(names), "have the same width")
     return x, bank.to(x.dtype)
 
 
@@ -162,9 +171,8 @@ def nearest_entries(distances: Tensor, k: int) -> Tensor:
     >>> nearest_entries(torch.tensor([[0.5, 0.1, 0.5, 0.3]]), 3)
     tensor([[1, 3, 0]])
     """
-    d = _numbers(distances, "distances", finite=False)
-    if d.ndim != 2 or k < 1:
-        raise ValueError(f"distances must be (B, M) and k at least 1, got {tuple(d.shape)} and k={k}")
+    check({"k": Rule(int, low=1)}, k=k)
+    d = _numbers(distances, "distances", "(B, M)", finite=False)
     # Non-negative floats are ordered as their bits are: one whole number per entry says distance and place.
     bits = d.clamp_min(0).float().contiguous().view(torch.int32).to(torch.int64)
     key = (bits << 32) | torch.arange(d.shape[1], device=d.device)
@@ -245,10 +253,7 @@ def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
         If the shapes differ or a value is not a finite floating number.
     """
     d_image, d_text = _numbers(d_image, "d_image"), _numbers(d_text, "d_text")
-    if d_image.shape != d_text.shape or d_image.ndim < 1:
-        raise ValueError(
-            f"d_image and d_text must both be (..., M), got {tuple(d_image.shape)} and {tuple(d_text.shape)}"
-        )
+    _alike(d_image.shape, d_text.shape, "d_image and d_text", "have the same shape")
     return _correlation(_Distances(d_image), _Distances(d_text))
 
 
@@ -298,10 +303,9 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
     ValueError, TypeError
         If there are none, or they are not finite floating numbers.
     """
-    r = _numbers(correlation, "correlation")
-    if r.ndim != 1 or len(r) == 0:
-        raise ValueError(f"correlation must be a non-empty vector, got shape {tuple(r.shape)}")
-    n = len(r)
+    r = _numbers(correlation, "correlation", "(N,)")
+    if (n := len(r)) == 0:
+        raise ValueError("correlation must hold at least one number, got none")
     mu = r.topk((n + 99) // 100, largest=False).values.mean()
     gamma = r.topk((n + 9) // 10).values.mean()
     return mu, gamma
@@ -324,7 +328,7 @@ def rank_labels(correlation: Tensor, mu: Tensor | float, gamma: Tensor | float) 
     -------
     Tensor, (B,), in [0, 1]
     """
-    r = _numbers(correlation, "correlation", finite=False)
+    r = _numbers(correlation, "correlation", "(B,)", finite=False)
     low, high = (torch.as_tensor(v, dtype=r.dtype, device=r.device) for v in (mu, gamma))
     low = low.clamp_min(0)
     above = (r > high).to(r.dtype)
@@ -373,11 +377,8 @@ def rank_correspondence(
     """
     images, bank_images = _features(images, bank_images, ("images", "bank_images"))
     texts, bank_texts = _features(texts, bank_texts, ("texts", "bank_texts"))
-    if len(images) != len(texts) or len(bank_images) != len(bank_texts):
-        raise ValueError(
-            f"images and captions must come in pairs, got {len(images)} images and {len(texts)} texts, "
-            f"and {len(bank_images)} and {len(bank_texts)} in the bank"
-        )
+    numbers = (len(images), len(bank_images)), (len(texts), len(bank_texts))
+    _alike(*numbers, "images and texts, of the pairs and of the bank,", "come in pairs")
     orders = _order_by_distance(images, bank_images), _order_by_distance(texts, bank_texts)
     correlation = _correlation(*orders).to(images.dtype)
     if mu is None or gamma is None:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from nclib.common.files import write_atomically
-from nclib.common.lock import make_folder
 from nclib.runs import checkpoint
 from nclib.runs.identity import computed_on
 from nclib.runs.machine import device_name
@@ -153,11 +152,12 @@ class SavedLoop(ABC):
         Raises
         ------
         ValueError
-            When the folder cannot be written, or holds the checkpoint of another run.
+            When the folder holds the checkpoint of another run.
+        OSError
+            When the folder cannot be written.
         RuntimeError
             When a loss is no longer finite.
         """
-        make_folder(self.folder)
         self._resume()
         if not self.n_planned:  # a model that is tested as it was published
             result = self._validate()

@@ -135,7 +135,12 @@ DAMAGES = {
     ),
     "copy cut short": ("dev_ims.f16.npy", lambda p: os.truncate(p, 200), WRONG, "it is cut short"),
     "copy of another type": ("dev_ims.f16.npy", array(numbers(4)), WRONG, "must be float16 (rows, regions"),
-    "noise row out of range": ("noise_0.5.npy", array(np.r_[:29, 6]), WRONG, "names image row"),
+    "noise row out of range": (
+        "noise_0.5.npy",
+        array(np.r_[:29, 6]),
+        WRONG,
+        "image rows in noise_0.5.npy must be",
+    ),
     "noise below zero": ("noise_0.5.npy", array(np.r_[:29, -1]), WRONG, "names image row -1"),
     "noise of other length": ("noise_0.5.npy", array(np.arange(7)), WRONG, "fits neither format"),
     "noise in fractions": ("noise_0.5.npy", array(np.zeros(30)), WRONG, "one row of whole numbers"),

@@ -95,11 +95,11 @@ def models():
 def test_wrong_input_is_named(name):
     model = build(name, **SIZES)
     tokens = Tokens(torch.tensor([[1, 2]]), (2,))
-    with pytest.raises(ValueError, match=r"images must be \(batch, regions, 6\), got \(2, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"images must be \(batch, .*, 6\), .* got \(2, 4, 5\)"):
         model(torch.randn(2, 4, 5), tokens)
     with pytest.raises(ValueError, match="images must be"):
         model.encode_images(torch.randn(2, 6))
-    with pytest.raises(ValueError, match="at least one image"):
+    with pytest.raises(ValueError, match=r"none of them 0, got \(0, 4, 6\)"):
         model.encode_images(torch.randn(0, 4, 6))
     with pytest.raises(ValueError, match="ids from 1 to 9, but the vocabulary holds 0 to 8"):
         model.encode_captions(Tokens(torch.tensor([[1, 9]]), (2,)))
@@ -113,7 +113,7 @@ def test_wrong_input_is_named(name):
 
 @pytest.mark.parametrize("name", ["sgr", "saf", "sgraf"])
 def test_region_slots_are_fixed(name):
-    with pytest.raises(ValueError, match="images have 5 regions, but the model was built with n_regions=4"):
+    with pytest.raises(ValueError, match=r"images must be \(batch, 4, .* got \(\d+, 5, "):
         build(name, **SIZES).encode_images(torch.randn(2, 5, 6))
 
 

@@ -177,7 +177,7 @@ def test_a_name_can_be_taken_once():
         ),
         (
             {"encode_captions": lambda self, tokens: CaptionEncoding(torch.zeros(1, 1), (3,))},
-            "encode_captions gave 1 rows for 3",
+            "encode_captions must return .* of 3 rows for 3, got 1",
         ),
     ],
 )
@@ -217,7 +217,7 @@ def test_what_methods_return_is_tried_when_the_model_is_built(members, message):
 def test_scores_are_tried_when_the_model_is_built(members, message):
     models.register("mine", summary="for a test")(changed(**members, __init__=minimal))
     state = torch.get_rng_state()
-    with pytest.raises(ValueError, match=f"^model 'mine': {message}"):
+    with pytest.raises(TypeError, match=f"^model 'mine': {message}"):
         models.build("mine", **SIZES)
     assert torch.equal(torch.get_rng_state(), state)
 

@@ -384,7 +384,7 @@ def test_models_train_on_them_and_come_back(tmp_path, name, image, finetune):
     assert torch.equal(again.eval()(pictures, TOKENS), wanted)
     longer = Tokens(torch.cat([IDS, IDS[:, :1]], 1), TOKENS.lengths)
     torch.testing.assert_close(model(pictures, longer), model(pictures, TOKENS))
-    with pytest.raises(ValueError, match=r"images have 32 regions.*n_regions=35"):
+    with pytest.raises(ValueError, match=r"images must be \(batch, 35, .* got \(\d+, 32, "):
         model.encode_images(pictures[:, :32])
 
 
@@ -436,7 +436,9 @@ def test_errors_name_the_option_and_the_folder(tmp_path):
     words = write_words(tmp_path / "words.json")
     with pytest.raises(ValueError, match="has 10 words under 'word2idx', the data has 11"):
         PretrainedText(11, 5, kind="bert", folder=str(tmp_path), words_file=words)
-    with pytest.raises(ValueError, match=r"text_words='nowhere\.json': there is no such file"):
+    with pytest.raises(
+        ValueError, match=r"text_words='nowhere\.json' is not a vocabulary file.*No such file"
+    ):
         text_encoder("bert", tmp_path, words_file="nowhere.json")
     with pytest.raises(ValueError, match="a caption of 21 pieces, the transformer reads at most 20"):
         text_encoder("bert", tmp_path)(Tokens(torch.full((1, 7), 8), (7,)))

@@ -94,7 +94,7 @@ def test_double_weights_low_precision_and_logits():
     torch.testing.assert_close(similarity_matrix(model.double(), split), scores, rtol=0, atol=3e-6)
     with pytest.raises(ValueError, match="precision='float16': must be one of 'float32', 'bfloat16'"):
         similarity_matrix(model, split, precision="float16")
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size=0: must be a whole number, at least 1"):
         similarity_matrix(model, split, batch_size=0)
 
 

@@ -93,9 +93,9 @@ def test_threshold_is_strict():
     ("p", "truth", "options", "words"),
     [
         ([0.1, math.nan], [True, False], {}, "NaN"),
-        ([0.1, 1.2], [True, False], {}, "p_clean must lie"),
-        ([0.1, 0.2], [1, 0], {}, "matched must be bool"),
-        ([0.1, 0.2], [True], {}, "matched must be bool"),
+        ([0.1, 1.2], [True, False], {}, "p_clean .* at most 1, got 0.1 to 1.2"),
+        ([0.1, 0.2], [1, 0], {}, "matched must be True and False"),
+        ([0.1, 0.2], [True], {}, r"matched must be .*\(2,\)"),
         ([0.1, 0.2], [True, False], {"threshold": 1.0}, "threshold"),
         ([0.1, 0.2], [True, False], {"bins": 0}, "bins"),
     ],

@@ -81,23 +81,23 @@ def test_a_seed_names_the_same_labels_for_ever():
 
 @pytest.mark.parametrize("make", [symmetric_labels, asymmetric_labels])
 @pytest.mark.parametrize(
-    ("labels", "options", "error", "words"),
+    ("labels", "options", "words"),
     [
-        ([1, 2, 3], {"n_classes": 3}, ValueError, r"0\.\.2, got 3.*shifted"),
-        ([-1, 0], {}, ValueError, "negative"),
-        ([0.0, 1.0], {}, TypeError, "integers"),
-        ([0, 1], {"n_classes": 1}, ValueError, "n_classes"),
-        ([0, 1], {"rate": 2.0}, ValueError, "rate"),
-        ([0, 1], {"seed": ()}, ValueError, "seed"),
+        ([1, 2, 3], {"n_classes": 3}, "labels .* at least 0, at most 2, got 1 to 3"),
+        ([-1, 0], {}, "labels .* at least 0"),
+        ([0.0, 1.0], {}, "integers"),
+        ([0, 1], {"n_classes": 1}, "n_classes"),
+        ([0, 1], {"rate": 2.0}, "rate"),
+        ([0, 1], {"seed": ()}, "seed"),
     ],
 )
-def test_bad_arguments_are_named(make, labels, options, error, words):
+def test_bad_arguments_are_named(make, labels, options, words):
     settings_ = {"rate": 0.5, "n_classes": 3, "seed": 0} | options
-    with pytest.raises(error, match=words):
+    with pytest.raises(ValueError, match=words):
         make(np.array(labels), settings_.pop("rate"), **settings_)
 
 
 def test_bad_mapping_is_named():
     for mapping in ([1, 2], [1, 2, 3]):
-        with pytest.raises(ValueError, match="mapping must hold 3"):
+        with pytest.raises(ValueError, match=r"mapping must be integers, \(3,\)"):
             asymmetric_labels([0, 1], 0.5, n_classes=3, seed=0, mapping=mapping)

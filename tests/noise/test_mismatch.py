@@ -167,26 +167,26 @@ def test_description_says_what_it_is():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "words"),
+    ("options", "words"),
     [
-        ({"rate": -0.1}, ValueError, r"rate must lie in \[0, 1\]"),
-        ({"rate": 1.01}, ValueError, "rate"),
-        ({"rate": math.nan}, ValueError, "rate"),
-        ({"rate": "0.2"}, TypeError, "rate"),
-        ({"rate": True}, TypeError, "rate"),
-        ({"protocol": "image"}, ValueError, "protocol must be one of"),
-        ({"seed": -1}, ValueError, "seed"),
-        ({"seed": None}, ValueError, "seed"),
-        ({"seed": 1.5}, ValueError, "seed"),
-        ({"image_of": np.zeros(0, int)}, ValueError, "image_of"),
-        ({"image_of": np.zeros((2, 2), int)}, ValueError, "image_of"),
-        ({"image_of": np.array([0.0, 1.0])}, TypeError, "image_of must hold integers"),
-        ({"image_of": np.array([0, -1])}, ValueError, "negative"),
+        ({"rate": -0.1}, "rate=-0.1: must be a number, at least 0 and at most 1"),
+        ({"rate": 1.01}, "rate"),
+        ({"rate": math.nan}, "rate"),
+        ({"rate": "0.2"}, "rate"),
+        ({"rate": True}, "rate"),
+        ({"protocol": "image"}, "protocol='image': must be one of 'images', 'captions', 'pairs'"),
+        ({"seed": -1}, "seed"),
+        ({"seed": None}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"image_of": np.zeros(0, int)}, r"image_of .* got shape \(0,\)"),
+        ({"image_of": np.zeros((2, 2), int)}, r"image_of .* got shape \(2, 2\)"),
+        ({"image_of": np.array([0.0, 1.0])}, "image_of must be integers.*got dtype float64"),
+        ({"image_of": np.array([0, -1])}, "at least 0, got -1 to 0"),
     ],
 )
-def test_bad_arguments_are_named(options, error, words):
+def test_bad_arguments_are_named(options, words):
     given_ = {"image_of": TRUE, "rate": 0.2, "seed": 0, "protocol": "images"} | options
-    with pytest.raises(error, match=words):
+    with pytest.raises(ValueError, match=words):
         mismatch(given_.pop("image_of"), given_.pop("rate"), **given_)
 
 
@@ -282,21 +282,21 @@ UNEVEN[0] = 7
 
 
 @pytest.mark.parametrize(
-    ("index", "error", "words"),
+    ("index", "words"),
     [
-        (np.arange(N_IMAGES + 1), ValueError, "fits neither format: the data have 40 images.*200 captions"),
-        (np.arange(1000), ValueError, "fits neither"),
-        (REPEATED, ValueError, "not a permutation: image row 4 appears 2 times"),
-        (OUTSIDE, ValueError, "image row 40, but rows run from 0 to 39"),
-        (np.arange(200), ValueError, "rows run from 0 to 39"),
-        (UNEVEN, ValueError, "image row 0 is used 4 times, but has 5"),
-        (-TRUE, ValueError, "negative"),
-        (TRUE.astype(float), ValueError, "integers"),
-        (TRUE.reshape(-1, P), ValueError, "vector"),
+        (np.arange(N_IMAGES + 1), "fits neither format: the data have 40 images.*200 captions"),
+        (np.arange(1000), "fits neither"),
+        (REPEATED, "image row 3 is used 0 times, must be 1"),
+        (OUTSIDE, "at most 39, got 1 to 40"),
+        (np.arange(200), "at most 39, got 0 to 199"),
+        (UNEVEN, "image row 0 is used 4 times, must be 5"),
+        (-TRUE, "at least 0"),
+        (TRUE.astype(float), "integers"),
+        (TRUE.reshape(-1, P), "shape"),
     ],
 )
-def test_file_that_does_not_fit_is_refused(tmp_path, index, error, words):
-    with pytest.raises(error, match=words):
+def test_file_that_does_not_fit_is_refused(tmp_path, index, words):
+    with pytest.raises(ValueError, match=words):
         Mismatch.from_file(write(tmp_path / "f.npy", index), TRUE)
 
 

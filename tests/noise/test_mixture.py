@@ -439,18 +439,15 @@ class TestBoth:
             ([0.1, math.nan, 0.2, 0.3], "NaN or infinite, the first at position 1"),
             ([0.1, 0.2, 0.3, math.inf], "NaN or infinite"),
             ([0.1, 0.2, 0.3], "at least 4"),
-            ([], "empty"),
-            ([0.5] * 9, "constant.*0.5"),
-            ([[0.1, 0.2], [0.3, 0.4]], "one-dimensional"),
+            ([], "shape"),
+            ([0.5] * 9, "not all equal.* 9 from 0.5 to 0.5"),
+            ([[0.1, 0.2], [0.3, 0.4]], "shape"),
+            (["a", "b", "c", "d"], "real numbers"),
         ],
     )
     def test_bad_data_is_named(self, name, x, words):
         with pytest.raises(ValueError, match=words):
             MIXTURES[name]().fit(x)
-
-    def test_text_is_refused(self, name):
-        with pytest.raises(TypeError, match="real numbers"):
-            MIXTURES[name]().fit(["a", "b", "c", "d"])
 
     def test_unfitted_says_so(self, name):
         with pytest.raises(RuntimeError, match="call fit"):
@@ -461,7 +458,7 @@ class TestBoth:
     def test_any_finite_data_gives_probabilities(self, name, data):
         x = np.array(data)
         if x.min() == x.max():
-            with pytest.raises(ValueError, match="constant"):
+            with pytest.raises(ValueError, match="not all equal"):
                 MIXTURES[name]().fit(x)
             return
         mixture = MIXTURES[name]().fit(x)
@@ -487,7 +484,7 @@ class TestBoth:
         (lambda: BetaMixture(floor=-1.0), "floor"),
         (lambda: BetaMixture(order="size"), "order"),
         (lambda: BetaMixture(stages=()), "stages"),
-        (lambda: BetaMixture.bicro().fit(PRINTED / 10, start=PRINTED > 1), "start has no effect"),
+        (lambda: BetaMixture.bicro().fit(PRINTED / 10, start=PRINTED > 1), "beside shapes"),
         (lambda: noise.unit_interval([1.0, 1.0]), "empty"),
     ],
 )
