@@ -83,10 +83,13 @@ def test_a_run_leaves_the_record_that_is_printed(tmp_path: Path, capsys: pytest.
         (["run", "plain", "mrate=0.4"], "'mrate=0.4' is not an option; options are written --name value"),
         (["run", "plain", "--mrate"], "--mrate needs a value: --mrate VALUE"),
         (["run", "plain", "--data_options", "1", "--data_options.n", "2"], "give one"),
-        (["run", "plain", "--data_options.n", "2"], "has no option 'n'"),
+        (
+            ["run", "plain", "--data_options.n", "2"],
+            "data_options: unknown parameter 'n'; there are ",
+        ),
         (
             ["run", "plain", "--model_options.dropou", "0"],
-            "'saf' has no option 'dropou'; did you mean 'dropout'?",
+            "model_options: unknown parameter 'dropou'; did you mean 'dropout'?",
         ),
         (["run", "uot_rcl", "--mrate", "0.4"], "unknown parameter 'mrate'; did you mean 'noise_rate'?"),
         (["run", "plain", "--noise_rat", "0.4"], "'noise_rat'; did you mean 'noise_rate'?"),

@@ -227,7 +227,8 @@ def problems(values: Mapping[str, Any], allowed: Mapping[str, Rule]) -> list[str
     found = []
     for name, value in values.items():
         if name not in allowed:
-            found.append(f"unknown parameter {name!r}{did_you_mean(name, allowed)}")
+            hint = did_you_mean(name, allowed) or f"; there are {', '.join(allowed)}"
+            found.append(f"unknown parameter {name!r}{hint}")
         elif not allowed[name].accepts(value):
             found.append(f"{name}={value!r}: {allowed[name].describe()}")
     return found
@@ -251,6 +252,15 @@ def check(allowed: Mapping[str, Rule], **values: Any) -> None:
     refuse(problems(values, allowed))
 
 
+def missing(cls: type, values: Mapping[str, Any]) -> list[str]:
+    """List, one sentence each, the options without a default that are not given."""
+    return [
+        f"{k} is needed: {rule.about()}"
+        for k, rule in rules(cls).items()
+        if k in needed(cls) and k not in values
+    ]
+
+
 def make(cls: type[T], values: Mapping[str, Any]) -> T:
     """Build a frozen dataclass of :func:`option` fields; those that are not given keep their defaults.
 
@@ -260,9 +270,7 @@ def make(cls: type[T], values: Mapping[str, Any]) -> T:
         Naming each unknown parameter, each value out of range, with what is allowed, and each that lacks.
     """
     allowed = rules(cls)
-    found = problems(values, allowed)
-    found += [f"{name} is needed: {allowed[name].about()}" for name in needed(cls) if name not in values]
-    refuse(found)
+    refuse([*problems(values, allowed), *missing(cls, values)])
     return cls(**{k: allowed[k].taken(v) for k, v in values.items()})
 
 

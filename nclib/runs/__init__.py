@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from nclib import label_noise, methods
-from nclib.common.options import Rule, did_you_mean, plain_values, problems
+from nclib.common.options import Rule, check, did_you_mean, plain_values
 from nclib.runs.combination import combine
 from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.frame import table
@@ -94,14 +94,12 @@ def experiment_of(method: str) -> PairExperiment | LabelExperiment:
     >>> experiment_of("l2rm").parameters()["rho"].describe()
     'must be a number, above 0 and at most 1'
     """
-    pairs, labels = methods.available(), label_noise.available()
-    if not isinstance(method, str):
-        raise ValueError(f"method={method!r}: must be text, the name of a method")
+    pairs, labels = list(methods.available()), list(label_noise.available())
     if method in pairs:
         return PairExperiment(method)
     if method in labels:
         return LabelExperiment(method)
-    every = [*pairs, *labels]
+    every = pairs + labels
     hint = did_you_mean(method, every) or IMPORT_FIRST
     raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
 
@@ -270,8 +268,7 @@ def check_parameters(namespace: Mapping[str, Any], method: str | None, **extra: 
     """
     values = plain_values(namespace)
     if method is None:
-        if found := problems({k: v for k, v in values.items() if v is not None}, extra):
-            raise ValueError("bad parameters: " + "; ".join(found))
+        check(extra, **{k: v for k, v in values.items() if v is not None})
         return {}
     experiment = experiment_of(method)
     own = set(extra) - set(experiment.parameters())

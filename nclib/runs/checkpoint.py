@@ -83,23 +83,15 @@ def load(path: str | Path) -> dict[str, Any]:
 
     Raises
     ------
-    FileNotFoundError
-        When there is no such file.
     OSError
-        When it cannot be read.
+        When there is no such file, or it cannot be read.
     DamagedError
         When it is damaged or was not written by :func:`save`.
     """
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
-    try:
-        open(path, "rb").close()  # of a file that cannot be opened the library says that it is missing
-    except FileNotFoundError:
-        raise FileNotFoundError(f"no checkpoint at {path}") from None
-    except OSError as error:
-        reason = f"{error.strerror}; this checkpoint cannot be read. Make it readable, or take another out"
-        raise OSError(error.errno, reason, str(path)) from error
+    open(path, "rb").close()  # of a file that cannot be opened the library says that it is missing
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata()

@@ -127,11 +127,10 @@ def combine(
 
 def _joined(records: Sequence[Record]) -> dict[str, Any]:
     """Return the settings of a combination, checked."""
-    if len(records) < 2:
-        raise ValueError(f"{len(records)} run given; a combination needs two or more")
+    names = [record.name for record in records]
+    if len(set(names)) < max(2, len(names)):
+        raise ValueError(f"runs={names!r}: must be two or more, each given once")
     first = records[0]
-    if twice := [r.name for i, r in enumerate(records) if r.name in [other.name for other in records[:i]]]:
-        raise ValueError(f"{twice[0]} is given twice; a combination needs different runs")
     seeds = {record.settings["seed"] for record in records}
     kinds = {str([record.settings.get(k) for k in ("model", "model_options")]) for record in records}
     again = len(seeds) == len(records) and len(kinds) == 1  # one model, trained several times

@@ -19,7 +19,7 @@ import torch
 from nclib import data
 from nclib.common.files import content_digest, digest
 from nclib.common.lock import sole_writer
-from nclib.common.options import Rule, did_you_mean, make, needed, problems, rules
+from nclib.common.options import Rule, did_you_mean, make, missing, problems, refuse, rules
 from nclib.common.registry import Registry
 from nclib.data import CategoryData, Dataset
 from nclib.data.registry import datasets
@@ -142,11 +142,8 @@ class Experiment(ABC, Generic[T, D, N]):
             given[name] = given.pop(other)
         plain = {k: v for k, v in given.items() if k not in self.mappings}
         known = {**self.parameters(), **(extra or {})}
-        for name, value in plain.items():
-            if name in known:
-                found += problems({name: value}, known)
-            else:
-                found.append(f"unknown parameter {name!r}{self._hint(name, known)}")
+        found += [f"unknown parameter {k!r}{self._hint(k, known)}" for k in plain if k not in known]
+        found += problems({k: v for k, v in plain.items() if k in known}, known)
         for name in self.mappings:
             if name in given and not isinstance(given[name], Mapping):
                 found.append(f"{name}={given[name]!r}: must be a mapping of option names to values")
@@ -157,8 +154,7 @@ class Experiment(ABC, Generic[T, D, N]):
                 if name == "dataset" and given[name] in datasets:
                     hint = f"; this one holds {datasets.task(given[name])}"
                 found.append(f"{name}={given[name]!r}: must be one of {', '.join(catalogue)}{hint}")
-        if found:
-            raise ValueError("bad parameters: " + "; ".join(found))
+        refuse(found)
         return given
 
     def _hint(self, name: str, known: Collection[str]) -> str:
@@ -220,12 +216,7 @@ class Experiment(ABC, Generic[T, D, N]):
         """Raise a ValueError when the data lack a given option, or one is missing or of another type."""
         dataset, given = settings.run.dataset, settings.data_options
         options = self.catalogues["dataset"].options(dataset)
-        check_options("data_options", dataset, given, rules(options))
-        if missing := [name for name in needed(options) if name not in given]:
-            raise ValueError(
-                f"data_options: {dataset!r} needs {', '.join(missing)}, for example "
-                f"data_options={{{missing[0]!r}: ...}}; its files are not bundled"
-            )
+        refuse([*problems(given, rules(options)), *missing(options, given)], "data_options")
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
         """Return the settings in a record; parameters that it lacks keep their defaults."""
@@ -411,12 +402,3 @@ def last_diagnostics(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the last of some rows of the curves without losses, validation and what every row holds."""
     last = rows[-1] if rows else {}
     return {k: v for k, v in last.items() if k not in IN_EVERY_ROW and not k.startswith(("val_", "loss_"))}
-
-
-def check_options(kind: str, owner: str, given: Mapping[str, Any], allowed: Mapping[str, Rule]) -> None:
-    """Raise a ValueError that names the first unknown option, or all values that are not allowed."""
-    for name in (n for n in given if n not in allowed):
-        hint = did_you_mean(name, allowed) or ";"
-        raise ValueError(f"{kind}: {owner!r} has no option {name!r}{hint} it has {', '.join(allowed)}")
-    if wrong := problems(given, allowed):
-        raise ValueError(f"{kind}: " + "; ".join(wrong))

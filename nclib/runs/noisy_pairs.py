@@ -25,21 +25,11 @@ class NoisyPairs:
         Which image each caption is paired with, and which pairs are still matched.
     truth_is_known : bool
         False for data whose own pairs are partly wrong.
-
-    Raises
-    ------
-    ValueError
-        When noise and split differ in the number of captions.
     """
 
     def __init__(self, split: Split, noise: Mismatch, *, truth_is_known: bool = True) -> None:
         self.split, self.noise, self.truth_is_known = split, noise, truth_is_known
         self.image_of = torch.as_tensor(noise.image_of, dtype=torch.int64)
-        if len(self.image_of) != len(split.captions):
-            raise ValueError(
-                f"the noise covers {len(self.image_of)} captions, "
-                f"the training split has {len(split.captions)}"
-            )
 
     def __len__(self) -> int:
         return len(self.image_of)

@@ -92,8 +92,6 @@ class PairTrainer(SavedLoop):
         self.active, self.lr_scale = 0, 1.0
         self.renew = renew
         self.restarts = tuple(method.restarts(schedule.epochs)) if schedule.epochs else ()
-        if self.restarts and renew is None:
-            raise ValueError("the method restarts with new networks: renew, which builds them, is missing")
 
     # -- what a method may ask for ----------------------------------------------------------------------
 
@@ -134,15 +132,8 @@ class PairTrainer(SavedLoop):
         return self.epoch - self.schedule.warmup_epochs
 
     def held_out(self, index: Tensor) -> Batch:
-        """Load pairs that are known to be matched, by their numbers, int64 (B,), among the ``n_held_out``.
-
-        Raises
-        ------
-        ValueError
-            When none were set aside.
-        """
-        if self._held_out is None:
-            raise ValueError("no pairs were set aside: the method's clean_share is 0")
+        """Load pairs that are known to be matched, by their numbers, int64 (B,), among the ``n_held_out``."""
+        assert self._held_out is not None, "no pairs were set aside: the method's clean_share is 0"
         return self._held_out.batch(index, self.device)
 
     def similarity(self, batch: Batch, network: int | None = None, *, logits: bool = False) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nclib import models
-from nclib.common.options import rules
+from nclib.common.options import problems, refuse, rules
 from nclib.data import Dataset, Split
 from nclib.data.registry import datasets
 from nclib.evaluation import dual_softmax, map_at_r, recall, relevant_recall
@@ -19,7 +19,7 @@ from nclib.methods.base import METHODS
 from nclib.models import Matcher
 from nclib.models.registry import MODELS
 from nclib.noise import Mismatch, calibration, detection
-from nclib.runs.experiment import Experiment, LoadedRun, check_options, content_of, last_diagnostics
+from nclib.runs.experiment import Experiment, LoadedRun, content_of, last_diagnostics
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.noisy_pairs import NoisyPairs
 from nclib.runs.options import PairOptions, PairSchedule, Settings
@@ -52,8 +52,8 @@ class PairExperiment(Experiment[PairTrainer, Dataset, Mismatch]):
         """Check the options of data and model, and the number of epochs."""
         super().check_settings(settings)
         model, given = settings.run.model, settings.model_options or {}
-        allowed = rules(models.options(model)).items()
-        check_options("model_options", model, given, {k: v for k, v in allowed if k not in SIZES_OF_THE_DATA})
+        allowed = {k: v for k, v in rules(models.options(model)).items() if k not in SIZES_OF_THE_DATA}
+        refuse(problems(given, allowed), "model_options")
         if settings.schedule.epochs + settings.schedule.warmup_epochs == 0 and not given.get("clip_folder"):
             raise ValueError(
                 "epochs=0 and warmup_epochs=0: nothing to train; only a whole CLIP needs nothing"

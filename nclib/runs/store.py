@@ -34,6 +34,7 @@ from nclib.runs.curves import Curves, Epochs, packed
 from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
 from nclib.runs.identity import naming
 from nclib.runs.record import SUM, TASKS, OtherFileError, Record, completed, content_of, own_sum
+from nclib.runs.words import flattened
 
 if TYPE_CHECKING:
     from nclib.runs.options import Settings
@@ -94,10 +95,13 @@ class Stored:
 
     def numbers(self) -> dict[str, Any]:
         """Return what runs of the same settings must agree in, by its place."""
-        curves = {
-            str(i): {k: v for k, v in row.items() if k not in TIMES} for i, row in enumerate(self.curves(), 1)
-        }
-        return dict(_leaves({k: self.content[k] for k in COMPARED} | {"curves": curves}))
+        return numbers(self.content, self.curves())
+
+
+def numbers(content: Mapping[str, Any], epochs: Epochs) -> dict[str, Any]:
+    """Return what runs of the same settings must agree in, by its place, such as ``metrics.test.rsum``."""
+    curves = {str(i): {k: v for k, v in row.items() if k not in TIMES} for i, row in enumerate(epochs, 1)}
+    return flattened({k: content[k] for k in COMPARED} | {"curves": curves})
 
 
 # -------------------------------------------------------------------------------------------------- readers
@@ -278,21 +282,12 @@ def rows(table: str | Path) -> list[Stored]:
 def _rows(path: Path, data: bytes) -> tuple[Stored, ...]:
     """Return the records in a table with this content."""
     curves = functools.cache(functools.partial(_curves_of, path))  # read once, for all rows
-    return tuple(
-        Stored(path / content["name"], content, _Row(curves, content["name"]), remarks)
-        for content, remarks, _ in parsed(data)
-    )
 
+    def stored(content: Mapping[str, Any], remarks: str) -> Stored:
+        name = content["name"]
+        return Stored(path / name, content, lambda *names: curves().of(name, names), remarks)
 
-@dataclass(frozen=True)
-class _Row:
-    """The curves of a run in a table, read when they are asked for."""
-
-    table: Callable[[], Curves]
-    name: str
-
-    def __call__(self, *names: str) -> Epochs:
-        return self.table().of(self.name, names)
+    return tuple(stored(content, remarks) for content, remarks, _ in parsed(data))
 
 
 def parsed(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
@@ -326,16 +321,6 @@ def _cell(value: Any) -> str:
     if bare and value[0] not in '"[{' and value not in WORDS and not NUMBER.fullmatch(value):
         return str(value)
     return json.dumps(value, allow_nan=False)
-
-
-def _leaves(content: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield places and values; an empty mapping is a value, and so is one with a dot in a name."""
-    for name, value in content.items():
-        here = f"{place}.{name}" if place else name
-        if isinstance(value, Mapping) and value and not any("." in key for key in value):
-            yield from _leaves(value, here)
-        else:
-            yield here, value
 
 
 def _curves_of(table: Path) -> Curves:
@@ -448,7 +433,7 @@ def write(table: Path, records: Sequence[Stored]) -> None:
         curves[name] = one.curves()
         own = own_sum({**one.content, "curves": curves[name]})
         row = {"name": name, SUM: own, **({REMARKS: one.remarks} if one.remarks else {})}
-        lines.append({k: _cell(v) for k, v in {**row, **dict(_leaves(one.content))}.items()})
+        lines.append({k: _cell(v) for k, v in {**row, **flattened(one.content)}.items()})
     head = list(dict.fromkeys([*FIRST, *_head(table), *(k for line in lines for k in line)]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

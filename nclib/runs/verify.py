@@ -6,22 +6,18 @@ Records that were made before the numbers of their method or model moved are cou
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nclib.common.options import rules
+from nclib.common.options import Rule, check, rules
 from nclib.data.registry import datasets
 from nclib.runs.identity import DATA, since
 from nclib.runs.record import Record
-from nclib.runs.store import read
-
-COMPARED = ("data", "noise", "metrics", "curves", "diagnostics", "best_epoch")
-TIMED = ("seconds",)  # names of numbers that no run repeats
+from nclib.runs.store import numbers, read
 
 
 @dataclass(frozen=True)
@@ -53,32 +49,8 @@ def compare(stored: Record, now: Record) -> Comparison:
 
     Times are left out, and values that only the newer record has.
     """
-    was, new = (dict(_values(record)) for record in (stored, now))
-    return Comparison(len(was), {k: (v, new.get(k)) for k, v in was.items() if not _same(v, new.get(k))})
-
-
-def _values(record: Record) -> Iterator[tuple[str, Any]]:
-    for part in COMPARED:
-        yield from _leaves(part, getattr(record, part))
-
-
-def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            if name not in TIMED:
-                yield from _leaves(f"{place}.{name}", part)
-    elif isinstance(value, (list, tuple)):
-        for number, part in enumerate(value, 1):
-            yield from _leaves(f"{place}.{number}", part)
-    else:
-        yield place, value
-
-
-def _same(was: Any, now: Any) -> bool:
-    """Return whether two values are the same; a record holds null for what is not a finite number."""
-    if isinstance(now, float) and not math.isfinite(now):
-        now = None
-    return bool(was == now)
+    was, new = (numbers(content, content["curves"]) for content in (stored.content(), now.content()))
+    return Comparison(len(was), {k: (v, new.get(k)) for k, v in was.items() if v != new.get(k)})
 
 
 def make_again(record: Record, out: str | Path, root: str = "") -> Record:
@@ -125,8 +97,7 @@ def main(words: Sequence[str]) -> int:
     add("--match", default="", help="only records with this text in their path")
     add("--root", default="", help="folder of the data, for runs on files")
     asked = parser.parse_args(words)
-    if asked.sample < 0:
-        raise ValueError(f"--sample {asked.sample}: must be at least 0")
+    check({"sample": Rule(int, low=0)}, sample=asked.sample)
     every = [(path, record) for path, record in read(asked.folder) if asked.match in str(path)]
     if not every:
         raise ValueError(f"{asked.folder} holds no record with {asked.match!r} in its path")

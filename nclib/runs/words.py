@@ -93,8 +93,10 @@ def _words(values: Mapping[str, Any], before: str) -> Iterator[str]:
             yield value if plain else json.dumps(value)
 
 
-def flattened(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return settings with those of inner mappings under names with dots.
+def flattened(content: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the values in nested mappings by their places, names with dots.
+
+    An empty mapping is a value, and so is one with a dot in a name.
 
     Examples
     --------
@@ -102,15 +104,15 @@ def flattened(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     {'mrate': 0.4, 'data_options.n_train': 64}
     """
     found: dict[str, Any] = {}
-    for name, value in settings.items():
-        inner = isinstance(value, Mapping)
+    for name, value in content.items():
+        inner = isinstance(value, Mapping) and value and not any("." in key for key in value)
         found |= flattened(value, f"{before}{name}.") if inner else {before + name: value}
     return found
 
 
 def shown(value: object) -> str:
-    """Return a setting as text; ``-`` for None and an empty text."""
-    if value is None or value == "":
+    """Return a setting as text; ``-`` for None, an empty text and an empty mapping."""
+    if value in (None, "", {}):
         return "-"
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -93,7 +93,7 @@ def test_the_folder_of_the_data_is_given_once(tmp_path):
         ("- {method: l2rmm}", "did you mean 'l2rm'?"),
         ("- {method: uot_rcl, model: vse}", "g.yml, block 1: unknown parameter 'model'"),
         ("- {method: plain, model: omit, model_options: {matchin: ot}}", "did you mean 'matching'?"),
-        ("- {method: plain, data_options: {roots: x}}", "'emoji' has no option 'roots'"),
+        ("- {method: plain, data_options: {roots: x}}", "data_options: unknown parameter 'roots'"),
         ("- {method: plain, out: here}", "g.yml, block 1: out is an option of the command"),
         ("- {method: plain, seed: []}", "g.yml, block 1: seed is an empty list"),
         ("- {method: plain, about: 3}", "g.yml, block 1: about must be text"),

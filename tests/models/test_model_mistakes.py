@@ -369,7 +369,7 @@ def test_one_vector_each_needs_two_methods_only(tmp_path):
         ("mine", {"weight": 0}, "weight=0: must be a number, above 0"),
         ("mine", {"kind": "cube"}, "kind='cube': must be one of 'abs', 'square'"),
         ("mine", {"weight": "a", "kind": 1}, "weight='a': must be a number, above 0; kind=1: must be one of"),
-        ("mine", {"n_regions": 3}, "'mine' has no option 'n_regions'; it has embed_dim, sim_dim"),
+        ("mine", {"n_regions": 3}, "unknown parameter 'n_regions'; there are embed_dim, sim_dim"),
         ("vse", {"embed_dim": 0}, "embed_dim=0: must be a whole number, at least 1"),
         ("vse", {"embed_dim": "a"}, "embed_dim='a': must be a whole number"),
     ],

@@ -98,12 +98,12 @@ def test_a_run_that_cannot_be_made_is_named(made, tmp_path, capsys):
     record.save(tmp_path / "r.json")
     assert cli.main(["records", "verify", str(tmp_path)]) == 1
     assert "not made  r.json" in (said := capsys.readouterr().out)
-    assert "needs root" in said
+    assert "root is needed" in said
 
 
 def test_a_negative_sample_is_refused(capsys):
     assert cli.main(["records", "verify", "--sample", "-1"]) == 2
-    assert "--sample -1: must be at least 0" in capsys.readouterr().err
+    assert "sample=-1: must be a whole number, at least 0" in capsys.readouterr().err
 
 
 def test_the_sample_is_drawn_by_its_seed(made, monkeypatch, capsys):

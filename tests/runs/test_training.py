@@ -248,14 +248,14 @@ def test_bf16_is_for_the_forward_pass_only(model, tmp_path):
         ({"device": "meta"}, "device='meta' cannot be used here"),
         ({"threads": 20_000}, "threads=20000: must be a whole number, at least 0 and at most 1024"),
         ({"model": ["vse"]}, r"model=\['vse'\]: must be one of"),
-        ({"method": ["plain"]}, r"method=\['plain'\]: must be text"),
+        ({"method": ["plain"]}, r"method=\['plain'\]: must be one of"),
         ({"batch_size": 100_000}, "batch_size=100000 exceeds the 320 training pairs"),
         ({"noise_file": "none.npy"}, r"noise_file='none\.npy': there is no such file"),
         ({"seed": 2**40}, "seed=1099511627776: must be a whole number"),
         ({"epochs": 0, "warmup_epochs": 0}, "nothing to train"),
         ({"model_options": 3}, "model_options=3: must be a mapping"),
-        ({"data_options": {"n_trian": 3}}, "data_options: 'planted' has no option 'n_trian'"),
-        ({"dataset": "f30k", "data_options": {}}, r"data_options: 'f30k' needs root"),
+        ({"data_options": {"n_trian": 3}}, "data_options: unknown parameter 'n_trian'"),
+        ({"dataset": "f30k", "data_options": {}}, r"data_options: root is needed"),
         ({"rhoo": np.float32(1)}, r"unknown parameter 'rhoo'; did you mean 'rho'\?"),
     ],
 )
@@ -319,13 +319,6 @@ def test_noisy_pairs_load_the_image_that_the_noise_gave():
     known = truth.relevance(every, every).numpy()
     assert np.allclose(np.diagonal(known)[truth.matched], 1)
     assert np.array_equal(known, split.relevance(noise.image_of, np.arange(len(pairs))))
-
-
-def test_noise_of_other_data_is_refused():
-    split = data.load("planted", n_train=12).train
-    other = data.load("planted", n_train=13).train
-    with pytest.raises(ValueError, match="covers 65 captions, the training split has 60"):
-        NoisyPairs(split, Mismatch.draw(other.image_of, 0.5, seed=0))
 
 
 def test_quick_runs_take_one_thread_and_restore_the_number(monkeypatch, tmp_path):
