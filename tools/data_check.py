@@ -26,16 +26,17 @@ from nclib.data.feature_files import (
     Part,
     Reading,
     boxes_file,
+    check_copy,
     features_file,
     find_folder,
     find_vocabulary,
     missing_files,
-    not_its_copy,
     open_features,
     pixel_layout,
     read_boxes,
     read_split,
     sampled,
+    sentence,
 )
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
@@ -219,8 +220,12 @@ def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     path = features_file(original.parent, part.split, half=True)
     if path is None:
         return
-    array = open_features(path, np.float16)
-    bad = array if isinstance(array, str) else not_its_copy(array, original) or _not_finite(array, full)
+    try:
+        array = open_features(path, np.float16)
+        check_copy(array, original)
+        bad = _not_finite(array, full)
+    except (OSError, ValueError) as error:
+        bad = sentence(error)
     size = path.stat().st_size / 1e9
     yield Line(WRONG if bad else GOOD, path.name, bad or f"float16 copy, {size:.2f} GB")
 
@@ -231,9 +236,10 @@ def _box_lines(layout: Layout, part: Part, folder: Path) -> Iterator[Line]:
     if part.features is None or not path.is_file():
         return
     rows = len(part.features) * (layout.captions_per_image if part.layout == PER_CAPTION else 1)
-    found = read_boxes(path, (rows, part.features.shape[1], 4))
-    if isinstance(found, str):
-        yield Line(WRONG, path.name, found)
+    try:
+        found = read_boxes(path, (rows, part.features.shape[1]))
+    except ValueError as error:
+        yield Line(WRONG, path.name, str(error))
     else:
         yield Line(GOOD, path.name, f"boxes of {len(found):,} rows of features")
 

@@ -19,6 +19,7 @@ from picture_rows import pictures
 from row_sources import BottomUpSource, FolderSource, HalfSource, read_ids
 from word_vectors import read_vectors
 
+from nclib.common.checks import check_choice
 from nclib.common.files import replacing
 from nclib.data.feature_files import (
     HALF,
@@ -27,13 +28,13 @@ from nclib.data.feature_files import (
     PIXELS,
     Layout,
     build_words,
+    check_copy,
     find_folder,
     find_vocabulary,
-    not_its_copy,
     open_features,
     read_named_captions,
+    sentence,
 )
-from nclib.data.registry import check_choice
 from nclib.data.row_writer import ConvertError, counter_of, holds, some, write_rows
 from nclib.data.vocabulary import UNKNOWN, Vocabulary
 
@@ -152,8 +153,11 @@ def half(path: str | Path, *, replace: bool = False) -> Path:
     if path.suffix != ".npy" or path.name.endswith(HALF):
         raise ConvertError(f"{path} must be a float32 features file NAME.npy")
     copy = path.with_name(path.name.removesuffix(".npy") + HALF)
-    found = open_features(copy, np.float16) if copy.exists() else ""
-    is_copy = not isinstance(found, str) and not not_its_copy(found, path)
+    try:
+        check_copy(open_features(copy, np.float16), path)
+        is_copy = True
+    except (OSError, ValueError):
+        is_copy = False
     if replace or counter_of(copy).exists() or not is_copy:
         write_rows(copy, HalfSource(path), replace=replace)
     return copy
@@ -272,7 +276,7 @@ def _named_captions(path: Path) -> list[tuple[str, str]]:
     try:
         return read_named_captions(path)
     except (OSError, ValueError) as error:
-        raise ConvertError(f"{path} {error}") from error
+        raise ConvertError(f"{path} {sentence(error)}") from error
 
 
 def _captions(layout: Layout, path: Path, ids: Sequence[str]) -> list[str]:

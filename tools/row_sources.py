@@ -17,7 +17,7 @@ import numpy as np
 
 from nclib.common.files import digest
 from nclib.common.npy import RowFileError, npy_header
-from nclib.data.feature_files import open_features
+from nclib.data.feature_files import open_features, sentence
 from nclib.data.row_writer import ConvertError, some
 
 COLUMNS = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
@@ -215,9 +215,10 @@ class HalfSource:
     dtype = np.float16
 
     def __init__(self, path: Path) -> None:
-        array = open_features(path, np.float32)
-        if isinstance(array, str):
-            raise ConvertError(f"{path} {array}")
+        try:
+            array = open_features(path, np.float32)
+        except (OSError, ValueError) as error:
+            raise ConvertError(f"{path} {sentence(error)}") from error
         self.array, self.shape, self.state = array, array.shape, _state(path)
 
     def read(self, first: int, last: int) -> np.ndarray:

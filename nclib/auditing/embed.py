@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 from nclib.auditing.pairs import Pairs
 from nclib.common.files import cache_folder, digest
 from nclib.common.npy import read_npy
-from nclib.data.pictures import load_network, prepared, principal_axes
+from nclib.data.pictures import AXES, CHANNELS, load_network, prepared, principal_axes
 from nclib.data.readers import Listing, UnreadableError, list_pairs
-from nclib.data.row_writer import write_rows
+from nclib.data.row_writer import MadeRows, write_rows
 from nclib.runs.machine import choose_device
 
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
 
-CHANNELS = 1280  # of the network behind nclib[pictures]
-AXES = 256
 FEATURES = "EfficientNet-Lite0, 224 x 224 pixels, mean of the last map"
 
 
@@ -121,9 +119,10 @@ def embed(
         pictures = _pictures(listing, towers.pictures, towers.width, stamp)
         images = _write(folder, "pictures", "embedding the pictures", pictures)
         texts = listing.texts
-        rows = _Rows(
+        rows = MadeRows(
             (len(texts), towers.width),
-            lambda first, last: towers.captions(texts[first:last]),
+            np.float32,
+            lambda first, last: np.asarray(towers.captions(texts[first:last])),
             [stamp, *texts],
         )
         captions = _write(folder, "captions", "embedding the captions", rows)
@@ -198,22 +197,7 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
 # -- rows on disk -------------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """Vectors of pictures or captions, some at a time; ``content`` says what they are made from."""
-
-    dtype = np.float32
-
-    def __init__(self, shape: tuple[int, ...], made: Callable[[int, int], Any], content: list[str]) -> None:
-        self.shape, self.made, self.content = shape, made, content
-
-    def read(self, first: int, last: int) -> Array:
-        return np.asarray(self.made(first, last), np.float32)
-
-    def stamp(self) -> str:
-        return digest(self.content)
-
-
-def _write(folder: Path, name: str, title: str, source: _Rows) -> Array:
+def _write(folder: Path, name: str, title: str, source: MadeRows) -> Array:
     """Return the rows of a source from a file, which is made, or continued where an earlier try stopped."""
     path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
     if not path.exists():
@@ -222,7 +206,7 @@ def _write(folder: Path, name: str, title: str, source: _Rows) -> Array:
     return read_npy(path, mapped=True)
 
 
-def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> _Rows:
+def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model: str) -> MadeRows:
     """Return the vectors of pictures, zero where a picture cannot be read."""
     opener, names = listing.open, listing.pictures
     if opener is None or names is None:
@@ -241,4 +225,4 @@ def _pictures(listing: Listing, vectors: Callable[[Any], Any], width: int, model
             result[rows] = np.asarray(vectors(pictures))
         return result
 
-    return _Rows((len(names), width), made, [model, listing.stamp()])
+    return MadeRows((len(names), width), np.float32, made, [model, listing.stamp()])

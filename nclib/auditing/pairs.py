@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nclib.common.npy import read_npy
+from nclib.common.checks import check_array, check_rows, check_within
+from nclib.data.readers import open_array
 
 Array = NDArray[Any]
 Indices = NDArray[np.int64]
@@ -93,33 +92,18 @@ class Pairs:
 
     def _check_shapes(self) -> None:
         for name in ("images", "captions"):
-            array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype.kind != "f":
-                got = getattr(array, "shape", type(array).__name__), getattr(array, "dtype", "")
-                raise TypeError(
-                    f"{name} must be an array of floating numbers, (rows, D), got {got[0]} {got[1]}"
-                )
+            check_array(name, getattr(self, name), "floating numbers", "rows", "D")
         (n, d), (m, e) = self.images.shape, self.captions.shape
         if d != e:
             raise ValueError(
                 f"images have {d} numbers per row and captions {e}: both must come from one model, "
                 "in whose space they can be compared"
             )
-        if m == 0 or n == 0:
-            raise ValueError(f"there is nothing to audit: {n} pictures and {m} captions")
-        of = self.image_of
-        if not isinstance(of, np.ndarray) or of.shape != (m,) or of.dtype.kind not in "iu":
-            raise ValueError(
-                f"image_of must hold one picture row per caption, integers of shape ({m},), got "
-                f"{getattr(of, 'shape', type(of).__name__)} {getattr(of, 'dtype', '')}"
-            )
-        if of.min() < 0 or of.max() >= n:
-            row = int(np.flatnonzero((of < 0) | (of >= n))[0])
-            raise ValueError(f"image_of[{row}] is {of[row]}, but pictures have rows 0 to {n - 1}")
-        for name, length in (("ids", m), ("texts", m), ("pictures", n)):
-            values = getattr(self, name)
-            if values is not None and len(values) != length:
-                raise ValueError(f"{name} has {len(values)} entries, but {length} are needed")
+        check_array("image_of, the picture row of each caption,", self.image_of, "whole numbers", m)
+        check_within("image_of, the picture row of each caption,", self.image_of, n)
+        for name, values in (("ids", self.ids), ("texts", self.texts), ("pictures", self.pictures)):
+            if values is not None:
+                check_rows(name, len(values), **({"pictures": n} if name == "pictures" else {"captions": m}))
             for row, text in enumerate(values or ()):
                 try:
                     text.encode("utf8")
@@ -162,7 +146,7 @@ def from_arrays(
 
     Without ``image_of`` there must be as many pictures as captions, which then belong together row by row.
     """
-    images, captions = _array(images, "images"), _array(captions, "captions")
+    images, captions = open_array(images, "images"), open_array(captions, "captions")
     n, m = len(images), len(captions)
     if image_of is None:
         if n != m:
@@ -206,18 +190,6 @@ def exchange(pairs: Pairs, rows: Indices, rng: np.random.Generator) -> Indices:
     for part in np.split(order, np.flatnonzero(np.diff(fold[order])) + 1):
         claimed[part] = pairs.image_of[rows[np.roll(part, 1)]]
     return claimed
-
-
-def _array(value: Any, name: str) -> Array:
-    if isinstance(value, (str, PathLike)):
-        path = Path(value)
-        if not path.is_file():
-            raise FileNotFoundError(f"{name}: there is no file {path}")
-        return read_npy(path, mapped=True)
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().float().numpy()
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    return array.astype(np.float32) if array.dtype.kind in "iu" else array
 
 
 def _unit(array: Array, rows: slice | Indices) -> Tensor:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nclib.data.dataset import Picture, describe
+from nclib.common.checks import check_array, check_within
+from nclib.data.dataset import Picture
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +46,9 @@ class CategorySplit:
 
     def __post_init__(self) -> None:
         n, where = len(self.labels), f"split {self.name!r}: "
-        if self.labels.ndim != 1 or self.labels.dtype != np.int64 or n == 0:
-            raise ValueError(f"{where}labels must be int64 (n,) and not empty, got {describe(self.labels)}")
+        check_array(f"{where}labels", self.labels, "int64", "n")
         for key, value in (("images", self.images), ("texts", self.texts)):
-            if value.ndim != 2 or value.dtype != np.float32 or len(value) != n:
-                raise ValueError(f"{where}{key} must be float32 ({n}, d), got {describe(value)}")
+            check_array(f"{where}{key}", value, "float32", n, "d")
             if not np.isfinite(value.sum(dtype=np.float64)) and not np.isfinite(value).all():
                 raise ValueError(f"{where}{key} holds NaN or infinite values")
 
@@ -112,12 +111,7 @@ class CategoryData:
         if len(widths) != 1:
             raise ValueError(f"data {self.name!r}: splits must have features of the same width, got {widths}")
         for split in self.splits.values():
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= self.n_classes:
-                raise ValueError(
-                    f"data {self.name!r}: labels of split {split.name!r} must lie in "
-                    f"0..{self.n_classes - 1}, got {low}..{high}"
-                )
+            check_within(f"data {self.name!r}: labels of split {split.name!r}", split.labels, self.n_classes)
 
     @property
     def splits(self) -> dict[str, CategorySplit]:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from nclib.common.checks import check_choice, check_count
 from nclib.common.files import digest
 from nclib.data.category_data import CategoryData, CategorySplit
-from nclib.data.registry import check_choice, register
+from nclib.data.registry import register
 
 PathLike = str | os.PathLike[str]
 Arrays = dict[str, np.ndarray]
@@ -125,10 +126,8 @@ def _from_raw_wikipedia(path: Path) -> Arrays:
     found = _mat_arrays(path)
     arrays: Arrays = {}
     for theirs, split, list_name in (("tr", "train", "trainset"), ("te", "test", "testset")):
-        lacks = [key for key in (f"I_{theirs}", f"T_{theirs}") if key not in found]
-        if lacks:
-            raise ValueError(f"{path}: there is no array {' and no '.join(lacks)}; found {', '.join(found)}")
-        arrays[f"{split}_image"], arrays[f"{split}_text"] = found[f"I_{theirs}"], found[f"T_{theirs}"]
+        names = {f"I_{theirs}": f"{split}_image", f"T_{theirs}": f"{split}_text"}
+        arrays |= {own: found[name] for name, own in names.items() if name in found}
         listing = path.with_name(f"{list_name}_txt_img_cat.list")
         with _reading(listing):
             lines = listing.read_text("utf8").split("\n")
@@ -189,42 +188,26 @@ def _read(root: Path, known: FeatureSet | None) -> tuple[Arrays, Path]:
     raise FileNotFoundError(f"root={str(root)!r}: must be {wanted}, or the file itself")
 
 
-def _labels(arrays: Arrays, path: Path) -> Arrays:
-    """Return one class per pair for every split, shifted by the common minimum."""
-    flat = {key: np.asarray(a).reshape(-1) for key, a in arrays.items() if key.endswith("label")}
-    found = {key: values.astype(np.int64) for key, values in flat.items()}
-    for key, values in flat.items():
-        if not np.array_equal(values, found[key]):
-            raise ValueError(f"{path}: {key}: classes must be whole numbers")
-    if not found:
-        raise ValueError(f"{path}: there are no labels; found {', '.join(sorted(arrays)) or 'nothing'}")
-    low = min(int(values.min()) for values in found.values() if values.size)
-    labels = {}
-    for split in SPLITS:
-        own = found.get(f"{split}_label", found.get(f"{split}_text_label"))
-        if own is None:
-            continue
-        other = found.get(f"{split}_text_label", own)
-        if not np.array_equal(own, other):
-            raise ValueError(f"{path}: image and text labels of split {split!r} differ; a pair has one class")
-        labels[split] = own - low
-    return labels
-
-
 def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
     """Return the pairs of each split; a file may lack validation arrays, but no others."""
-    labels, there = _labels(arrays, path), ", ".join(sorted(arrays))
+    classes = {key: np.asarray(a).reshape(-1) for key, a in arrays.items() if key.endswith("label")}
+    for key, values in classes.items():
+        if not np.array_equal(values, values.astype(np.int64)):
+            raise ValueError(f"{path}: {key}: classes must be whole numbers")
+    low = min((values.min() for values in classes.values() if values.size), default=0)
     found: dict[str, Pairs] = {}
     for split in SPLITS:
         if split == "val" and "val_image" not in arrays:
             continue
-        if split not in labels:
-            raise ValueError(f"{path}: there are no labels of split {split!r}")
-        keys = [f"{split}_image", f"{split}_text"]
-        for key in keys:
-            if key not in arrays:
-                raise ValueError(f"{path}: there is no array for {key}; found {there}")
-        found[split] = (*(np.ascontiguousarray(arrays[key], np.float32) for key in keys), labels[split])
+        image, text, own, other = (f"{split}_{part}" for part in THEIR_PARTS)
+        own = own if own in arrays or other not in arrays else other
+        if lacks := [key for key in (image, text, own) if key not in arrays]:
+            there = ", ".join(sorted(arrays)) or "nothing"
+            raise ValueError(f"{path}: there is no array for {' and no '.join(lacks)}; found {there}")
+        if not np.array_equal(classes[own], classes.get(other, classes[own])):
+            raise ValueError(f"{path}: image and text labels of split {split!r} differ; a pair has one class")
+        features = (np.ascontiguousarray(arrays[key], np.float32) for key in (image, text))
+        found[split] = (*features, classes[own].astype(np.int64) - int(low))
     return found
 
 
@@ -236,13 +219,8 @@ def _load(name: str, root: PathLike, n_val: int | None, sizes: str = "any") -> C
     arrays, path = _read(Path(root).expanduser(), known)
     pairs = _pairs(arrays, path)
     if "val" not in pairs:
-        n = n_val if n_val is not None else (known.sizes[1] if known else 0)
-        test, most = pairs["test"], len(pairs["test"][2]) - 1
-        if not 0 < n <= most:
-            raise ValueError(
-                f"{path}: there are no validation arrays, so n_val must be in 1..{most} to split the test "
-                f"arrays, got {n}"
-            )
+        n, test = n_val if n_val is not None else (known.sizes[1] if known else 0), pairs["test"]
+        check_count(f"{path} has no validation arrays, only test arrays: n_val", n, 1, len(test[2]) - 1)
         # as the official codes do: the first n rows validate, the others test
         pairs["val"], pairs["test"] = tuple(a[:n] for a in test), tuple(a[n:] for a in test)
     found = tuple(len(pairs[split][2]) for split in SPLITS)

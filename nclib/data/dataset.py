@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nclib.common.checks import check_array, check_count, check_rows, check_within, describe
 from nclib.common.tokens import Tokens
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
 Picture = Callable[[int], np.ndarray]
 Relevance = Callable[[np.ndarray, np.ndarray], np.ndarray]
-NUMBERS = (np.float32, np.float16, np.uint8)  # types of stored images
 BLOCK = 64  # images that are checked together
 BOX_NUMBERS = 5  # x0, y0, x1, y1 and area
 
@@ -61,24 +61,17 @@ class Captions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", np.asarray(self.tokens))
         object.__setattr__(self, "offsets", np.asarray(self.offsets))
-        if self.tokens.ndim != 1 or self.tokens.dtype != np.int32:
-            raise ValueError(f"tokens must be int32 (n_tokens,), got {describe(self.tokens)}")
-        if self.offsets.ndim != 1 or self.offsets.dtype != np.int64 or len(self.offsets) == 0:
-            raise ValueError(f"offsets must be int64 (n_captions + 1,), got {describe(self.offsets)}")
-        if self.offsets[0] != 0 or self.offsets[-1] != len(self.tokens):
+        n = len(self.tokens)
+        check_array("tokens", self.tokens, "int32", n)
+        check_array("offsets", self.offsets, "int64", "n_captions + 1")
+        if self.offsets[0] != 0 or self.offsets[-1] != n or self.lengths.min(initial=1) < 1:
             raise ValueError(
-                f"offsets must run from 0 to {len(self.tokens)} (the number of tokens), "
-                f"got {self.offsets[0]} to {self.offsets[-1]}"
+                f"offsets must run from 0 to {n} (the number of tokens) and rise at every caption, got "
+                f"{self.offsets[0]} to {self.offsets[-1]}, lengths from {self.lengths.min(initial=n)}"
             )
-        if len(self) and self.lengths.min() < 1:
-            raise ValueError(f"offsets: caption {int(self.lengths.argmin())} is empty or runs backwards")
-        if len(self.tokens) and not 0 <= self.tokens.min() <= self.tokens.max() < self.vocabulary.size:
-            raise ValueError(
-                f"tokens must be ids in 0..{self.vocabulary.size - 1}, "
-                f"got {self.tokens.min()}..{self.tokens.max()}"
-            )
-        if self.texts is not None and len(self.texts) != len(self):
-            raise ValueError(f"texts must have one string per caption ({len(self)}), got {len(self.texts)}")
+        check_within("tokens", self.tokens, self.vocabulary.size)
+        if self.texts is not None:
+            check_rows("texts", len(self.texts), captions=len(self))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -193,25 +186,14 @@ class Split:
     boxes_in_features: bool = False
 
     def __post_init__(self) -> None:
-        n, where = len(self.images), f"split {self.name!r}: "
-        if self.images.ndim != 3 or self.images.dtype not in NUMBERS:
-            raise ValueError(
-                f"{where}images must be float32, float16 or uint8 (n_images, R, F), "
-                f"got {describe(self.images)}"
-            )
+        n, each, where = len(self.images), self.captions_per_image, f"split {self.name!r}: "
         object.__setattr__(self, "image_of", np.asarray(self.image_of))
-        if self.captions_per_image < 1 or len(self.captions) != n * self.captions_per_image:
-            raise ValueError(
-                f"{where}{n} images with captions_per_image={self.captions_per_image} need "
-                f"{n * self.captions_per_image} captions, got {len(self.captions)}"
-            )
-        if self.image_of.dtype != np.int64 or not np.array_equal(
-            self.image_of, np.arange(len(self.captions)) // self.captions_per_image
-        ):
-            raise ValueError(
-                f"{where}image_of must be int64 and group captions by image "
-                f"(0 {self.captions_per_image} times, then 1, ...), got {describe(self.image_of)}"
-            )
+        check_array(f"{where}images", self.images, "float32 or float16 or uint8", n, "R", "F")
+        check_count(f"{where}captions_per_image", each)
+        check_rows(f"{where}captions", len(self.captions), **{f"{each} of each image": n * each})
+        check_array(f"{where}image_of", self.image_of, "int64", n * each)
+        if not np.array_equal(self.image_of, np.arange(n * each) // each):
+            raise ValueError(f"{where}image_of must group captions by image (0 {each} times, then 1, ...)")
         sets = dict(self.label_sets)
         if self.labels is None and sets:
             object.__setattr__(self, "labels", next(iter(sets.values())))
@@ -219,13 +201,9 @@ class Split:
             sets = {"class": self.labels}
         object.__setattr__(self, "label_sets", sets)
         for key, value in {**sets, **({} if self.labels is None else {"labels": self.labels})}.items():
-            if value.shape != (n,) or value.dtype != np.int64:
-                raise ValueError(f"{where}{key} must be int64 ({n},), got {describe(value)}")
-        corners = (*self.images.shape[:2], 4)
-        if self.boxes is not None and (self.boxes.shape != corners or self.boxes.dtype != np.float32):
-            raise ValueError(f"{where}boxes must be float32 {corners}, got {describe(self.boxes)}")
-        if self.boxes_in_features and self.boxes is None:
-            raise ValueError(f"{where}boxes_in_features=True needs boxes")
+            check_array(f"{where}{key}", value, "int64", n)
+        if self.boxes is not None or self.boxes_in_features:
+            check_array(f"{where}boxes", self.boxes, "float32", *self.images.shape[:2], 4)
 
     @property
     def feature_dim(self) -> int:
@@ -430,12 +408,9 @@ class Dataset:
             if split.captions.vocabulary != self.vocabulary:
                 raise ValueError(f"dataset {self.name!r}: split {split.name!r} uses another vocabulary")
             for key, names in self.label_names.items():
-                labels = split.label_sets.get(key)
-                if labels is None or (len(labels) and not 0 <= labels.min() <= labels.max() < len(names)):
-                    raise ValueError(
-                        f"dataset {self.name!r}: split {split.name!r} must have labels {key!r} in "
-                        f"0..{len(names) - 1}"
-                    )
+                what = f"dataset {self.name!r}: labels {key!r} of split {split.name!r}"
+                check_array(what, split.label_sets.get(key), "int64", split.n_images)
+                check_within(what, split.label_sets[key], len(names))
 
     @property
     def splits(self) -> dict[str, Split]:
@@ -468,11 +443,5 @@ def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:
     if rows.ndim != ndim or not (np.issubdtype(rows.dtype, np.integer) or rows.size == 0):
         wanted = "one integer" if ndim == 0 else f"a flat list of integers, or {size} booleans"
         raise TypeError(f"{name} must be {wanted}, got {describe(rows)}")
-    if rows.size and (rows.min() < 0 or rows.max() >= size):
-        raise IndexError(f"{name} must lie in 0..{size - 1}, got {rows.min()}..{rows.max()}")
+    check_within(name, rows, size, IndexError)
     return rows.astype(np.int64, copy=False)
-
-
-def describe(array: Any) -> str:
-    """Return type and shape of an array, such as ``float32 (3, 4)``, for messages."""
-    return f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}".strip()

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nclib.common.checks import check_array, check_choice
 from nclib.common.npy import read_npy
 from nclib.data import tokeniser
-from nclib.data.registry import check_choice
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
 
@@ -159,6 +160,19 @@ class Part:
     problems: list[tuple[str, str]] = field(default_factory=list)  # file, message
     boxes: np.ndarray | None = None  # (images, regions, 4); None when they were not asked for, or are wrong
 
+    @contextmanager
+    def noting(self, file: str) -> Iterator[None]:
+        """List an error as a problem of a file."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.problems.append((file, f"{file} {sentence(error)}"))
+
+
+def sentence(error: OSError | ValueError) -> str:
+    """Return the end of a sentence that begins with the name of a file, from an error of reading it."""
+    return f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+
 
 def find_folder(layout: Layout, root: Path, splits: Iterable[str]) -> Path:
     """Return the folder with the captions of any of the splits: ``root``, one below it, or where it would be.
@@ -224,80 +238,72 @@ def missing_files(layout: Layout, folder: Path, splits: Iterable[str], reading: 
 
 def read_split(layout: Layout, folder: Path, split: str, reading: Reading) -> Part:
     """Open one split whose files exist, and tell its row layout; problems are listed, not raised."""
-    part = Part(split)
-    captions = f"{split}_{layout.captions_file}"
-    try:
-        part.texts = [text for _, text in read_named_captions(folder / captions)]
-    except (OSError, ValueError) as error:
-        part.problems.append((captions, f"{layout.captions_file} {error}"))
-        return part
+    part, captions = Part(split), f"{split}_{layout.captions_file}"
     path = features_file(folder, split, reading.half)
     assert path is not None  # the caller has looked
-    name, array = path.name, open_features(path, np.float16 if reading.half else layout.number)
-    if isinstance(array, str):
-        part.problems.append((name, f"{name} {array}"))
+    array = None
+    with part.noting(captions):
+        part.texts = [text for _, text in read_named_captions(folder / captions)]
+        with part.noting(path.name):
+            array = open_features(path, np.float16 if reading.half else layout.number)
+    if array is None:
         return part
     n, each = len(part.texts), layout.captions_per_image
-    if len(array) == n and n % each == 0:
-        part.layout = PER_CAPTION if each > 1 else PER_IMAGE
-        part.features = array[::each]  # a view: still on disk
-        last = len(part.features) - 1
-        groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
-        if any((group != group[:1]).any() for group in groups):
-            text = f"{name} has a row per caption, but the {each} rows of one image differ"
-            part.problems.append((name, text))
-    elif len(array) * each == n:
+    if len(array) * each == n:
         part.layout, part.features = PER_IMAGE, array
-    else:
-        text = (
-            f"{len(array)} feature rows and {n} captions; expected {each} captions per image, with a feature "
-            f"row per image ({n // each}) or per caption ({n})"
-        )
-        part.problems.append((name, text))
-    original = features_file(folder, split) if reading.half else None
-    if original is not None and part.features is not None and (text := not_its_copy(array, original)):
-        part.problems.append((name, f"{name} {text}"))
+    elif len(array) == n and n % each == 0:
+        part.layout, part.features = PER_CAPTION, array[::each]  # a view: still on disk
+    with part.noting(path.name):
+        if part.features is None:
+            raise ValueError(
+                f"has {len(array)} feature rows and {n} captions; expected {each} captions per image, with a "
+                f"feature row per image ({n // each}) or per caption ({n})"
+            )
+        if part.layout == PER_CAPTION:
+            last = len(part.features) - 1
+            groups = (np.asarray(array[each * i : each * (i + 1)]) for i in {0, last // 2, last})
+            if any((group != group[:1]).any() for group in groups):
+                raise ValueError(f"has a row per caption, but the {each} rows of one image differ")
+        if reading.half and (original := features_file(folder, split)):
+            check_copy(array, original)
     if reading.boxes:
-        found = read_boxes(folder / boxes_file(split), (*array.shape[:2], 4))
-        if isinstance(found, str):
-            part.problems.append((boxes_file(split), f"{boxes_file(split)} {found}"))
-        else:
+        with part.noting(boxes_file(split)):
+            found = read_boxes(folder / boxes_file(split), array.shape[:2])
             part.boxes = found[::each] if part.layout == PER_CAPTION else found
     return part
 
 
-def read_boxes(path: Path, shape: tuple[int, ...]) -> np.ndarray | str:
-    """Read boxes x0, y0, x1, y1 in [0, 1], float32 of ``shape`` (rows, regions, 4).
+def read_boxes(path: Path, rows: tuple[int, ...]) -> np.ndarray:
+    """Read boxes x0, y0, x1, y1 in [0, 1], float32 (rows, regions, 4), for features of ``rows``.
 
-    A damaged or other file gives a message, a str that completes a sentence beginning with the file's name.
+    The message of a ValueError completes a sentence that begins with the file's name.
     """
     try:
         boxes = read_npy(path)
     except ValueError as error:
-        return str(error).removeprefix(f"{path} ")
-    if boxes.shape != shape or boxes.dtype != np.float32:
-        return f"must be float32 {shape}, a row for each row of features, got {boxes.dtype} {boxes.shape}"
+        raise ValueError(str(error).removeprefix(f"{path} ")) from None
+    check_array("", boxes, "float32", *rows, 4)
     if not (boxes.min() >= 0 and boxes.max() <= 1):
-        return (
+        raise ValueError(
             f"must lie in [0, 1], got {boxes.min():g} to {boxes.max():g}; divide x by the width and y by the "
             "height of each picture"
         )
-    if (boxes[..., 2:] < boxes[..., :2]).any():
-        row = int((boxes[..., 2:] < boxes[..., :2]).any((1, 2)).argmax())
-        return f"must hold x0, y0, x1, y1 of each box, but in row {row} x1 < x0 or y1 < y0"
+    turned = (boxes[..., 2:] < boxes[..., :2]).any((1, 2))
+    if turned.any():
+        raise ValueError(
+            f"must hold x0, y0, x1, y1 of each box, but in row {turned.argmax()} x1 < x0 or y1 < y0"
+        )
     return boxes
 
 
 def read_named_captions(path: Path) -> list[tuple[str, str]]:
     """Read captions, one per line, with their image ids ('' but in ``.tsv`` files: image id, tab, caption).
 
-    An OSError or ValueError completes a sentence that begins with the file's name.
+    The message of a ValueError completes a sentence that begins with the file's name.
     """
     try:
         # Not splitlines, which cuts at rare separators inside captions as well.
         lines = path.read_bytes().decode("utf-8-sig").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise OSError(f"cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"is not UTF-8 (byte {error.start})") from None
     if path.suffix.lower() == ".tsv":
@@ -309,40 +315,34 @@ def read_named_captions(path: Path) -> list[tuple[str, str]]:
     return [("", line.strip()) for line in lines]
 
 
-def open_features(path: Path, dtype: Any) -> RowFile | str:
+def open_features(path: Path, dtype: Any) -> RowFile:
     """Open a features file, (rows, regions, features), of a number type in native byte order.
 
-    A damaged or other file gives a message, a str that completes a sentence beginning with the file's name.
+    The message of an OSError or ValueError completes a sentence that begins with the file's name.
     """
-    try:
-        array = RowFile(path)
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
-    if array.ndim != 3 or array.dtype != dtype or 0 in array.shape:
-        return (
-            f"must be {np.dtype(dtype)} (rows, regions, features), got {array.dtype.newbyteorder('=').name}"
-            f"{'' if array.dtype.isnative else ' in foreign byte order'} {array.shape}"
-        )
+    array = RowFile(path)
+    check_array("", array, np.dtype(dtype).name, "rows", "regions", "features")
     return array
 
 
-def not_its_copy(half: RowFile, original: Path) -> str:
-    """Tell how a float16 copy, (rows, regions, features), differs from its float32 original in sampled rows.
+def check_copy(half: RowFile, original: Path) -> None:
+    """Raise a ValueError when a float16 copy differs from its float32 original in sampled rows.
 
-    Empty when it does not, or when the original is not a features file.
+    An original that is not a features file is left alone: it has its own message.
     """
+    try:
+        array = open_features(original, np.float32)
+    except (OSError, ValueError):
+        return
     again = f"make it again with: python tools/data_convert.py half {original} --replace"
-    array = open_features(original, np.float32)
-    if isinstance(array, str):
-        return ""  # the original has its own line
     if array.shape != half.shape:
-        return f"has shape {half.shape}, its original {original.name} {array.shape}; {again}"
+        raise ValueError(f"has shape {half.shape}, its original {original.name} {array.shape}; {again}")
     rows = sampled(len(half), SAMPLED_ROWS)
     with np.errstate(over="ignore", invalid="ignore"):
         same = (array[rows].astype(np.float16) == half[rows]).all(axis=(1, 2))
-    if same.all():
-        return ""
-    return f"is not a copy of {original.name}: row {rows[int(np.argmin(same))]} differs; {again}"
+    if not same.all():
+        row = rows[int(np.argmin(same))]
+        raise ValueError(f"is not a copy of {original.name}: row {row} differs; {again}")
 
 
 def sampled(n: int, most: int) -> np.ndarray:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nclib.common.checks import check_count
 from nclib.common.files import cache_folder, digest
 from nclib.data.captions_table import group
 from nclib.data.dataset import Dataset, Split
 from nclib.data.feature_files import PathLike, read_manifest
 from nclib.data.region_features import MAX_WORDS, region_files
-from nclib.data.registry import check_count, register
+from nclib.data.registry import register
+from nclib.data.row_writer import MadeRows, RowSource
 
 if TYPE_CHECKING:
     from nclib.data.readers import Listing
@@ -45,14 +47,8 @@ def own(
     pairs : path
         The ``source``, or the name of a data set in the cache of the library ``datasets``.
     """
-    return from_pairs(
-        pairs,
-        images=images,
-        image_emb=image_emb,
-        captions_per_image=captions_per_image,
-        seed=seed,
-        max_words=max_words,
-    )
+    options = locals()
+    return from_pairs(options.pop("pairs"), **options)
 
 
 def from_pairs(
@@ -167,7 +163,7 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
         reasons = {names[row]: "the embedding is NaN or infinite" for row in bad}
         plan = prepare.plan_own(table, reasons, each=each, seed=seed)
         rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
-        made: dict[str, Any] = {split: _Embedded(sources, found) for split, found in rows.items()}
+        made = {split: _embedded(sources, found) for split, found in rows.items()}
     else:
         opener = listing.open
         if opener is None:
@@ -190,25 +186,17 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
     manifest = {
         "name": "own",
         "recipe": pictures.RECIPE if listing.images is None else EMBEDDED,
-        "captions_per_image": plan.each,
-        "pictures": {split: len(found) for split, found in plan.pictures.items()},
         "note": note,
-        **plan.notes,
+        **plan.facts(),
     }
     prepare.write_splits(folder, plan, made, manifest, prepare.OWN_WORDS)
 
 
-class _Embedded:
-    """Rows of embeddings as features of one region, float32 (pictures, 1, D)."""
+def _embedded(images: np.ndarray, rows: np.ndarray) -> RowSource:
+    """Return rows of embeddings as features of one region, float32 (pictures, 1, D)."""
 
-    dtype = np.float32
+    def made(first: int, last: int) -> np.ndarray:
+        return np.asarray(images[rows[first:last]], np.float32)[:, None]
 
-    def __init__(self, images: np.ndarray, rows: np.ndarray) -> None:
-        self.images, self.rows = images, rows
-        self.shape = (len(rows), 1, images.shape[1])
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        return np.asarray(self.images[self.rows[first:last]], np.float32)[:, None]
-
-    def stamp(self) -> str:
-        return EMBEDDED  # the folder is named after their content
+    # The folder is named after their content.
+    return MadeRows((len(rows), 1, images.shape[1]), np.float32, made, [EMBEDDED])

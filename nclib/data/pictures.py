@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from nclib.common.files import digest
 from nclib.data.captions_table import one_line
-from nclib.data.row_writer import ConvertError
+from nclib.data.row_writer import ConvertError, MadeRows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -150,52 +149,34 @@ def load_network(device: str) -> nn.Module:
     return network.eval().to(device)
 
 
-class Cells:
-    """Rows of cells, float16 (pictures, 16, 1280), computed as they are read."""
-
-    dtype = np.float16
-
-    def __init__(
-        self, opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str
-    ) -> None:
-        self.opener, self.names, self.network = opener, names, network
-        self.device, self.origin = device, origin
-        self.shape: tuple[int, ...] = (len(names), CELLS * CELLS, CHANNELS)
+def cells_of(opener: Opener, names: Sequence[str], network: nn.Module, device: str, origin: str) -> MadeRows:
+    """Return the rows of cells of pictures, float16 (pictures, 16, 1280), computed as they are read."""
 
     @torch.no_grad()
-    def read(self, first: int, last: int) -> np.ndarray:
+    def made(first: int, last: int) -> np.ndarray:
         pixels = []
-        for name in self.names[first:last]:
+        for name in names[first:last]:
             try:
-                pixels.append(torch.from_numpy(prepared(self.opener(name))))
+                pixels.append(torch.from_numpy(prepared(opener(name))))
             except UnreadableError as error:
                 raise ConvertError(f"{name}: {error}") from error
-        parts = torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE))
-        return np.concatenate([self._cells(part.to(self.device)) for part in parts])
+        cells = []
+        for part in torch.stack(pixels).tensor_split(max(1, len(pixels) // AT_ONCE)):
+            maps: Tensor = network.extract_features(part.to(device))  # type: ignore[operator]
+            pooled = nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
+            cells.append(pooled.to(torch.float16).cpu().numpy())
+        return np.concatenate(cells)
 
-    def _cells(self, pixels: Tensor) -> np.ndarray:
-        maps: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
-        cells = nn.functional.adaptive_avg_pool2d(maps, CELLS).flatten(2).transpose(1, 2)
-        return cells.to(torch.float16).cpu().numpy()
-
-    def stamp(self) -> str:
-        return digest([RECIPE, self.origin, *self.names])
+    return MadeRows((len(names), CELLS * CELLS, CHANNELS), np.float16, made, [RECIPE, origin, *names])
 
 
-class Projected:
-    """Rows of features, float32 (pictures, 16, 256): cells on the principal axes."""
+def projected(cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> MadeRows:
+    """Return the rows of features, float32 (pictures, 16, 256): cells on the principal axes."""
 
-    dtype = np.float32
+    def made(first: int, last: int) -> np.ndarray:
+        return ((cells[first:last].astype(np.float64) - mean) @ axes).astype(np.float32)
 
-    def __init__(self, cells: np.ndarray, mean: np.ndarray, axes: np.ndarray) -> None:
-        self.cells, self.mean, self.axes = cells, mean, axes
-        self.shape = (*cells.shape[:2], axes.shape[1])
-
-    def read(self, first: int, last: int) -> np.ndarray:
-        return ((self.cells[first:last].astype(np.float64) - self.mean) @ self.axes).astype(np.float32)
-
-    def stamp(self) -> str:
-        return digest([self.mean, self.axes])
+    return MadeRows((*cells.shape[:2], axes.shape[1]), np.float32, made, [mean, axes])
 
 
 def principal_axes(cells: np.ndarray, n_axes: int) -> tuple[np.ndarray, np.ndarray]:

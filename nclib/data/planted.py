@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 
+from nclib.common.checks import check_count, check_counts, check_number
 from nclib.common.files import digest
 from nclib.data.category_data import CategoryData, CategorySplit
 from nclib.data.dataset import Captions, Dataset, Split
-from nclib.data.registry import check_count, check_counts, check_number, register
+from nclib.data.registry import register
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
 LICENCE = "synthetic; no rights reserved (CC0-1.0)"
@@ -64,12 +65,12 @@ def planted(
         When an option is out of range.
     """
     check_counts(n_train=n_train, n_val=n_val, n_test=n_test, feature_dim=feature_dim, n_classes=n_classes)
-    check_count("captions_per_image", captions_per_image, low=1)
+    check_count("captions_per_image", captions_per_image)
     check_count("seed", seed, low=0)
     check_count("concepts_per_image", concepts_per_image, low=2)
     check_count("n_concepts", n_concepts, low=max(concepts_per_image, n_classes))
     check_count("regions", regions, low=concepts_per_image)
-    check_number("noise", noise)
+    check_number("noise", noise, low=0)
 
     words = [f"concept{k}{'ab'[s]}" for k in range(n_concepts) for s in range(SYNONYMS)]
     vocabulary = Vocabulary((*SPECIAL, *words))
@@ -149,8 +150,8 @@ def planted_category(
     counts = check_counts(n_train=n_train, n_val=n_val, n_test=n_test, image_dim=image_dim, text_dim=text_dim)
     check_count("n_classes", n_classes, low=2)
     check_count("seed", seed, low=0)
-    check_number("image_noise", image_noise)
-    check_number("text_noise", text_noise)
+    check_number("image_noise", image_noise, low=0)
+    check_number("text_noise", text_noise, low=0)
     rng = np.random.default_rng([seed, 0])
     means = rng.standard_normal((n_classes, LATENT))
     views = [rng.standard_normal((LATENT, d)) / np.sqrt(LATENT) for d in (image_dim, text_dim)]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from nclib.common.checks import check_count
 from nclib.common.files import digest, write_atomically
 from nclib.data import pictures
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
@@ -26,14 +27,13 @@ from nclib.data.flickr8k import summarise
 from nclib.data.pictures import (
     MISSING,
     RECIPE,
-    Cells,
     Opener,
-    Projected,
+    cells_of,
     open_in,
     principal_axes,
+    projected,
     unreadable,
 )
-from nclib.data.registry import check_count
 from nclib.data.row_writer import ConvertError, RowSource, some, write_rows
 
 EVERY = 2  # pictures of the training split whose cells determine the axes: every second one
@@ -67,6 +67,11 @@ class Plan:
     captions: dict[str, list[str]]
     each: int
     notes: dict[str, Any]
+
+    def facts(self) -> dict[str, Any]:
+        """Return captions per picture, pictures per split and the notes, for the manifest."""
+        counts = {split: len(names) for split, names in self.pictures.items()}
+        return {"captions_per_image": self.each, "pictures": counts, **self.notes}
 
 
 def prepare(
@@ -141,10 +146,8 @@ def prepare(
     manifest = {
         "name": name,
         "recipe": RECIPE,
-        "captions_per_image": plan.each,
-        "pictures": {split: len(names) for split, names in plan.pictures.items()},
         "content": digest(json.dumps([plan.pictures, plan.captions])),
-        **plan.notes,
+        **plan.facts(),
     }
     if _is_done(out, manifest):
         print(f"{out} is prepared already", file=sys.stderr)
@@ -178,10 +181,10 @@ def on_axes(
     cells = {}
     for split in SPLITS:
         if not (path := out / f"{split}_cells.npy").exists():
-            write_rows(path, Cells(opener, plan.pictures[split], network, device, origin))
+            write_rows(path, cells_of(opener, plan.pictures[split], network, device, origin))
         cells[split] = np.load(path, mmap_mode="r", allow_pickle=False)
     mean, axes = principal_axes(cells["train"][::EVERY], pictures.AXES)
-    return {split: Projected(found, mean, axes) for split, found in cells.items()}
+    return {split: projected(found, mean, axes) for split, found in cells.items()}
 
 
 def write_splits(

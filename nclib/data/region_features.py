@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.checks import check_choice, check_count
 from nclib.common.files import content_digest, digest
 from nclib.data import tokeniser
 from nclib.data.cache import cached
@@ -34,7 +35,7 @@ from nclib.data.feature_files import (
     read_split,
 )
 from nclib.data.pieces import Pieces
-from nclib.data.registry import check_choice, check_count, register
+from nclib.data.registry import register
 from nclib.data.vocabulary import Vocabulary
 
 VALIDATION_IMAGES = 1000
@@ -95,16 +96,7 @@ def f30k(
     FileNotFoundError, ValueError
         When files are missing or do not fit together; all of them are listed, with what to do.
     """
-    reading = Reading(
-        dev_protocol=dev_protocol,
-        vocabulary=vocabulary,
-        build_vocabulary=build_vocabulary,
-        half=half,
-        pieces=pieces,
-        pixels=pixels,
-        boxes=boxes,
-    )
-    return load_files(LAYOUTS["f30k"], root, reading)
+    return _load("f30k", **locals())
 
 
 @register("coco", summary="MS-COCO, precomputed regions; needs root=", paper=SOURCE)
@@ -130,17 +122,7 @@ def coco(
         All 5,000 test images, or the first 1,000; of pictures all.
     """
     check_choice("test_split", test_split, ("testall", "test"))
-    reading = Reading(
-        test_split=test_split,
-        dev_protocol=dev_protocol,
-        vocabulary=vocabulary,
-        build_vocabulary=build_vocabulary,
-        half=half,
-        pieces=pieces,
-        pixels=pixels,
-        boxes=boxes,
-    )
-    return load_files(LAYOUTS["coco"], root, reading)
+    return _load("coco", **locals())
 
 
 @register("cc152k", summary="CC152K, precomputed regions; needs root=", paper=SOURCE)
@@ -157,10 +139,11 @@ def cc152k(
     Parameters, result and errors as for :func:`f30k`; the folder is ``cc152k_precomp`` or
     ``cc152k/precomp``, captions are ``{split}_caps.tsv``. Both protocols keep 1,000 images here.
     """
-    reading = Reading(
-        dev_protocol=dev_protocol, vocabulary=vocabulary, build_vocabulary=build_vocabulary, half=half
-    )
-    return load_files(LAYOUTS["cc152k"], root, reading)
+    return _load("cc152k", **locals())
+
+
+def _load(name: str, *, root: PathLike, **options: Any) -> Dataset:
+    return load_files(LAYOUTS[name], root, Reading(**options))
 
 
 @register("region_files", summary="region features and captions of your own; needs root=")
@@ -245,10 +228,7 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
             + "\nGet the named files again, complete and from one package; where permission was denied, "
             "let your user read them (chmod u+r)."
         )
-    if reading.max_words is not None:
-        _cut(parts.values(), reading.max_words)
-    else:
-        _refuse_endless(parts.values(), layout.captions_file)
+    _cut(parts.values(), reading.max_words, layout.captions_file)
     words: Vocabulary
     if reading.pieces is not None:
         words = Pieces(reading.pieces)
@@ -295,14 +275,22 @@ def _written(words: Vocabulary, folder: Path, layout: Layout) -> Vocabulary:
     return words
 
 
-def _cut(parts: Iterable[Part], most: int) -> None:
-    """Cut longer captions to ``most`` words, and tell how many there were."""
+def _cut(parts: Iterable[Part], most: int | None, file: str) -> None:
+    """Cut longer captions to ``most`` words, with a warning; without a limit, refuse endless ones.
+
+    A caption of thousands of words makes its batches take minutes, and no published one is so.
+    """
     n, longest = 0, 0
     for part in parts:
-        for i, text in enumerate(part.texts):
-            if len(words := text.split()) > most:
+        for i, words in enumerate(text.split() for text in part.texts):
+            if most is not None and len(words) > most:
                 part.texts[i] = " ".join(words[:most])
                 n, longest = n + 1, max(longest, len(words))
+            elif most is None and len(words) > ENDLESS:
+                raise ValueError(
+                    f"{part.split}_{file}: caption {i} has {len(words):,} words; get the published file "
+                    "again, or load your own as region_files, which cuts captions to max_words"
+                )
     if n:
         warnings.warn(
             f"{n} captions have more than {most} words (up to {longest:,}) and are cut to the first {most}; "
@@ -310,17 +298,6 @@ def _cut(parts: Iterable[Part], most: int) -> None:
             UserWarning,
             stacklevel=3,
         )
-
-
-def _refuse_endless(parts: Iterable[Part], file: str) -> None:
-    """Raise a ValueError for a caption that would make its batches take minutes; no published one is so."""
-    for part in parts:
-        n, row = max(((len(text.split()), row) for row, text in enumerate(part.texts)), default=(0, 0))
-        if n > ENDLESS:
-            raise ValueError(
-                f"{part.split}_{file}: caption {row} has {n:,} words; get the published file again, or load "
-                "your own as region_files, which cuts captions to max_words"
-            )
 
 
 def _split(layout: Layout, role: str, part: Part, words: Vocabulary, reading: Reading) -> Split:

@@ -1,12 +1,12 @@
-"""Catalogue of data sets for both tasks, and checks of options that all loaders share."""
+"""Catalogue of data sets for both tasks."""
 
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from nclib.common.checks import check_choice
 from nclib.common.options import Catalogue, did_you_mean, rules
 from nclib.common.registry import Registry
 from nclib.data.category_data import CategoryData
@@ -179,36 +179,3 @@ def available(task: str | None = None) -> Catalogue:
         return datasets.available()
     check_choice("task", task, tuple(TASKS))
     return datasets.of[task].available()
-
-
-def check_count(name: str, value: Any, *, low: int, high: int | None = None) -> int:
-    """Return the option ``name`` when it is a whole number from ``low`` to ``high``, else raise an error."""
-    limits = f"at least {low}" if high is None else f"in {low}..{high}"
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer {limits}, got {value!r}") from None
-    if isinstance(value, bool) or number < low or (high is not None and number > high):
-        raise ValueError(f"{name} must be an integer {limits}, got {value!r}")
-    return number
-
-
-def check_counts(**values: Any) -> dict[str, int]:
-    """Return options that are whole numbers of at least 1, as :func:`check_count`."""
-    return {name: check_count(name, value, low=1) for name, value in values.items()}
-
-
-def check_number(name: str, value: Any, *, high: float | None = None) -> float:
-    """Return the option ``name`` as a float when it is a finite number in [0, high], else raise an error."""
-    limits = "of at least 0" if high is None else f"in [0, {high:g}]"
-    good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (good and 0 <= value < float("inf") and (high is None or value <= high)):
-        raise ValueError(f"{name} must be a number {limits}, got {value!r}")
-    return float(value)
-
-
-def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """Return the option ``name`` when it is one of ``allowed``, else raise a ValueError that lists them."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-    return value

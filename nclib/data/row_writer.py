@@ -6,14 +6,14 @@ in whatever way, goes on behind them; the file gets its name when the last row i
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +23,6 @@ from tqdm import tqdm
 
 from nclib.common.files import digest, write_atomically
 
-NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 BLOCK = 64  # rows that are written together: 19 MB at the papers' sizes
 SHOWN = 5  # names in a message
 
@@ -43,6 +42,24 @@ class RowSource(Protocol):
 
     def stamp(self) -> str:
         """Return a digest that changes when the origin of the rows changes."""
+
+
+@dataclass(frozen=True)
+class MadeRows:
+    """Rows that a function makes: shape and type of all, rows from first to last - 1, and their origin."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    made: Callable[[int, int], np.ndarray]
+    content: Sequence[Any]  # of the digest that changes with the origin
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        """Return some rows."""
+        return self.made(first, last)
+
+    def stamp(self) -> str:
+        """Return a digest of the origin."""
+        return digest(self.content)
 
 
 def counter_of(path: Path) -> Path:

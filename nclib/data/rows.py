@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.checks import check_within
 from nclib.common.npy import RowFileError, npy_header
 
 
@@ -158,8 +159,7 @@ class RowFile:
             When the file was changed or cut short since it was opened, or the disk fails.
         """
         rows = np.asarray(rows, np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
-            raise IndexError(f"rows must lie in 0..{len(self) - 1}, got {rows.min()}..{rows.max()}")
+        check_within("rows", rows, len(self), IndexError)
         shape = (len(rows), *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)

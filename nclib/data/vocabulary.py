@@ -138,15 +138,16 @@ class Vocabulary:
             index = {str(w): int(i) for w, i in data["word2idx"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a vocabulary file with keys word2idx, idx2word, idx") from error
-        back, size = data.get("idx2word", {}), data.get("idx", len(index))
-        if not isinstance(back, dict) or not isinstance(size, int):
-            raise ValueError(f"{path}: idx2word must map ids to words and idx be the number of words")
-        if sorted(index.values()) != list(range(len(index))) or size != len(index):
-            raise ValueError(f"{path}: word2idx must use every id from 0 to {len(index) - 1} once")
         words = sorted(index, key=index.__getitem__)
-        wrong = [i for i, word in enumerate(words) if back.get(str(i), word) != word]
-        if wrong:
-            raise ValueError(f"{path}: word2idx and idx2word disagree at ids {wrong[:5]}")
+        if [index[word] for word in words] != list(range(len(words))) or data.get("idx", len(words)) != len(
+            words
+        ):
+            raise ValueError(
+                f"{path}: word2idx must use every id from 0 to {len(index) - 1} once, idx count them"
+            )
+        back = data.get("idx2word", {})
+        if not isinstance(back, dict) or any(back.get(str(i), word) != word for i, word in enumerate(words)):
+            raise ValueError(f"{path}: idx2word must map ids to words as word2idx maps words to ids")
         return cls(words, tokenise=tokenise)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:

@@ -304,7 +304,7 @@ def test_wrong_arguments(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
-    with pytest.raises(ValueError, match="name must be one of 'f30k', 'coco', 'cc152k'"):
+    with pytest.raises(ValueError, match="name='flickr': must be one of 'f30k', 'coco', 'cc152k'"):
         convert.vocabulary("flickr", "x")
 
 

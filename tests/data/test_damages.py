@@ -107,7 +107,7 @@ DAMAGES = {
         "f30k_precomp_vocab.json",
         text('{"word2idx": {"<pad>": 0}, "idx2word": {}, "idx": "x"}'),
         WRONG,
-        "idx be the number of words",
+        "every id from 0 to 0 once, and idx be 1",
     ),
     "other words": (
         "f30k_precomp_vocab.json",

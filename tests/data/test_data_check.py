@@ -72,7 +72,7 @@ def test_what_is_accepted_loads_and_what_is_refused_does_not(f30k):
     report = check("f30k", f30k)
     assert states(report)["dev_ims.npy"] == WRONG
     assert "1 captions" in str(report)
-    with pytest.raises(ValueError, match="dev: 20 feature rows and 1 captions"):
+    with pytest.raises(ValueError, match=r"dev: dev_ims\.npy has 20 feature rows and 1 captions"):
         load("f30k", root=f30k)
 
 
@@ -103,7 +103,7 @@ def test_boxes_are_checked_where_they_are_and_missed_where_they_are_needed(f30k,
         np.save(f30k / "f30k_precomp" / f"{split}_boxes.npy", np.zeros((rows, 3, 4), np.float32))
     found = check("f30k", f30k)
     assert [states(found)[f"{split}_boxes.npy"] for split in SPLITS["f30k"]] == [GOOD, GOOD, WRONG]
-    assert "must be float32 (3, 3, 4), a row for each row of features, got float32 (4, 3, 4)" in str(found)
+    assert "must be float32 (3, 3, 4), got float32 (4, 3, 4)" in str(found)
 
 
 def test_a_file_cut_short_or_with_nan_is_wrong(f30k):

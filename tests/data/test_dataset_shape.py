@@ -84,10 +84,10 @@ def test_wrong_kinds_of_index_are_refused(index):
     [
         (np.array([1, 2], np.int64), np.array([0, 2]), "tokens must be int32"),
         (np.array([1, 2], np.int32), np.array([0, 2], np.int32), "offsets must be int64"),
-        (np.array([1, 2], np.int32), np.array([0, 1]), "offsets must run from 0 to 2"),
-        (np.array([1, 2], np.int32), np.array([0, 2, 2]), "caption 1 is empty"),
-        (np.array([1, 99], np.int32), np.array([0, 2]), r"ids in 0\.\.11"),
-        (np.array([-1, 1], np.int32), np.array([0, 2]), r"ids in 0\.\.11"),
+        (np.array([1, 2], np.int32), np.array([0, 1]), "offsets must run from 0 to 2 .* 0 to 1"),
+        (np.array([1, 2], np.int32), np.array([0, 2, 2]), "rise at every caption, .* lengths from 0"),
+        (np.array([1, 99], np.int32), np.array([0, 2]), r"tokens must lie in 0\.\.11"),
+        (np.array([-1, 1], np.int32), np.array([0, 2]), r"tokens must lie in 0\.\.11"),
     ],
 )
 def test_bad_captions_are_refused(tokens, offsets, words):
@@ -100,8 +100,8 @@ def test_bad_captions_are_refused(tokens, offsets, words):
     [
         ({"images": np.zeros((3, 4, 5))}, "images must be float32"),
         ({"images": np.zeros((3, 4), np.float32)}, "images must be float32"),
-        ({"captions_per_image": 3}, "need 9 captions, got 6"),
-        ({"image_of": np.array([0, 1, 2, 0, 1, 2])}, "image_of must be int64 and group"),
+        ({"captions_per_image": 3}, r"captions must have 9 \(3 of each image\) rows, got 6"),
+        ({"image_of": np.array([0, 1, 2, 0, 1, 2])}, "image_of must group captions by image"),
         ({"labels": np.zeros(4, np.int64)}, r"must be int64 \(3,\)"),
         ({"label_sets": {"colour": np.zeros(3)}}, "colour must be int64"),
         ({"boxes": np.zeros((3, 4, 2), np.float32)}, "boxes must be float32"),
@@ -149,7 +149,7 @@ def test_a_dataset_refuses_splits_that_do_not_fit():
         Dataset("toy", **{**good, "test": wide}, **rest)
     with pytest.raises(ValueError, match="another vocabulary"):
         Dataset("toy", **good, **{**rest, "vocabulary": Vocabulary((*SPECIAL, "x"))})
-    with pytest.raises(ValueError, match="must have labels 'kind'"):
+    with pytest.raises(ValueError, match="labels 'kind' of split"):
         Dataset("toy", **good, **rest, label_names={"kind": ("a", "b")})
 
 
@@ -218,7 +218,7 @@ def test_one_catalogue_knows_the_task_of_every_name():
     assert {"emoji_category", "planted_category", "wikipedia", "category_file"} < set(categories)
     assert dict(available()) == {**pairs, **categories}
     assert not set(pairs) & set(categories)
-    with pytest.raises(ValueError, match="task must be one of 'pairs', 'categories', got 'labels'"):
+    with pytest.raises(ValueError, match="task='labels': must be one of 'pairs', 'categories'"):
         available("labels")
 
 
@@ -251,7 +251,7 @@ def test_own_data_are_registered_for_a_task(own):
 
 
 def test_mistakes_in_a_registration_are_told(own):
-    with pytest.raises(ValueError, match="task must be one of"):
+    with pytest.raises(ValueError, match=r"task=.*: must be one of"):
         register("mine", summary="", task="labels")
     with pytest.raises(TypeError, match=r"every option needs a name"):
         register("mine", summary="")(lambda **options: None)

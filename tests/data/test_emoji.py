@@ -294,11 +294,11 @@ def test_changed_shipped_files_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"size": "huge"}, ValueError, "size must be one of 'small', 'medium', 'default'"),
-        ({"variant": "hold-out"}, ValueError, "variant must be one of 'standard', 'holdout'"),
-        ({"regions": 3}, ValueError, r"regions must be an integer in 4\.\.36"),
-        ({"regions": 37}, ValueError, r"regions must be an integer in 4\.\.36"),
-        ({"regions": 12.0}, TypeError, "regions"),
+        ({"size": "huge"}, ValueError, "size='huge': must be one of 'small', 'medium', 'default'"),
+        ({"variant": "hold-out"}, ValueError, "variant='hold-out': must be one of 'standard', 'holdout'"),
+        ({"regions": 3}, ValueError, "must be a whole number, at least 4 and at most 36"),
+        ({"regions": 37}, ValueError, "must be a whole number, at least 4 and at most 36"),
+        ({"regions": 12.0}, ValueError, "regions=12.0: must be a whole"),
         ({"n_test": 0}, ValueError, "n_test"),
         ({"seed": -1}, ValueError, "seed"),
         ({"region": 12}, TypeError, "did you mean 'regions'"),

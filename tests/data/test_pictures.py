@@ -12,7 +12,7 @@ from nclib.data import pictures
 from nclib.data.captions_table import draw_splits, read_captions
 from nclib.data.pictures import principal_axes
 from nclib.data.prepare import F8K_LISTS, main, prepare
-from nclib.data.row_writer import ConvertError
+from nclib.data.row_writer import ConvertError, MadeRows
 
 
 class Colours:
@@ -156,9 +156,9 @@ def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
 
     seen: list[int] = []
     names = [f"{i % 30:02d}.png" for i in range(n)]
-    cells = pictures.Cells(pictures.open_in(photographs[0]), names, Counting(), "cpu", "").read(0, n)
+    cells = pictures.cells_of(pictures.open_in(photographs[0]), names, Counting(), "cpu", "").read(0, n)
     assert seen == sizes
-    one = pictures.Cells(pictures.open_in(photographs[0]), names[-1:], Colours(), "cpu", "").read(0, 1)
+    one = pictures.cells_of(pictures.open_in(photographs[0]), names[-1:], Colours(), "cpu", "").read(0, 1)
     assert cells.shape == (n, 16, 1280)
     np.testing.assert_array_equal(cells[-1], one[0])
 
@@ -166,7 +166,7 @@ def test_the_network_gets_at_least_sixteen_pictures(photographs, n, sizes):
 def test_a_stopped_preparation_continues(photographs, monkeypatch):
     folder, table, out = photographs
     monkeypatch.setattr("nclib.data.row_writer.BLOCK", 5)
-    read, calls = pictures.Cells.read, []
+    read, calls = MadeRows.read, []
 
     def interrupted(self, first, last):
         calls.append(first)
@@ -174,7 +174,7 @@ def test_a_stopped_preparation_continues(photographs, monkeypatch):
             raise KeyboardInterrupt
         return read(self, first, last)
 
-    monkeypatch.setattr(pictures.Cells, "read", interrupted)
+    monkeypatch.setattr(MadeRows, "read", interrupted)
     arguments = ["own", "--images", str(folder), "--captions", str(table), "--out", str(out)]
     assert main(arguments) == 130
     assert main(arguments) == 0

@@ -57,9 +57,9 @@ def test_a_fragment_shows_the_concept_that_the_caption_names():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"regions": 3}, ValueError, "regions must be an integer at least 4"),
+        ({"regions": 3}, ValueError, "regions=3: must be a whole number, at least 4"),
         ({"n_train": 0}, ValueError, "n_train"),
-        ({"n_train": 2.5}, TypeError, "n_train"),
+        ({"n_train": 2.5}, ValueError, "n_train=2.5: must be a whole"),
         ({"noise": -1.0}, ValueError, "noise"),
         ({"n_concepts": 3}, ValueError, "n_concepts"),
         ({"n_trian": 3}, TypeError, "did you mean 'n_train'"),

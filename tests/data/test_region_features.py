@@ -134,7 +134,7 @@ def test_boxes_that_do_not_fit_are_named(boxed):
     text = str(error.value)
     assert "train: train_boxes.npy must lie in [0, 1], got" in text
     assert "divide x by the width and y by the height of each picture" in text
-    assert "dev_boxes.npy must be float32 (35, 3, 4), a row for each row of features, got float32 (7" in text
+    assert "dev_boxes.npy must be float32 (35, 3, 4), got float32 (7" in text
     assert "test_boxes.npy must hold x0, y0, x1, y1 of each box, but in row 0 x1 < x0" in text
     assert load("f30k", root=root).feature_dim == DIM  # not read
     np.save(folder / "train_boxes.npy", np.where(boxes[0] > 0.5, np.nan, boxes[0]))
@@ -218,7 +218,7 @@ def test_everything_misshapen_is_listed_at_once(f30k):
     with pytest.raises(ValueError, match="do not fit together") as error:
         load("f30k", root=f30k)
     text = str(error.value)
-    assert "train: 11 feature rows and 60 captions" in text
+    assert "train: train_ims.npy has 11 feature rows and 60 captions" in text
     assert "(12)" in text
     assert "(60)" in text
     assert "dev: dev_ims.npy cannot be read: it is cut short" in text
@@ -252,15 +252,15 @@ def test_a_vocabulary_is_built_only_on_request(f30k):
 
 FORMS = {"pixels": "square224"}
 REFUSED = [
-    ({"dev_protocol": "ncr"}, ValueError, "dev_protocol must be one of 'full1000', 'ncr200'"),
+    ({"dev_protocol": "ncr"}, ValueError, "dev_protocol='ncr': must be one of 'full1000', 'ncr200'"),
     ({"vocabulary": "nowhere.json"}, FileNotFoundError, "nowhere.json"),
     ({"root": "nothing"}, FileNotFoundError, "is not a folder"),
-    ({"pixels": "round"}, ValueError, "pixels must be one of 'square224'"),
+    ({"pixels": "round"}, ValueError, "pixels='round': must be one of 'square224'"),
     ({**FORMS, "boxes": True}, ValueError, "boxes=True is for region features; prepared pictures have no"),
     ({**FORMS, "half": True}, ValueError, "half=True is for features"),
     ({"pieces": "bert", "build_vocabulary": True}, ValueError, "pieces cuts captions by a tokeniser"),
-    ({"name": "coco", "test_split": "dev"}, ValueError, "test_split must be one of 'testall', 'test'"),
-    ({"name": "region_files", "max_words": 0}, ValueError, "max_words must be an integer at least 1"),
+    ({"name": "coco", "test_split": "dev"}, ValueError, "test_split='dev': must be one of 'testall', 'test'"),
+    ({"name": "region_files", "max_words": 0}, ValueError, "max_words=0: must be a whole number"),
     ({"name": "region_files", "captions_per_image": 0}, ValueError, "captions_per_image"),
 ]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from nclib.common.checks import check_choice, check_count, check_counts, check_number
 from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.category_data import CategoryData, CategorySplit
@@ -22,7 +23,7 @@ from nclib.data.emoji.assets import LICENCE
 from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES
 from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
-from nclib.data.registry import check_choice, check_count, check_counts, check_number, register
+from nclib.data.registry import register
 from nclib.data.vocabulary import END, SPECIAL
 
 LABELS = ("class", "group", "subgroup")
@@ -71,7 +72,7 @@ def emoji_category(
     check_choice("labels", labels, LABELS)
     options = {
         "labels": labels,
-        "topic": check_number("topic", topic, high=1.0),
+        "topic": check_number("topic", topic, low=0, high=1),
         **check_counts(n_train=n_train, n_val=n_val, n_test=n_test),
         "seed": check_count("seed", seed, low=0),
     }

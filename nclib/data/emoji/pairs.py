@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from nclib.common.checks import check_choice, check_count, check_counts
 from nclib.common.files import digest
 from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
@@ -20,7 +21,7 @@ from nclib.data.emoji.generate import CHUNK, SPLITS, blocks, cache_key, picture,
 from nclib.data.emoji.grammar import CAPTIONS_PER_IMAGE, RELATIONS
 from nclib.data.emoji.relevance import Relevance
 from nclib.data.emoji.render import Painter
-from nclib.data.registry import check_choice, check_count, check_counts, register
+from nclib.data.registry import register
 
 SIZES = {"small": 4000, "medium": 10000, "default": 16000}
 N_VAL, N_TEST = 500, 1000

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from nclib.common.checks import check_rows
 from nclib.data.pictures import UnreadableError, open_picture
 from nclib.data.readers.arrays import is_array, open_array, read_arrays
 from nclib.data.readers.hub import is_hub, no_package, read_hub
@@ -32,7 +33,7 @@ from nclib.data.readers.listing import Hints, Listing
 from nclib.data.readers.tables import is_folder, is_table, read_folder, read_table
 from nclib.data.readers.tars import is_tars, read_tars
 
-__all__ = ["READERS", "Listing", "Reader", "UnreadableError", "list_pairs", "open_picture"]
+__all__ = ["READERS", "Listing", "Reader", "UnreadableError", "list_pairs", "open_array", "open_picture"]
 
 TAKEN = "a .npy, .npz, .csv, .tsv, .parquet or .tar file, a folder, a DataFrame or a data set object"
 
@@ -118,17 +119,11 @@ def _with_embeddings(found: Listing, image_emb: Any, text_emb: Any) -> Listing:
     if image_emb is not None:
         images = open_array(image_emb, "image_emb")
         first, m = np.unique(found.image_of, return_index=True)[1], len(found.ids)
-        if len(images) not in (len(first), m):
-            raise ValueError(
-                f"image_emb has {len(images):,} rows; the source has {len(first):,} pictures and {m:,} pairs"
-            )
+        check_rows("image_emb", len(images), pictures=len(first), pairs=m)
         found = replace(found, images=images if len(images) == len(first) else images[first], captions=None)
     if text_emb is not None:
         captions = open_array(text_emb, "text_emb")
-        if len(captions) != len(found.ids):
-            raise ValueError(
-                f"text_emb has {len(captions):,} rows, the source has {len(found.ids):,} captions"
-            )
+        check_rows("text_emb", len(captions), captions=len(found.ids))
         if found.images is None:
             raise ValueError("text_emb needs image_emb: embeddings of pictures by the same model")
         found = replace(found, captions=captions)

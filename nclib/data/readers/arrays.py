@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from nclib.common.checks import check_array
 from nclib.common.npy import read_npy
 from nclib.data.readers.listing import EMBEDDINGS, Hints, Listing, embeddings_in, text_of, unique_ids
 
@@ -19,21 +21,16 @@ Array = NDArray[Any]
 
 def open_array(value: Any, name: str) -> Array:
     """Return embeddings (rows, D), memory-mapped where ``value`` is the path of a ``.npy`` file."""
-    if not isinstance(value, (str, PathLike)):
-        return _numbers(np.asarray(value), name)
-    path = Path(value).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"{name}: there is no file {path}")
-    try:
-        found = read_npy(path, mapped=True)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    return _numbers(found, f"{name}: {path}")
+    if isinstance(value, (str, PathLike)):
+        path = Path(value).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(f"{name}: there is no file {path}")
+        return _numbers(read_npy(path, mapped=True), f"{name}: {path}")
+    return _numbers(np.asarray(value.detach().cpu().float() if isinstance(value, Tensor) else value), name)
 
 
 def _numbers(array: Array, name: str) -> Array:
-    if array.ndim != 2 or array.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must hold numbers, (rows, D), got {array.dtype} {array.shape}")
+    check_array(name, array, "numbers", "rows", "D")
     return array if array.dtype.kind == "f" else array.astype(np.float32)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nclib.common.checks import check_rows
 from nclib.data import captions_table
 from nclib.data.pictures import SUFFIXES, Files
 from nclib.data.readers.arrays import open_arrays
@@ -74,10 +75,8 @@ def _parquet(path: Path) -> Rows:
     beside = path.with_suffix(".npz")
     rows = rows_of(columns, path)
     if rows.images is None and beside.is_file() and (both := embeddings_in(open_arrays(beside))):
-        if {len(both[0]), len(both[1])} != {len(rows.texts)}:
-            raise ValueError(
-                f"{beside} has {len(both[0]):,} and {len(both[1]):,} rows, {path.name} {len(rows.texts):,}"
-            )
+        for array in both:
+            check_rows(f"{beside}: each array", len(array), **{f"pairs of {path.name}": len(rows.texts)})
         rows = replace(rows, images=both[0], captions=both[1])
     return rows
 

@@ -1,0 +1,90 @@
+"""Checks of arguments: every message names the argument, what was found and what is allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nclib.common.options import Rule
+
+#: Kinds of numbers by their name in messages.
+KINDS = {"floating numbers": "f", "whole numbers": "iu", "numbers": "fiu", "booleans": "b"}
+
+
+def check(name: str, value: Any, rule: Rule) -> Any:
+    """Return a value that the rule of the argument ``name`` accepts, else raise a ValueError."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if not rule.accepts(value):
+        raise ValueError(f"{name}={value!r}: {rule.describe()}")
+    return rule.taken(value)
+
+
+def check_count(name: str, value: Any, low: int = 1, high: int | None = None) -> int:
+    """Return a whole number from ``low`` to ``high``."""
+    return int(check(name, value, Rule(int, low=low, high=high)))
+
+
+def check_counts(low: int = 1, **values: Any) -> dict[str, int]:
+    """Return whole numbers of at least ``low``, by name."""
+    return {name: check_count(name, value, low) for name, value in values.items()}
+
+
+def check_number(name: str, value: Any, **limits: float) -> float:
+    """Return a finite number within the limits ``low``, ``high``, ``above`` and ``below``."""
+    return float(check(name, value, Rule(float, **limits)))
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """Return one of the allowed words."""
+    return str(check(name, value, Rule(str, choices=allowed)))
+
+
+def check_array(what: str, array: Any, kinds: str, *shape: int | str) -> None:
+    """Raise a ValueError unless an array has an allowed type and shape.
+
+    Parameters
+    ----------
+    what : str
+        Name of the array, at the head of the message.
+    array : object
+        A NumPy array or :class:`~nclib.data.rows.RowFile`; anything else is refused.
+    kinds : str
+        Type names, or names of :data:`KINDS`, joined by " or ".
+    *shape : int or str
+        Size of each axis; a word in place of any size of at least one.
+    """
+    dtype, found = getattr(array, "dtype", None), getattr(array, "shape", None)
+    fits = (
+        isinstance(dtype, np.dtype)
+        and dtype.isnative
+        and any(dtype.kind in KINDS[kind] if kind in KINDS else dtype == kind for kind in kinds.split(" or "))
+        and len(found or ()) == len(shape)
+        and all(n == size if isinstance(size, int) else n > 0 for n, size in zip(found, shape, strict=True))
+    )
+    if not fits:
+        wanted = ", ".join(map(str, shape)) + "," * (len(shape) == 1)
+        raise ValueError(f"{what} must be {kinds} ({wanted}), got {describe(array)}".lstrip())
+
+
+def check_within(what: str, values: Any, n: int, error: type[Exception] = ValueError) -> None:
+    """Raise an error unless whole numbers lie in 0 to n - 1."""
+    if values.size and (values.min() < 0 or values.max() >= n):
+        place = int(np.flatnonzero((values < 0) | (values >= n))[0])
+        raise error(f"{what} must lie in 0..{n - 1}, got {values.reshape(-1)[place]} at place {place}")
+
+
+def check_rows(what: str, n: int, **allowed: int) -> None:
+    """Raise a ValueError unless something has as many rows as one of the things that are counted."""
+    if n not in allowed.values():
+        wanted = " or ".join(f"{count:,} ({name})" for name, count in allowed.items())
+        raise ValueError(f"{what} must have {wanted} rows, got {n:,}")
+
+
+def describe(array: Any) -> str:
+    """Return type and shape of an array, such as ``float32 (3, 4)``, for messages."""
+    dtype, shape = getattr(array, "dtype", None), getattr(array, "shape", None)
+    if not isinstance(dtype, np.dtype):
+        return f"{type(array).__name__} {'' if shape is None else tuple(shape)}".strip()
+    order = "" if dtype.isnative else " in foreign byte order"
+    return f"{dtype.newbyteorder('=').name}{order} {shape}"
