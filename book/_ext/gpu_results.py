@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
-from statistics import median
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 STORED = pathlib.Path("book", "measured", "bench_gpu.json")
-VARIANTS = ("float32", "fused", "tf32", "bf16", "loop", "compiled", "graph")
 NOTHING = "**Nothing was measured on a GPU yet.** The command above writes what this section will show."
 
 Found = Mapping[str, Any]
-Rows = list[list[str]]
 
 
 def stored(root: pathlib.Path) -> dict[str, Any] | None:
@@ -119,195 +116,42 @@ def _of_labels(settings: Mapping[str, Any], found: Found) -> float | None:
 
 # ------------------------------------------------------------------------------------------------- the tables
 
+TITLES = {
+    "agree": "CPU and GPU agree: the largest relative differences in norm",
+    "step": "Training steps of the models",
+    "method": "Steps of the methods, and what surrounds those of an epoch",
+    "transport/partial": "Partial masked transport from a cost on the device to a plan on it",
+    "transport/omit": "OMIT's problems of a batch",
+    "score": "Scoring of a test set; share: of the captions that were scored",
+    "run": "Runs of L2RM with a short schedule",
+    "labels": "Epochs of the methods for wrong labels",
+}
+
 
 def lines_of(found: Found | None) -> list[str]:
-    """Return the section as lines of Markdown."""
+    """Return the section as lines of Markdown: a table for each kind of part, and what failed."""
     if found is None:
         return [NOTHING]
-    lines = [provenance(found), ""]
-    for title, rows in (
-        ("CPU and GPU agree: the largest relative differences", agreement(found)),
-        ("Training steps, milliseconds", steps(found)),
-        ("Steps of the methods", method_steps(found)),
-        ("Partial masked transport from a cost on the device to a plan on it", transport(found)),
-        ("Many small transport problems", small_problems(found)),
-        ("OMIT's problems of a batch, by the plain path and by fused kernels", fused(found)),
-        ("Attention of every caption on every image of a batch, forward (SCAN)", attention(found)),
-        ("Scoring of a test set, seconds", scoring(found)),
-        ("Runs of L2RM in the papers' sizes, with a short schedule", runs(found)),
-    ):
-        if rows[1:]:
-            lines += [f"**{title}**", "", *table(rows), ""]
-    return [*lines, *failures(found)]
+    parts, device = found["parts"], found["device"]
+    days, commits = ({part[key] for part in parts.values()} for key in ("when", "commit"))
+    made = f"{', '.join(sorted(days))}, commit {', '.join(f'`{commit}`' for commit in sorted(commits))}"
+    lines = [f"Measured on {device['name']}, torch {device['torch']}, {made}.", ""]
+    for start, title in TITLES.items():
+        rows = [row for part in results(found, start).values() for row in part["rows"]]
+        if rows:
+            heads = list(dict.fromkeys(key for row in rows for key in row))
+            lines += [f"**{title}**", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+            lines += [f"| {' | '.join(text(row.get(head)) for head in heads)} |" for row in rows]
+            lines.append("")
+    errors = {name: " ".join(part["error"].split()) for name, part in parts.items() if "error" in part}
+    return lines + [f"- {name} failed: `{error.replace('`', chr(39))}`" for name, error in errors.items()]
 
 
-def provenance(found: Found) -> str:
-    """Return where and when the results were made, and what the device gives at most."""
-    device, parts = found["device"], found["parts"].values()
-    days = sorted({part["when"][:10] for part in parts})
-    commits = sorted({part["commit"] for part in parts})
-    text = f"Measured on {device['name']}"
-    if "driver" in device:
-        text += f", driver {device['driver']}, CUDA {device['cuda']}"
-    text += f", torch {device['torch']}, {' to '.join(dict.fromkeys((days[0], days[-1])))}, commit "
-    text += ", ".join(f"`{commit}`" for commit in commits) + "."
-    if (bounds := results(found).get("device/bounds")) is not None:
-        rates = ", ".join(f"{name} {rate / 1e12:.1f}" for name, rate in bounds["flops_per_s"].items())
-        text += f" Bounds on the spot: {bounds['bytes_per_s'] / 1e12:.2f} TB/s of a large copy, products of "
-        text += f"large matrices in {rates} TFLOP/s, {bounds['launch_us']:.1f} µs a launch."
-    return text
-
-
-def table(rows: Rows) -> Iterator[str]:
-    """Yield a table; its first column is text, the others are numbers."""
-    yield f"| {' | '.join(rows[0])} |"
-    yield "|---" + "|---:" * (len(rows[0]) - 1) + "|"
-    for row in rows[1:]:
-        yield f"| {' | '.join(row)} |"
-
-
-def number(value: float | None) -> str:
-    """Return a number with three digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-
-
-def agreement(found: Found) -> Rows:
-    """Return the parts that compare both devices, with the case that is nearest to what is allowed."""
-    rows = [["what", "cases", "agree", "worst case", "difference", "allowed"]]
-    for name, part in results(found, "agree/").items():
-        cases = part["cases"].items()
-        gaps = {k: math.inf if (gap := case.get("difference")) is None else gap for k, case in cases}
-        worst, case = max(cases, key=lambda item, gaps=gaps: gaps[item[0]] / item[1]["allowed"])
-        shown = f"{gaps[worst]:.1e}" if gaps[worst] < math.inf else "failed"
-        good = sum(case["agrees"] for _, case in cases)
-        rows.append([name, str(len(cases)), str(good), worst, shown, f"{case['allowed']:.0e}"])
-    return rows
-
-
-def steps(found: Found) -> Rows:
-    """Return milliseconds of a step by arithmetic and form, memory, and how near the bounds are."""
-    rows = [["model", *VARIANTS, "loop / float32", "peak MB", "bound", "bandwidth", "products"]]
-    parts, bounds = results(found, "step/"), results(found).get("device/bounds")
-    for model in dict.fromkeys(name.split()[0] for name in parts):
-        own = {v: parts[f"{model} {v}"] for v in VARIANTS if f"{model} {v}" in parts}
-        smaller = {v: f" (batch {part['batch']})" if part["too_large"] else "" for v, part in own.items()}
-        cells = [number(own[v]["ms"]) + smaller[v] if v in own else "–" for v in VARIANTS]
-        plain = own.get("float32", {})
-        gain = own["loop"]["ms"] / plain["ms"] if plain and "loop" in own else None
-        near = ["–"] * 3
-        if bounds is not None and "work" in plain:
-            work, seconds = plain["work"], plain["ms"] / 1e3
-            least = least_ms({"flops": work["flops"], "bytes": plain["least_bytes"]}, bounds)
-            used = work["bytes"] / bounds["bytes_per_s"], work["flops"] / bounds["flops_per_s"]["float32"]
-            near = [number(least), *(f"{100 * share / seconds:.0f} %" for share in used)]
-        rows.append([model, *cells, number(gain), number(plain.get("peak_mb")), *near])
-    return rows
-
-
-def method_steps(found: Found) -> Rows:
-    """Return milliseconds of a warm-up step and of a training step, and of what surrounds 1,000 pairs."""
-    rows = [["method, model", "networks", "warm-up step", "first epoch", "last epoch", "around 1,000 pairs"]]
-    for name, part in results(found, "method/").items():
-        around = (part["first"]["around_ms"] + part["last"]["around_ms"]) / 2
-        ms = [number(part[phase]["step_ms"]) for phase in ("warm-up", "first", "last")]
-        rows.append([name, str(part["networks"]), *ms, number(1e3 * around / part["pairs"])])
-    return rows
-
-
-def transport(found: Found) -> Rows:
-    """Return medians over the problems of a size, and ratios to the loop of the official code."""
-    rows = [["solver", "size", "ms", "official loop / this", "largest plan error"]]
-    for size, part in sorted(results(found, "transport/partial ").items(), key=lambda item: int(item[0])):
-        other = results(found, "transport/ott ").get(size, {}).get("rows", ())
-        good = [row for row in part["rows"] if "ms" in row]
-        base = {(r["cost"], r["reg"]): r["ms"] for r in good if r["solver"] == "published loop"}
-        good += [{"solver": "OTT float32", **row} for row in other]
-        for solver in dict.fromkeys(row["solver"] for row in good):
-            own = [row for row in good if row["solver"] == solver]
-            ratios = [base[r["cost"], r["reg"]] / r["ms"] for r in own if (r["cost"], r["reg"]) in base]
-            errors = [row["plan_error"] for row in own if "plan_error" in row]
-            cells = [number(median(row["ms"] for row in own)), number(median(ratios) if ratios else None)]
-            rows.append([solver, size, *cells, f"{max(errors):.0e}" if errors else "–"])
-    return rows
-
-
-def small_problems(found: Found) -> Rows:
-    """Return times of the small problems, ratios to the official loop, and the least time."""
-    rows = [["problems, passes, what", "solver", "ms", "official loop / this", "bound ms"]]
-    bounds = results(found).get("device/bounds")
-    for count, part in sorted(results(found, "transport/small ").items(), key=lambda item: int(item[0])):
-        good = [row for row in part["rows"] if "ms" in row]
-        base = {(r["passes"], r["what"]): r["ms"] for r in good if r["solver"] == "released loop"}
-        for row in good:
-            key = row["passes"], row["what"]
-            gain = base[key] / row["ms"] if key in base else None
-            least = None if bounds is None else least_ms(row["bound"], bounds)
-            what = f"{int(count):,}, {row['passes']}, {row['what']}"
-            rows.append([what, row["solver"], number(row["ms"]), number(gain), number(least)])
-    return rows
-
-
-def fused(found: Found) -> Rows:
-    """Return times of OMIT's problems by either path, bytes that it moves, and its share of the bandwidth."""
-    rows = [["batch, what", "path", "ms", "plain / this", "MB", "bandwidth", "difference to float64"]]
-    bounds = results(found).get("device/bounds")
-    for batch, part in sorted(results(found, "transport/fused ").items(), key=lambda item: int(item[0])):
-        good = [row for row in part["rows"] if "bytes" in row]
-        base = {row["what"]: row["ms"] for row in good if row["path"] == "plain"}
-        for row in good:
-            gain = base[row["what"]] / row["ms"] if row["what"] in base else None
-            rate = None if bounds is None else 1e3 * row["bytes"] / row["ms"] / bounds["bytes_per_s"]
-            cells = [number(row["ms"]), number(gain), number(row["bytes"] / 1e6)]
-            cells += ["–" if rate is None else f"{100 * rate:.0f} %", f"{row['difference']:.0e}"]
-            rows.append([f"{batch}, {row['what']}", row["path"], *cells])
-    return rows
-
-
-def attention(found: Found) -> Rows:
-    """Return the time of the comparison of SCAN beside its bound."""
-    parts = results(found)
-    if not {"kernel/attention", "device/bounds"} <= parts.keys():
-        return []
-    part = parts["kernel/attention"]
-    least = least_ms(part["bound"], parts["device/bounds"])
-    return [["arithmetic", "ms", "bound ms"], ["float32", number(part["ms"]), number(least)]]
-
-
-def least_ms(bound: Found, bounds: Found) -> float:
-    """Return the least milliseconds of a kernel or step: of its bytes, or of its float32 operations."""
-    operations = bound["flops"] / bounds["flops_per_s"]["float32"]
-    return 1e3 * max(bound["bytes"] / bounds["bytes_per_s"], operations)
-
-
-def scoring(found: Found) -> Rows:
-    """Return seconds of a test set; a share that was scored is extended to the whole, and marked."""
-    cells: dict[str, dict[str, str]] = {}
-    for name, part in results(found, "score/").items():
-        cells[name] = {}
-        for row in part["rows"]:
-            share = f" (from {100 * row['share']:.0f} %)" if row["share"] < 1 else ""
-            size = f"{row['images']:,} x {row['captions']:,}, {row['precision']}"
-            cells[name][size] = number(row["seconds"] / row["share"]) + share
-    sizes = list(dict.fromkeys(size for own in cells.values() for size in own))
-    return [["model", *sizes], *([name, *(own.get(s, "–") for s in sizes)] for name, own in cells.items())]
-
-
-def runs(found: Found) -> Rows:
-    """Return the results of the real runs."""
-    rows = [["data", "precision", "epochs", "seconds", "test rSum", "peak MB"]]
-    for part in results(found, "run/").values():
-        record = part["record"]
-        cost, s = record["cost"], record["settings"]
-        cells = [s["dataset"], s["precision"], str(len(record["curves"])), number(cost["seconds"])]
-        rows.append([*cells, f"{record['metrics']['test']['rsum']:.1f}", number(cost["peak_memory_mb"])])
-    return rows
-
-
-def failures(found: Found) -> list[str]:
-    """Return what failed, with its message as code on one line."""
-    failed = {k: part["error"] for k, part in found["parts"].items() if part["state"] == "failed"}
-    shown = [f"- {name}: `{' '.join(error.replace('`', chr(39)).split())}`" for name, error in failed.items()]
-    return ["**Parts that failed**", "", *shown] if failed else []
+def text(value: Any) -> str:
+    """Return a cell; numbers with three digits."""
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    return "–" if value is None else " ".join(str(value).replace("|", "/").split())
 
 
 # ---------------------------------------------------------------------------------------------- the extension

@@ -17,11 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nclib.common.files import write_atomically
+from nclib.common.tokens import Tokens
 from nclib.runs.machine import device_name, environment
 
 #: A turn lasts at least this many seconds.
@@ -60,6 +62,14 @@ def interleave(
     """Medians and last results of :func:`take_turns`."""
     times, results = take_turns(solvers, turns, patience)
     return {name: median(spent) for name, spent in times.items()}, results
+
+
+def random_captions(n: int, words: tuple[int, int], vocabulary: int = 2000) -> Tokens:
+    """Return captions of random words; the shortest and longest have ``words`` tokens."""
+    rng = np.random.default_rng(0)
+    lengths = tuple(int(x) for x in rng.integers(words[0], words[1] + 1, n))
+    ids = torch.from_numpy(rng.integers(4, vocabulary, (n, max(lengths))))
+    return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
 
 
 def print_table(rows: Sequence[Any], keys: tuple[str, ...]) -> None:

@@ -1,58 +1,88 @@
-"""What ``gpu.py`` measures with: supervised parts, device times, counted work, and bounds of kernels.
-
-The parts run in a second process. One that fails, hangs or breaks the device ends with that process; the next
-one gets a fresh process. Results are written after every part, atomically.
-"""
+"""What the parts of ``gpu.py`` share: sizes, clocks, models, trainers, and the comparison with a CPU."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib.metadata
-import json
-import multiprocessing
 import os
-import platform
 import statistics
-import subprocess
-import tempfile
+import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from bench_common import random_captions
+from similarity import OPTIONS
+
+from nclib import label_noise, losses, methods, models, ot
+from nclib.common.method import loss_terms
+from nclib.common.tokens import Tokens
+from nclib.methods.coteaching import CoTeaching, Division
+from nclib.runs import experiment_of, resolve
 from nclib.runs.loop import OUT_OF_MEMORY
-from nclib.runs.machine import choose_device, device_name, environment, numbers_fixed
+from nclib.runs.pair_trainer import PairTrainer
 
 Result = dict[str, Any]
-START = 120.0  # seconds in which a process must have loaded torch and reached the device
-SPARE = 20.0  # seconds of a call kept for starting and ending the second process
-VARIANTS = ("float32", "tf32", "bf16")
-PACKAGES = ("torch", "numpy", "scipy", "pot", "jax", "ott-jax", "triton", "scikit-learn", "pandas")
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes of the measurements; ``words`` are the shortest and longest caption, with start and end."""
+
+    batch: int
+    regions: int
+    features: int
+    embed: int
+    sim: int
+    word: int
+    words: tuple[int, int]
+    vocabulary: int
+    pictures: int  # of the training set on which methods are measured, with five captions each
+    labelled: tuple[int, int, int]  # pairs, image and text features of category retrieval
+    tests: tuple[tuple[int, int], ...]  # images and captions that are scored
+    transport: tuple[int, ...]
+
+    @property
+    def model(self) -> dict[str, int]:
+        """Sizes of a model's own layers."""
+        return {"embed_dim": self.embed, "sim_dim": self.sim, "word_dim": self.word}
+
+
+PAPER = Size(
+    128, 36, 2048, 1024, 256, 300, (8, 16), 10_000, 416, (2173, 4096, 300),
+    ((1000, 5000), (5000, 25000)), (128, 64, 256, 512),
+)  # fmt: skip
+SMALL = Size(8, 6, 16, 16, 8, 8, (4, 7), 50, 16, (60, 12, 12), ((10, 50), (20, 100)), (16, 8))
+
+CLEAN = 0.5  # share of matched pairs when methods are measured
+SHORT = {"crcl": {"schedules": 1}}  # options with which a method's epochs fit into those of a measurement
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a part is given: device, tiny sizes or not, folder of the papers' data, and a folder for files."""
+    """What a part is given: device, sizes, folder of the papers' data, and a folder for files."""
 
     device: torch.device
-    small: bool
+    size: Size
     root: str
     folder: Path
 
-    def wait(self) -> None:
-        """Wait until the device has done all that it was given."""
+    def now(self) -> float:
+        """Return the clock once the device has done all that it was given."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     def free(self) -> None:
         """Give back memory of a GPU that nothing uses."""
@@ -61,429 +91,247 @@ class Bench:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(self.device)
 
+    def peak_mb(self) -> float | None:
+        """Return the largest memory since :meth:`free` in MB (2**20 bytes); None on a CPU."""
+        cuda = self.device.type == "cuda"
+        return torch.cuda.max_memory_allocated(self.device) / 2**20 if cuda else None
 
-class Part(NamedTuple):
-    """One measurement: its name, the function that returns what it found, and the seconds it may take."""
-
-    name: str
-    run: Callable[[Bench], Result]
-    limit: float = 60.0
-
-
-Listed = Callable[[bool, str], list[Part]]  # parts of small sizes or not, and of a folder of data
-
-
-class DeviceError(Exception):
-    """The device cannot be used, or the stored results are of another one."""
-
-
-# ----------------------------------------------------------------------------------------- the second process
-
-
-def serve(connection: Any, listed: Listed, device: str, small: bool, root: str, folder: str) -> None:
-    """Run the parts whose names come through a pipe, until it closes; send back what each gave."""
-    try:
-        where = choose_device(device)
-        if where.type == "cuda":
-            where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
-            torch.cuda.set_device(where)
-        bench = Bench(where, small, root, Path(folder))
-        parts = {part.name: part for part in listed(small, root)}
-        connection.send({"device": describe(where)})
-        while True:
-            connection.send(measured(parts[connection.recv()], bench))
-    except EOFError:
-        return
-    except Exception as error:
-        connection.send({"error": message(error)})
-
-
-def measured(part: Part, bench: Bench) -> Result:
-    """Return the outcome of a part: ``done`` with its result, or ``failed`` with the message."""
-    began = time.perf_counter()
-    try:
-        bench.free()
-        with numbers_fixed(threads=0):
-            found: Result = {"state": "done", "result": part.run(bench)}
-            bench.wait()
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(at.filename).name}:{at.lineno} {at.name}"
-        found = {"state": "failed", "error": message(error), "where": where}
-    return {**found, "seconds": round(time.perf_counter() - began, 2)}
-
-
-def message(error: BaseException) -> str:
-    """Return type and text of an error, without the rest of a long one and without folders."""
-    text = " ".join(str(error).split())
-    for place in (Path(__file__).resolve().parents[2], Path.home()):
-        text = text.replace(f"{place}{os.sep}", "")
-    return f"{type(error).__name__}: {text:.400}"
-
-
-class Worker:
-    """The process that touches the device."""
-
-    def __init__(self, listed: Listed, device: str, *options: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        given = (theirs, listed, device, *options)
-        self.process = context.Process(target=serve, args=given)  # not a daemon: compilers start processes
-        self.process.start()
-        theirs.close()
-        said = self.answer(START)
-        if "device" not in said:
-            self.end()
-            raise DeviceError(said["error"])
-        self.device: Result = said["device"]
-
-    def run(self, part: Part) -> Result:
-        """Return the outcome of a part; the process ended when it failed in a way that it cannot survive."""
-        self.connection.send(part.name)
-        return self.answer(part.limit)
-
-    def answer(self, seconds: float) -> Result:
-        try:
-            if self.connection.poll(seconds):
-                found: Result = self.connection.recv()
-                return found
-            why = f"took longer than {seconds:.0f} s and was stopped"
-        except (EOFError, ConnectionError):
-            self.process.join(10)
-            why = f"its process ended with status {self.process.exitcode}"
-        return {"state": "failed", "error": why, "seconds": seconds}
-
-    def end(self) -> None:
-        """End the process, gently if it listens."""
-        self.connection.close()
-        self.process.join(3)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-
-
-def call(
-    listed: Listed, out: Path, device: str, *, small: bool = False, root: str = "", budget: float = 480.0,
-    commit: str = "", match: Callable[[str], Any] = bool, retry: bool = False,
-) -> int:  # fmt: skip
-    """Measure what ``out`` lacks, as long as the call lasts; return 0 when every part is measured.
-
-    Parameters
-    ----------
-    listed : callable
-        ``listed(small, root)`` returns the parts, the most valuable first.
-    out : Path
-        JSON file; parts that it holds are not measured again.
-    device, small, root : str, bool, str
-        As in :class:`Bench`.
-    budget : float
-        Seconds of the call. A part starts only when its limit fits into what is left.
-    commit : str
-        Of the code, where git cannot tell.
-    match : callable
-        Which parts, by name.
-    retry : bool
-        Measure parts again that failed.
-
-    Raises
-    ------
-    DeviceError
-        When the device cannot be used, or ``out`` holds other results.
-    """
-    began, waiting = time.monotonic(), []
-    parts = [part for part in listed(small, root) if match(part.name)]
-    found, commit = read(out, small), commit or code_commit()
-    outcomes, worker = found["parts"], None
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a killed process leaves files
-        try:
-            for part in parts:
-                state = outcomes.get(part.name, {}).get("state")
-                if state == "done" or (state == "failed" and not retry):
-                    continue
-                if part.limit + SPARE > budget - (time.monotonic() - began):
-                    waiting.append(part)
-                    continue
-                if worker is None:
-                    worker = Worker(listed, device, small, root, folder)
-                    before = found.setdefault("device", worker.device)
-                    for name in ("name", "torch"):
-                        if before[name] != worker.device[name]:
-                            here = f"{before[name]}, here it is {worker.device[name]}"
-                            raise DeviceError(f"{out} was measured with {name} {here}; give another file")
-                outcome = worker.run(part)
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                outcomes[part.name] = {"commit": commit, "when": now, **outcome}
-                out.parent.mkdir(parents=True, exist_ok=True)
-                unfinished = out.with_name(out.name + ".part")
-                unfinished.write_text(json.dumps(found, indent=1) + "\n", "utf8")
-                os.replace(unfinished, out)
-                print(line(part.name, outcome), flush=True)
-                if failures(outcome):  # what they left on the device is not trusted
-                    worker.end()
-                    worker = None
-        finally:
-            if worker is not None:
-                worker.end()
-    states = [outcomes.get(part.name, {}).get("state") for part in parts]
-    done, failed = states.count("done"), states.count("failed")
-    print(f"{done} of {len(parts)} parts measured, {failed} failed, {len(waiting)} left: {out}")
-    if waiting:
-        print(f"Call the same command again; it continues with {waiting[0].name}.")
-    if never := [part.name for part in waiting if part.limit + SPARE > budget]:
-        print(f"A call of {budget:.0f} s is too short for: {', '.join(never)}")
-    return int(done < len(parts))
-
-
-def read(out: Path, small: bool) -> Result:
-    """Return the stored results, or none yet; refuse those of another command or of other sizes."""
-    if not out.exists():
-        return {"benchmark": "gpu", "small": small, "parts": {}}
-    try:
-        stored: Result = json.loads(out.read_text("utf8"))
-    except ValueError as error:
-        raise DeviceError(f"{out} is not JSON ({error}); delete it or give another file") from error
-    if stored.get("benchmark") != "gpu":
-        raise DeviceError(f"{out} holds no results of this command; give another file")
-    if stored["small"] != small:
-        kind = "small sizes" if stored["small"] else "the papers' sizes"
-        raise DeviceError(f"{out} holds results of {kind}; give another file")
-    return stored
-
-
-def failures(outcome: Result) -> bool:
-    """Return whether a part failed, or one of the cases within it."""
-    cases = outcome.get("result", {}).get("cases", {})
-    return outcome["state"] == "failed" or any("error" in case for case in cases.values())
-
-
-def line(name: str, outcome: Result) -> str:
-    """Return one line on the outcome of a part."""
-    cases = outcome.get("result", {}).get("cases", {})
-    wrong = [case for case, found in cases.items() if not found["agrees"]]
-    text = outcome.get("error", "") or (f"{len(wrong)} of {len(cases)} differ: {wrong[0]}" if wrong else "")
-    return f"{outcome['state']:<7}{outcome['seconds']:7.1f} s  {name}{': ' if text else ''}{text:.160}"
-
-
-# ------------------------------------------------------------------------------------------------- provenance
-
-
-def code_commit() -> str:
-    """Return the commit of the checkout, ``unknown`` outside of one."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # it names all packages of a run
-        return str(environment(torch.device("cpu"))["commit"])
-    return "unknown"
-
-
-def describe(device: torch.device) -> Result:
-    """Return name, driver, memory and versions of a device, so that a number can be read years later."""
-    found: Result = {
-        "name": device_name(device), "torch": torch.__version__, "python": platform.python_version(),
-        "platform": platform.platform(terse=True), "cores": os.cpu_count(), "versions": {},
-        "threads": torch.get_num_threads(), "cpu": device_name(torch.device("cpu")),
-    }  # fmt: skip
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found["versions"][name] = importlib.metadata.version(name)
-    if device.type == "cuda":
-        about, driver = torch.cuda.get_device_properties(device), ""
-        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            driver = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
-        found |= {
-            "driver": driver.strip().partition("\n")[0], "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(), "memory_mb": about.total_memory // 2**20,
-            "multiprocessors": about.multi_processor_count, "capability": f"{about.major}.{about.minor}",
-        }  # fmt: skip
-    return found
-
-
-# ------------------------------------------------------------------------------------------- times and memory
-
-
-def timed(run: Callable[[], Any], device: torch.device, *, seconds: float = 1.5, most: int = 30) -> Result:
-    """Time a function on a device: by events on a GPU, which also see the host's part.
-
-    The first call is a warm-up, the second decides how many fit into ``seconds``: 3 to ``most``, and no more
-    than 5 on a CPU, where only the command is tried.
-
-    Returns
-    -------
-    dict
-        ``ms`` the median, ``low_ms`` and ``high_ms`` the quartiles, ``calls`` the number of timed calls.
-    """
-    cuda = device.type == "cuda"
-
-    def once() -> float:
-        began = time.perf_counter()
+    def timed(self, run: Callable[[], Any], seconds: float = 1.5, most: int = 30) -> float:
+        """Return milliseconds of a function: the median of the calls that fit, after two to warm up."""
         run()
-        if cuda:
-            torch.cuda.synchronize(device)
-        return 1e3 * (time.perf_counter() - began)
-
-    once()
-    calls = max(3, min(most if cuda else 5, int(1e3 * seconds / max(once(), 1e-6))))
-    if cuda:
+        began = self.now()
+        run()
+        cuda = self.device.type == "cuda"
+        calls = max(3, min(most if cuda else 5, int(seconds / max(self.now() - began, 1e-6))))
+        if not cuda:
+            ms = []
+            for _ in range(calls):
+                began = time.perf_counter()
+                run()
+                ms.append(1e3 * (time.perf_counter() - began))
+            return statistics.median(ms)
         marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
         for start, end in marks:
             start.record()
             run()
             end.record()
-        torch.cuda.synchronize(device)
-        ms = [start.elapsed_time(end) for start, end in marks]
-    else:
-        ms = [once() for _ in range(calls)]
-    low, middle, high = statistics.quantiles(ms, n=4)
-    return {"ms": middle, "low_ms": low, "high_ms": high, "calls": calls}
+        self.now()
+        return statistics.median(start.elapsed_time(end) for start, end in marks)
+
+    def halving(self, run: Callable[[int], Result]) -> Result:
+        """Return ``run(batch)``, with half the batch again and again where memory does not suffice."""
+        batch = self.size.batch
+        while True:
+            try:
+                return {**run(batch), "batch": batch}
+            except (MemoryError, RuntimeError) as error:
+                memory = isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))
+                if not memory or batch < 4:
+                    raise
+            self.free()  # here, since the error held the tensors of its frames
+            batch //= 2
 
 
-def peak_mb(run: Callable[[], Any], device: torch.device) -> float | None:
-    """Return the largest memory on a GPU during a call in MB (2**20 bytes); None on a CPU."""
-    if device.type != "cuda":
-        run()
-        return None
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) / 2**20
+def build(name: str, size: Size) -> Any:
+    """Return a model of these sizes without dropout, on the CPU, its weights from one seed."""
+    torch.manual_seed(0)
+    sizes = {"feature_dim": size.features, "vocab_size": size.vocabulary, "n_regions": size.regions}
+    return models.build(name, **sizes, **size.model, **OPTIONS.get(name, {}))
 
 
-def halving(run: Callable[[int], Result], batch: int, bench: Bench, least: int = 2) -> Result:
-    """Return ``run(batch)``; with half the batch, again and again, where memory does not suffice.
+def captions(n: int, size: Size) -> Tokens:
+    return random_captions(n, size.words, size.vocabulary)
 
-    The result has the ``batch`` that it was measured with and those that were ``too_large``; RuntimeError
-    when even ``least`` pairs are too many.
+
+def pictures(n: int, size: Size) -> Tensor:
+    """Return random region features on the CPU."""
+    return torch.randn(n, size.regions, size.features, generator=torch.Generator().manual_seed(0))
+
+
+def prepared(method: str, model: str, size: Size, device: torch.device, folder: Path) -> PairTrainer:
+    """Return a loop on planted pairs that has not begun, and whose divisions of the pairs are the true one.
+
+    What a method finds in its pass over all pairs is computed, and then replaced by what the truth gives, so
+    that networks without training divide the pairs as trained ones would.
     """
-    too_large: list[int] = []
-    while True:
-        try:
-            return {**run(batch), "batch": batch, "too_large": too_large}
-        except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
-                raise
-        too_large.append(batch)
-        if batch // 2 < least:
-            raise RuntimeError(f"out of memory even with a batch of {batch}")
-        bench.free()  # here, since the error held the tensors of its frames
-        batch //= 2
+    data = {
+        "n_train": size.pictures, "n_val": max(16, size.pictures // 4), "n_test": 16, "n_concepts": 200,
+        "regions": size.regions, "feature_dim": size.features, "concepts_per_image": min(20, size.regions),
+    }  # fmt: skip
+    settings = resolve(
+        method, preset="paper", dataset="planted", model=model, mrate=1 - CLEAN, batch_size=size.batch,
+        warmup_epochs=1, epochs=4, model_options=size.model, data_options=data,
+        **SHORT.get(method, {}),
+    )  # fmt: skip
+    trainer: Any = experiment_of(method).load(settings, folder / "unused", device).trainer
+    matched = torch.from_numpy(trainer.pairs.noise.matched)
+    level = torch.where(matched, 0.2, 0.7).double()
+    level += 0.1 * torch.rand(len(matched), generator=torch.Generator().manual_seed(0))
+    if isinstance(trainer.method, CoTeaching):
+        posterior, true = trainer.method.posterior, Division(level, 1 - level, matched, torch.zeros(0, 3))
+
+        def divided(*given: Any) -> Division:
+            posterior(*given)
+            return true
+
+        trainer.method.posterior = divided
+    elif method == "l2rm":
+        each_pair = trainer.each_pair
+
+        def replaced(values: Callable[..., Tensor]) -> Tensor:
+            found = each_pair(values)
+            return level.to(found.dtype)[:, None].expand_as(found).clone()
+
+        trainer.each_pair = replaced
+    return trainer
 
 
-@contextlib.contextmanager
-def products(name: str) -> Iterator[None]:
-    """Compute products of float32 matrices in ``tf32``, or for any other name in float32, as runs do."""
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+def labelled(method: str, size: Size, epochs: int, device: torch.device, folder: Path) -> Any:
+    """Return a trainer of category retrieval on planted pairs: its warm-up and ``epochs`` more."""
+    n, images, texts = size.labelled
+    data = {"n_train": n, "n_val": max(20, n // 10), "n_test": 20, "image_dim": images, "text_dim": texts}
+    given: dict[str, Any] = {"dataset": "planted_category", "noise_rate": 0.4, "data_options": data}
+    given["preset"] = "quick" if size is SMALL else "paper"
+    warm = int(getattr(resolve(method, **given).method_options, "warmup_epochs", 0))
+    settings = resolve(method, **given, epochs=warm + epochs)
+    place = folder / f"{method}-{device.type}-{time.time_ns()}"
+    return experiment_of(method).load(settings, place, device).trainer
 
 
-# -------------------------------------------------------------------------------------------- work and bounds
+# -------------------------------------------------------------------------------------- (a) CPU and GPU agree
+
+Case = tuple[str, float, Callable[[torch.device], dict[str, Tensor]]]  # name, allowed difference, computation
 
 
-class _Traffic(TorchDispatchMode):
-    """Adds up what operations read and write; notes whether one of them is a whole recurrent layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes, self.calls, self.recurrent = 0, 0, False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.recurrent |= "rnn" in func._schema.name
-        if not getattr(func, "is_view", False) and "empty" not in func._schema.name:
-            used = {id(x): x for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor)}
-            self.bytes += sum(x.numel() * x.element_size() for x in used.values())
-            self.calls += 1
-        return out
-
-
-def counted(run: Callable[[], Any], recurrent_flops: float = 0.0) -> Result:
-    """Count the work of a function while it runs.
-
-    ``recurrent_flops`` are added where the device has its recurrent layers in one operation, which cannot be
-    looked into.
-
-    Returns
-    -------
-    dict
-        ``flops`` of products of matrices, forward and backward; ``bytes`` that the operations read and write
-        when each goes through memory; ``operations``, their number, about that of kernel launches.
-    """
-    traffic = _Traffic()
-    with FlopCounterMode(display=False) as flops, traffic:
-        run()
-    total = flops.get_total_flops() + recurrent_flops * traffic.recurrent
-    return {"flops": float(total), "bytes": float(traffic.bytes), "operations": traffic.calls}
-
-
-def least_bytes(parameters: int, inputs: int) -> float:
-    """Return the fewest bytes of a float32 training step with Adam.
-
-    Weights are read forward and backward, gradients written and read, weights and both moments read and
-    written: ten numbers of four bytes for each weight; inputs are read once.
-    """
-    return 40.0 * parameters + inputs
-
-
-def gru_flops(words: int, word_dim: int, embed_dim: int) -> float:
-    """Return the operations of a bidirectional GRU, forward and backward (twice the forward ones).
-
-    Three gates in two directions, each a product with the word and one with the state.
-    """
-    return 3.0 * 2 * words * 2 * 3 * embed_dim * (word_dim + embed_dim)
-
-
-def partial_bound(size: int, passes: int) -> dict[str, float]:
-    """Return bytes and operations that partial transport of ``size`` x ``size`` costs needs at least.
-
-    The cost is read and the plan written once; a pass is two products of the kernel with a vector, and the
-    kernel is one exponential an entry, here counted as one operation, made once and once more for the plan.
-    """
-    return {"bytes": 8.0 * size**2, "flops": size**2 * (4.0 * passes + 2)}
-
-
-def small_bound(problems: int, regions: int, words: int, passes: int, *, backward: bool) -> dict[str, float]:
-    """Return bytes and operations of many small problems of a fixed number of passes, up to their scores.
-
-    Forward reads similarities and both weights and writes a score a problem; the backward pass reads the
-    similarities again and writes their gradient. A pass is two products with a vector, and its derivative
-    two more and the two outer products that the kernel's gradient collects.
-    """
-    entries = problems * regions * words
-    moved, flops = entries + problems * (regions + words + 1), entries * (4.0 * passes + 4)
-    if backward:
-        moved, flops = moved + 2 * entries + problems, flops + entries * (8.0 * passes + 4)
-    return {"bytes": 4.0 * moved, "flops": flops}
-
-
-def fused_bytes(problems: int, regions: int, words: int, passes: int, *, backward: bool) -> float:
-    """Return the bytes that the kernels of Triton move for small problems, each with weights of its own.
-
-    Beside what :func:`small_bound` counts, the scalings of all passes are written and read, both weights are
-    read again, and the gradients of both are written.
-    """
-    bound = small_bound(problems, regions, words, passes, backward=backward)["bytes"]
-    return bound + 4.0 * backward * problems * (regions + words) * (2 * passes + 2)
-
-
-def attention_bound(images: int, captions: int, regions: int, words: int, dim: int) -> dict[str, float]:
-    """Return bytes and operations of the attention of every caption on every image, forward, up to scores.
-
-    Regions and words are read and one score a pair is written; the products are that of words with regions
-    and that of weights with regions. Nothing of the size of images x captions x regions x words is stored.
-    """
-    pairs = images * captions
-    moved = images * regions * dim + captions * words * dim + pairs
-    return {"bytes": 4.0 * moved, "flops": 4.0 * pairs * regions * words * dim}
-
-
-def relative(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
-    """Return the largest relative difference in norm of tensors of the same names; infinite for NaN."""
-    worst = 0.0
+def relative(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float | None:
+    """Return the largest relative difference in norm of tensors of the same names; None for NaN."""
+    gaps = []
     for name, right in wanted.items():
         a, b = found[name].detach().double().cpu(), right.detach().double().cpu()
-        gap = float((a - b).norm() / b.norm().clamp_min(1e-12))
-        worst = max(worst, gap if gap == gap else float("inf"))
-    return worst
+        gaps.append(float((a - b).norm() / b.norm().clamp_min(1e-12)))
+    return max(gaps) if np.isfinite(gaps).all() else None
+
+
+def agreement(bench: Bench, cases: Iterable[Case]) -> Result:
+    """Compare what each case gives on both devices, by the relative difference in norm."""
+    rows: list[Result] = []
+    with torch.backends.cudnn.flags(allow_tf32=False), warnings.catch_warnings():  # float32 is meant
+        warnings.simplefilter("ignore")
+        for name, allowed, compute in cases:
+            row: Result = {"case": name, "allowed": allowed}
+            try:
+                row["difference"] = relative(compute(bench.device), compute(torch.device("cpu")))
+            except Exception as error:
+                row |= {"difference": None, "error": f"{type(error).__name__}: {error}"}
+            row["agrees"] = row["difference"] is not None and row["difference"] <= allowed
+            rows.append(row)
+    return {"rows": rows, "differ": [row["case"] for row in rows if not row["agrees"]]}
+
+
+def _off(cost: Tensor) -> Tensor:
+    return ~torch.eye(cost.shape[-1], dtype=torch.bool, device=cost.device)
+
+
+def partial_plan(c: Tensor, mass: float = 0.1, reg: float = 0.05, **options: Any) -> Tensor:
+    """Return the plan of L2RM's problem, a forbidden diagonal."""
+    return ot.partial_sinkhorn(c, mass, reg=reg, mask=_off(c), **options).plan
+
+
+def _gradient(solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives the gradient of a plan's cost-weighted square."""
+
+    def gradient(cost: Tensor) -> Tensor:
+        x = cost.clone().requires_grad_()
+        (found,) = torch.autograd.grad((solve(x).square() * cost).sum(), x)
+        return found
+
+    return gradient
+
+
+def _passes(c: Tensor) -> Tensor:
+    return ot.scaling_plan(1 - c, reg=0.1, passes=3, loop="released")
+
+
+SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "extended": partial_plan,
+    "extended, log": partial(partial_plan, method="log"),
+    "published": lambda c: partial_plan(c[0], stop="published"),
+    "balanced": lambda c: ot.sinkhorn(c, reg=0.1).plan,
+    "labels": lambda c: ot.label_transport(c[..., :5].contiguous(), 0.5, reg=0.1).plan,
+    "exact": lambda c: ot.partial_exact(c[0], 0.1, mask=_off(c)).plan,
+    "implicit gradient": _gradient(partial(partial_plan, mass=0.3, reg=0.1, gradient="implicit")),
+    "passes": _passes,
+    "passes, gradient": _gradient(_passes),
+}
+
+
+def agree_transport(bench: Bench) -> Result:
+    """Every solver of ``nclib.ot``, plans and gradients."""
+
+    def solved(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        cost = torch.rand(3, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        return {"plan": SOLVERS[name](cost.to(device, dtype))}
+
+    types = ((torch.float64, 1e-6), (torch.float32, 1e-2))
+    return agreement(bench, [  # the published rule may stop one pass earlier
+        (f"{name} {str(dtype)[6:]}", 1e-2 if name == "published" else allowed, partial(solved, name, dtype))
+        for dtype, allowed in types for name in SOLVERS
+    ])  # fmt: skip
+
+
+def gradient_of(model: nn.Module) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def agree_models(bench: Bench) -> Result:
+    """Every model in small, in training and evaluation mode: scores, and the gradient of all weights."""
+
+    def scores_of(name: str, dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+        model = build(name, SMALL).to(device, dtype)
+        images, tokens = pictures(8, SMALL).to(device, dtype), captions(8, SMALL).to(device)
+        torch.manual_seed(1)  # models that draw do so on the CPU
+        scores = model.train()(images, tokens)
+        losses.info_nce(scores, 0.5).sum().backward()
+        with torch.no_grad():
+            tested = model.eval()(images, tokens)
+        return {"training": scores, "gradient": gradient_of(model), "evaluation": tested}
+
+    types = ((torch.float64, 1e-6), (torch.float32, 2e-3))
+    return agreement(bench, [
+        (f"{name} {str(dtype)[6:]}", allowed, partial(scores_of, name, dtype))
+        for name in models.available() for dtype, allowed in types
+    ])  # fmt: skip
+
+
+def agree_methods(bench: Bench) -> Result:
+    """The first step of every method for wrong pairs: loss terms, and the gradient of the first of them."""
+
+    def first_steps(name: str, device: torch.device) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        for phase in ("warm-up", "training"):  # each from the first weights: steps of Adam differ in sign
+            trainer = prepared(name, "vse", SMALL, device, bench.folder)
+            method, step = trainer.method, trainer.method.warmup_step
+            items: Any = trainer.batches(purpose="warm-up")
+            if phase == "training":
+                trainer.epoch, step = trainer.schedule.warmup_epochs, method.step
+                method.begin_training(trainer)
+                items = method.begin_epoch(trainer)
+            torch.manual_seed(2)
+            terms = next(loss_terms(step(trainer, next(iter(items))), step))
+            found |= {f"{phase} {key}": value.detach() for key, value in terms.items()}
+            trainer._minimise(terms)
+            found[f"{phase} gradient"] = gradient_of(trainer.networks[0])
+        return found
+
+    return agreement(bench, [(name, 1e-2, partial(first_steps, name)) for name in methods.available()])
+
+
+def agree_labels(bench: Bench) -> Result:
+    """One epoch of every method for wrong labels: the means of its loss terms, or what validation gave."""
+
+    def one_epoch(name: str, device: torch.device) -> dict[str, Tensor]:
+        row = labelled(name, SMALL, 1, device, bench.folder).fit(progress=False)[0]
+        terms, shown = ([k for k in row if k.startswith(start)] for start in ("loss_", "val_"))
+        return {k: torch.tensor(float(row[k])) for k in terms or shown}
+
+    return agreement(bench, [(name, 5e-2, partial(one_epoch, name)) for name in label_noise.available()])

@@ -199,6 +199,11 @@ class Schematic:
 
     panels: Sequence[Panel]
 
+    @classmethod
+    def of(cls, titles: Sequence[str], sketches: Sequence[Sketch], words: Sequence[str]) -> Schematic:
+        """Return the panels with these titles, drawings and sentences."""
+        return cls([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+
     def _repr_html_(self) -> str:
         # Two or four panels are wide, three, five or six narrow.
         narrow = 290 if len(self.panels) in (2, 4) else 220

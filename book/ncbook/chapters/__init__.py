@@ -295,6 +295,27 @@ def labelled(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(label=runs["method"].where(runs["method"] != "plain", plain))
 
 
+def rows_of(runs: pd.DataFrame, rows: Mapping[str, tuple[str, dict[str, Any]]], **place: Any) -> pd.DataFrame:
+    """Return the runs of an ablation's rows, with the row's name as ``label``.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From :func:`ncbook.recorded`.
+    rows : mapping
+        Name of a row to its method and the options in which it differs from the preset.
+    **place
+        As in :func:`as_preset`.
+    """
+    parts = []
+    for name, (method, options) in rows.items():
+        own = runs[runs["method"] == method]
+        if method == "plain":  # its loss names a row of its own
+            own = own[own["option.loss"] == options["loss"]]
+        parts.append(as_preset(own, **place, **options).assign(label=name))
+    return pd.concat(parts, ignore_index=True)
+
+
 def as_preset(runs: pd.DataFrame, **given: Any) -> pd.DataFrame:
     """Return the runs with their preset's own schedule and options; the loss of plain training is free.
 

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from ncbook import chapters, show
 from ncbook.chapters import Finished, kind_of_pair, say, training
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import losses, plots
 from nclib.methods.bicro import by_reliability, closeness_ratios, global_vectors, n_anchors, noisy_labels
 from nclib.runs.noisy_pairs import NoisyPairs
@@ -104,7 +104,7 @@ def idea() -> Schematic:
         "sets the margin.",
     )
     sketches = (chosen, _two_spaces("consistent"), _two_spaces("inconsistent"), label)
-    return Schematic([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+    return Schematic.of(titles, sketches, words)
 
 
 def problem(pairs: NoisyPairs, seed: int) -> Figure | None:

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import Finished, as_preset, devices, labelled, say, training
+from ncbook.chapters import Finished, as_preset, devices, labelled, rows_of, say, training
 from ncbook.compare import mean_text
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.crank import LEAST_COUNT, LOW, CRANKOptions, counted_share, rank_weights
 from nclib.methods.sps import asymmetry
@@ -94,8 +94,7 @@ def idea() -> Schematic:
         "As many pairs as were counted get a weight near 0. The others train with the better loss.",
         "For these pairs S should equal its transpose, and two pictures be as alike as their captions.",
     )
-    panels = zip(titles, (pull, count, rank, stable), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (pull, count, rank, stable), words)
 
 
 def ranked(run: Finished) -> Figure | None:
@@ -138,14 +137,7 @@ def ablation_runs(model: str = "bow") -> pd.DataFrame:
     runs = recorded(preset="standard", dataset="f8k", model=model)
     if runs.empty:
         return pd.DataFrame(columns=["label", "mrate", "protocol", "rsum"])
-    parts = []
-    for name, (method, options) in VARIANTS.items():
-        own = runs[runs["method"] == method]
-        if method == "plain":  # its loss names a row of its own
-            own = own[own["option.loss"] == options["loss"]]
-        found = as_preset(own, data_options={"root": "any"}, **options)
-        parts.append(found.assign(label=name))
-    every = pd.concat(parts, ignore_index=True)
+    every = rows_of(runs, VARIANTS, data_options={"root": "any"})
     return every[every["protocol"] == "images"]
 
 
@@ -195,10 +187,7 @@ def scenes() -> Styler | None:
     runs = recorded(preset="quick", dataset="emoji", model="vse")
     if runs.empty:
         return None
-    usual = [labelled(as_preset(runs))]
-    for name, (method, options) in STABLE.items():
-        usual.append(as_preset(runs[runs["method"] == method], **options).assign(label=name))
-    runs = pd.concat(usual)
+    runs = pd.concat([labelled(as_preset(runs)), rows_of(runs, STABLE)])
     images = runs[(runs["protocol"] == "images") & runs["mrate"].isin([0.0, 0.2, 0.4, 0.6, 0.8])]
     cells = images.groupby(["label", "mrate"])["rsum"].agg(lambda values: mean_text(list(values), 1))
     table = cells.unstack("mrate")

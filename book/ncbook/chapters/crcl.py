@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ncbook.chapters import Finished, kind_of_pair, say, training
 from ncbook.chapters.rcl import BATCH  # pair 2 is wrong: its image belongs to caption 3
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.crcl import CRCL, CRCLOptions, active_complementary, match_probability, refined
 
@@ -71,8 +71,7 @@ def idea() -> Schematic:
         "with y = 1. Negatives are pushed away in both cases.",
         "What a network learned by heart is lost with it. The next one starts at random, but knows y.",
     )
-    parts = zip(titles, (asked, kept, split, renewed), words, strict=True)
-    return Schematic([Panel(*panel) for panel in parts])
+    return Schematic.of(titles, (asked, kept, split, renewed), words)
 
 
 def bank(run: Finished) -> Figure:

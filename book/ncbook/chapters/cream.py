@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 from ncbook import chapters
 from ncbook.chapters import Finished
 from ncbook.chapters.rcl import BATCH  # pair 2 is wrong: its image belongs to caption 3
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.coteaching import threshold_division
 from nclib.methods.cream import SETS, mean_label, mined_targets
@@ -66,8 +66,7 @@ def idea() -> Schematic:
         f"Weights below the mean label ({f:.2f}) become 0. Here {int(cut.sum())} of 12 are struck out"
         + (", the true partner too." if cut[1, 2] else "."),
     )
-    parts = zip(titles, (sets, refined, *drawn), words, strict=True)
-    return Schematic([Panel(*panel) for panel in parts])
+    return Schematic.of(titles, (sets, refined, *drawn), words)
 
 
 def label_histograms(run: Finished) -> Figure:

@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import chapters, show
 from ncbook.chapters import Finished, say, training
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.decl import correspondence, evidence, evidential_loss, hardness, published_warmup
 from nclib.runs.noisy_pairs import NoisyPairs
@@ -85,8 +85,7 @@ def idea() -> Schematic:
         "The ranking loss begins with all negatives and ends with the hardest few; predicted "
         "mismatches are left out.",
     )
-    panels = zip(titles, (bars, judged, targets, hinge), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (bars, judged, targets, hinge), words)
 
 
 def evidence_said(run: Finished) -> Markdown:

@@ -11,7 +11,7 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from ncbook.chapters import Finished, say, training
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.gsc import GSCOptions, predictions, structure
 
@@ -71,8 +71,7 @@ def idea() -> Schematic:
         f"After each epoch, {beta:.0%} of the weight is the new finding, the smaller of both signals. Bars: "
         "signals that stay at 1 and at 0.",
     )
-    parts = zip(titles, (*drawn, judged, weights), words, strict=True)
-    return Schematic([Panel(*panel) for panel in parts])
+    return Schematic.of(titles, (*drawn, judged, weights), words)
 
 
 def two_signals(run: Finished) -> Figure:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ncbook.chapters.replaced import DIVIDED
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib.methods.in2r import elite_threshold, nearest, sce
 
 POSTERIOR = torch.tensor([0.99, 0.97, 0.6, 0.8, 0.3, 0.1])  # of six pairs of a batch
@@ -80,8 +80,7 @@ def idea() -> Schematic:
         "Self-attention over the neighbours' captions, and their mean, make a prototype of a caption.",
         "Each noisy picture should find its own prototype among all. Captions do the same, the other way.",
     )
-    panels = zip(titles, (queue, search, blend, train), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (queue, search, blend, train), words)
 
 
 def _at(point: Tensor, right: float = 0, down: float = 4) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 from ncbook import recorded, show
 from ncbook.chapters import Finished, as_preset, drawn_pairs, labelled, over_rates, say, training
 from ncbook.compare import by_seed
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.l2rm import L2RM, L2RMOptions
 from nclib.runs import load_record
@@ -84,7 +84,7 @@ def idea() -> Schematic:
         "Transport a part of the mass",
         "Learn from the plan",
     )
-    return Schematic([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+    return Schematic.of(titles, sketches, words)
 
 
 def chain(pairs: NoisyPairs, seed: int, n: int = 4) -> list[int]:

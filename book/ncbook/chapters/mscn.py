@@ -17,7 +17,7 @@ from torch import Tensor
 from ncbook import chapters, show
 from ncbook.chapters import Finished, say, training
 from ncbook.demo import timed
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import methods, plots
 from nclib.methods.mscn import score_margins
 from nclib.methods.parts.meta import MetaPairs
@@ -111,8 +111,7 @@ def idea() -> Schematic:
         "Θ (dashed).",
         "Pairs with low scores are thrown away; the others get a margin by their score.",
     )
-    panels = zip(titles, (net, known, ahead, margin), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (net, known, ahead, margin), words)
 
 
 def known_matches(run: Finished) -> Markdown:

@@ -12,7 +12,7 @@ from pandas.io.formats.style import Styler
 
 from ncbook import chapters, printed, recorded, show
 from ncbook.chapters import ONLY_PRINTED, Finished, say, training, wide
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import losses, noise, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label
 from nclib.runs import load_record
@@ -93,8 +93,7 @@ def idea() -> Schematic:
         "of both.",
         "A sure pair must beat its strongest rival by the full margin, a doubtful one by much less.",
     )
-    panels = zip(titles, (split, exchange(), label, margin), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (split, exchange(), label, margin), words)
 
 
 def labels_said(run: Finished) -> Markdown:

@@ -23,7 +23,7 @@ from ncbook import RECORDED, mean_text, show
 from ncbook.chapters import VERDICTS, say
 from ncbook.compare import by_seed
 from ncbook.demo import opened, timed
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import Record, ot, plots
 from nclib.common.options import defaults
 from nclib.data import Dataset, Split
@@ -104,8 +104,7 @@ def idea() -> Schematic:
         "dustbins.",
         "The similarity sums mass times cosine between regions and words only.",
     )
-    panels = zip(titles, (fragments, padded, moved, score), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (fragments, padded, moved, score), words)
 
 
 def problem(dataset: Dataset, n: int = 4) -> Figure | None:

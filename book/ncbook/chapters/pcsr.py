@@ -10,7 +10,7 @@ from torch.nn.functional import normalize, one_hot
 
 from ncbook.chapters import Finished, say, training
 from ncbook.chapters.replaced import DIVIDED, REPLACED
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import plots
 from nclib.methods.parts.classes import consistency
 from nclib.methods.pcsr import KINDS, PCSROptions, next_threshold
@@ -69,8 +69,7 @@ def idea() -> Schematic:
         "A noisy picture takes the caption of the clean picture with the most similar classes (framed).",
         "Doubtful pairs join when the network is better. Ambiguous ones also get a robust loss.",
     )
-    panels = zip(titles, (votes, parted, borrow, late), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (votes, parted, borrow, late), words)
 
 
 def consistencies(run: Finished) -> Figure:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
 from ncbook import recorded, show
-from ncbook.chapters import as_preset, devices, labelled
+from ncbook.chapters import as_preset, devices, labelled, rows_of
 from ncbook.compare import by_seed, mean_text
 from ncbook.notebook import REMARKED, WARMUP, in_warmup, means
 from nclib import plots
@@ -29,7 +29,7 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Rows of the ablation on photographs: method and the options that differ from its own."""
 PICTURES = {"f8k": ("Flickr8K", "photographs"), "emoji": ("drawn scenes at their full size", "scenes")}
-WARM = {f"plain ({loss}), 0.07": {"loss": loss, "tau": 0.07} for loss in ("gce", "infonce_rce")}
+WARM = {f"plain ({loss}), 0.07": ("plain", {"loss": loss, "tau": 0.07}) for loss in ("gce", "infonce_rce")}
 """Plain losses at CRANK's temperature; the other rows of plain losses are at 0.05."""
 SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
 
@@ -44,13 +44,8 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     if runs.empty:
         return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc", "remarks"])
     place: dict[str, Any] = {"data_options": {"root": "any"}} if dataset == "f8k" else {}
-    usual = labelled(as_preset(runs, **place))
-    dropped = as_preset(runs[runs["method"] == "l2rm"], **place, rematch_weight=0)
-    parts = [usual, dropped.assign(label="l2rm, dropped")]
-    for label, options in WARM.items():
-        own = runs[(runs["method"] == "plain") & (runs["option.loss"] == options["loss"])]
-        parts.append(as_preset(own, **place, **options).assign(label=label))
-    return pd.concat(parts, ignore_index=True)
+    rows = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0}), **WARM}
+    return pd.concat([labelled(as_preset(runs, **place)), rows_of(runs, rows, **place)], ignore_index=True)
 
 
 def summary(runs: pd.DataFrame) -> str:
@@ -102,12 +97,7 @@ def part_runs(rate: float) -> pd.DataFrame:
     runs = recorded(preset="standard", dataset="f8k", model="bow", mrate=rate, protocol="images")
     if runs.empty:
         return pd.DataFrame(columns=["label", "seed", "rsum"])
-    place = {"data_options": {"root": "any"}}
-    found = [
-        as_preset(runs[runs["method"] == method], **place, **options).assign(label=label)
-        for label, (method, options) in PARTS.items()
-    ]
-    return pd.concat(found, ignore_index=True)
+    return rows_of(runs, PARTS, data_options={"root": "any"})
 
 
 def parts_table(rate: float = 0.6) -> Styler | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ncbook import chapters
 from ncbook.chapters import Finished, say, training
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import Record, losses, plots
 from nclib.methods.rcl import COMPLEMENTARY, complementary
 from nclib.runs.noisy_pairs import NoisyPairs
@@ -73,7 +73,7 @@ def idea() -> Schematic:
         "RCL lowers negatives only. What they lose, the rest of the row shares; the wrong pair gets "
         f"{rcl[1, 1]:+.2f}.",
     )
-    return Schematic([Panel(*parts) for parts in zip(titles, sketches, words, strict=True)])
+    return Schematic.of(titles, sketches, words)
 
 
 def problem(pairs: NoisyPairs, seed: int) -> Figure | None:

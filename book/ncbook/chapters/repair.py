@@ -18,7 +18,7 @@ import nclib
 from ncbook import chapters, printed, recorded, show
 from ncbook.chapters import Finished, gains, kind_of_pair, say, training
 from ncbook.measurements import measurement
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank
 from nclib.models import CaptionEncoding, ImageEncoding
@@ -132,8 +132,7 @@ def idea() -> Schematic:
         "labels from 0 to 1.",
         "A pair that both networks call wrong keeps one half; the other comes from the memory.",
     )
-    panels = zip(titles, (bank, ranked, label, swap), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (bank, ranked, label, swap), words)
 
 
 def problem(pairs: NoisyPairs, seed: int) -> Figure | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from ncbook.chapters.replaced import DIVIDED, REPLACED
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib.methods.sps import disagreement, probability, proxies, proxy_labels
 
 POSTERIOR = (0.98, 0.91, 0.83, 0.55, 0.31, 0.12, 0.04)  # of seven pairs
@@ -76,5 +76,4 @@ def idea() -> Schematic:
         "A noisy picture takes the caption of the most similar strictly clean picture of the step (framed).",
         "Its label is probability times cosine; below 0.5 it becomes 0, and the picture is left out.",
     )
-    panels = zip(titles, (split, stable, search, label), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (split, stable, search, label), words)

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from ncbook import means, show
 from ncbook.chapters import cost_of, devices, over_rates, recorded_or_run, say, verdicts
 from ncbook.runs import select
-from ncbook.schematic import Panel, Schematic, Sketch
+from ncbook.schematic import Schematic, Sketch
 from nclib import Record, data, plots, resolve
 from nclib.evaluation import precision_at_k
 from nclib.label_noise.parts import correction
@@ -122,8 +122,7 @@ def idea() -> Schematic:
         "Images and texts with the same profile over confident pairs attract each other, by a second "
         "transport.",
     )
-    panels = zip(titles, (vote, costs, moved, relation), words, strict=True)
-    return Schematic([Panel(*parts) for parts in panels])
+    return Schematic.of(titles, (vote, costs, moved, relation), words)
 
 
 def problem(given: Mapping[str, Any], n: int = 4) -> Figure | None:
