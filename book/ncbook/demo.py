@@ -187,6 +187,17 @@ def timed(record: Record, name: str, measure: Callable[[], dict[str, Any]]) -> d
     return found
 
 
+def log(record: Record) -> Iterator[str]:
+    """Yield one line per epoch of a stored run, as training printed it."""
+    metric, name, digits = ("val_map_avg", "mAP", 3) if record.task == "labels" else ("val_rsum", "rSum", 1)
+    for row in record.curves:
+        losses = "  ".join(f"{k[5:]} {v:.3f}" for k, v in row.items() if k.startswith("loss_"))
+        phase = f" {row['phase']:<8}" if record.task == "pairs" else ""
+        area = f"  AUC {row['auc']:.3f}" if row.get("auc") is not None else ""
+        head = f"epoch {row['epoch']:>2}/{len(record.curves)}{phase} {losses}"
+        yield f"{head}  val {name} {row[metric]:.{digits}f}{area}  {row['seconds']:.1f} s"
+
+
 def trained(method: str, source: str, *, progress: bool = True, **given: Any) -> Record:
     """Return the record of a run, made now or taken from the store.
 
@@ -208,5 +219,6 @@ def trained(method: str, source: str, *, progress: bool = True, **given: Any) ->
     record = stored_run(method, **given)
     if progress:
         cost, where = record.cost, record.environment
-        print(f"stored run, trained in {cost['seconds']:.0f} s on {where['device']}\n{record}")
+        head = f"stored run, trained in {cost['seconds']:.0f} s on {where['device']}"
+        print("\n".join([head, *log(record), str(record)]))
     return record
