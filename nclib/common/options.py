@@ -240,7 +240,7 @@ def refuse(found: Iterable[str], about: str = "bad parameters") -> None:
         raise ValueError(f"{about}: {listed}")
 
 
-def check(allowed: Mapping[str, Rule], **values: Any) -> None:
+def check(allowed: Mapping[str, Rule], /, **values: Any) -> None:
     """Raise a ValueError that names each argument whose value is not allowed, the value, and what is allowed.
 
     Examples

@@ -37,11 +37,11 @@ def _numbers(x: Tensor, name: str, shape: str = "(..., M)", finite: bool = True)
 
     ``shape`` says how many dimensions there must be; with dots at least one.
     """
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(f"{name} must be a tensor of floating numbers, got {getattr(x, 'dtype', type(x))}")
-    wanted = 0 if "..." in shape else 1 + shape.count(", ")
-    if x.ndim != wanted if wanted else x.ndim < 1:
-        raise ValueError(f"{name} must be {shape}, got {tuple(x.shape)}")
+    floating = isinstance(x, Tensor) and x.is_floating_point()
+    wanted = 0 if "..." in shape else len(shape.strip("(),").split(","))
+    if not floating or (x.ndim != wanted if wanted else x.ndim < 1):
+        got = f"{x.dtype}, {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"{name} must be a tensor of floating numbers, {shape}, got {got}")
     x = x.detach()
     x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     # Reading a value back would stall an accelerator; there NaN shows in the loss.
@@ -132,7 +132,7 @@ def bank_distances(x: Tensor, bank: Tensor) -> Tensor:
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         For shapes that do not fit, or values that are not finite floating numbers.
     """
     x, bank = _features(x, bank, ("x", "bank"))
@@ -162,9 +162,7 @@ def nearest_entries(distances: Tensor, k: int) -> Tensor:
     Raises
     ------
     ValueError
-        When ``distances`` is not (B, M), or ``k`` is less than 1.
-    TypeError
-        When ``distances`` is not a tensor of floating numbers.
+        When ``distances`` is not a tensor of floating numbers, (B, M), or ``k`` is less than 1.
 
     Examples
     --------
@@ -225,7 +223,7 @@ def max_ranks(values: Tensor) -> Tensor:
     Parameters
     ----------
     values : Tensor, (..., M)
-        Finite floating numbers, else a ValueError or TypeError.
+        Finite floating numbers, else a ValueError.
 
     Returns
     -------
@@ -249,7 +247,7 @@ def rank_correlation(d_image: Tensor, d_text: Tensor) -> Tensor:
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If the shapes differ or a value is not a finite floating number.
     """
     d_image, d_text = _numbers(d_image, "d_image"), _numbers(d_text, "d_text")
@@ -300,7 +298,7 @@ def rank_anchors(correlation: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If there are none, or they are not finite floating numbers.
     """
     r = _numbers(correlation, "correlation", "(N,)")
@@ -363,7 +361,7 @@ def rank_correspondence(
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         As in :func:`bank_distances`.
 
     Examples

@@ -214,9 +214,9 @@ class Experiment(ABC, Generic[T, D, N]):
 
     def check_settings(self, settings: Settings) -> None:
         """Raise a ValueError when the data lack a given option, or one is missing or of another type."""
-        dataset, given = settings.run.dataset, settings.data_options
-        options = self.catalogues["dataset"].options(dataset)
-        refuse([*problems(given, rules(options)), *missing(options, given)], "data_options")
+        given = settings.data_options
+        options = self.catalogues["dataset"].options(settings.run.dataset)
+        refuse(problems(given, rules(options)) + missing(options, given), "data_options")
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
         """Return the settings in a record; parameters that it lacks keep their defaults."""

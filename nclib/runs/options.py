@@ -204,20 +204,15 @@ class Settings(Generic[O, S]):
 
     def flat(self) -> dict[str, Any]:
         """Return the settings as the flat dict of plain values that records hold."""
-        mappings = {"data_options": self.data_options, "model_options": self.model_options}
-        return {
-            "method": self.method,
-            **asdict(self.run),
-            **asdict(self.schedule),
-            "method_options": asdict(self.method_options),
-            **{name: dict(value) for name, value in mappings.items() if value is not None},
-            **({"noise_sha256": self.noise_sha256} if self.noise_sha256 else {}),
-            **(
-                {"files_sha256": {k: dict(v) for k, v in self.files_sha256.items()}}
-                if self.files_sha256
-                else {}
-            ),
-        }
+        found = {"method": self.method, **asdict(self.run), **asdict(self.schedule)}
+        found |= {"method_options": asdict(self.method_options), "data_options": dict(self.data_options)}
+        if self.model_options is not None:
+            found["model_options"] = dict(self.model_options)
+        if self.noise_sha256:
+            found["noise_sha256"] = self.noise_sha256
+        if self.files_sha256:
+            found["files_sha256"] = {k: dict(v) for k, v in self.files_sha256.items()}
+        return found
 
 
 def as_plain(value: Any) -> Any:

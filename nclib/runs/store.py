@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nclib.common.files import write_atomically
+from nclib.common.options import Rule, check
 from nclib.runs.curves import Curves, Epochs, packed
 from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
 from nclib.runs.identity import naming
@@ -125,8 +126,7 @@ def stored(source: str | Path, task: str = "") -> list[Stored]:
         When there is nothing at this path, for another task, and for a table that was changed or has no
         digest. A record of its own that is damaged is left out of a folder's with a warning.
     """
-    if task not in ("", *TASKS):
-        raise ValueError(f"task={task!r}: must be one of {', '.join(map(repr, ('', *TASKS)))}")
+    check({"task": Rule(str, choices=("", *TASKS))}, task=task)
     first: dict[tuple[str, int], Path] = {}
     copies, kept = list[tuple[Path, Path]](), list[Stored]()
     for one in _every(Path(source)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ class Weights:
     """
 
     publisher: str
-    config: Mapping[str, Any]
-    sizes: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, Any] = field(default_factory=dict)
     reads: bool = False
     shape: tuple[int, ...] = ()
 
@@ -47,27 +47,23 @@ WEIGHTS = {
     "bert-base-uncased": Weights(
         "google-bert/bert-base-uncased",
         {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "vocab_size": 30522},
-        {},
         reads=True,
     ),
     "clip-vit-base-patch32": Weights(
         "openai/clip-vit-base-patch32",
         {"model_type": "clip", "projection_dim": 512, "vision_config.patch_size": 32},
-        {},
         reads=True,
     ),
     "resnet-152": Weights(
         "torchvision's resnet152-394f9c45.pth",
-        {},
-        {"blocks": (3, 8, 36, 3), "groups": 1, "inner": 64, "out": 256},
+        sizes={"blocks": (3, 8, 36, 3), "groups": 1, "inner": 64, "out": 256},
     ),
     "resnext101_32x8d_wsl": Weights(
         "facebookresearch/WSL-Images, ig_resnext101_32x8-c38310e5.pth",
-        {},
-        {"blocks": (3, 4, 23, 3), "groups": 32, "inner": 256, "out": 256},
+        sizes={"blocks": (3, 4, 23, 3), "groups": 32, "inner": 256, "out": 256},
     ),
-    "glove_f30k.npy": Weights("GloVe, by tools/data_convert.py vectors f30k", {}, {}, shape=(8481, 300)),
-    "glove_coco.npy": Weights("GloVe, by tools/data_convert.py vectors coco", {}, {}, shape=(11353, 300)),
+    "glove_f30k.npy": Weights("GloVe, by tools/data_convert.py vectors f30k", shape=(8481, 300)),
+    "glove_coco.npy": Weights("GloVe, by tools/data_convert.py vectors coco", shape=(11353, 300)),
 }
 """By the name of their folder or file."""
 

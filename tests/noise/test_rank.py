@@ -270,29 +270,27 @@ def test_own_entry_is_at_distance_zero_and_first():
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "words"),
+    ("call", "words"),
     [
-        (lambda: max_ranks(torch.arange(3)), TypeError, "floating"),
-        (lambda: max_ranks([1.0, 2.0]), TypeError, "floating"),
-        (lambda: max_ranks(torch.tensor([0.0, math.nan])), ValueError, "NaN or infinite"),
-        (lambda: rank_correlation(torch.rand(3), torch.rand(4)), ValueError, "must have the same shape"),
+        (lambda: max_ranks(torch.arange(3)), "floating"),
+        (lambda: max_ranks([1.0, 2.0]), "floating"),
+        (lambda: max_ranks(torch.tensor([0.0, math.nan])), "NaN or infinite"),
+        (lambda: rank_correlation(torch.rand(3), torch.rand(4)), "must have the same shape"),
         (
             lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(5, 16)),
-            ValueError,
             r"pairs, got \(3, 4\) and \(3, 5\)",
         ),
-        (lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(4, 9)), ValueError, "the same width"),
+        (lambda: rank_correspondence(*features(3, 4)[:3], torch.rand(4, 9)), "the same width"),
         (
             lambda: bank_distances(torch.rand(2, 3), torch.full((2, 3), math.inf)),
-            ValueError,
             "bank holds NaN",
         ),
-        (lambda: rank_anchors(torch.zeros(0)), ValueError, "at least one number"),
-        (lambda: nearest_entries(torch.rand(2, 3), 0), ValueError, "k=0: must be a whole number, at least 1"),
+        (lambda: rank_anchors(torch.zeros(0)), "at least one number"),
+        (lambda: nearest_entries(torch.rand(2, 3), 0), "k=0: must be a whole number, at least 1"),
     ],
 )
-def test_bad_input_is_named(call, error, words):
-    with pytest.raises(error, match=words):
+def test_bad_input_is_named(call, words):
+    with pytest.raises(ValueError, match=words):
         call()
 
 
