@@ -214,8 +214,8 @@ def test_folds_are_blocks_averaged():
         ({"similarity": np.full((1, 2), "a")}, TypeError, "real numbers"),
         ({"captions_per_image": 0}, ValueError, "captions_per_image"),
         ({"captions_per_image": 2.0}, ValueError, "captions_per_image"),
-        ({"ties": "random"}, ValueError, "ties must be one of"),
-        ({"folds": 2}, ValueError, "folds.*divides the 3 images"),
+        ({"ties": "random"}, ValueError, "ties='random': must be one of"),
+        ({"folds": 2}, ValueError, "folds=2: must divide the 3 images"),
         ({"folds": 0}, ValueError, "folds"),
     ],
 )
@@ -345,9 +345,9 @@ def test_map_is_the_literal_loop(seed, multi, k, chunk, empty):
         ({"gallery": np.ones((5, 3))}, ValueError, "2 dimensions and gallery 3"),
         ({"queries": np.full((3, 2), math.nan)}, ValueError, "queries holds NaN"),
         ({"query_labels": [0, 1]}, ValueError, "query_labels must be"),
-        ({"query_labels": [0.0, 1.0, 2.0]}, TypeError, "integers"),
+        ({"query_labels": [0.0, 1.0, 2.0]}, ValueError, "whole numbers or booleans"),
         ({"query_labels": np.eye(3, dtype=int)}, ValueError, "differ in form"),
-        ({"k": 0}, ValueError, "k must"),
+        ({"k": 0}, ValueError, "k=0: must"),
         ({"chunk": 0}, ValueError, "chunk"),
         ({"empty": "nan"}, ValueError, "empty"),
     ],
@@ -392,7 +392,7 @@ def test_agreement_with_people():
     assert judged.agreement([0.1, 0.2, 0.3, 0.4]) == {"tau": 1.0, "auc": 1.0, "ap": 1.0}
     turned = judged.agreement(torch.tensor([0.4, 0.3, 0.2, 0.1]))
     assert (turned["tau"], turned["auc"]) == (-1.0, 0.0)
-    with pytest.raises(ValueError, match=r"score must be \(4,\), one per judged pair, got \(3,\)"):
+    with pytest.raises(ValueError, match=r"score, .* must be float64 \(4,\), got float64 \(3,\)"):
         judged.agreement([0.1, 0.2, 0.3])
     with pytest.raises(ValueError, match="0 of 4 judged pairs fit; both kinds are needed"):
         Judgements(judged.image, judged.caption, judged.rating, 5.0).agreement([0.1, 0.2, 0.3, 0.4])
@@ -434,5 +434,5 @@ def test_precision_of_short_lists_against_a_loop(several, same_items, monkeypatc
 @pytest.mark.parametrize("k", [0, 4])
 def test_a_list_longer_than_the_gallery_is_refused(k):
     x, y = torch.eye(4), torch.arange(4)
-    with pytest.raises(ValueError, match=rf"k={k}: must be from 1 to 3, the number of items"):
+    with pytest.raises(ValueError, match=rf"k={k}: must be a whole number, at least 1 and at most 3"):
         precision_at_k(x, x, y, y, k, same_items=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from nclib.auditing.pairs import Indices, Pairs, blocks
+from nclib.common.checks import check_counts
 from nclib.common.files import digest, replacing
 
 Array = NDArray[Any]
@@ -98,8 +99,7 @@ def find_neighbours(
     progress : bool
         Show a bar on a terminal.
     """
-    if k < 1 or similar < 1:
-        raise ValueError(f"neighbour lists must hold at least 1 item, got k={k} and similar={similar}")
+    check_counts(k=k, similar=similar)
     images = Side(pairs.unit_images, pairs.usable_images)
     captions = Side(pairs.unit_captions, pairs.usable)
     files: list[Path | None] = [None] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +121,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @functools.cached_property
+    def row_of(self) -> dict[str, int]:
+        """Row of every pair by its id."""
+        return {name: row for row, name in enumerate(self.ids)}
 
     @property
     def n_images(self) -> int:

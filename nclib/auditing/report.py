@@ -96,7 +96,6 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
     """Return what the template shows, as plain values."""
     pairs, table, costs = audit.pairs, audit.table.reset_index(drop=True), audit.curves["threshold"]
     pictures: dict[int, str] = {}  # data URI by picture row, "" where there is none to show
-    row_of = {name: row for row, name in enumerate(pairs.ids)}
     suspects, asked = _shown(audit)
     t = np.asarray(costs["t"])
     copies = table[["image_duplicate_of", "caption_duplicate_of"]]
@@ -118,8 +117,8 @@ def _contents(audit: Findings, folder: Path) -> dict[str, Any]:
         "costs": {name: np.asarray(values, float).tolist() for name, values in costs.items()},
         "start": int(np.abs(t - WRONG_FROM).argmin()),
         "tenths": sorted({int(np.abs(t - goal).argmin()) for goal in np.arange(0.1, 0.95, 0.1)}),
-        "suspects": [_card(audit, row, row_of, pictures) for row in suspects],
-        "asked": [_card(audit, row, row_of, pictures) for row in asked],
+        "suspects": [_card(audit, row, pictures) for row in suspects],
+        "asked": [_card(audit, row, pictures) for row in asked],
         "n_known": int(table["id"].isin(list(audit.labels)).sum()),
         "formulas": any(pairs.ids[row].startswith(("=", "+", "-", "@")) for row in (*suspects, *asked)),
         "duplicates": {
@@ -156,14 +155,13 @@ def _shown(audit: Findings) -> tuple[list[int], list[int]]:
     table = audit.table
     left = np.flatnonzero(audit.pairs.usable & ~table["id"].isin(list(audit.labels)).to_numpy())
     suspects = left[np.argsort(table["rank"].to_numpy()[left], kind="stable")][:SUSPECTS]
-    row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
-    return suspects.tolist(), [row_of[name] for name in audit.ask(ASKED)["id"]]
+    return suspects.tolist(), [audit.pairs.row_of[name] for name in audit.ask(ASKED)["id"]]
 
 
-def _card(audit: Findings, row: int, row_of: Mapping[str, int], pictures: dict[int, str]) -> dict[str, Any]:
+def _card(audit: Findings, row: int, pictures: dict[int, str]) -> dict[str, Any]:
     """Return a pair as the page shows it, beside the picture proposed for its caption."""
     pair = audit.table.iloc[row].to_dict()
-    partner = row_of.get(pair["partner_id"])
+    partner = audit.pairs.row_of.get(pair["partner_id"])
     given, other = (None if r is None else _figure(audit, r, pictures) for r in (row, partner))
     return {"row": row, "pair": pair, "given": given, "partner": other}
 
@@ -379,8 +377,8 @@ def extract(audit: Findings, listing: Listing, folder: Path) -> None:
     if names is None or opener is None:
         return
     suspects, asked = _shown(audit)
-    row_of = {name: row for row, name in enumerate(audit.pairs.ids)}
     rows = [*suspects, *asked]
+    row_of = audit.pairs.row_of
     rows += [row_of[name] for name in audit.table["partner_id"].iloc[rows] if name in row_of]
     for picture in dict.fromkeys(audit.pairs.image_of[rows].tolist()):
         if Path(names[picture]).is_file() or "://" in names[picture]:

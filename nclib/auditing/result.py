@@ -20,6 +20,7 @@ from nclib.auditing.neighbours import Neighbours
 from nclib.auditing.pairs import Pairs
 from nclib.auditing.partners import Partners
 from nclib.auditing.share import Calibration, Share, relabelled
+from nclib.common.checks import check_array, check_count
 from nclib.common.files import digest, replacing, write_atomically
 from nclib.noise import calibration as compare
 from nclib.noise import detection
@@ -99,8 +100,7 @@ class Findings:
             it is right with a probability of at least 0.2, as learnt from planted exchanges. For the second
             direction, ``id`` is the first pair of the picture, and ``partner_id`` the pair of the caption.
         """
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
+        check_count("k", k)
         names = np.array([*self.pairs.ids, ""], dtype=object)
         first = first_pair(self.pairs)
         edges = pd.DataFrame({"row": self.plan.row, "image": self.plan.column, "mass": self.plan.mass})
@@ -157,11 +157,7 @@ class Findings:
         out["share_error"] = self.share.value - float(y.mean()) if len(y) and self.share.value >= 0 else None
         if partner_of is not None:
             partner_of = np.asarray(partner_of)
-            if partner_of.shape != (len(self.pairs),) or partner_of.dtype.kind not in "iu":
-                raise ValueError(
-                    f"partner_of must hold {len(self.pairs)} picture rows, got {partner_of.dtype} of shape "
-                    f"{partner_of.shape}"
-                )
+            check_array("partner_of, rows of pictures,", partner_of, "whole numbers", len(self.pairs))
             made = (self.proposed >= 0) & use
             hit = made & (self.proposed == partner_of)
             lost = use & wrong & (partner_of >= 0)
@@ -179,15 +175,11 @@ class Findings:
             known = np.array([i in truth for i in self.pairs.ids])
             return np.array([bool(truth.get(i, False)) for i in self.pairs.ids]), known
         wrong = np.asarray(truth)
-        if wrong.shape != (n,) or wrong.dtype.kind != "b":
-            raise ValueError(
-                f"truth must be bool, ({n},), True where wrong; got {wrong.dtype} of shape {wrong.shape}"
-            )
+        check_array("truth, True where wrong,", wrong, "booleans", n)
         return wrong, np.ones(n, bool)
 
     def _check_ids(self, names: Iterable[str]) -> None:
-        known = set(self.pairs.ids)
-        strange = [name for name in names if name not in known]
+        strange = [name for name in names if name not in self.pairs.row_of]
         if strange:
             raise ValueError(f"{len(strange)} ids are of no pair here, the first: {strange[0]!r}")
 
@@ -204,8 +196,7 @@ class Findings:
             ``id``, ``image``, ``caption``, ``p_wrong`` and an empty column ``label`` to fill in with
             "wrong", "right" or "unsure".
         """
-        if n < 1:
-            raise ValueError(f"n must be at least 1, got {n}")
+        check_count("n", n)
         open_rows = self.table[self.pairs.usable & ~self.table["id"].isin(list(self.labels))]
         open_rows = open_rows.sort_values("rank")
         p = open_rows["p_wrong"].fillna(0.5).to_numpy()
@@ -236,8 +227,7 @@ class Findings:
         """
         told = {**self.labels, **self._labels(labels)}
         sure = {k: v == "wrong" for k, v in told.items() if v != "unsure"}
-        row_of = {name: row for row, name in enumerate(self.pairs.ids)}
-        rows = np.array([row_of[k] for k in sure], np.int64)
+        rows = np.array([self.pairs.row_of[k] for k in sure], np.int64)
         wrong = np.array(list(sure.values()), bool)
         judged = self.pairs.usable[rows]
         score = self.table["score"].to_numpy()

@@ -35,6 +35,7 @@ from nclib.auditing.result import (
 )
 from nclib.auditing.scores import PARTS, SCORES, combination, parts_of
 from nclib.auditing.share import Calibration, anchored, calibrate
+from nclib.common.checks import check_count
 from nclib.common.options import did_you_mean
 from nclib.noise import auc
 from nclib.noise import calibration as compare
@@ -136,8 +137,7 @@ def audit(
         raise ValueError(
             f"score={score!r}: must be auto, {', '.join(SCORES)}{did_you_mean(score, SCORES) or ''}"
         )
-    if seed < 0:
-        raise ValueError(f"seed={seed}: must be at least 0")
+    check_count("seed", seed, low=0)
     made = {"seed": seed, "work": work, "progress": progress}
     arrays = (images, captions, image_of, ids, texts, pictures)
     pairs = source if isinstance(source, Pairs) else _read(source, arrays, made, reader)
@@ -430,9 +430,8 @@ def reasons(
     reason = np.where(suspect, "low score", "").astype(object)
     reason[suspect & copied] = "duplicate picture with another caption"
     reason[placed] = "better partner elsewhere"
-    row_of = {name: row for row, name in enumerate(pairs.ids)}
     for one in found:
-        rows = [row_of[name] for name in one["ids"]]
+        rows = [pairs.row_of[name] for name in one["ids"]]
         if one["kind"] == "swap":
             reason[rows] = [f"swapped with {name}" for name in reversed(one["ids"])]
         elif one["kind"] == "shift":

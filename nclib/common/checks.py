@@ -30,9 +30,11 @@ def check_counts(low: int = 1, **values: Any) -> dict[str, int]:
     return {name: check_count(name, value, low) for name, value in values.items()}
 
 
-def check_number(name: str, value: Any, **limits: float) -> float:
-    """Return a finite number within the limits ``low``, ``high``, ``above`` and ``below``."""
-    return float(check(name, value, Rule(float, **limits)))
+def check_number(
+    name: str, value: Any, low: float | None = None, high: float | None = None, above: float | None = None
+) -> float:
+    """Return a finite number from ``low`` to ``high`` that is larger than ``above``."""
+    return float(check(name, value, Rule(float, low=low, high=high, above=above)))
 
 
 def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
@@ -54,12 +56,12 @@ def check_array(what: str, array: Any, kinds: str, *shape: int | str) -> None:
     *shape : int or str
         Size of each axis; a word in place of any size of at least one.
     """
-    dtype, found = getattr(array, "dtype", None), getattr(array, "shape", None)
+    dtype, found = getattr(array, "dtype", None), tuple(getattr(array, "shape", ()))
     fits = (
         isinstance(dtype, np.dtype)
         and dtype.isnative
         and any(dtype.kind in KINDS[kind] if kind in KINDS else dtype == kind for kind in kinds.split(" or "))
-        and len(found or ()) == len(shape)
+        and len(found) == len(shape)
         and all(n == size if isinstance(size, int) else n > 0 for n, size in zip(found, shape, strict=True))
     )
     if not fits:

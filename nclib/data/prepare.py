@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from nclib.common.checks import check_count
+from nclib.common.checks import check_choice, check_count
 from nclib.common.files import digest, write_atomically
 from nclib.data import pictures
 from nclib.data.captions_table import SPLITS, CaptionTable, draw_splits, read_captions, read_lists
@@ -128,8 +128,7 @@ def prepare(
     """
     # 1. decide pictures and captions of each split, and list everything missing; 2. cells of each picture
     # (slow, resumable); 3. principal axes of the training cells; 4. features = cells on these axes.
-    if name not in ("f8k", "own"):
-        raise ValueError(f"name={name!r}: must be 'f8k' or 'own'")
+    check_choice("name", name, ("f8k", "own"))
     if name == "f8k" and captions_per_image not in (None, F8K_EACH):
         raise ConvertError(f"--captions-per-image {captions_per_image}: Flickr8K has {F8K_EACH} a picture")
     images, out = Path(images).expanduser(), Path(out).expanduser()

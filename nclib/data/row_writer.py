@@ -44,7 +44,7 @@ class RowSource(Protocol):
         """Return a digest that changes when the origin of the rows changes."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class MadeRows:
     """Rows that a function makes: shape and type of all, rows from first to last - 1, and their origin."""
 

@@ -139,12 +139,9 @@ class Vocabulary:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: not a vocabulary file with keys word2idx, idx2word, idx") from error
         words = sorted(index, key=index.__getitem__)
-        if [index[word] for word in words] != list(range(len(words))) or data.get("idx", len(words)) != len(
-            words
-        ):
-            raise ValueError(
-                f"{path}: word2idx must use every id from 0 to {len(index) - 1} once, idx count them"
-            )
+        n = len(words)
+        if [index[word] for word in words] != list(range(n)) or data.get("idx", n) != n:
+            raise ValueError(f"{path}: word2idx must use every id from 0 to {n - 1} once, and idx be {n}")
         back = data.get("idx2word", {})
         if not isinstance(back, dict) or any(back.get(str(i), word) != word for i, word in enumerate(words)):
             raise ValueError(f"{path}: idx2word must map ids to words as word2idx maps words to ids")

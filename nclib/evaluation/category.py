@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nclib.common.checks import check_array, check_choice, check_count
 from nclib.evaluation.scores import Float, as_matrix, ascending, host
 
 LEVELS = 2**30 - 2**14  # steps of the scores' fixed point; with the relevance bit they fill 32 bits
@@ -45,12 +46,7 @@ def _unit(x: Any, norms: NDArray[np.float64], rows: slice) -> Float:
 
 def _classes(x: Any, n: int, name: str) -> NDArray[Any]:
     labels = x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x)
-    if labels.ndim not in (1, 2) or labels.shape[0] != n:
-        raise ValueError(
-            f"{name} must be ({n},) classes or ({n}, n_classes) zeros and ones, got {labels.shape}"
-        )
-    if labels.dtype.kind not in "iub":
-        raise TypeError(f"{name} must hold integers or booleans, got dtype {labels.dtype}")
+    check_array(name, labels, "whole numbers or booleans", n, *("n_classes",) * (labels.ndim == 2))
     return labels
 
 
@@ -213,13 +209,9 @@ def mean_average_precision(
     gl = _classes(gallery_labels, g.shape[0], "gallery_labels")
     if ql.shape[1:] != gl.shape[1:]:
         raise ValueError(f"query_labels and gallery_labels differ in form: {ql.shape} and {gl.shape}")
-    if k is not None and (isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1):
-        raise ValueError(f"k must be an integer >= 1, got {k!r}")
-    if empty not in ("zero", "skip"):
-        raise ValueError(f"empty must be 'zero' or 'skip', got {empty!r}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
-    length = min(k or g.shape[0], g.shape[0])
+    check_choice("empty", empty, ("zero", "skip"))
+    check_count("chunk", chunk)
+    length = min(g.shape[0] if k is None else check_count("k", k), g.shape[0])
     if isinstance(q, Tensor):  # as_matrix leaves a tensor only where it lies on an accelerator
         total, answered = _on_device(q, torch.as_tensor(g), norms, ql, gl, length, chunk)
     else:

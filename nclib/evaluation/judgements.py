@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nclib.common.checks import check_array
+
 
 @dataclass(frozen=True)
 class Judgements:
@@ -56,8 +58,7 @@ class Judgements:
         from sklearn.metrics import average_precision_score, roc_auc_score
 
         values = np.asarray(score, np.float64)
-        if values.shape != self.rating.shape:
-            raise ValueError(f"score must be {self.rating.shape}, one per judged pair, got {values.shape}")
+        check_array("score, one per judged pair,", values, "float64", len(self.rating))
         if self.fits.all() or not self.fits.any():
             raise ValueError(
                 f"{int(self.fits.sum())} of {len(values)} judged pairs fit; both kinds are needed"

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from nclib.common.checks import check_count
+
 ROWS = 1024  # queries compared at a time
 
 
@@ -51,8 +53,7 @@ def precision_at_k(
     0.6667
     """
     most = len(gallery) - same_items
-    if not 1 <= k <= most:
-        raise ValueError(f"k={k}: must be from 1 to {most}, the number of items to choose from")
+    check_count("k", k, 1, most)
     several = query_labels.ndim == 2
     q, g = (F.normalize(x.double(), dim=1) for x in (queries, gallery))
     hits = 0.0

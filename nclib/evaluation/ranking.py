@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nclib.common.checks import check_choice, check_count
 from nclib.evaluation.scores import Counts, as_matrix, blocks, count, host
 
 KS = (1, 5, 10)
@@ -23,16 +24,14 @@ TIES: dict[str, Tie] = {
 
 
 def _sizes(matrix: Any, captions_per_image: int) -> tuple[int, int, int]:
-    p = captions_per_image
-    if isinstance(p, bool) or not isinstance(p, (int, np.integer)) or p < 1:
-        raise ValueError(f"captions_per_image must be an integer >= 1, got {p!r}")
+    p = check_count("captions_per_image", captions_per_image)
     n, m = matrix.shape
     if m != n * p:
         raise ValueError(
             f"similarity is {n} x {m}, but {n} images with {p} caption(s) each need {n * p} columns; "
             "are rows images, one row per image and not one per caption?"
         )
-    return n, m, int(p)
+    return n, m, p
 
 
 def ranks(
@@ -65,9 +64,7 @@ def ranks(
         If the shape does not fit, a score is NaN or infinite, or the tie rule is unknown.
     """
     matrix = as_matrix(similarity)
-    if ties not in TIES:
-        raise ValueError(f"ties must be one of {tuple(TIES)}, got {ties!r}")
-    rule = TIES[ties]
+    rule = TIES[check_choice("ties", ties, tuple(TIES))]
     n, m, p = _sizes(matrix, captions_per_image)
     own = np.arange(m).reshape(n, p)
     if isinstance(matrix, torch.Tensor):
@@ -162,8 +159,8 @@ def recall(
     """
     matrix = as_matrix(similarity)
     n, _, p = _sizes(matrix, captions_per_image)
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 1 or n % folds:
-        raise ValueError(f"folds must be an integer >= 1 that divides the {n} images, got {folds!r}")
+    if n % check_count("folds", folds):
+        raise ValueError(f"folds={folds}: must divide the {n} images")
     size = n // folds
     parts = []
     for f in range(folds):

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nclib.common.checks import check_choice, check_number
+
 ROWS = 64  # rows per block: stays in the cache, and a column count fits in a byte
 
 Float = NDArray[np.floating[Any]]
@@ -127,12 +129,8 @@ def dual_softmax(similarity: Any, temperature: float = 0.01, *, direction: str =
     array([[0.731, 0.762],
            [0.215, 0.009]])
     """
-    axes = {"i2t": 0, "t2i": 1}
-    if direction not in axes:
-        raise ValueError(f"direction must be one of {tuple(axes)}, got {direction!r}")
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
-    axis = axes[direction]
+    axis = ("i2t", "t2i").index(check_choice("direction", direction, ("i2t", "t2i")))
+    check_number("temperature", temperature, above=0)
     scores = np.concatenate([block for _, block in blocks(as_matrix(similarity))])
     weights = scores / temperature
     weights -= weights.max(axis, keepdims=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from nclib.common.options import did_you_mean
 
 
 class Family(dict[str, Callable[..., Tensor]]):
@@ -17,8 +18,7 @@ class Family(dict[str, Callable[..., Tensor]]):
         self.kind = kind
 
     def __missing__(self, name: str) -> Callable[..., Tensor]:
-        near = difflib.get_close_matches(str(name), self, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, self) or "."
         raise ValueError(f"unknown {self.kind} {name!r}{hint} Available: {', '.join(self)}.")
 
 
@@ -32,15 +32,14 @@ def scores(S: Tensor) -> Tensor:
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         If ``S`` is not a floating tensor, not square, or empty.
     """
-    if not isinstance(S, Tensor):
-        raise TypeError(f"S must be a torch.Tensor of similarities, got {type(S).__name__}")
-    if S.ndim != 2 or S.shape[0] != S.shape[1] or S.shape[0] == 0:
+    floating = isinstance(S, Tensor) and S.is_floating_point()
+    if not floating or S.ndim != 2 or S.shape[0] != S.shape[1] or S.shape[0] == 0:
+        found = f"{S.dtype} {tuple(S.shape)}" if isinstance(S, Tensor) else type(S).__name__
         raise ValueError(
-            f"S must be square, (B, B) with B >= 1 and the given pairs on its diagonal, got {tuple(S.shape)}"
+            "S must be a torch.Tensor of a floating dtype, square (B, B) with B >= 1 and the given pairs on "
+            f"its diagonal, got {found}"
         )
-    if not S.is_floating_point():
-        raise TypeError(f"S must have a floating dtype, got {S.dtype}")
     return S.float() if S.dtype in (torch.float16, torch.bfloat16) else S

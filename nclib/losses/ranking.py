@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from nclib.common.checks import check_number
 from nclib.losses.checks import Family, scores
 
 
@@ -38,7 +39,7 @@ def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tenso
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If ``S`` is not a square floating matrix, or an argument is out of range.
 
     Examples
@@ -49,8 +50,7 @@ def triplet(S: Tensor, margin: float = 0.2, negatives: str = "hardest") -> Tenso
     tensor([0.1000, 0.0000])
     """
     S = scores(S)
-    if not (margin >= 0 and math.isfinite(margin)):
-        raise ValueError(f"margin must be finite and not negative, got {margin}")
+    check_number("margin", margin, low=0)
     reduce = _NEGATIVES[negatives]
     to_captions, to_images = hinges(S, margin)
     return reduce(to_captions, 1) + reduce(to_images, 0)
@@ -115,8 +115,7 @@ def soft_margins(y: Tensor, margin: float = 0.2, base: float = 10.0, kind: str =
     ValueError
         For a base or a kind that is not allowed.
     """
-    if not base > 1:
-        raise ValueError(f"base must be above 1, got {base}")
+    check_number("base", base, above=1)
     return margin * SOFT_MARGIN[kind](y, base)
 
 
@@ -139,7 +138,7 @@ def soft_margin_triplet(S: Tensor, margins: Tensor, ignore: Tensor | None = None
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If ``S`` is not a square floating matrix or ``margins`` has another length.
     """
     S = scores(S)

@@ -8,18 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from nclib.common.checks import check_number
 from nclib.losses.checks import Family, scores
-
-
-def _positive(name: str, value: float) -> None:
-    """Raise a ValueError that names ``value`` unless it is positive and finite."""
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be positive and finite, got {value}")
-
-
-def _exponent(q: float) -> None:
-    if not 0 < q <= 1:
-        raise ValueError(f"q must lie in (0, 1], got {q}")
 
 
 def log_probabilities(S: Tensor, tau: float) -> tuple[Tensor, Tensor]:
@@ -38,11 +28,11 @@ def log_probabilities(S: Tensor, tau: float) -> tuple[Tensor, Tensor]:
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If ``S`` is not a square floating matrix or ``tau`` not positive.
     """
     S = scores(S)
-    _positive("tau", tau)
+    check_number("tau", tau, above=0)
     logits = S / tau
     return log_softmax(logits, 1), log_softmax(logits.T, 1)
 
@@ -88,7 +78,7 @@ def reverse_cross_entropy(S: Tensor, tau: float, eps: float = 1e-7) -> Tensor:
     -------
     Tensor, (B,)
     """
-    _positive("eps", eps)
+    check_number("eps", eps, above=0)
     off, on = math.log(eps), math.log1p(eps)
     v2t, t2v = log_probabilities(S, tau)
     both = torch.stack([v2t.diagonal(), t2v.diagonal()])  # (2, B)
@@ -139,7 +129,7 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
     >>> losses.generalised_cross_entropy(torch.tensor([[0.9, 0.1], [0.2, 0.7]]), tau=0.5)
     tensor([0.3768, 0.5217])
     """
-    _exponent(q)
+    check_number("q", q, above=0, high=1)
     v2t, t2v = log_probabilities(S, tau)
     return -(torch.expm1(q * v2t.diagonal()) + torch.expm1(q * t2v.diagonal())) / q
 
@@ -150,11 +140,13 @@ def generalised_cross_entropy(S: Tensor, tau: float, q: float = 0.7) -> Tensor:
 def _with_targets(S: Tensor, plan: Tensor, tau: float, floor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Log-probabilities in both directions; rows and columns of the plan as distributions; (B, B) each."""
     v2t, t2v = log_probabilities(S, tau)
-    if not isinstance(plan, Tensor):
-        raise TypeError(f"plan must be a torch.Tensor, got {type(plan).__name__}")
-    if plan.shape != S.shape:
-        raise ValueError(f"plan must have the shape of S, {tuple(S.shape)}, got {tuple(plan.shape)}")
-    _positive("floor", floor)
+    if not isinstance(plan, Tensor) or plan.shape != S.shape:
+        found = getattr(plan, "shape", ())
+        raise ValueError(
+            f"plan must be a torch.Tensor of the shape of S, {tuple(S.shape)}, got {type(plan).__name__} "
+            f"{tuple(found)}"
+        )
+    check_number("floor", floor, above=0)
     # The floor is too small for half precision, so both are raised before it is applied.
     kept = plan.detach().to(torch.promote_types(plan.dtype, torch.float32)).clamp_min(floor)
     rows = kept / kept.sum(1, keepdim=True)
@@ -185,7 +177,7 @@ def rematch_sym_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) ->
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If the plan has another shape than ``S``, or a number is out of range.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
@@ -216,7 +208,7 @@ def rematch_kl(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -> Ten
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         As :func:`rematch_sym_kl`.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
@@ -247,7 +239,7 @@ def rematch_infonce(S: Tensor, plan: Tensor, tau: float, floor: float = 1e-10) -
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         As :func:`rematch_sym_kl`.
     """
     v2t, t2v, r, c = _with_targets(S, plan, tau, floor)
@@ -312,7 +304,7 @@ def complementary(
         The sum over the negatives of each pair; zero when B is 1.
     """
     f, per_direction = COMPLEMENTARY[loss], []
-    _exponent(q)
+    check_number("q", q, above=0, high=1)
     for direction, log_p in enumerate(log_probabilities(S, tau)):  # p_v2t, then p_t2v, queries in rows
         values = f(log_p.exp(), _complement(log_p), q)  # (B, B)
         out = torch.eye(len(S), dtype=torch.bool, device=S.device)

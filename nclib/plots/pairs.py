@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nclib.common.checks import check_count
 from nclib.plots.style import (
     ACCENT,
     IMAGES,
@@ -214,8 +215,7 @@ def ranked_alignment(arrays: Mapping[str, np.ndarray], top: int = 32) -> Figure 
     ValueError
         When ``top`` is less than 1.
     """
-    if top < 1:
-        raise ValueError(f"top={top}: must be at least 1")
+    check_count("top", top)
     if "ranked_moved" not in arrays:
         return None
     figure, (axes,) = panels(1, 2, height=2.9)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nclib.common.checks import check_array, check_choice
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -189,9 +191,7 @@ def histograms(
     -----
     Of no paper in particular; :func:`by_truth` draws the usual two groups, matched and mismatched pairs.
     """
-    units = ("density", "% of all", "% of kind")
-    if unit not in units:
-        raise ValueError(f"unit={unit!r}: must be one of {', '.join(map(repr, units))}")
+    check_choice("unit", unit, ("density", "% of all", "% of kind"))
     total = sum(len(values) for values, *_ in groups)
     for values, colour, hatch, name in groups:
         if len(values):
@@ -237,8 +237,7 @@ def heatmap(matrix: ArrayLike, axis: Axes, title: str = "", **options: Any) -> N
 
     usual = {"cmap": "cividis", "square": True, "cbar": False, "xticklabels": False, "yticklabels": False}
     values = np.asarray(matrix)
-    if values.ndim != 2:
-        raise ValueError(f"matrix must be (n_images, n_captions), got shape {values.shape}")
+    check_array("matrix", values, "numbers or booleans", "n_images", "n_captions")
     sns.heatmap(values, ax=axis, **{**usual, **options})
     axis.set(xlabel="caption", ylabel="image", title=title)
 

@@ -537,7 +537,7 @@ def test_splits_must_be_chosen():
     assert list_pairs(parts, split="test").texts == ["two"]
     with pytest.raises(ValueError, match="train, test; choose one"):
         list_pairs(parts)
-    with pytest.raises(ValueError, match="must be one of train, test"):
+    with pytest.raises(ValueError, match=r"split=.*: must be one of 'train', 'test'"):
         list_pairs(parts, split="dev")
     with pytest.raises(ValueError, match=r"no column of captions|no column of pictures"):
         list_pairs(Table(image=["a"], label=[1]))

@@ -61,6 +61,7 @@ def made(ids, texts, pictures, problems=(), duplicates=(), patterns=(), share=(0
             images=np.zeros((n, 2), np.float32), image_of=np.arange(n), ids=ids, texts=texts,
             pictures=pictures, usable=~np.isin(np.arange(n), problems),
             problems=dict.fromkeys(problems, f"picture is missing {HOSTILE[0]}"),
+            row_of={name: row for row, name in enumerate(ids)},
         ),
         table=table, score="cosine", seed=3,
         settings={"score": "auto", "path": HOSTILE[1], "auroc_on_exchanged": {"rank": 0.91234567}},

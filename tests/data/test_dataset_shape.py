@@ -174,12 +174,18 @@ def test_vocabulary_round_trips_through_the_fields_json(tmp_path):
         '{"word2idx": {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3, "a": 9}, "idx": 5}',
         '{"word2idx": {"a": 0, "b": 1, "c": 2, "d": 3}, "idx": 4}',
         '{"word2idx": {"<pad>": 0, "<start>": 1, "<end>": 2, "<unk>": 3}, "idx2word": {"0": "x"}, "idx": 4}',
+        '{"word2idx": {"<pad>": 0, "<start>": 0}, "idx2word": {}, "idx": 2}',
+        '{"word2idx": {"<pad>": 0}, "idx2word": ["<pad>"], "idx": 1}',
+        '{"word2idx": {"<pad>": 0}, "idx2word": {}, "idx": "x"}',
     ],
 )
 def test_broken_vocabulary_files_are_refused(tmp_path, content):
     path = tmp_path / "v.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"vocab|words must|word2idx"):
+    with pytest.raises(
+        ValueError,
+        match=r"^.*v\.json: (not a vocabulary|word2idx must use every id|idx2word must map)|words must begin",
+    ):
         Vocabulary.from_json(path)
 
 

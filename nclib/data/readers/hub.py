@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nclib.common.checks import check_choice
 from nclib.common.files import digest
 from nclib.data.captions_table import one_line
 from nclib.data.pictures import MISSING, Files, UnreadableError, open_picture
@@ -99,9 +100,8 @@ def _splits(found: Any, hints: Hints) -> dict[str, Any]:
         return dict(found)
     if hints.split is None and len(found) > 1:
         raise ValueError(f"the data set has the splits {', '.join(found)}; choose one as split")
-    if hints.split is not None and hints.split not in found:
-        raise ValueError(f"split={hints.split!r}: must be one of {', '.join(found)}")
-    return {"": found[hints.split or next(iter(found))]}
+    split = next(iter(found)) if hints.split is None else check_choice("split", hints.split, tuple(found))
+    return {"": found[split]}
 
 
 def _rows(part: Any, split: str, picture: str | None, named: bool) -> Rows:
