@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -72,23 +73,17 @@ def random_captions(n: int, words: tuple[int, int], vocabulary: int = 2000) -> T
     return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
 
 
-def print_table(rows: Sequence[Any], keys: tuple[str, ...]) -> None:
-    """Print medians over the problems that share ``keys``."""
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for row in rows:
-        groups.setdefault(tuple(getattr(row, key) for key in keys), []).append(row)
-    width = max(len(str(group[-1])) for group in groups)
-    print(*(f"{key:>11}" for key in keys[:-1]), f"{keys[-1]:<{width}}", end="")
-    print("         ms  ratio: median (min-max)   plan error  mass error")
-    for group, members in groups.items():
-        ratios = [row.ratio for row in members]
-        line = " ".join(f"{value!s:>11}" for value in group[:-1])
-        line += f" {group[-1]:<{width}} {median(row.ms for row in members):10.3f}"
-        line += f"  {median(ratios):7.2f} ({min(ratios):.2f}-{max(ratios):.2f})".ljust(27)
-        for field in ("plan_error", "mass_error"):
-            errors = [getattr(row, field) for row in members]
-            line += "          NaN" if None in errors else f"  {max(errors):11.1e}"
-        print(line)
+def print_rows(rows: Sequence[Any], keys: Sequence[str] = ()) -> None:
+    """Print rows, dictionaries or dataclasses; with ``keys`` medians over those that share them.
+
+    Of ratios the least and the largest as well, of errors the largest.
+    """
+    frame = pd.json_normalize([row if isinstance(row, dict) else asdict(row) for row in rows])
+    if keys:
+        each = {"ms": ("ms", "median"), "ratio": ("ratio", "median"), "least": ("ratio", "min")}
+        each |= {"most": ("ratio", "max")} | {k: (k, "max") for k in ("plan_error", "mass_error")}
+        frame = frame.groupby(list(keys), sort=False).agg(**each).reset_index()
+    print(frame.to_string(index=False, float_format="{:.3g}".format, na_rep=""), flush=True)
 
 
 def resident(field: str = "VmHWM") -> int:

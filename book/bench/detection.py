@@ -8,8 +8,7 @@
 
 The stored results are ``book/measured/audit_{exchange,judged,posteriors}.json``. ``DATA`` holds Flickr8K as
 ``nclib data prepare f8k`` leaves it, ``WIKI`` the raw Wikipedia features, ``RAW`` the publisher's judgements
-and lists of names; ``CACHE`` keeps embeddings between calls, and what
-a commit measured. ``LEMON`` is a checkout of MLforHealth/LEMoN and
+and lists of names; ``CACHE`` keeps embeddings between calls. ``LEMON`` is a checkout of MLforHealth/LEMoN and
 ``PYTHON`` an interpreter with torch, faiss and cleanlab; without them their rows are missing.
 
 ``exchange``: pairs of each data set are made wrong in one way (see ``audit_common.NOISES``), embedded, and
@@ -55,7 +54,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from nclib.common.files import write_atomically
 from nclib.runs.machine import environment
 
 Row = dict[str, Any]
@@ -246,18 +244,6 @@ def cached(options: argparse.Namespace, name: str, make: Callable[[], dict[str, 
         return dict(arrays)
 
 
-def kept(options: argparse.Namespace, name: str, make: Callable[[], list[Row]]) -> list[Row]:
-    """Return rows that this very commit made before, or make and keep them."""
-    commit = environment(torch.device("cpu"))["commit"]
-    if not options.cache or commit == "unknown" or commit.endswith("+"):
-        return make()
-    path = Path(options.cache) / commit / f"{name}.json"
-    if not path.is_file():
-        write_atomically(path, json.dumps(make(), default=float))
-    rows: list[Row] = json.loads(path.read_text("utf8"))
-    return rows
-
-
 def exchange(options: argparse.Namespace) -> list[Row]:
     """Audit every data set with every kind of noise."""
     import audit_common as common
@@ -275,9 +261,7 @@ def exchange(options: argparse.Namespace) -> list[Row]:
         vectors = {key: (images[n.image_of], captions) for key, (_, n, images, captions) in made.items()}
         others = outsiders(options, vectors)
         for key, (about, noisy, images, captions) in made.items():
-            if options.fill:
-                continue
-            new = kept(options, key, partial(audited, images, captions, noisy, seed))
+            new = audited(images, captions, noisy, seed)
             for score, value in others[key].items():
                 new.append({"score": score, **common.measures(value, noisy.wrong)})
             rows += [about | row for row in new]
@@ -357,11 +341,9 @@ def judged(options: argparse.Namespace) -> list[Row]:
             return named(common.encode(towers, test, np.arange(len(test.image_of))))
 
         images, captions = cached(options, f"test-{rate}-{seed}", encoded).values()
-        if not options.fill:
-            make = partial(by_people, options.judgements, images, captions[2::5], seed, rate == 0)
-            new = kept(options, f"judged-{rate}-{seed}", make)
-            rows += [{"trained_at": rate, "seed": seed, **row} for row in new]
-            print(rate, seed, [(row["of"], row["score"], row.get("auroc")) for row in new], flush=True)
+        new = by_people(options.judgements, images, captions[2::5], seed, rate == 0)
+        rows += [{"trained_at": rate, "seed": seed, **row} for row in new]
+        print(rate, seed, [(row["of"], row["score"], row.get("auroc")) for row in new], flush=True)
     return rows
 
 
@@ -436,11 +418,10 @@ def posteriors(options: argparse.Namespace) -> list[Row]:
         noisy = common.Noisy(drawn.image_of, np.arange(len(drawn)), found.image_of)
         make = partial(common.cross_fitted, found, noisy, seed=0)
         images, captions = cached(options, f"images-{rate}", lambda make=make: named(make())).values()
-        if not options.fill:
-            about = {"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn)}
-            new = kept(options, f"posteriors-{rate}", partial(audited, images, captions, noisy, 0))
-            rows += [about | row for row in new]
-            print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
+        about = {"rate": rate, "checksum": drawn.checksum, "pairs": len(drawn)}
+        new = audited(images, captions, noisy, 0)
+        rows += [about | row for row in new]
+        print(about, {row["score"]: round(row["auroc"], 3) for row in new}, flush=True)
     return rows
 
 
@@ -466,7 +447,6 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="folder that keeps embeddings")
     parser.add_argument("--outside", help="interpreter with torch, faiss and cleanlab")
     parser.add_argument("--lemon", help="checkout of LEMoN")
-    parser.add_argument("--fill", action="store_true", help="fill the cache only")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -476,8 +456,6 @@ def main() -> None:
     options.pictures, options.seeds = (1000, SEEDS) if options.full else (300, 1)
     began = time.time(), time.process_time()
     rows = PARTS[options.part](options)
-    if options.fill:
-        return
     found = {
         "rows": columns(rows),
         "settings": {

@@ -15,15 +15,11 @@ of the resident set of a fresh process in one step.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,12 +30,11 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_common import interleave, machine
+from bench_common import in_own_process, interleave, print_rows, random_captions, resident, write_json
 
 from nclib.common.tokens import Tokens
 from nclib.losses import triplet
 from nclib.models import build
-from nclib.runs.machine import environment
 
 
 @dataclass(frozen=True)
@@ -78,14 +73,6 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def captions(n: int, words: tuple[int, int], seed: int = 0) -> Tokens:
-    """Random captions of random length."""
-    lengths = tuple(int(x) for x in np.random.default_rng(seed).integers(words[0], words[1] + 1, n))
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(4, 2000, (n, max(lengths)), generator=generator)
-    return Tokens(ids * (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]), lengths)
-
-
 def model_of(name: str, size: Size) -> Any:
     """A candidate's model with weights from one seed."""
     torch.manual_seed(0)
@@ -105,7 +92,7 @@ def steps(size: Size) -> dict[str, Callable[[], None]]:
     """A training step of every candidate."""
     images, tokens = (
         torch.randn(size.batch, size.n_regions, size.feature_dim),
-        captions(size.batch, size.words),
+        random_captions(size.batch, size.words),
     )
 
     def prepared(name: str) -> Callable[[], None]:
@@ -118,7 +105,10 @@ def steps(size: Size) -> dict[str, Callable[[], None]]:
 def score(size: Size, names: Sequence[str]) -> dict[str, float]:
     """Seconds of every candidate for the comparison of a test set, 256 captions at a time, turn by turn."""
     n_images, n_captions = size.test
-    images, tokens = torch.randn(n_images, size.n_regions, size.feature_dim), captions(n_captions, size.words)
+    images, tokens = (
+        torch.randn(n_images, size.n_regions, size.feature_dim),
+        random_captions(n_captions, size.words),
+    )
     order = np.argsort(tokens.lengths, kind="stable")
     running, encoded = {}, {}
     with torch.no_grad():
@@ -148,24 +138,17 @@ def score(size: Size, names: Sequence[str]) -> dict[str, float]:
     return seconds
 
 
-def resident() -> int:
-    """Largest resident set so far, in bytes."""
-    status = Path("/proc/self/status")
-    if status.exists():  # the portable number below is inherited from the parent process
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def growth(name: str, size: Size) -> int:
     """Growth of the peak resident set during one step, in bytes; call in a fresh process."""
     images, tokens = (
         torch.randn(size.batch, size.n_regions, size.feature_dim),
-        captions(size.batch, size.words),
+        random_captions(size.batch, size.words),
     )
     model = model_of(name, size)
     tiny = SIZES["tiny"]  # libraries warm up outside the measurement
-    step(model_of(name, tiny), torch.randn(4, tiny.n_regions, tiny.feature_dim), captions(4, tiny.words))
+    step(
+        model_of(name, tiny), torch.randn(4, tiny.n_regions, tiny.feature_dim), random_captions(4, tiny.words)
+    )
     before = resident()
     step(model, images, tokens)
     return max(resident() - before, 4096)
@@ -182,32 +165,12 @@ def compare(size_name: str) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"size": size_name, "candidate": name}
         row |= {"step_s": step_times.get(name), "scoring_s": score_times[name], "peak_bytes": None}
         if size.trains:
-            command = [sys.executable, __file__, "--growth", name, size_name]
-            row["peak_bytes"] = int(
-                subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            )
+            row["peak_bytes"] = in_own_process(__file__, "--growth", name, size_name)
         for other in ("cam", "vse"):
             row[f"step_to_{other}"] = step_times[name] / step_times[other] if size.trains else None
             row[f"scoring_to_{other}"] = score_times[name] / score_times[other]
         rows.append(row)
     return rows
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The results as aligned text."""
-    columns = {
-        "step ms": ("step_s", 1e3, 1),
-        "/cam": ("step_to_cam", 1, 2),
-        "/vse": ("step_to_vse", 1, 2),
-        "scoring s": ("scoring_s", 1, 3),
-        "/cam ": ("scoring_to_cam", 1, 3),
-        "peak MiB": ("peak_bytes", 2**-20, 0),
-    }
-    lines = [f"{'size':>7} {'':17}" + "".join(f"{title:>11}" for title in columns)]
-    for row in rows:
-        cells = ["" if row[k] is None else f"{scale * row[k]:.{d}f}" for k, scale, d in columns.values()]
-        lines.append(f"{row['size']:>7} {row['candidate']:17}" + "".join(f"{cell:>11}" for cell in cells))
-    return "\n".join(lines)
 
 
 def main() -> None:
@@ -228,20 +191,10 @@ def main() -> None:
     names = options.sizes or ["quick", "middle"] + ["full"] * options.full
     for done, name in enumerate(names, 1):
         rows += compare(name)
-        print(table([row for row in rows if row["size"] == name]), flush=True)
+        print_rows([row for row in rows if row["size"] == name])
         if options.out:  # after every size: the large ones take long
-            record = {
-                "benchmark": "omit",
-                "date": datetime.now(UTC).isoformat(timespec="seconds"),
-                "commit": environment(torch.device("cpu"))["commit"],
-                "machine": machine(),
-                "sizes": {size: asdict(SIZES[size]) for size in names[:done]},
-                "rows": rows,
-            }
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            part = options.out.with_name(options.out.name + ".part")
-            part.write_text(json.dumps(record, indent=1) + "\n")
-            os.replace(part, options.out)
+            made = {size: asdict(SIZES[size]) for size in names[:done]}
+            write_json(options.out, benchmark="omit", sizes=made, rows=rows)
 
 
 if __name__ == "__main__":

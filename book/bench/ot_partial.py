@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_common import print_table, take_turns, write_json
+from bench_common import print_rows, take_turns, write_json
 
 import nclib.ot
 
@@ -279,22 +279,6 @@ def goals(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return out
 
 
-def print_goals(found: Sequence[dict[str, Any]]) -> None:
-    """Print the summary."""
-    print(
-        f"{'':15}{'against':24}{'size':>5}  ratio: median (least-most) | least times: median (least)", end=""
-    )
-    print("  slowest ms   plan error  mass error")
-    for line in found:
-        print(
-            f"{line['solver']:15}{line['against']:24}{line['size']:5d}"
-            f"  {line['median']:8.1f} ({line['least']:.1f}-{line['most']:.0f})".ljust(74)
-            + f"{line['median_best']:8.1f} ({line['least_best']:.1f})".ljust(20)
-            + f"{line['slowest_ms']:8.2f} ({line['slowest_best_ms']:.2f})"
-            + f"{line['plan_error']:12.1e}{line['mass_error']:12.1e}"
-        )
-
-
 def main() -> None:
     """Run the grid, print the tables, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -318,9 +302,9 @@ def main() -> None:
                     best = nclib.ot.partial_sinkhorn(double, mass, reg=reg, mask=off, method=other, tol=1e-12)
                     compare(rows, problem, best.plan.numpy(), candidates(size, cost, mass, reg), turns)
             print(f"{size:4d} {kind}", file=sys.stderr, flush=True)
-    print_table(rows, ("size", "reg", "solver"))
+    print_rows(rows, ("size", "reg", "solver"))
     summary = goals(rows)
-    print_goals(summary)
+    print_rows(summary)
     if options.out:
         missing = [name for name in ("geomloss", "ott") if not importlib.util.find_spec(name)]
         about = {"benchmark": "ot_partial", "turns": options.turns, "not_installed": missing}

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_common import interleave, print_table, write_json
+from bench_common import interleave, print_rows, write_json
 
 import nclib.ot
 
@@ -160,7 +160,7 @@ def main() -> None:
                             mass_error=0.0,
                         )
                     )
-    print_table(rows, ("what", "problems", "passes", "solver"))
+    print_rows(rows, ("what", "problems", "passes", "solver"))
     if options.out:
         write_json(options.out, turns=options.turns, grid=grid, rows=rows)
 

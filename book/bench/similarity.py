@@ -24,13 +24,12 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "models")]
 
-from bench_common import in_own_process, resident, write_json  # noqa: E402
+from bench_common import in_own_process, print_rows, random_captions, resident, write_json  # noqa: E402
 from cross_reference import loop_scores  # noqa: E402
 from sgraf_reference import loop_similarity  # noqa: E402
 
@@ -75,13 +74,8 @@ def problem(name: str, size: Size) -> tuple[Any, torch.Tensor, Tokens, torch.Ten
     keys = ("n_regions", "feature_dim", "embed_dim", "sim_dim", "word_dim")
     sizes = {key: getattr(size, key) for key in keys}
     model = build(name, vocab_size=2000, **sizes, **OPTIONS.get(name, {}))
-    batch, (low, high) = size.batch, size.words
-    lengths = tuple(int(n) for n in np.random.default_rng(0).integers(low, high + 1, batch))
-    ids = torch.zeros(batch, max(lengths), dtype=torch.long)
-    for row, length in enumerate(lengths):
-        ids[row, :length] = torch.randint(1, 2000, (length,))
-    images = torch.randn(batch, size.n_regions, size.feature_dim)
-    return model, images, Tokens(ids, lengths), torch.randn(batch, batch)
+    images = torch.randn(size.batch, size.n_regions, size.feature_dim)
+    return model, images, random_captions(size.batch, size.words), torch.randn(size.batch, size.batch)
 
 
 def node_loop(model: Any, images: torch.Tensor, tokens: Tokens) -> torch.Tensor:
@@ -181,25 +175,6 @@ def compare(name: str, size_name: str, truth: bool = False) -> dict[str, Any]:
     return row
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The results as aligned text."""
-    lines = [
-        ("model", "size", "loop s", "nclib s", "ratio", "forward", "loop MiB", "nclib MiB", "share", "diff")
-    ]
-    for row in rows:
-        new, own = row["nclib"], (row["model"], row["size"])
-        took, held = f"{new['step']:.3f}", f"{new['peak_bytes'] / 2**20:.0f}"
-        if old := row.get("loop"):
-            ratios = f"{row['step_ratio']:.2f}", f"{row['forward_ratio']:.2f}"
-            memory = f"{old['peak_bytes'] / 2**20:.0f}", held, f"{row['memory_ratio']:.2f}"
-            line = (*own, f"{old['step']:.3f}", took, *ratios, *memory, f"{row['score_difference']:.0e}")
-        else:
-            line = (*own, "", took, "", f"{new['forward']:.3f} s", "", held, "", "")
-        lines.append(line)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
-
-
 def main() -> None:
     """Run the comparison and write its record."""
     parser = argparse.ArgumentParser(
@@ -222,11 +197,8 @@ def main() -> None:
     for size in sizes:
         for name in options.models:
             rows.append(compare(name, size, options.truth))
-            print(table(rows[-1:]), flush=True)
-    print(
-        "\nCPU seconds of a training step, ratio loop / nclib of step and forward, peak memory\n"
-        + table(rows)
-    )
+            print(name, size, flush=True)
+    print_rows(rows)  # seconds, bytes, and ratios of the loop to nclib
     if options.out:
         made = {size: asdict(SIZES[size]) for size in sizes}
         write_json(options.out, benchmark="similarity", sizes=made, rows=rows)

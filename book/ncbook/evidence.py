@@ -28,7 +28,6 @@ import pandas as pd
 from ncbook.compare import LEVEL, Difference, by_seed, paired
 from ncbook.notebook import WARMUP, in_warmup
 from ncbook.runs import BUNDLED, select
-from nclib import methods
 
 HOLDS, FAILS = "holds", "does not hold"
 SEEN, MIXED, UNSEEN = "seen here too", "seen in part", "not seen here"
@@ -143,11 +142,6 @@ class Verdict:
 
 
 # -- comparisons -----------------------------------------------------------------------------------------
-
-
-def robust_methods() -> tuple[str, ...]:
-    """Return the registered methods for mismatched pairs without plain training."""
-    return tuple(name for name in methods.available() if name != "plain")
 
 
 def conditions_of(

@@ -85,7 +85,7 @@ def test_a_difference_with_a_run_tested_in_its_warm_up_decides_nothing() -> None
 
 def test_plain_losses_at_one_temperature_stand_apart() -> None:
     runs = photographs.photograph_runs()
-    for label, options in photographs.WARM.items():
+    for label, (_, options) in photographs.WARM.items():
         assert set(runs.loc[runs["label"] == label, "option.tau"]) == {0.07}
         assert set(runs.loc[runs["label"] == f"plain ({options['loss']})", "option.tau"]) == {0.05}
     short = photographs.in_short(runs, photographs.photograph_runs("saf")).splitlines()

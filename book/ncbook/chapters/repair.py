@@ -21,6 +21,7 @@ from ncbook.measurements import measurement
 from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank
+from nclib.methods.parts.replacing import relevance_of
 from nclib.models import CaptionEncoding, ImageEncoding
 from nclib.noise import bank_distances, max_ranks, rank_correlation, rank_labels
 from nclib.runs import load_record
@@ -356,19 +357,14 @@ def relevance_of_replaced(run: Finished) -> Figure | None:
     last, truth = run.last, run.trainer.pairs.truth()
     if "replaced_pair" not in last or truth.relevance is None:
         return None
-    relevance = truth.relevance
-
-    def of(images: Tensor, captions: Tensor) -> np.ndarray:
-        blocks = zip(images.split(200), captions.split(200), strict=True)
-        return np.concatenate([relevance(i, c).diagonal().numpy() for i, c in blocks])
-
     figure, (axes,) = plots.panels(1, 2, height=3.0, sharey=True)
     for axis, side, title in zip(axes, (True, False), ("Picture replaced", "Caption replaced"), strict=True):
         rows = np.flatnonzero(last["replaced_image"] == side)[:DRAWN]
         axis.set(title=title if len(rows) else f"{title}: none")
         if len(rows):
             pair, by = (torch.as_tensor(last[name][rows]) for name in ("replaced_pair", "replaced_by"))
-            before, after = of(pair, pair), of(*((by, pair) if side else (pair, by)))
+            before = relevance_of(truth, pair, pair)
+            after = relevance_of(truth, *((by, pair) if side else (pair, by)))
             groups = (
                 (before, plots.MISMATCHED, "///", f"given, mean {before.mean():.2f}"),
                 (after, plots.MATCHED, "", f"replaced, mean {after.mean():.2f}"),
