@@ -18,13 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +33,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from bench_common import resident
+from bench_common import in_own_process, resident, write_json
 
 from nclib.auditing import neighbours, steps
 from nclib.noise import auc
-from nclib.runs.machine import environment
 
 WIDTH, WRONG = 512, 0.1
 STAGES = ("find_neighbours", "score_queries", "calibrate", "learn_partners", "find_patterns", "reliability")
@@ -126,16 +123,10 @@ def main() -> None:
     for n in options.pairs:
         with tempfile.TemporaryDirectory(dir=options.folder) as made:
             make(Path(made), n)
-            command = [sys.executable, __file__, "--worker", made]
-            rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+            rows.append(in_own_process(__file__, "--worker", made))
         print(rows[-1], flush=True)
-    found = {
-        "rows": rows,
-        "when": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "environment": environment(torch.device("cpu")),
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(found) + "\n", "utf8")
+    if options.out:
+        write_json(options.out, rows=rows)
 
 
 if __name__ == "__main__":

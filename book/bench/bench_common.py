@@ -125,6 +125,6 @@ def machine() -> dict[str, Any]:
 def write_json(path: Path, **content: Any) -> None:
     """Write results, rows as dictionaries or dataclasses, and where they were made, atomically."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    commit = environment(torch.device("cpu"))["commit"]
-    data = {"when": now, "commit": commit, "machine": machine(), **content}
+    here = environment(torch.device("cpu"))
+    data = {"when": now, "commit": here["commit"], "environment": here, "machine": machine(), **content}
     write_atomically(path, json.dumps(data, indent=1, default=asdict) + "\n")

@@ -1,6 +1,6 @@
 """What needs a GPU, in one command: agreement with the CPU, steps, transport, scoring, and a run.
 
-    make gpu                                  # at most eight minutes; call it again until nothing is left
+    make gpu                                  # begins no part after eight minutes; call it again until done
     make gpu DEVICE=cpu SMALL=1               # try the command without a GPU, in under a minute
     make gpu MATCH='^step/sgr' BUDGET=120     # some parts, two minutes
 

@@ -216,7 +216,7 @@ def stored(part: str) -> tuple[pd.DataFrame, dict[str, Any]]:
 def provenance(about: dict[str, Any]) -> str:
     """Return machine, commit and day of a stored part."""
     made = about["environment"]
-    return f"{made['device']}, commit {str(made['commit'])[:7]}, {about['when']}"
+    return f"{made['device']}, commit {str(made['commit'])[:7]}, {about['when'][:10]}"
 
 
 def benchmark(rows: pd.DataFrame, about: dict[str, Any], data: str, measure: str) -> Styler | None:
