@@ -6,7 +6,6 @@ import pkgutil
 import subprocess
 import sys
 
-import ncbook
 import pytest
 
 import nclib
@@ -32,16 +31,6 @@ def test_the_package_alone_does_not_import_torch():
     code = "import sys, nclib; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False False"
-
-
-def test_the_books_package_imports_what_is_used():
-    code = "import sys, ncbook; print(sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-    assert set(ncbook.__all__) <= set(dir(ncbook))
-    assert not [name for name in ncbook.__all__ if not hasattr(ncbook, name)]
-    with pytest.raises(AttributeError, match="has no attribute 'mean'"):
-        _ = ncbook.mean
 
 
 def test_lazy_names():

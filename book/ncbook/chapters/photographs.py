@@ -44,7 +44,7 @@ def photograph_runs(model: str = "bow", dataset: str = "f8k") -> pd.DataFrame:
     if runs.empty:
         return pd.DataFrame(columns=["label", "protocol", "mrate", "seed", "rsum", "auc", "remarks"])
     place: dict[str, Any] = {"data_options": {"root": "any"}} if dataset == "f8k" else {}
-    rows = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0}), **WARM}
+    rows: dict[str, tuple[str, dict[str, Any]]] = {"l2rm, dropped": ("l2rm", {"rematch_weight": 0}), **WARM}
     return pd.concat([labelled(as_preset(runs, **place)), rows_of(runs, rows, **place)], ignore_index=True)
 
 
