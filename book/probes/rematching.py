@@ -15,6 +15,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -23,11 +26,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import torch
-from ncbook.measurements import MEASURED, write
-from probe_common import rows_in
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ncbook.measurements import MEASURED, write
 
 import nclib
 from nclib.losses import log_probabilities
@@ -337,6 +345,10 @@ def save(path: Path, settings: dict[str, Any], rows: list[dict[str, Any]]) -> No
     made = {"measured": datetime.now(UTC).isoformat(timespec="seconds"), **settings}
     machine = {"environment": environment(torch.device("cpu"))}
     write(path, {**made, **machine, "rows": rows})
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text("utf8"))["rows"] if path.is_file() else []
 
 
 def main() -> None:

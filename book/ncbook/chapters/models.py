@@ -17,10 +17,11 @@ from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
 from pandas.io.formats.style import Styler
 
-from ncbook import printed, recorded, show
+from ncbook import recorded, show
 from ncbook.chapters import ONLY_PRINTED
 from ncbook.demo import timed
 from ncbook.measurements import measurement
+from ncbook.papers import printed
 from nclib import Record, losses, models, plots
 from nclib.data import Split
 from nclib.models.cross import word_attention

@@ -10,8 +10,9 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 
-from ncbook import chapters, printed, recorded, show
+from ncbook import chapters, recorded, show
 from ncbook.chapters import ONLY_PRINTED, Finished, say, training, wide
+from ncbook.papers import printed
 from ncbook.schematic import Schematic, Sketch
 from nclib import losses, noise, plots
 from nclib.methods.ncr import predicted_correspondence, rectified_label

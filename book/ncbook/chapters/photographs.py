@@ -29,7 +29,9 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Rows of the ablation on photographs: method and the options that differ from its own."""
 PICTURES = {"f8k": ("Flickr8K", "photographs"), "emoji": ("drawn scenes at their full size", "scenes")}
-WARM = {f"plain ({loss}), 0.07": ("plain", {"loss": loss, "tau": 0.07}) for loss in ("gce", "infonce_rce")}
+WARM: dict[str, tuple[str, dict[str, Any]]] = {
+    f"plain ({loss}), 0.07": ("plain", {"loss": loss, "tau": 0.07}) for loss in ("gce", "infonce_rce")
+}
 """Plain losses at CRANK's temperature; the other rows of plain losses are at 0.05."""
 SHOWN = ["plain (triplet)", "plain (infonce)", "rcl", "plain (gce)", "l2rm", "crank"]
 

@@ -15,9 +15,10 @@ from pandas.io.formats.style import Styler
 from torch import Tensor
 
 import nclib
-from ncbook import chapters, printed, recorded, show
+from ncbook import chapters, recorded, show
 from ncbook.chapters import Finished, gains, kind_of_pair, say, training
 from ncbook.measurements import measurement
+from ncbook.papers import printed
 from ncbook.schematic import Schematic, Sketch
 from nclib import Record, plots
 from nclib.methods.parts.bank import FeatureBank

@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 from pandas.io.formats.style import Styler
 from scipy.stats import binom, kendalltau
 
-from ncbook import mean_text, printed, recorded, show
+from ncbook import mean_text, recorded, show
 from ncbook.chapters import ONLY_PRINTED, as_preset, labelled, wide
+from ncbook.papers import printed
 from nclib import data, plots
 from nclib.data import Split
 from nclib.noise import Mismatch, auc
