@@ -4,7 +4,7 @@
 ``options``         typed settings, with what each may be
 ``presets``         the values of ``quick``, ``standard`` and ``paper``
 ``experiment``      class :class:`Experiment`: resolve, check, run, finish, open
-``pairs labels``    its two subclasses, each with load, train and evaluate
+``pairs labels``    its two subclasses, each with load, train and evaluate; ``tasks``: that of a method
 ``loop``            base of both trainers: epochs, selection, exact resume
 ``pair_trainer``    trainer of pairs; ``noisy_pairs`` has its batches
 ``label_trainer``   trainer of category retrieval
@@ -19,7 +19,7 @@
 ``tracking``        reports of epochs to a function or an object
 ``trained``         a finished run as an object, saved as one folder
 ``plan``            what a run would do, without training
-``words``           parameters as words of a command line
+``words``           parameters as words of a command line; ``weights``: published ones, by name
 ==================  ==================================================================================
 """
 
@@ -28,20 +28,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Unpack
 
-from nclib import label_noise, methods
-from nclib.common.options import Rule, check, did_you_mean, plain_values
+from nclib.common.options import Rule, check, plain_values
 from nclib.runs.combination import combine
 from nclib.runs.experiment import Experiment, LoadedRun
 from nclib.runs.frame import table
 from nclib.runs.identity import NUMERICS, since
-from nclib.runs.labels import LabelExperiment
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import cpu_threads
 from nclib.runs.options import RunParameters, Settings
-from nclib.runs.pairs import PairExperiment
 from nclib.runs.record import Record
 from nclib.runs.store import append, find
 from nclib.runs.store import load as load_record
+from nclib.runs.tasks import experiment_of
 from nclib.runs.trained import TrainedModel, load
 
 __all__ = [
@@ -67,41 +65,6 @@ __all__ = [
     "since",
     "table",
 ]
-
-
-IMPORT_FIRST = "; import the file that registers it first (nclib run --import FILE)"
-
-
-def experiment_of(method: str) -> PairExperiment | LabelExperiment:
-    """Return the experiment of a method: its parameters, and its runs.
-
-    Parameters
-    ----------
-    method : str
-        One of ``nclib.methods.available()`` or ``nclib.label_noise.available()``.
-
-    Returns
-    -------
-    PairExperiment or LabelExperiment
-
-    Raises
-    ------
-    ValueError
-        For an unknown name; the message lists the known ones.
-
-    Examples
-    --------
-    >>> experiment_of("l2rm").parameters()["rho"].describe()
-    'must be a number, above 0 and at most 1'
-    """
-    pairs, labels = list(methods.available()), list(label_noise.available())
-    if method in pairs:
-        return PairExperiment(method)
-    if method in labels:
-        return LabelExperiment(method)
-    every = pairs + labels
-    hint = did_you_mean(method, every) or IMPORT_FIRST
-    raise ValueError(f"method={method!r}: must be one of {', '.join(every)}{hint}")
 
 
 def run(

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from nclib.runs import experiment_of
 from nclib.runs.experiment import Experiment
 from nclib.runs.machine import choose_device, device_name, numbers_fixed
 from nclib.runs.options import Settings
 from nclib.runs.store import read
+from nclib.runs.tasks import experiment_of
 from nclib.runs.words import flattened, shown, table, words_of
 
 ALIKE = ("method", "model", "dataset", "batch_size", "model_options", "hidden", "dim", "precision")

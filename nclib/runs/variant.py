@@ -14,6 +14,7 @@ from nclib.runs import weights
 from nclib.runs.combination import JOINED
 from nclib.runs.identity import naming
 from nclib.runs.presets import PAPER
+from nclib.runs.tasks import experiment_of
 
 NAMED = ("method", "model", "dataset", "mrate", "protocol", "noise_rate", "noise_sha256", "seed", "preset")
 """Settings that name a run; everything else that differs from the usual makes a variant of it."""
@@ -75,13 +76,11 @@ def _at_rate(settings: Mapping[str, Any]) -> dict[str, int]:
 @functools.cache
 def usual_settings(method: str, model: str, dataset: str, preset: str) -> dict[str, Any] | None:
     """Return the usual settings of a run as one mapping; None when this version does not know the method."""
-    from nclib.runs import resolve  # which imports this module
-
     model = model.partition(JOINED)[0]  # a combination has the usual settings of its first part
     of_model: dict[str, Any] = {"model": model} if model else {}
     try:
         own = defaults(models.options(model)) if model else {}
-        usual = resolve(method, dataset=dataset, preset=preset, **of_model, **_root(dataset))
+        usual = experiment_of(method).resolve(dataset=dataset, preset=preset, **of_model, **_root(dataset))
     except ValueError:
         return None
     taken = defaults(datasets.options(dataset)) if dataset in datasets else {}

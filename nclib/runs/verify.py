@@ -18,6 +18,7 @@ from nclib.data.registry import datasets
 from nclib.runs.identity import DATA, since
 from nclib.runs.record import Record
 from nclib.runs.store import numbers, read
+from nclib.runs.tasks import experiment_of
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,6 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     ValueError, OSError, RuntimeError
         As :func:`nclib.run`, for example where files are missing.
     """
-    from nclib.runs import experiment_of
-
     record.check_is_one_run()
     experiment = experiment_of(record.settings["method"])
     settings: Any = experiment.read(record.settings)
