@@ -153,7 +153,7 @@ def test_what_cannot_be_trained_on_is_said(tmp_path):
     np.savez(tmp_path / "e.npz", images=np.eye(30), captions=np.eye(30))
     with pytest.raises(ValueError, match="no captions to train on"):
         load("own", pairs=tmp_path / "e.npz")
-    with pytest.raises(ValueError, match="'own' needs pairs, for example"):
+    with pytest.raises(ValueError, match="data_options: pairs is needed: a path"):
         nclib.resolve("plain", dataset="own")
     with pytest.raises(FileNotFoundError, match=r"there is no file or folder nowhere\.csv"):
         nclib.run("plain", dataset="own", data_options={"pairs": "nowhere.csv"}, out=str(tmp_path / "r"))
