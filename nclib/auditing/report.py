@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+import matplotlib.style
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.axes import Axes
@@ -42,7 +42,8 @@ SIDE = 512  # pixels of a picture taken out of a tar or a data set
 # where a dark page has others.
 GIVEN, EXCHANGED, NEAR, INK, SOFT = "#0072b2", "#d55e00", "#009e73", "#000000", "#7a7a7a"
 NAMES = {GIVEN: "given", EXCHANGED: "exchanged", NEAR: "near", INK: "ink", SOFT: "soft"}
-STYLE: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "nclib"}
+# A report looks the same whatever style its caller has set.
+in_own_style = matplotlib.style.context(["default", {"svg.fonttype": "none", "svg.hashsalt": "nclib"}])
 METADATA = ("Date", "Creator", "Format", "Type")  # of a figure, left out
 Z95 = 1.959964  # of the normal distribution, for an interval of 95 %
 
@@ -241,6 +242,7 @@ def _thumbnail(name: str) -> str:
 # -- figures ------------------------------------------------------------------------------------------------
 
 
+@in_own_style
 def histogram(curves: Mapping[str, Any], label: str) -> str:
     """Return an ``<svg>`` of the scores of given and exchanged pairs, from :attr:`Findings.curves`."""
     looks = (
@@ -262,6 +264,7 @@ def histogram(curves: Mapping[str, Any], label: str) -> str:
     return _svg(figure, "histogram", f"Histograms of {label}. {'; '.join(said)}.")
 
 
+@in_own_style
 def reliability(bins: Iterable[tuple[float, float, int]]) -> str:
     """Return an ``<svg>`` of the share exchanged over the stated probability, with intervals of 95 %.
 
@@ -318,8 +321,7 @@ def _svg(figure: Figure, name: str, said: str) -> str:
     its colours variables of the style sheet. Ids begin with ``name``, to be unique on the page.
     """
     out = io.StringIO()
-    with mpl.rc_context(STYLE):
-        figure.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(METADATA))
+    figure.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(METADATA))
     text = out.getvalue()
     text = re.sub(r"<style.*?</style>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1{name}-", text)

@@ -11,6 +11,7 @@ import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import matplotlib.style
 import numpy as np
 import pandas as pd
 import pytest
@@ -315,10 +316,13 @@ def test_ids_like_formulas_are_named(tmp_path):
     assert note not in Page(write_report(made(["a", "b"], ["A", "B"], None), tmp_path)).source
 
 
-def test_figures_take_their_colours_from_the_page():
+@pytest.mark.parametrize("style", ["default", "dark_background", "bmh"])
+def test_figures_take_their_colours_from_the_page(style):
     edges, flat = np.linspace(0, 1, 5), np.ones(4)
-    svg = histogram({"edges": edges, "given": flat, "exchanged": flat * np.nan, "near": flat * 0}, "score")
-    svg += reliability([(0.05, 0.04, 900), (0.5, 0.55, 40), (0.7, 0.0, 0)])
+    curves = {"edges": edges, "given": flat, "exchanged": flat * np.nan, "near": flat * 0}
+    with matplotlib.style.context(style):
+        svg = histogram(curves, "score")
+        svg += reliability([(0.05, 0.04, 900), (0.5, 0.55, 40), (0.7, 0.0, 0)])
     assert {"var(--given)", "var(--exchanged)", "var(--near)"} <= set(re.findall(r"var\(--\w+\)", svg))
     assert not re.findall(r"#[0-9a-f]{6}\b|style=|font|nan|inf", svg)
     assert "most at 0.125" in svg
