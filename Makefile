@@ -38,12 +38,14 @@ data: env ## load the bundled data once, so that later steps find it
 
 PRESET ?= quick
 ifeq ($(PRESET),quick)
-book: env data live html ## everything: data, a live run on this machine, notebooks, pages
+book: env data html ## everything: data, a live run on this machine, notebooks, pages
 else ifeq ($(PRESET),paper)
-book: env data paper live html
+book: env data paper html
 else
 $(error PRESET=$(PRESET): must be quick or paper)
 endif
+
+book: LIVE = --live l2rm
 
 ENGINE = $(if $(LIST)$(DRY),env,engine) # a plan is shown without Snakemake
 engine: env
@@ -67,13 +69,13 @@ endif
 endif
 
 live: env ## train L2RM in its quick preset for the page "Your machine"
-	@$(RUN_NOTEBOOKS) --live $(if $(filter live,$(MAKECMDGOALS)),--again) l2rm
+	@$(RUN_NOTEBOOKS) --live l2rm --again l2rm
 
 demo: env ## train what the chapters show, some twenty minutes, and store it in book/demo
 	@$(RUN_NOTEBOOKS) --demo
 
 html: env ## build and check the pages; executes the notebooks whose code or data changed
-	@$(RUN_NOTEBOOKS)
+	@$(RUN_NOTEBOOKS) $(LIVE)
 	@rm -rf _build/html _build/.doctrees _build/.jupyter_cache
 	@$(JUPYTER_BOOK) build . --all --quiet -W --keep-going
 	@"$(PY)" book/_ext/check_html.py _build/html

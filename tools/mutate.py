@@ -15,7 +15,8 @@ change of what an import makes (a default, a module's constant) starts from befo
 tests that noticed something must pass without a change.
 
 The matrix has one line a mutant: the tests that noticed it among those that call the changed function and are
-not marked slow. They run up to the last, or until :data:`ENOUGH` seconds have passed and one has failed.
+not marked slow. They run from the quickest on, for :data:`ENOUGH` seconds and then up to the first that fails,
+at most for :data:`LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "l2rm": (("nclib/methods/l2rm.py",), ("tests/methods/test_l2rm.py",)),
     "repair": (("nclib/methods/repair.py",), ("tests/methods/test_repair.py",)),
 }
-# What the matrix changes, and its tests: all but methods and models, whose tests state the papers' formulas.
+# What the matrix changes: all but methods and models, whose tests state the papers' formulas.
 WHOLE = "whole"
-APART = ("methods", "label_noise", "models", "plots")
-ENOUGH = 20.0  # seconds of tests for one mutant
+ROOMS = ("nclib/**/*.py", "book/ncbook/**/*.py", "book/_ext/*.py")
+APART = ("nclib/methods", "nclib/label_noise", "nclib/models", "nclib/plots")
+ENOUGH, LONGEST = 2.0, 10.0  # seconds of tests for one mutant that is noticed, that is not
 # Arguments that guard against mistakes or save time.
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
@@ -139,9 +141,8 @@ def _name(path: Path, code: CodeType) -> str:
 def files(area: str) -> Iterator[Path]:
     """Yield the files of an area."""
     if area == WHOLE:
-        yield from (
-            p for p in sorted((ROOT / "nclib").rglob("*.py")) if p.parts[len(ROOT.parts) + 1] not in APART
-        )
+        paths = sorted(path for room in ROOMS for path in ROOT.glob(room))
+        yield from (path for path in paths if not str(path.relative_to(ROOT)).startswith(APART))
     else:
         yield from (path for pattern in AREAS[area][0] for path in sorted(ROOT.glob(pattern)))
 
@@ -233,10 +234,10 @@ def _change(node: ast.AST) -> tuple[str, Callable[[], None]] | None:
 
 
 class Judge:
-    """Plugin of pytest: runs the tests in a fork for each mutant and writes the exit statuses to a pipe."""
+    """Plugin of pytest: runs the tests in a fork for each mutant and writes number and exit status to a pipe."""
 
-    def __init__(self, folder: Path, chosen: list[Mutant], pipe: int) -> None:
-        self.folder, self.chosen, self.pipe = folder, chosen, pipe
+    def __init__(self, folder: Path, chosen: list[Mutant], pipe: int, cores: int) -> None:
+        self.folder, self.chosen, self.pipe, self.cores = folder, chosen, pipe, cores
         self.seen: dict[str, tuple[float, list[str]]] = {}  # by test: seconds, and functions that it calls
         self.watching = False
         self.noticed: list[str] | None = None  # of the mutant of this fork, for the matrix
@@ -245,18 +246,31 @@ class Judge:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
         self.session = session
-        file = self.folder / "seen.json"
-        if self.chosen and not file.exists():
+        if not self.chosen:
+            return None
+        parts = [self.folder / f"seen_{core}.json" for core in range(self.cores)]
+        files = sorted({item.path for item in session.items})
+        children = []
+        for core, self.watched in enumerate(parts):
             if not (child := os.fork()):
                 self.watching = True
-                items = session.items
-                session.items = [item for item in items if item.get_closest_marker("slow") is None]
+                session.items = [
+                    item
+                    for item in session.items
+                    if item.get_closest_marker("slow") is None and files.index(item.path) % self.cores == core
+                ]
                 return None  # on to the tests
+            children.append(child)
+        for child in children:
             status(child)
-        if file.exists():
-            self.seen = json.loads(file.read_text("utf8"))
+        for part in parts:
+            if part.exists():
+                self.seen |= json.loads(part.read_text("utf8"))
         session.items.sort(key=lambda item: self.seen.get(item.nodeid, (math.inf,))[0])
-        for mutant in self.chosen:
+        running: dict[int, int] = {}
+        for number, mutant in enumerate(self.chosen):
+            if len(running) == self.cores:
+                self.wait(running)
             if not (child := os.fork()):
                 if not (name := mutant.apply()):
                     os._exit(IMPORTED)
@@ -269,14 +283,21 @@ class Judge:
                 session.items = [item for item in session.items if item.nodeid.startswith(own)]
                 session.items.sort(key=lambda item: name not in self.seen.get(item.nodeid, (0, [name]))[1])
                 return None
-            os.write(self.pipe, f"{status(child)}\n".encode())
-        return True if self.chosen else None
+            running[child] = number
+        while running:
+            self.wait(running)
+        return True
+
+    def wait(self, running: dict[int, int]) -> None:
+        """Wait for the next fork that ends, and write its mutant's number and its status."""
+        child, code = os.wait()
+        os.write(self.pipe, f"{running.pop(child)} {os.waitstatus_to_exitcode(code)}\n".encode())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         if not self.watching:
             return (yield)
-        started = time.process_time()
+        started, ours = time.process_time(), (f"{self.folder}/nclib/", f"{self.folder}/book/")
         profile = cProfile.Profile(subcalls=False, builtins=False)
         profile.enable()
         try:
@@ -284,7 +305,7 @@ class Judge:
         finally:
             profile.disable()
             called = [entry.code for entry in profile.getstats() if isinstance(entry.code, CodeType)]
-            own = [code for code in called if code.co_filename.startswith(str(self.folder / "nclib"))]
+            own = [code for code in called if code.co_filename.startswith(ours)]
             names = [_name(Path(code.co_filename).relative_to(self.folder), code) for code in own]
             self.seen[item.nodeid] = time.process_time() - started, names
 
@@ -295,7 +316,7 @@ class Judge:
             with (self.folder / "matrix").open("a") as file:
                 print(json.dumps({**row, "noticed_by": self.noticed}), file=file)
         if self.watching:
-            (self.folder / "seen.json").write_text(json.dumps(self.seen), "utf8")
+            self.watched.write_text(json.dumps(self.seen), "utf8")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         usual = self.seen.get(nodeid, (6.0,))[0]  # seconds; nothing is known of those marked slow
@@ -303,8 +324,8 @@ class Judge:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self.ran += self.seen.get(nodeid, (0.0,))[0]
-        if self.noticed and self.ran > ENOUGH:
-            self.session.shouldstop = "noticed often enough"
+        if self.noticed is not None and self.ran > (ENOUGH if self.noticed else LONGEST):
+            self.session.shouldstop = "long enough"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed and self.noticed is not None:
@@ -320,9 +341,14 @@ def status(child: int) -> int:
 
 
 def run_tests(
-    folder: Path, tests: Iterable[str], chosen: list[Mutant], quick: bool, every: bool = False
-) -> Iterator[int]:
-    """Yield the exit status of each mutant's tests, and at last that of pytest in a process of its own."""
+    folder: Path,
+    tests: Iterable[str],
+    chosen: list[Mutant],
+    quick: bool,
+    every: bool = False,
+    cores: int = 1,
+) -> Iterator[tuple[int, int]]:
+    """Yield number and exit status of each mutant's tests, and at last -1 and that of pytest itself."""
     reading, writing = os.pipe()
     if not (child := os.fork()):
         os.chdir(folder)
@@ -332,27 +358,28 @@ def run_tests(
             os.dup2(os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         marks = "not notebook and not exhaustive" + (" and not slow" if quick else "")
         command = [*([] if every else ["-x"]), "-p", "no:xdist", "-p", "no:cacheprovider", "-m", marks]
-        os._exit(pytest.main([*command, *tests], [Judge(folder, chosen, writing)]))
+        os._exit(pytest.main([*command, *tests], [Judge(folder, chosen, writing, cores)]))
     os.close(writing)
-    with os.fdopen(reading) as statuses:
-        yield from map(int, statuses)
-    yield status(child)
+    with os.fdopen(reading) as lines:
+        for line in lines:
+            number, code = map(int, line.split())
+            yield number, code
+    yield -1, status(child)
 
 
-def matrix(chosen: list[Mutant], out: Path, seen: Path | None) -> None:
-    """Write which tests notice which mutant; ``seen`` keeps what each test calls for another part."""
+def matrix(chosen: list[Mutant], out: Path, cores: int) -> None:
+    """Write which tests notice which mutant, and beside it what each test calls, with its seconds."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         copy_to(folder)
-        if seen and seen.exists():
-            shutil.copy(seen, folder / "seen.json")
-        for n, _ in enumerate(run_tests(folder, ["tests"], chosen, True, every=True), 1):
-            if (folder / "matrix").exists():
+        for n, _ in enumerate(run_tests(folder, ["tests"], chosen, True, every=True, cores=cores), 1):
+            if n == 1:
+                parts = [json.loads(p.read_text("utf8")) for p in sorted(folder.glob("seen_*.json"))]
+                called = {test: seen for part in parts for test, seen in part.items()}
+                out.with_suffix(".calls.json").write_text(json.dumps(called), "utf8")
+            if (folder / "matrix").exists() and (n % 50 == 0 or n > len(chosen)):
                 shutil.copy(folder / "matrix", out)
-            if seen and not seen.exists():
-                shutil.copy(folder / "seen.json", seen)
-            if n % 50 == 0:
-                print(f"{n} of {len(chosen)}", flush=True)
+                print(f"{min(n, len(chosen))} of {len(chosen)}", flush=True)
 
 
 def read_matrix(paths: Iterable[Path]) -> None:
@@ -391,10 +418,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without the tests marked slow: a lower bound")
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
     parser.add_argument("--matrix", type=Path, help="write which test notices which mutant, a line each")
-    parser.add_argument(
-        "--part", default="1/1", help="k/n: every n-th mutant of the matrix, from the k-th on"
-    )
-    parser.add_argument("--seen", type=Path, help="file of what each test calls: written once, then read")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)), help="of the matrix")
     parser.add_argument("--read", type=Path, nargs="+", help="files of the matrix: which tests suffice")
     options = parser.parse_args()
     if options.read:
@@ -403,8 +427,7 @@ def main() -> None:
     if options.matrix:
         found = list(mutants(WHOLE))
         drawn = random.Random(options.seed).sample(found, min(len(found), options.sample))
-        k, n = map(int, options.part.split("/"))
-        matrix(drawn[k - 1 :: n], options.matrix, options.seen)
+        matrix(drawn, options.matrix, options.cores)
         return
     areas, draw, quick = options.area or list(AREAS), random.Random(options.seed), options.quick
     if find_spec("triton") is None:
@@ -432,20 +455,20 @@ def main() -> None:
 
         copy_to(folder)
         tests, imported = [file for area in areas for file in AREAS[area][1]], []
-        for mutant, code in zip([*chosen, None], run_tests(folder, tests, chosen, quick), strict=True):
-            if code == IMPORTED and mutant:
-                imported.append(mutant)
-            elif mutant:
-                note(mutant, code)
+        for number, code in run_tests(folder, tests, chosen, quick):
+            if number >= 0 and code == IMPORTED:
+                imported.append(chosen[number])
+            elif number >= 0:
+                note(chosen[number], code)
         for mutant in imported:  # after all forks, which may still import from the folder
             original = (folder / mutant.path).read_bytes()
             (folder / mutant.path).write_text(ast.unparse(mutant.tree()), "utf8")
-            (code,) = run_tests(folder, AREAS[mutant.area][1], [], quick)
+            ((_, code),) = run_tests(folder, AREAS[mutant.area][1], [], quick)
             (folder / mutant.path).write_bytes(original)
             note(mutant, code)
         noticed_by = folder / "noticed_by"
         witnesses = sorted(set(noticed_by.read_text("utf8").splitlines())) if noticed_by.exists() else []
-        if witnesses and any(run_tests(folder, witnesses, [], quick)):
+        if witnesses and any(code for _, code in run_tests(folder, witnesses, [], quick)):
             sys.exit(f"these tests fail without a change:\n{(folder / 'output').read_text('utf8')[-5000:]}")
     for area, (noticed, of) in results.items():
         print(f"{area}: {noticed} of {of}")

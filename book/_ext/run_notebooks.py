@@ -2,7 +2,7 @@
 
     python book/_ext/run_notebooks.py                those whose code, data or source changed
     python book/_ext/run_notebooks.py l2rm ncr       of these only some
-    python book/_ext/run_notebooks.py --live l2rm    train on this machine, for the page "Your machine"
+    python book/_ext/run_notebooks.py --live l2rm    besides, train on this machine for "Your machine"
     python book/_ext/run_notebooks.py --paper /data  train in the preset paper, where the data are there
     python book/_ext/run_notebooks.py --demo         train what the chapters show, and store it in book/demo
 
@@ -131,22 +131,28 @@ def enter(folder: pathlib.Path, entries: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(every, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def execute_all(jobs: Mapping[pathlib.Path, Mapping[str, Any]], root: pathlib.Path) -> None:
+def execute_all(
+    jobs: Mapping[pathlib.Path, Mapping[str, Any]], root: pathlib.Path, training: pathlib.Path | None = None
+) -> None:
     """Execute notebooks with their parameters, one process per core, the largest files first.
 
-    When one fails, those that have not begun are left out; a RuntimeError then names all that failed.
+    The live run of the notebook ``training`` goes on beside them, from the start: it takes longest. When one
+    fails, those that have not begun are left out; a RuntimeError then names all that failed.
     """
     folder = folder_of(root)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     entries, failed = {}, []
-    with ProcessPoolExecutor(min(cores, len(jobs)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(cores, len(jobs) + 1), get_context("spawn")) as pool:
+        first = [pool.submit(live, training, root)] if training else []
         order = sorted(jobs, key=lambda source: -source.stat().st_size)
         waiting = {pool.submit(execute, source, folder, jobs[source], root): source for source in order}
-        for job in as_completed(waiting):
+        for job in as_completed([*first, *waiting]):
             if job.cancelled():
                 continue
             try:
-                entries[waiting[job].stem] = job.result()
+                entry = job.result()
+                if job in waiting:
+                    entries[waiting[job].stem] = entry
             except RuntimeError as error:
                 failed.append(str(error))
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -167,19 +173,27 @@ def chosen(names: Iterable[str], root: pathlib.Path) -> list[pathlib.Path]:
     return [every[n] for n in names] or list(every.values())
 
 
-def live(source: pathlib.Path, root: pathlib.Path, again: bool) -> None:
-    """Train a notebook's run for the page "Your machine", unless the same code has trained it."""
-    folder, mark = root / LIVE, root / LIVE / f"{source.stem}.state"
-    now = f"{state(root, CODE)} {digest(source)}"
-    if not again and mark.exists() and mark.read_text("utf8") == now and is_done(source, folder):
-        print(f"{source.name}: this machine's run is up to date (make live runs it again)", flush=True)
-        return
+def live_state(source: pathlib.Path, root: pathlib.Path) -> str:
+    """Return what a live run depends on."""
+    return f"{state(root, CODE)} {digest(source)}"
+
+
+def is_live(source: pathlib.Path, root: pathlib.Path) -> bool:
+    """Tell whether this code has trained a notebook's run on this machine."""
+    mark = root / LIVE / f"{source.stem}.state"
+    known = mark.exists() and mark.read_text("utf8") == live_state(source, root)
+    return known and is_done(source, root / LIVE)
+
+
+def live(source: pathlib.Path, root: pathlib.Path) -> None:
+    """Train a notebook's run for the page "Your machine"."""
+    folder, now = root / LIVE, live_state(source, root)
     print(f"{source.name}: live run on this machine ...", flush=True)
     out = f"{LIVE}/{source.stem}"
     shutil.rmtree(root / out, ignore_errors=True)  # nothing is resumed
     entry = execute(source, folder, {"preset": "quick", "out": out}, root)
     enter(folder, {source.stem: entry})
-    write_atomically(mark, now)
+    write_atomically(folder / f"{source.stem}.state", now)
 
 
 def on_papers_data(source: pathlib.Path, folder: pathlib.Path) -> dict[str, Any]:
@@ -225,7 +239,7 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="notebooks by name; all when none is named")
-    parser.add_argument("--live", action="store_true", help='train for the page "Your machine"')
+    parser.add_argument("--live", metavar="NAME", help='train this one for the page "Your machine"')
     parser.add_argument("--again", action="store_true", help="with --live: even where the run is up to date")
     parser.add_argument("--demo", action="store_true", help="train for the store book/demo")
     parser.add_argument("--out", type=pathlib.Path, default="runs/demo", help="with --demo: folder of runs")
@@ -239,10 +253,6 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
     if args.demo:
         make_demo(args.names, root, args.out.resolve())
         return 0
-    if args.live:
-        for source in chosen(args.names, root):
-            live(source, root, args.again)
-        return 0
     folder = folder_of(root)
     jobs: dict[pathlib.Path, dict[str, Any]] = {}
     for source in chosen(args.names, root):
@@ -250,9 +260,13 @@ def main(argv: list[str] | None = None, root: pathlib.Path = ROOT) -> int:
         given = papers(source, args.paper.resolve()) if args.paper else {}
         if given or not is_done(source, folder):
             jobs[source] = {**usual, **given}
-    if jobs:
+    training = chosen([args.live], root)[0] if args.live else None
+    if training and not args.again and is_live(training, root):
+        print(f"{training.name}: this machine's run is up to date (make live runs it again)", flush=True)
+        training = None
+    if jobs or training:
         print(f"executing {len(jobs)} notebooks ...", flush=True)
-        execute_all(jobs, root)
+        execute_all(jobs, root, training)
     return 0
 
 

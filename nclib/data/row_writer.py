@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,6 +104,8 @@ def write_rows(
     row = int(np.prod(source.shape[1:])) * np.dtype(source.dtype).itemsize
     n, stamp = source.shape[0], digest([source.stamp(), header])
     with _alone(path):
+        for left in path.parent.glob(f".{escape(counter.name)}.*.part"):
+            left.unlink()  # of a count whose process was killed
         if path.exists() and not replace:
             if not part.exists() and _counted(counter, stamp) == n:
                 counter.unlink()  # stopped between the last two steps: the file is whole

@@ -463,6 +463,7 @@ def test_killed_at_any_moment_it_continues_and_ends_with_the_same_bytes(large):
         reached.append(finished(large))
     assert reached == sorted(reached)
     assert reached[1] > 0
+    (large / ".train_ims.f16.npy.progress.0123456789ab.part").touch()  # killed while it counted
     assert main(["half", str(large / "train_ims.npy")]) == 0
     assert copy.read_bytes() == (large / "expected.npy").read_bytes()
     assert sorted(p.name for p in large.iterdir()) == ["expected.npy", "train_ims.f16.npy", "train_ims.npy"]
