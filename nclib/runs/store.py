@@ -293,26 +293,30 @@ def _rows(path: Path, data: bytes) -> tuple[Stored, ...]:
 def parsed(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:
     """Yield of each row the content of its record without curves, its remarks and its digest."""
     lines = csv.reader(io.StringIO(data.decode("utf8"), newline=""))
-    places = [heading.split(".") for heading in next(lines, [])]
+    places = [heading.rpartition(".")[::2] for heading in next(lines, [])]
     known: dict[str, Any] = {}
     for line in lines:
         content: dict[str, Any] = {}
-        for place, cell in zip(places, line, strict=False):
+        part, above = content, ""
+        for (parts, name), cell in zip(places, line, strict=False):
             if not cell:
                 continue
             if cell not in known:
                 known[cell] = _value(cell)
-            part = content
-            for name in place[:-1]:
-                part = part.setdefault(name, {})
-            part[place[-1]] = known[cell]
+            if parts != above:  # neighbouring columns mostly belong to one part
+                part, above = content, parts
+                for one in filter(None, parts.split(".")):
+                    part = part.setdefault(one, {})
+            part[name] = known[cell]
         yield content, content.pop(REMARKS, ""), content.pop(SUM, "")
 
 
 def _value(cell: str) -> Any:
     if cell in WORDS:
         return WORDS[cell]
-    return json.loads(cell) if cell[0] in '"[{' or NUMBER.fullmatch(cell) else cell
+    if number := NUMBER.fullmatch(cell):
+        return float(cell) if number[1] or number[2] else int(cell)
+    return json.loads(cell) if cell[0] in '"[{' else cell
 
 
 def _cell(value: Any) -> str:
