@@ -132,7 +132,7 @@ def start_of(method, folder, **values):
     ).trainer
 
 
-METHODS, MODELS = methods.available(), models.available()
+METHODS, MODELS = list(methods.available()), list(models.available())
 # Each method meets three models, and each model three methods.
 PAIRINGS = [
     (METHODS[i % len(METHODS)], MODELS[(i + 5 * shift) % len(MODELS)])
