@@ -14,9 +14,9 @@ first the tests that may call it, quick ones before slow ones, then the others, 
 change of what an import makes (a default, a module's constant) starts from before the import. At the end the
 tests that noticed something must pass without a change.
 
-The matrix has one line a mutant: the tests that noticed it among those that call the changed function and are
-not marked slow. They run from the quickest on, for :data:`ENOUGH` seconds and then up to the first that fails,
-at most for :data:`LONGEST` seconds.
+The matrix has one line a mutant: the tests that noticed it among those that call the changed function and
+are not marked slow. They run from the quickest on, for :data:`ENOUGH` seconds and then up to the first that
+fails, at most for :data:`LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import argparse
 import ast
 import cProfile
 import gc
+import hashlib
 import json
 import math
 import os
@@ -112,13 +113,12 @@ class Mutant:
         edit[1]()
         return ast.fix_missing_locations(tree)
 
-    def apply(self) -> str:
-        """Give the functions imported of the file their new code; name the innermost that changed, if any."""
+    def apply(self, imported: Iterable[FunctionType]) -> str:
+        """Give the imported functions of the file their new code; name the innermost that changed, if any."""
         old, new = ast.parse((ROOT / self.path).read_text("utf8")), self.tree()
         pairs = zip(*(_codes(compile(tree, self.path, "exec")) for tree in (old, new)), strict=True)
         changed = {a: b for a, b in pairs if a != b}
-        functions = [f for f in gc.get_objects() if type(f) is FunctionType]  # isinstance asks f.__class__
-        functions = [f for f in functions if f.__code__.co_filename.endswith(str(self.path))]
+        functions = [f for f in imported if f.__code__.co_filename.endswith(str(self.path))]
         functions = [f for f in functions if f.__code__ in changed]
         for function in functions:
             function.__code__ = changed[function.__code__]
@@ -234,7 +234,7 @@ def _change(node: ast.AST) -> tuple[str, Callable[[], None]] | None:
 
 
 class Judge:
-    """Plugin of pytest: runs the tests in a fork for each mutant and writes number and exit status to a pipe."""
+    """Plugin of pytest: runs the tests in a fork for each mutant; writes its number and exit status to a pipe."""
 
     def __init__(self, folder: Path, chosen: list[Mutant], pipe: int, cores: int) -> None:
         self.folder, self.chosen, self.pipe, self.cores = folder, chosen, pipe, cores
@@ -251,7 +251,7 @@ class Judge:
         parts = [self.folder / f"seen_{core}.json" for core in range(self.cores)]
         files = sorted({item.path for item in session.items})
         children = []
-        for core, self.watched in enumerate(parts):
+        for core, self.watched in enumerate([] if parts[0].exists() else parts):
             if not (child := os.fork()):
                 self.watching = True
                 session.items = [
@@ -263,6 +263,9 @@ class Judge:
             children.append(child)
         for child in children:
             status(child)
+        imported = [f for f in gc.get_objects() if type(f) is FunctionType]  # isinstance asks f.__class__
+        imported = [f for f in imported if f.__code__.co_filename.startswith(str(self.folder))]
+        gc.freeze()  # what a fork does not touch, it need not copy
         for part in parts:
             if part.exists():
                 self.seen |= json.loads(part.read_text("utf8"))
@@ -272,7 +275,7 @@ class Judge:
             if len(running) == self.cores:
                 self.wait(running)
             if not (child := os.fork()):
-                if not (name := mutant.apply()):
+                if not (name := mutant.apply(imported)):
                     os._exit(IMPORTED)
                 if mutant.area == WHOLE:
                     calls = [i for i in session.items if name in self.seen.get(i.nodeid, (0, []))[1]]
@@ -368,16 +371,31 @@ def run_tests(
 
 
 def matrix(chosen: list[Mutant], out: Path, cores: int) -> None:
-    """Write which tests notice which mutant, and beside it what each test calls, with its seconds."""
+    """Write which tests notice which mutant, and beside it what each test calls, with its seconds.
+
+    A second call for the same code goes on where the first was stopped.
+    """
+    beside = out.with_suffix(".calls.json")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         copy_to(folder)
+        texts = [
+            p.read_bytes() for room in ("nclib", "book", "tests") for p in folder.rglob(f"{room}/**/*.py")
+        ]
+        code = hashlib.sha256(b"".join(sorted(texts))).hexdigest()
+        known = json.loads(beside.read_text("utf8")) if beside.exists() else {}
+        if known.get("code") == code:
+            (folder / "seen_0.json").write_text(json.dumps(known["tests"]), "utf8")
+            shutil.copy(out, folder / "matrix")
+            done = [json.loads(line) for line in out.read_text("utf8").splitlines()]
+            there = {(row["file"], row["place"]) for row in done}
+            chosen = [m for m in chosen if (str(m.path), m.place) not in there]
         for n, _ in enumerate(run_tests(folder, ["tests"], chosen, True, every=True, cores=cores), 1):
             if n == 1:
                 parts = [json.loads(p.read_text("utf8")) for p in sorted(folder.glob("seen_*.json"))]
-                called = {test: seen for part in parts for test, seen in part.items()}
-                out.with_suffix(".calls.json").write_text(json.dumps(called), "utf8")
-            if (folder / "matrix").exists() and (n % 50 == 0 or n > len(chosen)):
+                tests = {test: seen for part in parts for test, seen in part.items()}
+                beside.write_text(json.dumps({"code": code, "tests": tests}), "utf8")
+            if (folder / "matrix").exists() and (n % 20 == 0 or n > len(chosen)):
                 shutil.copy(folder / "matrix", out)
                 print(f"{min(n, len(chosen))} of {len(chosen)}", flush=True)
 
