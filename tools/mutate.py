@@ -234,7 +234,7 @@ def _change(node: ast.AST) -> tuple[str, Callable[[], None]] | None:
 
 
 class Judge:
-    """Plugin of pytest: runs the tests in a fork for each mutant; writes its number and exit status to a pipe."""
+    """Plugin of pytest: runs the tests in a fork for each mutant and writes number and status to a pipe."""
 
     def __init__(self, folder: Path, chosen: list[Mutant], pipe: int, cores: int) -> None:
         self.folder, self.chosen, self.pipe, self.cores = folder, chosen, pipe, cores
