@@ -15,8 +15,8 @@ change of what an import makes (a default, a module's constant) starts from befo
 tests that noticed something must pass without a change.
 
 The matrix has one line a mutant: the tests that noticed it among those that call the changed function and
-are not marked slow. They run from the quickest on, for :data:`ENOUGH` seconds and then up to the first that
-fails, at most for :data:`LONGEST` seconds.
+are not marked slow. They run from those on that call least, for :data:`ENOUGH` seconds and then up to the first
+that fails, at most for :data:`LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 WHOLE = "whole"
 ROOMS = ("nclib/**/*.py", "book/ncbook/**/*.py", "book/_ext/*.py")
 APART = ("nclib/methods", "nclib/label_noise", "nclib/models", "nclib/plots")
-ENOUGH, LONGEST = 2.0, 10.0  # seconds of tests for one mutant that is noticed, that is not
+ENOUGH, LONGEST = 0.5, 4.0  # seconds of tests for one mutant that is noticed, that is not
 # Arguments that guard against mistakes or save time.
 GUARDS = ("strict", "frozen", "non_blocking", "copy", "flush", "allow_pickle", "set_to_none")
 # Sizes of the parts that an array is worked through in: the same numbers at another speed.
@@ -279,6 +279,7 @@ class Judge:
                     os._exit(IMPORTED)
                 if mutant.area == WHOLE:
                     calls = [i for i in session.items if name in self.seen.get(i.nodeid, (0, []))[1]]
+                    calls.sort(key=lambda item: len(self.seen[item.nodeid][1]))  # those of little else first
                     session.items, self.noticed = calls, []
                     self.mutant = mutant
                     return None
