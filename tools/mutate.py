@@ -15,8 +15,8 @@ change of what an import makes (a default, a module's constant) starts from befo
 tests that noticed something must pass without a change.
 
 The matrix has one line a mutant: the tests that noticed it among those that call the changed function and
-are not marked slow. They run from those on that call least, for :data:`ENOUGH` seconds and then up to the first
-that fails, at most for :data:`LONGEST` seconds.
+are not marked slow. Those that call least run first, for :data:`ENOUGH` seconds and then up to the first that
+fails, at most for :data:`LONGEST` seconds.
 """
 
 from __future__ import annotations
