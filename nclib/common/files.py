@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import secrets
 import time
@@ -135,8 +134,8 @@ def digest(content: str | bytes | Path | np.ndarray | Iterable[Any]) -> str:
 def content_digest(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 digest of a whole file, or of the names and contents of all files in a folder.
 
-    The digest of a large file is made once and kept in :func:`cache_folder`; it counts as long as the file
-    keeps its place, its size and the times of its last changes. Hidden files of a folder are left out.
+    The digest of a large file is made once and kept in :func:`cache_folder`, bound by a digest of its own to
+    the file's place, its size and the times of its last changes. Hidden files of a folder are left out.
 
     Parameters
     ----------
@@ -162,16 +161,17 @@ def content_digest(path: str | os.PathLike[str]) -> str:
     stat, now = path.stat(), time.time()
     if stat.st_size < SMALL:
         return digest(path)
-    kept = cache_folder() / "digests" / f"{digest(str(path.resolve()))}.json"
-    stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        found = json.loads(kept.read_text("utf8"))
-        if found["stamp"] == stamp and len(found["sha256"]) == 64:
-            return str(found["sha256"])
+    place = str(path.resolve())
+    kept = cache_folder() / "digests" / digest(place)
+    stamp = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+    with contextlib.suppress(OSError, ValueError):
+        found, bound = kept.read_text("utf8").split()
+        if bound == digest([place, stamp, found]):
+            return found
     made = digest(path)
     if now - max(stat.st_mtime, stat.st_ctime) > SETTLED:
         with contextlib.suppress(OSError):  # without a cache it is made again
-            write_atomically(kept, json.dumps({"stamp": stamp, "sha256": made}))
+            write_atomically(kept, f"{made} {digest([place, stamp, made])}\n")
     return made
 
 

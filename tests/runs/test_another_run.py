@@ -111,8 +111,16 @@ def test_the_digest_of_a_large_file_is_made_once_and_again_after_a_change(tmp_pa
     os.utime(path, ns=(time, time))
     assert files.content_digest(path) == whole(b"87654321")
     (kept,) = (tmp_path / "cache" / "digests").iterdir()
-    kept.write_text("damaged")
-    assert files.content_digest(path) == whole(b"87654321")
+    true = kept.read_text()
+    other = path.with_name("other")
+    other.write_bytes(b"abcdefgh")
+    files.content_digest(other)
+    (stranger,) = {*kept.parent.iterdir()} - {kept}
+    flipped = ("1" if true[0] == "0" else "0") + true[1:]
+    for damage in ("damaged", flipped, true.split()[0], stranger.read_text()):
+        kept.write_text(damage)
+        assert files.content_digest(path) == whole(b"87654321")
+        assert kept.read_text() == true
 
 
 def test_a_file_that_has_just_changed_is_read_every_time(tmp_path, monkeypatch):
