@@ -203,6 +203,9 @@ def test_folds_are_blocks_averaged():
         expected = sum(p[key] for p in parts) / (1 if key == "n_ties" else 5)
         assert folded[key] == pytest.approx(expected, abs=1e-12)
     assert folded["rsum"] > recall(S, 2)["rsum"]  # fewer distractors
+    S[1, 30] = math.inf  # in no block
+    with pytest.raises(ValueError, match="similarity is inf at image 1, caption 30"):
+        recall(S, 2, folds=5)
 
 
 @pytest.mark.parametrize(
@@ -436,3 +439,10 @@ def test_a_list_longer_than_the_gallery_is_refused(k):
     x, y = torch.eye(4), torch.arange(4)
     with pytest.raises(ValueError, match=rf"k={k}: must be a whole number, at least 1 and at most 3"):
         precision_at_k(x, x, y, y, k, same_items=True)
+
+
+def test_neighbours_of_what_is_not_finite_are_refused():
+    x, y = torch.eye(4, dtype=torch.float64), torch.arange(4)
+    for bad, (q, g) in (("queries", (x * 1e200, x)), ("gallery", (x, x.log()))):
+        with pytest.raises(ValueError, match=f"{bad} holds NaN or infinite"):
+            precision_at_k(q, g, y, y, 1)

@@ -112,8 +112,9 @@ def read_judgements(folder: Path) -> dict[str, Judgements]:
                 picture, text, *votes = line.split("\t")
                 of, k = text.rsplit("#", 1)
                 image.append(row_of[picture])
-                caption.append(row_of[of] * EACH + int(k))
-                rating.append(sum(map(int, votes)) / 3 if source == "experts" else float(votes[0]))
+                caption.append(row_of[of] * EACH + range(EACH).index(int(k)))
+                one, two, three = map(float, votes)
+                rating.append((one + two + three) / 3 if source == "experts" else one)
             except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"{folder / file}, line {number}: not a judgement of a test pair ({error}); copy the "

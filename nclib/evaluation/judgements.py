@@ -23,12 +23,21 @@ class Judgements:
         Mean rating of a pair; larger fits better.
     fits_from : float
         Least rating of a pair that fits.
+
+    Raises
+    ------
+    ValueError
+        When a rating is not finite.
     """
 
     image: NDArray[np.int64]
     caption: NDArray[np.int64]
     rating: NDArray[np.float64]
     fits_from: float
+
+    def __post_init__(self) -> None:
+        if not (good := np.isfinite(self.rating)).all():
+            raise ValueError(f"rating {good.argmin()} is {self.rating[good.argmin()]}; ratings are finite numbers")
 
     @property
     def fits(self) -> NDArray[np.bool_]:

@@ -40,7 +40,7 @@ def precision_at_k(
     Raises
     ------
     ValueError
-        When k is out of range.
+        When k is out of range, or an embedding is not finite.
 
     Examples
     --------
@@ -52,6 +52,9 @@ def precision_at_k(
     >>> round(precision_at_k(x, x, y, y, 1, same_items=True), 4)  # the last one is alone in its class
     0.6667
     """
+    for name, x in (("queries", queries), ("gallery", gallery)):
+        if not torch.isfinite(torch.linalg.vector_norm(x.double(), dim=1)).all():
+            raise ValueError(f"{name} holds NaN or infinite values, or values too large to be normalised")
     most = len(gallery) - same_items
     check_count("k", k, 1, most)
     several = query_labels.ndim == 2
