@@ -332,7 +332,7 @@ def refuse_infeasible(problem: Problem) -> Problem:
             slack = max(slack, 1e-6)  # the flow is computed with integer capacities
     over = target > limit * (1 + slack)
     if bool(over.any()):
-        worst = int((target - limit).reshape(-1).argmax())
+        worst = int(over.reshape(-1).byte().argmax())
         asked, most = float(target.reshape(-1)[worst]), float(limit.reshape(-1)[worst])
         raise ValueError(
             f"mass {asked:.6g} is infeasible: at most {most:.6g} can be moved under p, q and mask "
@@ -353,7 +353,7 @@ def _crowded_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     n, m = mask.shape[-2:]
     in_row, in_col = (size - mask.sum(dim, dtype=torch.int32).amin(-1) for size, dim in ((m, -1), (n, -2)))
     total_p, total_q = p.sum(-1), q.sum(-1)
-    cut = total_p + total_q - in_col * p.amax(-1) - in_row * q.amax(-1)
+    cut = (total_p - in_col * p.amax(-1)) + (total_q - in_row * q.amax(-1))  # of totals that may be far apart
     return torch.minimum(torch.minimum(total_p, total_q), cut)
 
 
@@ -393,7 +393,8 @@ def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     Returns
     -------
     Tensor of float64, shape (...)
-        Exact to about 1e-7 of the larger total: integer capacities, one problem at a time on the CPU.
+        Exact to about 1e-7 of what rows can send or columns take: integer capacities, one problem at a time on
+        the CPU.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
@@ -403,6 +404,10 @@ def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     rows, cols = p.reshape(-1, n).cpu().numpy(), q.reshape(-1, m).cpu().numpy()
     out = np.zeros(len(host))
     for k, (allowed, pk, qk) in enumerate(zip(host, rows, cols, strict=True)):
+        # A row sends no more than its columns take, a column takes no more than its rows send: so bounded, the
+        # largest flow is at least total / (n m), however far the weights are apart, and whole numbers hold it.
+        pk = np.minimum(pk, allowed @ qk)
+        qk = np.minimum(qk, pk @ allowed)
         unit = max(pk.sum(), qk.sum()) / CAPACITY
         if unit == 0:
             continue

@@ -1,5 +1,6 @@
 """Balanced problems, label transport, exact solvers and certificates."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -48,6 +49,23 @@ def test_the_largest_mass_flows_through_the_allowed_entries_alone():
     p, q = torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
     most = nclib.ot.max_flow(torch.eye(2, dtype=torch.bool).expand(2, 2, 2), p, q)
     torch.testing.assert_close(most, torch.tensor([0.75, 0.0], dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_the_largest_flow_is_the_smallest_cut_however_far_weights_are_apart():
+    rng = np.random.default_rng(0)
+    for spread in [0, 3, 16, 40] * 50:
+        n, m = rng.integers(1, 7, 2)
+        p, q = (10 ** rng.uniform(-spread, spread, size) for size in (n, m))
+        mask = rng.random((n, m)) < rng.choice([0.2, 0.5, 1.0])
+        chosen = (np.array(rows, bool) for rows in itertools.product([0, 1], repeat=n))
+        cut = min(p[~rows].sum() + q[mask[rows].any(0)].sum() for rows in chosen)
+        most = nclib.ot.max_flow(*map(torch.from_numpy, (mask, p, q)))
+        assert most.item() == pytest.approx(cut, rel=1e-6)
+    p, q = torch.tensor([1e16, 1e15], dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    plan = nclib.ot.partial_sinkhorn(torch.eye(2).double(), 0.9, p, q, reg=0.1, mask=torch.eye(2) > 0).plan
+    assert plan.sum().item() == pytest.approx(0.9)
+    with pytest.raises(ValueError, match=r"mass 0\.9 is infeasible: at most 0\.5 can be moved"):
+        nclib.ot.partial_sinkhorn(torch.eye(2), 0.9, p, q, reg=0.1, mask=torch.tensor([[True, False]]))
 
 
 def test_a_problem_without_mass_moves_nothing_in_a_batch():
