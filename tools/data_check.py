@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nclib.common.checks import beyond
 from nclib.common.files import digest
 from nclib.common.npy import read_npy
 from nclib.data import category_features, load, tokeniser
@@ -245,17 +246,17 @@ def _box_lines(layout: Layout, part: Part, folder: Path) -> Iterator[Line]:
 
 
 def _not_finite(features: RowFile, full: bool) -> str | None:
-    """Return the first image with a value that is not finite, in all rows or in evenly spaced ones."""
+    """Return the first image with a value that is not finite or too large to be squared, in all rows or in evenly spaced ones."""
     n = len(features)
     starts = range(0, n, ROWS) if full else ()
     blocks = [np.arange(start, min(start + ROWS, n)) for start in starts] or [sampled(n, min(n, ROWS))]
     for rows in blocks:
         try:
-            good = np.isfinite(features.take(rows)).all(axis=(1, 2))
+            bad = beyond(features.take(rows))
         except OSError as error:
             return str(error)
-        if not good.all():
-            return f"image {rows[int(np.argmin(good))]} holds NaN or infinite values"
+        if bad.any():
+            return f"image {rows[int(np.argmax(bad))]} holds NaN, infinite or huge values"
     return None
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nclib.auditing.pairs import Pairs
+from nclib.auditing.pairs import Pairs, what_is_wrong
+from nclib.common.checks import LARGEST, has_length, squares
 from nclib.common.files import cache_folder, digest
 from nclib.common.npy import read_npy
 from nclib.data.pictures import AXES, CHANNELS, load_network, prepared, principal_axes
@@ -23,6 +24,7 @@ from nclib.runs.machine import choose_device
 Array = NDArray[Any]
 Vectors = Callable[[list[Any]], Array]
 
+FAR = 100.0  # length of features, in that of most pictures, beyond which they hide those of all others
 FEATURES = "EfficientNet-Lite0, 224 x 224 pixels, mean of the last map"
 
 
@@ -128,7 +130,7 @@ def embed(
         captions = _write(folder, "captions", "embedding the captions", rows)
         return _pairs(_with_reasons(listing, images), images, captions)
     if listing.images is not None:
-        features = np.asarray(listing.images, np.float32)
+        listing, features = _sound(listing, np.asarray(listing.images))
     else:
         network = load_network(device)
 
@@ -145,7 +147,7 @@ def embed(
     from nclib.auditing.crossfit import crossfit
 
     assert listing.texts is not None
-    usable = np.asarray(np.isfinite(features).all(axis=1))[listing.image_of]
+    usable = np.ones(len(listing.ids), bool)
     usable[list(listing.problems)] = False
     made = crossfit(
         features,
@@ -163,6 +165,23 @@ def embed(
 def _pairs(listing: Listing, images: Array, captions: Array) -> Pairs:
     names = ("image_of", "ids", "texts", "pictures", "problems")
     return Pairs(images, captions, **{name: getattr(listing, name) for name in names})
+
+
+def _sound(listing: Listing, features: Array) -> tuple[Listing, Array]:
+    """Return features in float32, zero where they cannot be trained on, and the listing with the reasons."""
+    total, good = squares(features), has_length(features)
+    usual = float(np.median(total[good])) if good.any() else 0.0
+    bad = ~(total <= min(FAR**2 * usual, LARGEST))
+    problems = dict(listing.problems)
+    for row in np.flatnonzero(bad[listing.image_of]).tolist():
+        picture = listing.image_of[row]
+        wrong = what_is_wrong(features[picture])
+        if total[picture] <= LARGEST:
+            wrong = f"{np.sqrt(total[picture] / usual):.3g} times as long as those of most pictures"
+        problems.setdefault(row, f"the features of the picture are {wrong}")
+    if len(problems) == len(listing.ids):
+        raise ValueError(f"none of the {len(problems):,} pairs can be used; the first: {problems[0]}")
+    return replace(listing, problems=problems), np.where(bad[:, None], 0, features).astype(np.float32)
 
 
 def _on_axes(features: Array) -> Array:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nclib.common.checks import check_array, check_rows, check_within
+from nclib.common.checks import check_array, check_rows, check_within, has_length
 from nclib.data.readers import open_array
 
 Array = NDArray[Any]
@@ -49,7 +49,7 @@ class Pairs:
         Path or URL of each picture.
     problems : dict of int to str
         Reason by row of a pair that cannot be judged, such as a broken picture. Rows whose embedding is zero,
-        NaN or infinite are added.
+        NaN, infinite or too large or too small to be squared are added.
 
     Raises
     ------
@@ -71,11 +71,11 @@ class Pairs:
         bad_images = _unusable(self.images)
         for row in np.flatnonzero(bad_images[self.image_of]):
             problems.setdefault(
-                int(row), f"picture embedding is {_what(self.images, int(self.image_of[row]))}"
+                int(row), f"picture embedding is {what_is_wrong(self.images[self.image_of[row]])}"
             )
         bad_captions = _unusable(self.captions)
         for row in np.flatnonzero(bad_captions):
-            problems.setdefault(int(row), f"caption embedding is {_what(self.captions, int(row))}")
+            problems.setdefault(int(row), f"caption embedding is {what_is_wrong(self.captions[row])}")
         if len(problems) == len(self.ids):
             reason, n = Counter(problems.values()).most_common(1)[0]
             raise ValueError(
@@ -210,11 +210,14 @@ def _unit(array: Array, rows: slice | Indices) -> Tensor:
 def _unusable(array: Array) -> NDArray[np.bool_]:
     bad = np.empty(len(array), bool)
     for rows in blocks(len(array)):
-        total = np.einsum("ij,ij->i", *[np.asarray(array[rows], np.float64)] * 2)
-        bad[rows] = ~(np.isfinite(total) & (total > 0))
+        bad[rows] = ~has_length(array[rows])
     return bad
 
 
-def _what(array: Array, row: int) -> str:
-    values = np.asarray(array[row])
-    return "NaN" if np.isnan(values).any() else "infinite" if np.isinf(values).any() else "zero"
+def what_is_wrong(values: Array) -> str:
+    """Return the end of a sentence about numbers that no length can be taken of."""
+    for name, found in (("NaN", np.isnan), ("infinite", np.isinf)):
+        if found(values).any():
+            return name
+    largest = np.abs(values).max()
+    return f"of numbers up to {largest:.3g}, too large or too small to be squared" if largest else "zero"

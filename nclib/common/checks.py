@@ -8,6 +8,10 @@ import numpy as np
 
 from nclib.common.options import Rule
 
+#: Largest sum of squares of a row of features: networks weigh, add up and square again what they read, and
+#: float32 ends at 3e38. Below the smallest, squares have lost their digits.
+LARGEST, LEAST = 1e32, 1e-30
+
 #: Kinds of numbers by their name in messages.
 KINDS = {"floating numbers": "f", "whole numbers": "iu", "numbers": "fiu", "booleans": "b"}
 
@@ -81,6 +85,53 @@ def check_rows(what: str, n: int, **allowed: int) -> None:
     if n not in allowed.values():
         wanted = " or ".join(f"{count:,} ({name})" for name, count in allowed.items())
         raise ValueError(f"{what} must have {wanted} rows, got {n:,}")
+
+
+def squares(rows: Any) -> np.ndarray:
+    """Return the sum of squares of each row in float32, (n,); not finite where float32 does not hold it."""
+    flat = np.asarray(rows).reshape(len(rows), -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        flat = flat.astype(np.float32, copy=False)
+        return np.einsum("ij,ij->i", flat, flat)
+
+
+def has_length(rows: Any) -> np.ndarray:
+    """Return the rows whose length float32 can take, bool (n,): not of zero, NaN, infinite, huge or tiny numbers."""
+    total = squares(rows)
+    return (total >= LEAST) & (total <= LARGEST)
+
+
+def beyond(rows: Any) -> np.ndarray:
+    """Return the rows of which a network cannot square the numbers, bool (n,): NaN, infinite or huge."""
+    return ~(squares(rows) <= LARGEST)
+
+
+def check_squares(what: str, rows: np.ndarray, numbers: Any = None) -> None:
+    """Raise a ValueError that names the first row of :func:`beyond`, and its largest value.
+
+    Parameters
+    ----------
+    what : str
+        Name of a row, before its number.
+    rows : ndarray, (n, features) or (n, regions, features)
+    numbers : sequence of int, optional
+        Numbers of the rows; by default from 0.
+    """
+    flat = rows.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if flat @ flat <= LARGEST:  # one quick pass
+            return
+    if not (bad := beyond(rows)).any():
+        return
+    at = int(bad.argmax())
+    size = np.where(np.isnan(rows[at]), np.inf, np.abs(rows[at]))
+    place = tuple(int(i) for i in np.unravel_index(size.argmax(), size.shape))
+    names = ("region", "feature")[-len(place) :]
+    where = ", ".join(f"{name} {i}" for name, i in zip(names, place, strict=False))
+    raise ValueError(
+        f"{what} {at if numbers is None else numbers[at]}, {where} is {rows[at][place]:g}; every value must be "
+        f"finite, and the squares of a row add up to at most {LARGEST:g}. Make it again or take it out"
+    )
 
 
 def describe(array: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nclib.common.checks import check_array, check_within
+from nclib.common.checks import check_array, check_squares, check_within
 from nclib.data.dataset import Picture
 
 
@@ -32,7 +32,8 @@ class CategorySplit:
     Raises
     ------
     ValueError
-        When shapes or types do not fit together, or a feature is not finite; the message names the argument.
+        When shapes or types do not fit together, or a feature is NaN, infinite or too large to be
+        squared; the message names the argument and the row.
         From :meth:`picture` and :meth:`text`: when the data have features only.
     """
 
@@ -49,8 +50,7 @@ class CategorySplit:
         check_array(f"{where}labels", self.labels, "int64", "n")
         for key, value in (("images", self.images), ("texts", self.texts)):
             check_array(f"{where}{key}", value, "float32", n, "d")
-            if not np.isfinite(value.sum(dtype=np.float64)) and not np.isfinite(value).all():
-                raise ValueError(f"{where}{key} holds NaN or infinite values")
+            check_squares(f"{where}{key}, row", value)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nclib.common.checks import check_choice, check_count
+from nclib.common.checks import check_choice, check_count, check_squares
 from nclib.common.files import digest
 from nclib.data.category_data import CategoryData, CategorySplit
 from nclib.data.registry import register
@@ -206,7 +206,10 @@ def _pairs(arrays: Arrays, path: Path) -> dict[str, Pairs]:
             raise ValueError(f"{path}: there is no array for {' and no '.join(lacks)}; found {there}")
         if not np.array_equal(classes[own], classes.get(other, classes[own])):
             raise ValueError(f"{path}: image and text labels of split {split!r} differ; a pair has one class")
-        features = (np.ascontiguousarray(arrays[key], np.float32) for key in (image, text))
+        with np.errstate(over="ignore"):  # of float64; the check names what became infinite
+            features = [np.ascontiguousarray(arrays[key], np.float32) for key in (image, text)]
+        for key, values in zip((image, text), features, strict=True):
+            check_squares(f"{path}: {key}, row", values)
         found[split] = (*features, classes[own].astype(np.int64) - int(low))
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.common.checks import check_array, check_count, check_rows, check_within, describe
+from nclib.common.checks import check_array, check_count, check_rows, check_squares, check_within, describe
 from nclib.common.tokens import Tokens
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import Vocabulary
@@ -243,24 +243,18 @@ class Split:
         Raises
         ------
         ValueError
-            When a value is NaN or infinite; names the file or split, the image and the value.
+            When a value is NaN, infinite or too large to be squared; names split, file, image and value.
         """
         rows = _rows(rows, self.n_images, "rows", ndim=1)
         found = self._read(rows, pinned and not self.boxes_in_features)
         if self.boxes_in_features:
             found = self._with_boxes(found, rows, pinned)
-        if not torch.isfinite(found.sum()) and not (good := torch.isfinite(found)).all():
-            at, region, k = (int(i) for i in torch.nonzero(~good)[0])
-            where = str(self.images.path) if isinstance(self.images, RowFile) else f"split {self.name!r}"
-            raise ValueError(
-                f"{where}: image {rows[at]}, region {region}, feature {k} is {float(found[at, region, k])}; "
-                "every value must be finite. Make the file again or take the image out; "
-                "tools/data_check.py ROOT --full looks at every value"
-            )
+        path = f", {self.images.path}" if isinstance(self.images, RowFile) else ""
+        check_squares(f"split {self.name!r}{path}: image", found.numpy(), rows)
         return found
 
     def check_finite(self) -> None:
-        """Read all features once; a ValueError as of :meth:`features` when a value is not finite."""
+        """Read all features once; a ValueError as of :meth:`features`."""
         for start in range(0, self.n_images, BLOCK):
             self.features(np.arange(start, min(start + BLOCK, self.n_images)))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nclib.common.checks import check_count
+from nclib.common.checks import beyond, check_count
 from nclib.common.files import cache_folder, digest
 from nclib.data.captions_table import group
 from nclib.data.dataset import Dataset, Split
@@ -159,8 +159,7 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
     )
     if listing.images is not None:
         sources = listing.images
-        bad = np.flatnonzero(~np.isfinite(sources).all(1)).tolist()
-        reasons = {names[row]: "the embedding is NaN or infinite" for row in bad}
+        reasons = {names[row]: "the embedding is NaN, infinite or huge" for row in np.flatnonzero(beyond(sources))}
         plan = prepare.plan_own(table, reasons, each=each, seed=seed)
         rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
         made = {split: _embedded(sources, found) for split, found in rows.items()}

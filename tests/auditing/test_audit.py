@@ -308,15 +308,18 @@ def test_what_does_not_fit_together_is_refused(change, message):
 def test_rows_that_cannot_be_judged_have_a_reason_and_come_last(tmp_path):
     images, captions, _ = made(n=100, wrong=0)
     captions[4, 3], images[7], captions[9] = np.nan, 0, np.inf
+    images[11], captions[13] = 3e38, 1e-22  # float32 holds the numbers, and not their squares
     audit = nclib.audit(images=images, captions=captions, progress=False)
     table = audit.table
-    assert table["p_wrong"].isna().sum() == 3
-    assert table["reason"][[4, 7, 9]].tolist() == [
+    assert table["p_wrong"].isna().sum() == 5
+    assert table["reason"][[4, 7, 9, 11, 13]].tolist() == [
         "caption embedding is NaN",
         "picture embedding is zero",
         "caption embedding is infinite",
+        "picture embedding is of numbers up to 3e+38, too large or too small to be squared",
+        "caption embedding is of numbers up to 1e-22, too large or too small to be squared",
     ]
-    assert sorted(table["rank"][[4, 7, 9]]) == [98, 99, 100]
+    assert sorted(table["rank"][[4, 7, 9, 11, 13]]) == [96, 97, 98, 99, 100]
     audit.save(tmp_path)
     assert not {"4", "7", "9"} & set((tmp_path / "keep.txt").read_text().split())
 

@@ -1,9 +1,11 @@
 """Embeddings of pairs: those given, by CLIP and SigLIP, and by models trained on the pairs."""
 
 import json
+import re
 
 import local_weights
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -222,6 +224,29 @@ def test_too_few_pictures_to_train_on(tmp_path):
     features, texts, of = planted(20, 1)
     with pytest.raises(ValueError, match="20 pictures are too few"):
         crossfit.crossfit(features, texts, of, np.ones(20, bool), folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (3e38, r"of numbers up to 3e\+38, too large or too small to be squared"),
+        (1e25, r"of numbers up to 1e\+25, too large"),
+        (-1e15, r"\S+e\+14 times as long as those of most pictures"),
+        (np.nan, "NaN"),
+    ],
+)
+def test_one_huge_number_takes_one_pair_out_and_not_all(tmp_path, monkeypatch, value, reason):
+    features, texts, _ = planted(150, 1)
+    features[17, 3] = value
+    frame = pd.DataFrame({"image": [f"{i}.png" for i in range(150)], "caption": texts})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr(crossfit, "EPOCHS", 2)
+    pairs = read_pairs(tmp_path / "t.csv", image_emb=features, work=tmp_path, progress=False)
+    assert pairs.problems.keys() == {17}
+    assert re.match(f"the features of the picture are {reason}", pairs.problems[17])
+    assert np.flatnonzero(~pairs.usable).tolist() == np.flatnonzero(~pairs.usable_images).tolist() == [17]
+    with pytest.raises(ValueError, match="none of the 150 pairs can be used; the first: .* are infinite"):
+        read_pairs(tmp_path / "t.csv", image_emb=features + np.inf, work=tmp_path)
 
 
 def test_features_of_pictures_without_any_model(tmp_path, monkeypatch, capsys):

@@ -81,8 +81,8 @@ DAMAGES = {
     "other width": ("test_ims.npy", array(numbers(3, (3, 5))), WRONG, "3 x 5, row per image"),
     "too few rows": ("train_ims.npy", array(numbers(5)), WRONG, "5 feature rows and 30 captions"),
     "copies that differ": ("dev_ims.npy", array(numbers(20)), WRONG, "the 5 rows of one image differ"),
-    "NaN": ("train_ims.npy", with_value(np.nan), WRONG, "image 2 holds NaN or infinite values"),
-    "infinite": ("train_ims.npy", with_value(-np.inf, 5), WRONG, "image 5 holds NaN or infinite values"),
+    "NaN": ("train_ims.npy", with_value(np.nan), WRONG, "image 2 holds NaN, infinite or huge values"),
+    "infinite": ("train_ims.npy", with_value(-np.inf, 5), WRONG, "image 5 holds NaN, infinite or huge values"),
     "not UTF-8": ("train_caps.txt", text(b"caf\xe9\n" * 30), WRONG, "is not UTF-8 (byte 3)"),
     "empty line": (
         "train_caps.txt",
