@@ -18,6 +18,7 @@ from nclib.common.checks import beyond
 from nclib.common.files import digest
 from nclib.common.npy import read_npy
 from nclib.data import category_features, load, tokeniser
+from nclib.data.dataset import Captions
 from nclib.data.feature_files import (
     HALF,
     LAYOUTS,
@@ -39,8 +40,9 @@ from nclib.data.feature_files import (
     sampled,
     sentence,
 )
+from nclib.data.region_features import MOST
 from nclib.data.rows import RowFile
-from nclib.data.vocabulary import UNKNOWN, Vocabulary
+from nclib.data.vocabulary import Vocabulary
 from nclib.noise import PUBLISHED, Mismatch
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "book"))  # where ncbook is not installed
@@ -58,7 +60,6 @@ ROWS = 256  # feature rows read at a time, or in all without --full
 CAPTIONS = 1000  # captions that are looked up in the vocabulary
 PAIRS = dict(LAYOUTS)
 PAIRS |= {f"{name}_{form}": pixel_layout(name, form) for name in ("f30k", "coco") for form in PIXELS}
-KNOWN = 0.5  # least share of known words; a vocabulary made for the data knows nearly all
 
 
 @dataclass(frozen=True)
@@ -269,9 +270,9 @@ def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
         words = Vocabulary.from_json(path, tokenise=tokeniser.tokenise)
     except (ValueError, OSError) as error:
         return Line(WRONG, file, str(error))
-    ids, _ = words.encode_all(texts)  # <start> and <end> of each are known
-    known = 1 - int((ids == UNKNOWN).sum()) / max(1, len(ids) - 2 * len(texts))
-    if known < KNOWN:
+    unknown, of, _ = Captions(*words.encode_all(texts), words).coverage()
+    known = 1 - unknown / max(1, of)
+    if known < 1 - MOST:
         return Line(
             WRONG, file, f"knows {known:.0%} of the words of these captions; is it made for other data?"
         )

@@ -91,6 +91,21 @@ class Captions:
         ids = self.ids(i)
         return self.vocabulary.decode(ids) if self.texts is None else self.texts[int(i)]
 
+    def coverage(self) -> tuple[int, int, np.ndarray]:
+        """Count what the vocabulary knows of the words; marks without letters are none.
+
+        Returns
+        -------
+        unknown, words : int
+            Words that the vocabulary lacks, and all words.
+        unread : ndarray, int64
+            Captions of which it knows no word, blank ones among them.
+        """
+        known = self.vocabulary.is_word[self.tokens]
+        unknown = int((self.tokens == self.vocabulary.unknown_id).sum())
+        unread = np.flatnonzero(~np.logical_or.reduceat(known, self.offsets[:-1]))
+        return unknown, unknown + int(known.sum()), unread
+
     def batch(self, index: Any) -> Tokens:
         """Return captions as padded ids, without a loop over captions.
 

@@ -38,7 +38,9 @@ class Pieces(Vocabulary):
         self.words = tuple(self._cut.convert_ids_to_tokens(range(n)))
         self._index = {word: i for i, word in enumerate(self.words)}
         self.rules = digest([type(self._cut).__name__, self._cut.backend_tokenizer.to_str()])
-        self._longest = self._cut.model_max_length
+        self._special = tuple(self._cut.all_special_ids)
+        unknown = self._cut.unk_token_id
+        self.unknown_id = -1 if unknown in (None, self._cut.eos_token_id) else unknown  # CLIP knows every byte
 
     def __repr__(self) -> str:
         return f"Pieces({self.size} of {self.folder})"
@@ -57,6 +59,10 @@ class Pieces(Vocabulary):
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Return the text of ``ids``; ``special`` keeps the pieces that begin and end it."""
         return str(self._cut.decode(list(map(int, ids)), skip_special_tokens=not special))
+
+    def unknown(self, text: str) -> list[str]:
+        """Return the words of a text that hold an unknown piece, each once."""
+        return [w for w in dict.fromkeys(text.split()) if self.unknown_id in self.encode(w).tolist()]
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Raise a ValueError: the tokeniser's own files hold the pieces, and how captions are cut."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -52,6 +54,7 @@ class Vocabulary:
             twice = [w for w, n in Counter(self.words).items() if n > 1][:5]
             raise ValueError(f"words must be distinct, these occur more than once: {twice}")
         self._tokenise = tokenise if tokenise is not None else _split
+        self.unknown_id, self._special = UNKNOWN, (PAD, START, END, UNKNOWN)
 
     @property
     def size(self) -> int:
@@ -67,13 +70,20 @@ class Vocabulary:
     def __repr__(self) -> str:
         return f"Vocabulary({self.size} words)"
 
+    @functools.cached_property
+    def is_word(self) -> np.ndarray:
+        """Whether each id is a known word, bool (size,): not special, and not a mark without letters."""
+        found = np.array([_has_letters(word) for word in self.words])
+        found[list(self._special)] = False
+        return found
+
     def id(self, word: str) -> int:
         """Return the id of ``word``, or 3 (``<unk>``) when it is not known."""
         return self._index.get(word, UNKNOWN)
 
     def unknown(self, text: str) -> list[str]:
         """Return the words of a text that the vocabulary lacks, each once; marks without letters are none."""
-        words = (w for w in self._tokenise(text) if any(c.isalnum() for c in w))
+        words = filter(_has_letters, self._tokenise(text))
         return list(dict.fromkeys(w for w in words if w not in self._index))
 
     def encode(self, text: str | Sequence[str]) -> np.ndarray:
@@ -155,6 +165,10 @@ class Vocabulary:
             "idx": self.size,
         }
         write_atomically(path, json.dumps(data, ensure_ascii=False))
+
+
+def _has_letters(word: str) -> bool:
+    return any(c.isalnum() or unicodedata.category(c) == "So" for c in word)  # or an emoji
 
 
 def _split(text: str) -> list[str]:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nclib.common.checks import check_squares
 from nclib.common.files import write_atomically
 from nclib.common.options import make
 from nclib.data import Vocabulary
 from nclib.data.dataset import Captions
 from nclib.data.tokeniser import tokenise
-from nclib.data.vocabulary import END, SPECIAL, START, UNKNOWN
 from nclib.methods.base import METHODS
 from nclib.models import Matcher, build
 from nclib.runs import checkpoint
@@ -40,6 +40,7 @@ WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = (
     "README.md",
     "pairs.csv",
 )
+SHOWN = 10  # unknown words that a warning names
 
 
 @dataclass
@@ -76,7 +77,8 @@ class TrainedModel:
         """Return the similarities of all pictures with all captions, float32 (pictures, captions).
 
         ``images`` are region features (pictures, R, F), as the model was trained on; captions are sentences.
-        A ValueError where ``images`` are anything else.
+        A ValueError where ``images`` are anything else, or the vocabulary has no word of a caption; a warning
+        names other words that it lacks.
         """
         texts = [captions] if isinstance(captions, str) else list(captions)
         found, width = np.asarray(images), self.settings["sizes"]["feature_dim"]
@@ -86,7 +88,10 @@ class TrainedModel:
                 f"trained on; got {found.dtype} of shape {found.shape}"
             )
         x = torch.tensor(found, dtype=torch.float32)
-        tokens = Captions(*self.vocabulary.encode_all(texts), self.vocabulary).batch(np.arange(len(texts)))
+        check_squares("images, row", x.numpy())
+        packed = Captions(*self.vocabulary.encode_all(texts), self.vocabulary)
+        self._check_words(texts, packed)
+        tokens = packed.batch(np.arange(len(texts)))
         total = torch.zeros(len(x), len(texts))
         for network in self.networks:
             encoded = network.encode_captions(tokens.to(network.device))
@@ -99,9 +104,8 @@ class TrainedModel:
         """Return the ``k`` pictures that fit a sentence best: columns ``image``, a row number, and ``score``.
 
         Without ``images`` those of the run's test split are searched, and a column ``caption`` has the first
-        caption of each, ``picture`` its name where the data set knows it. Words that the vocabulary lacks
-        are named in a warning. A ValueError where there are no pictures, or where the vocabulary has no word
-        of the sentence.
+        caption of each, ``picture`` its name where the data set knows it. A ValueError where there are no
+        pictures; errors and warnings about words as of :meth:`score`.
         """
         import pandas as pd
 
@@ -109,23 +113,31 @@ class TrainedModel:
         images = self.images if images is None else images
         if images is None:
             raise ValueError("there are no pictures to search; give images, (pictures, regions, numbers)")
-        unknown = self.vocabulary.unknown(text)
-        if not set(self.vocabulary.encode(text).tolist()) - {START, UNKNOWN, END}:
-            raise ValueError(
-                f"the model's vocabulary, {self.vocabulary.size - len(SPECIAL):,} words of the training "
-                f"captions, has no word of {text!r}; take words of these captions"
-            )
-        if unknown:
-            warnings.warn(
-                f"not in the model's vocabulary: {', '.join(map(repr, unknown))}; each is read as the same "
-                "unknown word",
-                UserWarning,
-                stacklevel=2,
-            )
         score = self.score(images, text)[:, 0]
         best = np.argsort(-score, kind="stable")[:k]
         more = {name: [v[row] for row in best] for name, v in known.items() if v is not None}
         return pd.DataFrame({"image": best, "score": score[best], **more})
+
+    def _check_words(self, texts: Sequence[str], captions: Captions) -> None:
+        """Refuse a caption of which the vocabulary has no word; warn of other words that it lacks."""
+        words = self.vocabulary
+        unknown, of, unread = captions.coverage()
+        if unread.size:
+            row = int(unread[0])
+            raise ValueError(
+                f"the model's vocabulary, {int(words.is_word.sum()):,} words of the training captions, has no word "
+                f"of {texts[row]!r}; take words of these captions (caption {row}; {len(unread):,} of "
+                f"{len(texts):,} are so)"
+            )
+        if unknown:
+            names = list(dict.fromkeys(word for text in texts for word in words.unknown(text)))
+            more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+            warnings.warn(
+                f"not in the model's vocabulary: {', '.join(map(repr, names[:SHOWN]))}{more}; each is read as the "
+                f"same unknown word ({unknown / of:.0%} of all words)",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def pairs(self) -> pd.DataFrame:
         """Return the probability of being matched of every training pair, as the run's last epoch had it.

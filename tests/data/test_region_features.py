@@ -1,6 +1,7 @@
 """The field's file layout, with small files in the true shapes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib.data import load
+from nclib.data.feature_files import LAYOUTS, Reading, read_split
 from nclib.data.rows import RowFile
 from nclib.data.vocabulary import SPECIAL, Vocabulary
 
@@ -34,7 +36,7 @@ def write(folder, split, n, each=5, per_caption=False, tsv=False, seed=0):
 
 
 def write_vocabulary(folder, name):
-    Vocabulary.from_texts([["a", "dog", "is", "n't", ".", "image"]]).to_json(
+    Vocabulary.from_texts([["a", "dog", "here", "is", "n't", ".", "told", "image"]]).to_json(
         folder / f"{name}_precomp_vocab.json"
     )
 
@@ -73,7 +75,7 @@ def test_captions_are_cut_and_looked_up(f30k):
     train = load("f30k", root=f30k).train
     assert train.captions.text(6) == "Image 1, told 1: a dog isn't here."
     words = [train.captions.vocabulary.words[i] for i in train.captions.ids(6)]
-    assert " ".join(words) == "<start> image <unk> <unk> <unk> <unk> <unk> a dog is n't <unk> . <end>"
+    assert " ".join(words) == "<start> image <unk> <unk> told <unk> <unk> a dog is n't here . <end>"
 
 
 def write_boxes(folder, split, rows, seed=0):
@@ -239,7 +241,7 @@ def test_a_vocabulary_is_built_only_on_request(f30k):
     with pytest.raises(FileNotFoundError, match=r"f30k_precomp_vocab\.json"):
         load("f30k", root=f30k)
     train, dev, test = (["plain"] * n for n in (60, 35, 20))
-    train[:3], dev[:1], test[:4] = ["cat owl"] * 3, ["cat"], ["owl"] * 4
+    train[:3], dev[:1], test[:4] = ["cat owl"] * 3, ["cat"], ["plain owl"] * 4
     for split, lines in (("train", train), ("dev", dev), ("test", test)):
         (f30k / "f30k_precomp" / f"{split}_caps.txt").write_text("\n".join(lines))
     data = load("f30k", root=f30k, build_vocabulary=True)
@@ -278,14 +280,12 @@ lines = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_siz
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), n=st.integers(2, 6), per_caption=st.booleans())
 def test_any_captions_keep_their_count_and_order(tmp_path, data, n, per_caption):
-    Vocabulary((*SPECIAL, "a")).to_json(tmp_path / "f30k_precomp_vocab.json")
-    for split in ("train", "dev", "test"):
-        write(tmp_path, split, n, per_caption=per_caption)
+    write(tmp_path, "train", n, per_caption=per_caption)
     strings = data.draw(st.lists(lines, min_size=5 * n, max_size=5 * n))
     (tmp_path / "train_caps.txt").write_bytes("".join(s + "\n" for s in strings).encode())
-    train = load("f30k", root=tmp_path).train
-    assert [train.captions.text(i) for i in range(5 * n)] == [s.strip() for s in strings]
-    assert np.array_equal(train.images, features(n))
+    train = read_split(LAYOUTS["f30k"], tmp_path, "train", Reading())
+    assert train.texts == [s.strip() for s in strings]
+    assert np.array_equal(train.features, features(n))
 
 
 @pytest.mark.parametrize("tsv", [False, True])
@@ -321,14 +321,51 @@ def test_an_endless_caption_among_published_ones_is_named(f30k):
         load("f30k", root=f30k)
 
 
+GERMAN = "Ein Hund läuft am Strand, und die Frau im roten Kleid wirft den Ball"
+ENGLISH = "a dog runs on the beach in the sun"
+
+
+@pytest.mark.parametrize("name", ["f30k", "coco", "cc152k", "region_files", "f8k"])
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+@pytest.mark.parametrize("odd", [GERMAN, " ", "\u200b", "..."])
+def test_captions_that_the_vocabulary_does_not_know_are_refused(tmp_path, name, split, odd):
+    layout = LAYOUTS.get(name)
+    stem, each = (layout.stem, layout.captions_per_image) if layout else ("region_files", 5)
+    ending = "caps.tsv" if name == "cc152k" else "caps.txt"
+    Vocabulary.from_texts([ENGLISH]).to_json(tmp_path / f"{stem}_vocab.json")
+    told = {"test": "testall"}.get(split, split) if name == "coco" else split
+    for part in ("train", "dev", "testall" if name == "coco" else "test"):
+        np.save(tmp_path / f"{part}_ims.npy", features(20))
+        start = "7\t" if name == "cc152k" else ""
+        lines = [start + (odd if part == told else ENGLISH)] * 20 * each
+        (tmp_path / f"{part}_{ending}").write_text("\n".join(lines) + "\n", encoding="utf8")
+    role = split.replace("dev", "val")
+    said = rf"{stem}_vocab.json does not fit the captions\n.*split '{role}': .*{told}_{ending}, line 1: "
+    with pytest.raises(ValueError, match=said):
+        load(name, root=tmp_path)
+
+
+def test_a_few_captions_without_a_known_word_are_named_in_a_warning(f30k):
+    path = f30k / "f30k_precomp" / "test_caps.txt"
+    lines = path.read_text().splitlines()
+    lines[7:9] = ["", GERMAN]
+    path.write_text("\n".join(lines))
+    said = r"'test': 50 of 175 words are unknown \(29%\), and 2 of 20 captions have no known word; .*line 8: ''"
+    with pytest.warns(UserWarning, match=said):
+        data = load("f30k", root=f30k)
+    assert data.test.captions.lengths[7] == 2
+
+
+@pytest.mark.parametrize("value", [np.nan, 3e38, -1e19])
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_value_that_is_not_finite_is_named_in_time(tmp_path, split):
+def test_a_value_that_cannot_be_squared_is_named_in_time(tmp_path, split, value):
     write_small(tmp_path, "a b c", n=40)
     path = tmp_path / f"{split}_ims.npy"
     rows = np.load(path)
-    rows[3, 1, 2] = np.nan
+    rows[3, 1, 2] = value
     np.save(path, rows)
-    with pytest.raises(ValueError, match=rf"{split}_ims.npy: image 3, region 1, feature 2 is nan") as error:
+    said = re.escape(f"{split}_ims.npy: image 3, region 1, feature 2 is {value:g}")
+    with pytest.raises(ValueError, match=said) as error:
         nclib.run(
             "plain",
             dataset="region_files",

@@ -1,5 +1,7 @@
 """Category data: the bundled set, and small files in every published layout."""
 
+import re
+
 import h5py
 import numpy as np
 import pytest
@@ -217,9 +219,26 @@ def test_planted_set_is_a_prefix_of_a_larger_one():
         load("planted_category", image_noise=-1)
 
 
+@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("part", ["image", "text"])
+@pytest.mark.parametrize("value", [np.nan, 3e38, -1e300])
+def test_a_feature_that_cannot_be_squared_is_named_with_file_split_and_row(tmp_path, arrays, split, part, value):
+    whole = {
+        f"{s}_{p}": array.astype(np.float64 if p != "label" else np.int64)
+        for s, three in arrays.items()
+        for p, array in zip(("image", "text", "label"), three, strict=True)
+    }
+    whole[f"{split}_{part}"][2, 1] = value
+    np.savez(tmp_path / "own.npz", **whole)
+    own = split.replace("valid", "val")
+    shown = "-inf" if value == -1e300 else f"{value:g}"
+    with pytest.raises(ValueError, match=re.escape(f"own.npz: {own}_{part}, row 2, feature 1 is {shown}")):
+        load("category_file", root=tmp_path / "own.npz")
+
+
 def test_features_must_be_finite_and_labels_in_range():
     x, y = np.zeros((3, 2), np.float32), np.array([0, 1, 2])
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(ValueError, match="split 'train': images, row 0, feature 0 is nan"):
         CategorySplit("train", np.full_like(x, np.nan), x, y)
     with pytest.raises(ValueError, match="texts"):
         CategorySplit("train", x, x[:2], y)
