@@ -20,6 +20,7 @@ from nclib.data.cache import cached
 from nclib.data.dataset import Captions, Dataset, Split
 from nclib.data.feature_files import (
     LAYOUTS,
+    MANIFEST,
     PER_CAPTION,
     Layout,
     Part,
@@ -231,6 +232,12 @@ def load_files(layout: Layout, root: PathLike, reading: Reading) -> Dataset:
             + "\nGet the named files again, complete and from one package; where permission was denied, "
             "let your user read them (chmod u+r)."
         )
+    for file, sha256 in (read_manifest(folder) or {"files": {}})["files"].items():
+        if (folder / file).is_file() and content_digest(folder / file) != sha256:
+            raise ValueError(
+                f"{folder / file} was changed after its preparation; prepare it again in another folder, or "
+                f"delete {MANIFEST} where the change is meant"
+            )
     _cut(parts.values(), reading.max_words, layout.captions_file)
     words: Vocabulary
     if reading.pieces is not None:

@@ -164,10 +164,11 @@ def test_embeddings_that_are_not_numbers_are_left_out(arrays, tmp_path):
     path, x = arrays
     whole = dict(np.load(path))
     whole["images"] = np.where(np.arange(N)[:, None] == 7, np.nan, x)
+    whole["images"][8, 3] = 3e38
     np.savez(tmp_path / "nan.npz", **whole)
-    with pytest.warns(UserWarning, match="2 of 80 pairs are left out; .* the embedding is NaN"):
+    with pytest.warns(UserWarning, match="4 of 80 pairs are left out; .* the embedding is NaN, infinite or huge"):
         data = load("own", pairs=tmp_path / "nan.npz")
-    assert sum(split.n_images for split in data.splits.values()) == N - 1
+    assert sum(split.n_images for split in data.splits.values()) == N - 2
 
 
 @pytest.mark.slow
@@ -193,3 +194,25 @@ def test_a_run_is_named_by_content_and_made_again(arrays, tmp_path, monkeypatch)
     assert record["noise"]["moved"] == 0
     again = make_again(nclib.Record.load(Path(first.folder) / "record.json"), tmp_path / "again", str(moved))
     assert again.metrics["test"] == first.metrics["test"]
+
+
+def test_a_damaged_file_in_the_cache_is_named(arrays):
+    data = load("own", pairs=arrays[0], seed=7)
+    folder = data.train.images.path.parent
+    for name in ("train_ims.npy", "dev_caps.txt", "region_files_vocab.json", "test_ids.txt"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+        with pytest.raises(ValueError, match=f"{name} was changed after its preparation"):
+            load("own", pairs=arrays[0], seed=7)
+        (folder / name).write_bytes(whole)
+    assert load("own", pairs=arrays[0], seed=7).checksum == data.checksum
+
+
+def test_captions_in_another_language_than_those_of_training_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    words = ["train", "val", "test"]
+    frame = pd.DataFrame({"image": [f"{i}.png" for i in range(30)], "split": [words[i % 3] for i in range(30)]})
+    frame["caption"] = "a dog runs on the beach"
+    frame.loc[frame["split"] == "test", "caption"] = "ein Hund läuft am Strand"
+    with pytest.raises(ValueError, match=r"'test': 50 of 50 words are unknown .*line 1: 'ein Hund läuft am"):
+        from_pairs(frame, image_emb=rng.normal(size=(30, 4)).astype(np.float32))
