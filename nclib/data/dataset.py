@@ -316,8 +316,8 @@ class Split:
             labels=None if self.labels is None else self.labels[start:stop],
             boxes=None if self.boxes is None else self.boxes[start:stop],
             label_sets={name: values[start:stop] for name, values in self.label_sets.items()},
-            picture_source=None if picture is None else lambda row: picture(row + start),
-            relevance_source=None if relevance is None else lambda i, c: relevance(i + start, c + start * d),
+            picture_source=None if picture is None else _Shifted(picture, (start,)),
+            relevance_source=None if relevance is None else _Shifted(relevance, (start, start * d)),
         )
 
     @property
@@ -442,6 +442,17 @@ class Dataset:
             f"Dataset({self.name!r}: {sizes} captions; {self.n_regions} regions of {self.feature_dim}; "
             f"{self.vocabulary.size} words; {self.checksum[:12]})"
         )
+
+
+@dataclass(frozen=True)
+class _Shifted:
+    """A source of a whole split, asked for rows that are counted from the starts of a part."""
+
+    source: Callable[..., Any]
+    starts: tuple[int, ...]
+
+    def __call__(self, *rows: Any) -> Any:
+        return self.source(*(own + start for own, start in zip(rows, self.starts, strict=True)))
 
 
 def _rows(rows: Any, size: int, name: str, ndim: int = 0) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import numpy as np
@@ -105,13 +106,18 @@ def planted(
             image_of,
             captions_per_image,
             labels=held[:, 0] % n_classes,
-            relevance_source=lambda i, c: np.minimum(has[i] @ says[c].T, 1.0),
+            relevance_source=functools.partial(_share, has, says),
         )
 
     train, val, test = split("train", n_train), split("val", n_val), split("test", n_test)
     content = [a for s in (train, val, test) for a in (s.images, s.captions.tokens, s.captions.offsets)]
     classes = {"class": tuple(f"class {k}" for k in range(n_classes))}
     return Dataset("planted", train, val, test, vocabulary, digest(content), LICENCE, label_names=classes)
+
+
+def _share(has: np.ndarray, says: np.ndarray, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+    """Return the share of the concepts that captions name, among those that images hold."""
+    return np.minimum(has[images] @ says[captions].T, 1.0)
 
 
 @register(

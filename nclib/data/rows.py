@@ -86,7 +86,7 @@ class RowFile:
     -----
     A slice is a view and reads nothing: ``rows[::5]``, ``rows[:1000]``. One row number gives that row, a
     list of row numbers or booleans gives a new array, ``np.asarray`` reads everything. Threads and forked
-    processes may read the same object at the same time.
+    processes may read the same object at the same time; one that gets it pickled opens the file again.
 
     Examples
     --------
@@ -110,6 +110,11 @@ class RowFile:
         self.shape = (len(rows), *source.shape[1:])
         self.ndim, self.nbytes = len(self.shape), len(rows) * source.row_bytes
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the place, not the rows: another process opens the file, which must be the same."""
+        stamp = self._source.stamp
+        return _opened, (self.path.absolute(), self._rows, stamp.st_size, stamp.st_mtime_ns)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -178,3 +183,10 @@ class RowFile:
         for i in order.tolist():
             source.read(int(place[i]), flat[i].data)
         return out
+
+def _opened(path: Path, rows: range, size: int, mtime_ns: int) -> RowFile:
+    source = _Source(path)
+    if (source.stamp.st_size, source.stamp.st_mtime_ns) != (size, mtime_ns):
+        raise RowFileError(f"{path} is not the file that it was; load the data again")
+    return RowFile.__new__(RowFile)._view(source, rows)
+

@@ -1,6 +1,7 @@
 """Captions, splits, datasets and vocabularies: packing, padding, validation."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import nclib
 from nclib.common.files import digest, write_atomically
-from nclib.data import Captions, Dataset, Split, Vocabulary, available, load, register
+from nclib.data import Captions, CategoryData, Dataset, Split, Vocabulary, available, load, register
 from nclib.data.registry import datasets
 from nclib.data.vocabulary import SPECIAL
 
@@ -279,3 +280,35 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_printing_a_dataset_tells_its_size():
     assert "train 8x5" in repr(load("planted", n_train=8))
+
+
+def contents(data):
+    """Everything that a data set tells, with features, drawings and texts asked of its parts as well."""
+    told = [repr(data), list(data.details), data.licence]
+    for split in data.splits.values():
+        if isinstance(data, CategoryData):
+            told += [split.images, split.texts, split.labels]
+            told += [x for row in (0, 1) if split.has_pictures for x in (split.picture(row), split.text(row))]
+            continue
+        for part in (split, split.part(1, 5).part(1, 3)):
+            told += [part.features(np.arange(part.n_images)).numpy(), part.image_of, *part.label_sets.values()]
+            told += [part.captions.text(i) for i in range(part.n_captions)]
+            told += [part.relevance()] if part.has_relevance else []
+            told += [part.picture(1)] if part.has_pictures else []
+    return told
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("planted", {}),
+        ("emoji", {}),
+        ("emoji", {"features": "pixels"}),
+        ("planted_category", {}),
+        ("emoji_category", {}),
+    ],
+)
+def test_data_are_the_same_in_another_process(name, options):
+    data = load(name, n_train=12, n_val=6, n_test=6, **options)
+    again = pickle.loads(pickle.dumps(data))
+    np.testing.assert_equal(contents(again), contents(data))

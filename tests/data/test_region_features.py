@@ -1,12 +1,15 @@
 """The field's file layout, with small files in the true shapes."""
 
 import json
+import pickle
 import re
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import nclib
 from nclib.data import load
@@ -76,6 +79,20 @@ def test_captions_are_cut_and_looked_up(f30k):
     assert train.captions.text(6) == "Image 1, told 1: a dog isn't here."
     words = [train.captions.vocabulary.words[i] for i in train.captions.ids(6)]
     assert " ".join(words) == "<start> image <unk> <unk> told <unk> <unk> a dog is n't here . <end>"
+
+
+def test_worker_processes_read_the_files_themselves(f30k):
+    train = load("f30k", root=f30k).train
+    batches = DataLoader(range(12), 5, collate_fn=train.features, num_workers=1, multiprocessing_context="spawn")
+    assert torch.equal(torch.cat(list(batches)), train.features(range(12)))
+    packed = pickle.dumps(load("f30k", root=f30k))
+    again = pickle.loads(packed)
+    assert again.val.images.path == f30k / "f30k_precomp" / "dev_ims.npy"
+    assert torch.equal(again.val.features([6, 2]), load("f30k", root=f30k).val.features([6, 2]))
+    assert again.vocabulary.encode("a dog isn't here").tolist() == [1, 5, 6, 8, 9, 7, 2]
+    write(f30k / "f30k_precomp", "dev", 7, per_caption=True, seed=5)
+    with pytest.raises(ValueError, match=r"dev_ims\.npy is not the file that it was; load the data again"):
+        pickle.loads(packed)
 
 
 def write_boxes(folder, split, rows, seed=0):

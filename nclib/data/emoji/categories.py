@@ -24,7 +24,7 @@ from nclib.data.emoji.compose import stream
 from nclib.data.emoji.features import RESPONSES
 from nclib.data.emoji.generate import SPLITS, blocks, cache_key, picture, words
 from nclib.data.registry import register
-from nclib.data.vocabulary import END, SPECIAL
+from nclib.data.vocabulary import END, SPECIAL, Vocabulary
 
 LABELS = ("class", "group", "subgroup")
 REGIONS = 8  # fragments of a picture: its objects first
@@ -165,6 +165,13 @@ def _latent_semantics(counts: np.ndarray) -> Any:
     return lambda c: (weighted(c) @ axes * np.sqrt(TEXT_DIM)).astype(np.float32)
 
 
+def _text(tokens: np.ndarray, offsets: np.ndarray, vocabulary: Vocabulary, row: int) -> str:
+    """Return the captions of a picture in one line."""
+    ids = tokens[offsets[row] : offsets[row + 1]]
+    captions = np.split(ids, np.flatnonzero(ids == END)[:-1] + 1)
+    return "; ".join(vocabulary.decode(caption) for caption in captions)
+
+
 def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
     names, lexicon = words()
 
@@ -174,14 +181,9 @@ def _open(folder: Path, facts: Mapping[str, Any], labels: str) -> CategoryData:
             for key in ("images", "texts", "labels", "scenes", "tokens", "offsets")
         )
 
-        def text(row: int) -> str:
-            ids = tokens[offsets[row] : offsets[row + 1]]
-            captions = np.split(ids, np.flatnonzero(ids == END)[:-1] + 1)
-            return "; ".join(lexicon.vocabulary.decode(caption) for caption in captions)
-
-        return CategorySplit(
-            name, images, texts, y, lambda row: picture(scenes[row : row + 1]), text, {"scenes": scenes}
-        )
+        picture_of = functools.partial(picture, scenes)
+        text_of = functools.partial(_text, tokens, offsets, lexicon.vocabulary)
+        return CategorySplit(name, images, texts, y, picture_of, text_of, {"scenes": scenes})
 
     return CategoryData(
         name="emoji_category",

@@ -76,9 +76,9 @@ def blocks(
         yield Block(scenes, boxes, np.concatenate(found), tokens, lengths, facts[: len(lengths)])
 
 
-def picture(scene: np.ndarray) -> np.ndarray:
-    """Draw a scene, (1,), of ``split.details["scenes"]`` again, uint8 (96, 96, 3)."""
-    return np.ascontiguousarray(_painter().paint(scene)[0].transpose(1, 2, 0))
+def picture(scenes: np.ndarray, row: int) -> np.ndarray:
+    """Draw one of the scenes of ``split.details["scenes"]`` again, uint8 (96, 96, 3)."""
+    return np.ascontiguousarray(_painter().paint(scenes[row : row + 1])[0].transpose(1, 2, 0))
 
 
 @functools.cache

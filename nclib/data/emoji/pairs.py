@@ -159,7 +159,7 @@ def _open(folder: Path, facts: Mapping[str, Any], painted: Path | None = None) -
             CAPTIONS_PER_IMAGE,
             boxes=boxes,
             label_sets={key: labels[main] for key, labels in names.labels.items()},
-            picture_source=lambda row: picture(scenes[row : row + 1]),
+            picture_source=functools.partial(picture, scenes),
             relevance_source=Relevance(scenes, stated, lexicon),
             details={"scenes": scenes, "facts": stated},
         )
