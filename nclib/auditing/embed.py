@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nclib.auditing.pairs import Pairs, what_is_wrong
 from nclib.common.checks import LARGEST, has_length, squares
-from nclib.common.files import cache_folder, digest
+from nclib.common.files import cache_folder, content_digest, digest, write_atomically
 from nclib.common.npy import read_npy
 from nclib.data.pictures import AXES, CHANNELS, load_network, prepared, principal_axes
 from nclib.data.readers import Listing, UnreadableError, list_pairs
@@ -217,11 +217,13 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
 
 
 def _write(folder: Path, name: str, title: str, source: MadeRows) -> Array:
-    """Return the rows of a source from a file, which is made, or continued where an earlier try stopped."""
+    """Return the rows of a source from a file, which is made or continued unless it is there and undamaged."""
     path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
-    if not path.exists():
+    kept = path.with_suffix(".sha256")
+    if not (path.exists() and kept.exists() and kept.read_bytes() == content_digest(path).encode()):
         folder.mkdir(parents=True, exist_ok=True)
-        write_rows(path, source, title=title)
+        write_rows(path, source, title=title, replace=True)
+        write_atomically(kept, content_digest(path))
     return read_npy(path, mapped=True)
 
 

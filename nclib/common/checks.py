@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def check_rows(what: str, n: int, **allowed: int) -> None:
 
 def squares(rows: Any) -> np.ndarray:
     """Return the sum of squares of each row in float32, (n,); not finite where float32 does not hold it."""
-    flat = np.asarray(rows).reshape(len(rows), -1)
+    flat = np.asarray(rows).reshape(len(rows), math.prod(rows.shape[1:]))
     with np.errstate(over="ignore", invalid="ignore"):
         flat = flat.astype(np.float32, copy=False)
         return np.einsum("ij,ij->i", flat, flat)

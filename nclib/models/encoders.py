@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from nclib.common.checks import beyond
 from nclib.common.npy import read_npy
 from nclib.common.tokens import Tokens
 
@@ -119,7 +120,7 @@ class TextEncoder(nn.Module):
 def start_from(weight: Tensor, path: str) -> None:
     """Copy word vectors of a ``.npy`` file into the first rows of weights (rows, dim), but no row of NaN.
 
-    A ValueError names a file that cannot be read, holds an infinite number, or does not fit in shape.
+    A ValueError names a file that cannot be read, holds infinite or huge numbers, or does not fit in shape.
     """
     (rows, dim), vectors = weight.shape, read_npy(path)
     if vectors.ndim != 2 or vectors.shape[1] != dim or len(vectors) > rows:
@@ -129,9 +130,9 @@ def start_from(weight: Tensor, path: str) -> None:
         )
     with np.errstate(over="ignore"):
         start = torch.from_numpy(vectors.astype(np.float32))
-    if len(endless := start.isinf().any(1).nonzero()):
-        raise ValueError(f"word_vectors={path!r}: row {int(endless[0])} holds a number beyond float32")
     known = ~start.isnan().any(1)
+    if (huge := beyond(start.numpy()) & known.numpy()).any():
+        raise ValueError(f"word_vectors={path!r}: row {huge.argmax()} holds numbers too large to be squared")
     with torch.no_grad():
         weight[: len(start)][known] = start[known].to(weight)
 

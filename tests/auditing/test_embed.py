@@ -134,6 +134,15 @@ def test_a_changed_picture_is_embedded_again(photographs, clip, tmp_path):
     assert not np.allclose(before, read_pairs(photographs, model=clip, work=tmp_path / "work").images[0])
 
 
+def test_damaged_embeddings_of_an_earlier_try_are_made_again(photographs, clip, tmp_path):
+    before = np.array(read_pairs(photographs, model=clip, work=tmp_path / "work").images)
+    (path,) = (tmp_path / "work").glob("pictures-*.npy")
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 64
+    path.write_bytes(content)
+    assert np.array_equal(read_pairs(photographs, model=clip, work=tmp_path / "work").images, before)
+
+
 def test_mistakes_with_models_are_said(photographs, clip, tmp_path):
     with pytest.raises(ValueError, match="model='no/where' is neither a folder"):
         read_pairs(photographs, model="no/where")

@@ -261,6 +261,17 @@ def test_compressed_npz_and_datacomp_names(tmp_path):
     assert np.array_equal(read_pairs(tmp_path / "e.npz").images, x)
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_flipped_bit_of_an_npz_is_noticed(tmp_path, save):
+    x = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    save(tmp_path / "e.npz", images=x, captions=x)
+    whole = (tmp_path / "e.npz").read_bytes()
+    for place in (300, 500, 1100):  # among the numbers of the first array
+        (tmp_path / "e.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"e\.npz is not a readable \.npz file"):
+            list_pairs(tmp_path / "e.npz")
+
+
 def test_npy_with_the_captions_apart(tmp_path):
     x = np.eye(3, dtype=np.float32)
     np.save(tmp_path / "i.npy", x)

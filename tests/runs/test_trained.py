@@ -1,6 +1,7 @@
 """A finished run as an object, and as a folder that stands alone."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -45,6 +46,27 @@ def test_words_that_nobody_taught_are_named(record):
             ValueError, match=f"words of the training captions, has no word of {text!r}; take"
         ):
             model.search(text)
+
+
+def test_captions_of_other_data_are_not_scored_in_silence(record, recwarn):
+    model = nclib.load(record)
+    own = [model.told[0]] * 30
+    with pytest.raises(ValueError, match=r"has no word of 'ein Hund'; .*\(caption 30; 2 of 32 are so\)"):
+        model.score(model.images, [*own, "ein Hund", "..."])
+    with pytest.warns(UserWarning, match=r"'word0', .* 'word9' and 2 more; .*unknown word \(\d+% of all words\)"):
+        model.score(model.images, [*own, "concept1a " + " ".join(f"word{i}" for i in range(12))])
+    assert not recwarn.list
+    assert model.score(model.images, own).shape == (len(model.images), 30)
+    assert model.score(model.images, []).shape == (len(model.images), 0)
+
+
+@pytest.mark.parametrize("value", [np.nan, 3e38, -1e19])
+def test_features_that_cannot_be_squared_are_not_scored(record, value):
+    model = nclib.load(record)
+    images = np.array(model.images)
+    images[4, 2, 1] = value
+    with pytest.raises(ValueError, match=f"images, row 4, region 2, feature 1 is {re.escape(f'{value:g}')};"):
+        model.search("concept1a", images)
 
 
 @pytest.mark.parametrize("images", [["photos/1.jpg"], np.zeros((2, 12, 31)), np.zeros((2, 32))])

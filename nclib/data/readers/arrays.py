@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,13 @@ def open_arrays(path: Path) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     try:
         with zipfile.ZipFile(path) as whole, np.load(path, allow_pickle=False) as loaded:
+            if damaged := whole.testzip():  # entries on disk are mapped, which checks nothing
+                raise zipfile.BadZipFile(f"{damaged} is damaged")
             for info in whole.infolist():
                 name = info.filename.removesuffix(".npy")
                 found = _in_place(path, info) if info.compress_type == zipfile.ZIP_STORED else None
                 arrays[name] = loaded[name] if found is None else found
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not a readable .npz file ({error})") from error
     return arrays
 
