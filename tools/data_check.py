@@ -194,7 +194,7 @@ def _split_lines(
         shape = " x ".join(f"{n:,}" for n in row)
         size = path.stat().st_size / 1e9
         words = f"{images:,} images of {shape}, {part.layout}, {size:.2f} GB"
-        bad = _not_finite(part.features, full)
+        bad = _unsquarable(part.features, full)
         if bad is not None:
             yield Line(WRONG, path.name, bad)
         elif first is not None and row != first[1]:
@@ -225,7 +225,7 @@ def _copy_lines(part: Part, original: Path, full: bool) -> Iterator[Line]:
     try:
         array = open_features(path, np.float16)
         check_copy(array, original)
-        bad = _not_finite(array, full)
+        bad = _unsquarable(array, full)
     except (OSError, ValueError) as error:
         bad = sentence(error)
     size = path.stat().st_size / 1e9
@@ -246,8 +246,8 @@ def _box_lines(layout: Layout, part: Part, folder: Path) -> Iterator[Line]:
         yield Line(GOOD, path.name, f"boxes of {len(found):,} rows of features")
 
 
-def _not_finite(features: RowFile, full: bool) -> str | None:
-    """Return the first image with a value that is not finite or too large to be squared, in all rows or in evenly spaced ones."""
+def _unsquarable(features: RowFile, full: bool) -> str | None:
+    """Return the first image that cannot be squared, in all rows or in evenly spaced ones."""
     n = len(features)
     starts = range(0, n, ROWS) if full else ()
     blocks = [np.arange(start, min(start + ROWS, n)) for start in starts] or [sampled(n, min(n, ROWS))]

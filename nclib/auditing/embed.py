@@ -217,7 +217,7 @@ def _with_reasons(listing: Listing, images: Array) -> Listing:
 
 
 def _write(folder: Path, name: str, title: str, source: MadeRows) -> Array:
-    """Return the rows of a source from a file, which is made or continued unless it is there and undamaged."""
+    """Return the rows of a source from a file, made or continued unless it is there and sound."""
     path = folder / f"{name}-{digest(source.stamp())[:12]}.npy"
     kept = path.with_suffix(".sha256")
     if not (path.exists() and kept.exists() and kept.read_bytes() == content_digest(path).encode()):

@@ -97,7 +97,7 @@ def squares(rows: Any) -> np.ndarray:
 
 
 def has_length(rows: Any) -> np.ndarray:
-    """Return the rows whose length float32 can take, bool (n,): not of zero, NaN, infinite, huge or tiny numbers."""
+    """Return the rows of which float32 can take the length, bool (n,): not zero, NaN, huge or tiny."""
     total = squares(rows)
     return (total >= LEAST) & (total <= LARGEST)
 
@@ -130,7 +130,7 @@ def check_squares(what: str, rows: np.ndarray, numbers: Any = None) -> None:
     names = ("region", "feature")[-len(place) :]
     where = ", ".join(f"{name} {i}" for name, i in zip(names, place, strict=False))
     raise ValueError(
-        f"{what} {at if numbers is None else numbers[at]}, {where} is {rows[at][place]:g}; every value must be "
+        f"{what} {at if numbers is None else numbers[at]}, {where} is {rows[at][place]:g}; values must be "
         f"finite, and the squares of a row add up to at most {LARGEST:g}. Make it again or take it out"
     )
 

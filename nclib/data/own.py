@@ -159,7 +159,8 @@ def _make(folder: Path, listing: Listing, each: int | None, seed: int) -> None:
     )
     if listing.images is not None:
         sources = listing.images
-        reasons = {names[row]: "the embedding is NaN, infinite or huge" for row in np.flatnonzero(beyond(sources))}
+        bad = np.flatnonzero(beyond(sources)).tolist()
+        reasons = {names[row]: "the embedding is NaN, infinite or huge" for row in bad}
         plan = prepare.plan_own(table, reasons, each=each, seed=seed)
         rows = {s: np.array([row_of[name] for name in found]) for s, found in plan.pictures.items()}
         made = {split: _embedded(sources, found) for split, found in rows.items()}

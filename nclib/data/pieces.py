@@ -40,7 +40,7 @@ class Pieces(Vocabulary):
         self.rules = digest([type(self._cut).__name__, self._cut.backend_tokenizer.to_str()])
         self._special = tuple(self._cut.all_special_ids)
         unknown = self._cut.unk_token_id
-        self.unknown_id = -1 if unknown in (None, self._cut.eos_token_id) else unknown  # CLIP knows every byte
+        self.unknown_id = -1 if unknown in (None, self._cut.eos_token_id) else unknown  # CLIP has all bytes
 
     def __repr__(self) -> str:
         return f"Pieces({self.size} of {self.folder})"

@@ -42,8 +42,8 @@ from nclib.data.vocabulary import Vocabulary
 VALIDATION_IMAGES = 1000
 MAX_WORDS = 200  # of captions of one's own
 ENDLESS = 2000  # words of a caption that no published file holds
-# Shares of the words of a split. A vocabulary of its own lacks 1 to 3 % of them in published data, and up to a
-# quarter in a few hundred captions; another language shares the names and short words with it, a fifth at most.
+# Shares of the words of a split. A vocabulary of its own lacks 1 to 3 % of them in published data, and up to
+# a quarter in a few hundred captions; that of another language knows names and short words only.
 MANY, MOST = 0.25, 0.5
 SOURCE = "file layout of the official codes"
 
@@ -313,7 +313,7 @@ def _cut(parts: Iterable[Part], most: int | None, file: str) -> None:
 
 
 def _check_words(splits: Mapping[str, Split], files: Mapping[str, Path], vocabulary: Path | None) -> None:
-    """Refuse captions that the vocabulary does not know; warn where it misses many words, or whole captions."""
+    """Refuse captions that the vocabulary does not know; warn where it lacks many words or whole captions."""
     said, worst = [], 0.0
     for role, split in splits.items():
         captions = split.captions
@@ -325,8 +325,8 @@ def _check_words(splits: Mapping[str, Split], files: Mapping[str, Path], vocabul
         first = np.flatnonzero(captions.tokens == captions.vocabulary.unknown_id)[:1]
         row = int(unread[0] if unread.size else np.searchsorted(captions.offsets, first[0], "right") - 1)
         said.append(
-            f"split {role!r}: {unknown:,} of {words:,} words are unknown ({share:.0%}), and {len(unread):,} of "
-            f"{len(captions):,} captions have no known word; {files[role]}, line {row + 1}: "
+            f"split {role!r}: {unknown:,} of {words:,} words are unknown ({share:.0%}), and {len(unread):,} "
+            f"of {len(captions):,} captions have no known word; {files[role]}, line {row + 1}: "
             f"{captions.text(row)!r:.80}"
         )
     if not said:
@@ -335,8 +335,8 @@ def _check_words(splits: Mapping[str, Split], files: Mapping[str, Path], vocabul
     text = "\n  ".join([f"the vocabulary {where} does not fit the captions", *said])
     if worst > MOST:
         raise ValueError(
-            f"{text}\nGive captions with their own vocabulary. One that is built from training and validation "
-            "captions holds the words that occur in them 4 times or more"
+            f"{text}\nGive captions with their own vocabulary. One that is built from training and "
+            "validation captions holds the words that occur in them 4 times or more"
         )
     warnings.warn(f"{text}\nAll unknown words are read as one", UserWarning, stacklevel=3)
 

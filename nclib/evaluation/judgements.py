@@ -37,7 +37,8 @@ class Judgements:
 
     def __post_init__(self) -> None:
         if not (good := np.isfinite(self.rating)).all():
-            raise ValueError(f"rating {good.argmin()} is {self.rating[good.argmin()]}; ratings are finite numbers")
+            row = int(good.argmin())
+            raise ValueError(f"rating {row} is {self.rating[row]}; ratings are finite numbers")
 
     @property
     def fits(self) -> NDArray[np.bool_]:

@@ -393,8 +393,8 @@ def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     Returns
     -------
     Tensor of float64, shape (...)
-        Exact to about 1e-7 of what rows can send or columns take: integer capacities, one problem at a time on
-        the CPU.
+        Exact to about 1e-7 of what rows can send or columns take: integer capacities, one problem at a time
+        on the CPU.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow
@@ -404,8 +404,8 @@ def max_flow(mask: Tensor, p: Tensor, q: Tensor) -> Tensor:
     rows, cols = p.reshape(-1, n).cpu().numpy(), q.reshape(-1, m).cpu().numpy()
     out = np.zeros(len(host))
     for k, (allowed, pk, qk) in enumerate(zip(host, rows, cols, strict=True)):
-        # A row sends no more than its columns take, a column takes no more than its rows send: so bounded, the
-        # largest flow is at least total / (n m), however far the weights are apart, and whole numbers hold it.
+        # A row sends no more than its columns take, a column takes no more than its rows send. So bounded,
+        # however far the weights are apart, totals are at most n m times the flow, and whole numbers hold it.
         pk = np.minimum(pk, allowed @ qk)
         qk = np.minimum(qk, pk @ allowed)
         unit = max(pk.sum(), qk.sum()) / CAPACITY

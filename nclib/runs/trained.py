@@ -125,16 +125,16 @@ class TrainedModel:
         if unread.size:
             row = int(unread[0])
             raise ValueError(
-                f"the model's vocabulary, {int(words.is_word.sum()):,} words of the training captions, has no word "
-                f"of {texts[row]!r}; take words of these captions (caption {row}; {len(unread):,} of "
+                f"the model's vocabulary, {int(words.is_word.sum()):,} words of the training captions, has "
+                f"no word of {texts[row]!r}; take words of these captions (caption {row}; {len(unread):,} of "
                 f"{len(texts):,} are so)"
             )
         if unknown:
             names = list(dict.fromkeys(word for text in texts for word in words.unknown(text)))
             more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
             warnings.warn(
-                f"not in the model's vocabulary: {', '.join(map(repr, names[:SHOWN]))}{more}; each is read as the "
-                f"same unknown word ({unknown / of:.0%} of all words)",
+                f"not in the model's vocabulary: {', '.join(map(repr, names[:SHOWN]))}{more}; each is read "
+                f"as the same unknown word ({unknown / of:.0%} of all words)",
                 UserWarning,
                 stacklevel=3,
             )

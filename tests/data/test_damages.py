@@ -82,7 +82,7 @@ DAMAGES = {
     "too few rows": ("train_ims.npy", array(numbers(5)), WRONG, "5 feature rows and 30 captions"),
     "copies that differ": ("dev_ims.npy", array(numbers(20)), WRONG, "the 5 rows of one image differ"),
     "NaN": ("train_ims.npy", with_value(np.nan), WRONG, "image 2 holds NaN, infinite or huge values"),
-    "infinite": ("train_ims.npy", with_value(-np.inf, 5), WRONG, "image 5 holds NaN, infinite or huge values"),
+    "huge": ("train_ims.npy", with_value(-3e38, 5), WRONG, "image 5 holds NaN, infinite or huge values"),
     "not UTF-8": ("train_caps.txt", text(b"caf\xe9\n" * 30), WRONG, "is not UTF-8 (byte 3)"),
     "empty line": (
         "train_caps.txt",
@@ -163,7 +163,7 @@ def test_the_damaged_file_is_named_and_no_other(root, name, capsys):
     assert words in capsys.readouterr().out
 
 
-ONLY_CHECKED = ("NaN", "infinite", "empty line")  # a run does not read every number before it starts
+ONLY_CHECKED = ("NaN", "huge", "empty line")  # a run does not read every number before it starts
 STOPS = [
     name
     for name, (file, _, state, _) in DAMAGES.items()

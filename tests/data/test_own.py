@@ -166,7 +166,7 @@ def test_embeddings_that_are_not_numbers_are_left_out(arrays, tmp_path):
     whole["images"] = np.where(np.arange(N)[:, None] == 7, np.nan, x)
     whole["images"][8, 3] = 3e38
     np.savez(tmp_path / "nan.npz", **whole)
-    with pytest.warns(UserWarning, match="4 of 80 pairs are left out; .* the embedding is NaN, infinite or huge"):
+    with pytest.warns(UserWarning, match="4 of 80 pairs are left out; .* the embedding is NaN, infinite or"):
         data = load("own", pairs=tmp_path / "nan.npz")
     assert sum(split.n_images for split in data.splits.values()) == N - 2
 
@@ -210,8 +210,7 @@ def test_a_damaged_file_in_the_cache_is_named(arrays):
 
 def test_captions_in_another_language_than_those_of_training_are_refused(tmp_path):
     rng = np.random.default_rng(0)
-    words = ["train", "val", "test"]
-    frame = pd.DataFrame({"image": [f"{i}.png" for i in range(30)], "split": [words[i % 3] for i in range(30)]})
+    frame = pd.DataFrame({"image": [f"{i}.png" for i in range(30)], "split": ["train", "val", "test"] * 10})
     frame["caption"] = "a dog runs on the beach"
     frame.loc[frame["split"] == "test", "caption"] = "ein Hund läuft am Strand"
     with pytest.raises(ValueError, match=r"'test': 50 of 50 words are unknown .*line 1: 'ein Hund läuft am"):

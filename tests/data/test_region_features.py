@@ -83,7 +83,8 @@ def test_captions_are_cut_and_looked_up(f30k):
 
 def test_worker_processes_read_the_files_themselves(f30k):
     train = load("f30k", root=f30k).train
-    batches = DataLoader(range(12), 5, collate_fn=train.features, num_workers=1, multiprocessing_context="spawn")
+    workers = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    batches = DataLoader(range(12), 5, collate_fn=train.features, **workers)
     assert torch.equal(torch.cat(list(batches)), train.features(range(12)))
     packed = pickle.dumps(load("f30k", root=f30k))
     again = pickle.loads(packed)
@@ -367,7 +368,7 @@ def test_a_few_captions_without_a_known_word_are_named_in_a_warning(f30k):
     lines = path.read_text().splitlines()
     lines[7:9] = ["", GERMAN]
     path.write_text("\n".join(lines))
-    said = r"'test': 50 of 175 words are unknown \(29%\), and 2 of 20 captions have no known word; .*line 8: ''"
+    said = r"50 of 175 words are unknown \(29%\), and 2 of 20 captions have no known word; .*line 8: ''"
     with pytest.warns(UserWarning, match=said):
         data = load("f30k", root=f30k)
     assert data.test.captions.lengths[7] == 2

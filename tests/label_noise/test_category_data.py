@@ -222,7 +222,7 @@ def test_planted_set_is_a_prefix_of_a_larger_one():
 @pytest.mark.parametrize("split", SIZES)
 @pytest.mark.parametrize("part", ["image", "text"])
 @pytest.mark.parametrize("value", [np.nan, 3e38, -1e300])
-def test_a_feature_that_cannot_be_squared_is_named_with_file_split_and_row(tmp_path, arrays, split, part, value):
+def test_a_feature_that_cannot_be_squared_is_named_with_its_place(tmp_path, arrays, split, part, value):
     whole = {
         f"{s}_{p}": array.astype(np.float64 if p != "label" else np.int64)
         for s, three in arrays.items()
