@@ -1,6 +1,7 @@
 """Runs of OMIT's tables on other encoders: each kind trains; rates and held epochs; words of pieces."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from picture_rows import pictures as prepare
 
 import nclib
 from nclib.common.tokens import Tokens
-from nclib.data import load
+from nclib.data import Captions, load
 from nclib.data.pieces import Pieces
 from nclib.data.vocabulary import Vocabulary
 from nclib.models import build, residual
@@ -202,6 +203,12 @@ def test_pieces_of_captions_are_the_tokenisers(root):
     assert names == ["[CLS]", "a", "red", "tea", "##pot", "##s", "[UNK]", "[SEP]"]
     assert words.decode(words.encode("a red teapots")) == "a red teapots"
     assert words.id("tea") == PIECES.index("tea")
+    again = pickle.loads(pickle.dumps(words))  # as worker processes get it
+    assert again.words == words.words
+    assert again.encode("a red teapots").tolist() == words.encode("a red teapots").tolist()
+    unknown, of, unread = Captions(*words.encode_all(["a red teapots zebra", "zebra", ""]), words).coverage()
+    assert (unknown, of, unread.tolist()) == (2, 7, [1, 2])
+    assert words.unknown("a zebra zebra") == ["zebra"]
     with pytest.raises(ValueError, match="pieces are not written as a vocabulary file"):
         words.to_json(root / "words.json")
     data = load("f30k", root=root, pieces=root / "weights" / "bert-base-uncased")
