@@ -176,7 +176,7 @@ def _sound(listing: Listing, features: Array) -> tuple[Listing, Array]:
     for row in np.flatnonzero(bad[listing.image_of]).tolist():
         picture = listing.image_of[row]
         wrong = what_is_wrong(features[picture])
-        if total[picture] <= LARGEST:
+        if good[picture]:
             wrong = f"{np.sqrt(total[picture] / usual):.3g} times as long as those of most pictures"
         problems.setdefault(row, f"the features of the picture are {wrong}")
     if len(problems) == len(listing.ids):
