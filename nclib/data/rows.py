@@ -184,9 +184,9 @@ class RowFile:
             source.read(int(place[i]), flat[i].data)
         return out
 
+
 def _opened(path: Path, rows: range, size: int, mtime_ns: int) -> RowFile:
     source = _Source(path)
     if (source.stamp.st_size, source.stamp.st_mtime_ns) != (size, mtime_ns):
         raise RowFileError(f"{path} is not the file that it was; load the data again")
     return RowFile.__new__(RowFile)._view(source, rows)
-

@@ -254,7 +254,7 @@ def test_one_huge_number_takes_one_pair_out_and_not_all(tmp_path, monkeypatch, v
     assert pairs.problems.keys() == {17}
     assert re.match(f"the features of the picture are {reason}", pairs.problems[17])
     assert np.flatnonzero(~pairs.usable).tolist() == np.flatnonzero(~pairs.usable_images).tolist() == [17]
-    with pytest.raises(ValueError, match="none of the 150 pairs can be used; the first: .* are infinite"):
+    with pytest.raises(ValueError, match=r"none of the 150 pairs can be used; the first: .* are infinite"):
         read_pairs(tmp_path / "t.csv", image_emb=features + np.inf, work=tmp_path)
 
 
