@@ -42,8 +42,8 @@ from nclib.data.vocabulary import Vocabulary
 VALIDATION_IMAGES = 1000
 MAX_WORDS = 200  # of captions of one's own
 ENDLESS = 2000  # words of a caption that no published file holds
-# Shares of unknown words in a split from which loading warns and refuses. A vocabulary of its own lacks 2 % of
-# Flickr8K, 16 % of a thousand of its captions, 40 % of a hundred; that of other data 34 to 86 %, that of
+# Shares of unknown words in a split from which loading warns and refuses. A vocabulary of its own lacks 2 %
+# of Flickr8K, 16 % of a thousand of its captions, 40 % of a hundred; that of other data 34 to 86 %, that of
 # another language 76 % or more.
 MANY, MOST = 1 / 3, 2 / 3
 SOURCE = "file layout of the official codes"
