@@ -108,8 +108,18 @@ def scaling_plan(
         totals = (float(x.flatten()[int(off.argmax())]) for x in sums)
         raise ValueError("p sums to {:.6g} but q to {:.6g}; make the totals equal".format(*totals))
     seen = similarity.detach() if mask is None else similarity.detach().where(mask, 0.0)
-    bounds = tuple(float(x) for x in seen.aminmax())
-    return _plans(similarity, p, q, mask, Spec(reg, passes, LOOPS[loop]), bounds)
+    low, high = (float(x) for x in seen.aminmax())
+    far = _spread(p) + _spread(q)
+    if far > SPAN[similarity.dtype]:  # scalings of weights so far apart have the range of such a kernel
+        high += reg * far
+    return _plans(similarity, p, q, mask, Spec(reg, passes, LOOPS[loop]), (low, high))
+
+
+def _spread(weight: Tensor) -> float:
+    """Logarithm of the largest weight over the smallest above 0."""
+    found = weight.detach().double()
+    found = found[found > 0]
+    return math.log(float(found.max() / found.min())) if len(found) else 0.0
 
 
 def _side(weight: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:

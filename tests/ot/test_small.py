@@ -1,5 +1,6 @@
 """Many small problems: the released loop and exact scaling, forward and backward."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -194,6 +195,24 @@ def test_exact_scaling_is_the_log_domain_iterate_at_every_regularisation(reg, dt
     (want * weight).sum().backward()
     scale = float(b.grad.abs().max()) + 1e-6 / reg
     torch.testing.assert_close(a.grad.double() / scale, b.grad / scale, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("orders", [12, 30])
+def test_exact_scaling_keeps_weights_that_are_far_apart(dtype, orders):
+    """Scalings are products of weights and their inverses, beyond float32 after a few passes."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        n, m = rng.integers(2, 8, 2)
+        s, reg = torch.from_numpy(rng.uniform(-1, 1, (n, m))).to(dtype), 10 ** rng.uniform(-1, 0)
+        mask = torch.from_numpy(rng.random((n, m)) < 0.6)
+        mask[0, 0] = True
+        p, q = (torch.from_numpy(10 ** rng.uniform(-orders, 0, size)) for size in (n, m))
+        p, q = (w * mask.any(dim) for w, dim in ((p, 1), (q, 0)))
+        p, q = ((w / w.sum()).to(dtype) for w in (p, q))
+        got = nclib.ot.scaling_plan(s, reg=reg, passes=5, p=p, q=q, mask=mask)
+        want = naive(s.double(), mask, reg, 5, "log", p.double(), q.double())
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("loop", ["log", "released"])
