@@ -270,11 +270,11 @@ def _vocabulary(layout: Layout, folder: Path, texts: Sequence[str]) -> Line:
         words = Vocabulary.from_json(path, tokenise=tokeniser.tokenise)
     except (ValueError, OSError) as error:
         return Line(WRONG, file, str(error))
-    unknown, of, _ = Captions(*words.encode_all(texts), words).coverage()
-    known = 1 - unknown / max(1, of)
-    if known < KNOWN:
+    known, of = Captions(*words.encode_all(texts), words).coverage()
+    share = known.sum() / max(1, of.sum())
+    if share < KNOWN:
         return Line(
-            WRONG, file, f"knows {known:.0%} of the words of these captions; is it made for other data?"
+            WRONG, file, f"knows {share:.0%} of the words of these captions; is it made for other data?"
         )
     if layout.words is not None and words.size != layout.words:
         return Line(OTHER, file, f"{words.size:,} words; published: {layout.words:,}")

@@ -91,20 +91,24 @@ class Captions:
         ids = self.ids(i)
         return self.vocabulary.decode(ids) if self.texts is None else self.texts[int(i)]
 
-    def coverage(self) -> tuple[int, int, np.ndarray]:
-        """Count what the vocabulary knows of the words; marks without letters are none.
+    def coverage(self, taught: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Count the words of each caption; marks without letters are none.
+
+        Parameters
+        ----------
+        taught : ndarray of bool, (words of the vocabulary,), optional
+            Words that count as known; by default all of the vocabulary.
 
         Returns
         -------
-        unknown, words : int
-            Words that the vocabulary lacks, and all words.
-        unread : ndarray, int64
-            Captions of which it knows no word, blank ones among them.
+        known, words : ndarray, int64, (n_captions,)
+            Known words, and all words.
         """
-        known = self.vocabulary.is_word[self.tokens]
-        unknown = int((self.tokens == self.vocabulary.unknown_id).sum())
-        unread = np.flatnonzero(~np.logical_or.reduceat(known, self.offsets[:-1]))
-        return unknown, unknown + int(known.sum()), unread
+        is_word = self.vocabulary.is_word
+        known = (is_word if taught is None else is_word & taught)[self.tokens]
+        words = is_word[self.tokens] | (self.tokens == self.vocabulary.unknown_id)
+        known, words = (np.add.reduceat(x, self.offsets[:-1], dtype=np.int64) for x in (known, words))
+        return known, words
 
     def batch(self, index: Any) -> Tokens:
         """Return captions as padded ids, without a loop over captions.

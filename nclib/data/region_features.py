@@ -316,24 +316,26 @@ def _cut(parts: Iterable[Part], most: int | None, file: str) -> None:
 def _check_words(splits: Mapping[str, Split], files: Mapping[str, Path], vocabulary: Path | None) -> None:
     """Refuse captions that the vocabulary does not know; warn where it lacks many words or whole captions."""
     said, worst = [], 0.0
+    train = splits["train"].captions
+    taught = np.bincount(train.tokens, minlength=train.vocabulary.size) > 0  # others are never learned
     for role, split in splits.items():
-        captions = split.captions
-        unknown, words, unread = captions.coverage()
-        share = unknown / words if words else 1.0  # nothing but blanks and marks
-        if share <= MANY and not unread.size:
+        known, words = split.captions.coverage(taught)
+        missing, n = int((words - known).sum()), int(words.sum())
+        share = missing / n if n else 1.0  # nothing but blanks and marks
+        unread = int((known == 0).sum())
+        if share <= MANY and not unread:
             continue
-        worst = max(worst, share, len(unread) / len(captions))
-        first = np.flatnonzero(captions.tokens == captions.vocabulary.unknown_id)[:1]
-        row = int(unread[0] if unread.size else np.searchsorted(captions.offsets, first[0], "right") - 1)
+        worst = max(worst, share, unread / len(words))
+        row = int(np.argmax(known == 0 if unread else known < words))
         said.append(
-            f"split {role!r}: {unknown:,} of {words:,} words are unknown ({share:.0%}), and {len(unread):,} "
-            f"of {len(captions):,} captions have no known word; {files[role]}, line {row + 1}: "
-            f"{captions.text(row)!r:.80}"
+            f"split {role!r}: {missing:,} of {n:,} words ({share:.0%}), and all "
+            f"words of {unread:,} of {len(words):,} captions; {files[role]}, line {row + 1}: "
+            f"{split.captions.text(row)!r:.80}"
         )
     if not said:
         return
     where = "of training and validation captions" if vocabulary is None else str(vocabulary)
-    text = "\n  ".join([f"the vocabulary {where} does not fit the captions", *said])
+    text = "\n  ".join([f"the vocabulary {where}, or the training captions, lack", *said])
     if worst > MOST:
         raise ValueError(
             f"{text}\nGive captions with their own vocabulary. One that is built from training and "

@@ -121,20 +121,20 @@ class TrainedModel:
     def _check_words(self, texts: Sequence[str], captions: Captions) -> None:
         """Refuse a caption of which the vocabulary has no word; warn of other words that it lacks."""
         words = self.vocabulary
-        unknown, of, unread = captions.coverage()
-        if unread.size:
-            row = int(unread[0])
+        known, of = captions.coverage()
+        if unread := int((known == 0).sum()):
+            row = int(np.argmin(known))
             raise ValueError(
                 f"the model's vocabulary, {int(words.is_word.sum()):,} words of the training captions, has "
-                f"no word of {texts[row]!r}; take words of these captions (caption {row}; {len(unread):,} of "
+                f"no word of {texts[row]!r}; take words of these captions (caption {row}; {unread:,} of "
                 f"{len(texts):,} are so)"
             )
-        if unknown:
+        if unknown := int(of.sum() - known.sum()):
             names = list(dict.fromkeys(word for text in texts for word in words.unknown(text)))
             more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
             warnings.warn(
                 f"not in the model's vocabulary: {', '.join(map(repr, names[:SHOWN]))}{more}; each is read "
-                f"as the same unknown word ({unknown / of:.0%} of all words)",
+                f"as the same unknown word ({unknown / of.sum():.0%} of all words)",
                 UserWarning,
                 stacklevel=3,
             )

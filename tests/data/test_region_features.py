@@ -358,7 +358,7 @@ def test_captions_that_the_vocabulary_does_not_know_are_refused(tmp_path, name, 
         lines = [start + (odd if part == told else ENGLISH)] * 20 * each
         (tmp_path / f"{part}_{ending}").write_text("\n".join(lines) + "\n", encoding="utf8")
     role = split.replace("dev", "val")
-    said = rf"{stem}_vocab.json does not fit the captions\n.*split '{role}': .*{told}_{ending}, line 1: "
+    said = rf"{stem}_vocab.json, or the training captions, lack\n.*'{role}': .*{told}_{ending}, line 1: "
     with pytest.raises(ValueError, match=said):
         load(name, root=tmp_path)
 
@@ -368,7 +368,7 @@ def test_a_few_captions_without_a_known_word_are_named_in_a_warning(f30k):
     lines = path.read_text().splitlines()
     lines[7:9] = ["", GERMAN]
     path.write_text("\n".join(lines))
-    said = r"test': 50 of 176 words are unknown \(28%\), and 2 of 20 captions have no known .*line 8: ''"
+    said = r"test': 50 of 176 words \(28%\), and all words of 2 of 20 captions; .*line 8: ''"
     with pytest.warns(UserWarning, match=said):
         data = load("f30k", root=f30k)
     assert data.test.captions.lengths[7] == 2
