@@ -118,7 +118,7 @@ def from_pairs(
     folder = cache_folder() / "own" / digest(recipe)[:16]
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
-        if read_manifest(folder) is None:
+        if "note" not in (read_manifest(folder) or {}):  # not made, or damaged
             _make(folder, listing, captions_per_image, seed)
     if note := (read_manifest(folder) or {})["note"]:
         warnings.warn(f"own: {note}", UserWarning, stacklevel=2)

@@ -205,7 +205,9 @@ def test_a_damaged_file_in_the_cache_is_named(arrays):
         with pytest.raises(ValueError, match=f"{name} was changed after its preparation"):
             load("own", pairs=arrays[0], seed=7)
         (folder / name).write_bytes(whole)
-    assert load("own", pairs=arrays[0], seed=7).checksum == data.checksum
+    for old, new in (('"note"', '"nope"'), ("{", "(")):  # of a damaged manifest the files are made again
+        (folder / "prepared.json").write_text((folder / "prepared.json").read_text().replace(old, new))
+        assert load("own", pairs=arrays[0], seed=7).checksum == data.checksum
 
 
 def test_captions_in_another_language_than_those_of_training_are_refused(tmp_path):
