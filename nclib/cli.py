@@ -454,7 +454,7 @@ def _choose(name: str, does: Callable[..., Any], words: Words, commands: Mapping
 
     parser = argparse.ArgumentParser(
         prog=f"nclib {name}".strip(),
-        description=(does.__doc__ or "").splitlines()[0],
+        description=(does.__doc__ or "").partition("\n")[0],
         epilog="commands:\n" + "\n".join(f"  {k:<{width}}  {c.summary}" for k, c in commands.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

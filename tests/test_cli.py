@@ -233,6 +233,23 @@ def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("flag", ["-O", "-OO"])
+def test_every_command_explains_itself_without_docstrings(flag: str) -> None:
+    script = """
+from nclib import cli
+for words in [[name] for name in cli.COMMANDS] + [["data", "prepare"], ["records", "verify"], ["run", "l2rm"], []]:
+    try:
+        status = cli.main([*words, "--help"])
+    except SystemExit as ended:
+        status = ended.code
+    print("ended", status)
+"""
+    done = subprocess.run([sys.executable, flag, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("ended 0\n") == len(cli.COMMANDS) + 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("buffered", [True, False])  # written when the command ends, or line by line
 def test_a_reader_that_goes_away_ends_a_command_quietly(buffered: bool) -> None:
     read, write = os.pipe()

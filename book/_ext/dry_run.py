@@ -216,7 +216,7 @@ def _run_cell(source: str, namespace: dict[str, Any]) -> Any:
 
 def main(words: list[str] | None = None) -> int:
     """Make the records, fill the cells, draw the figures; return 0 when all is as it must be."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--keep", type=Path, help="folder for the made records; by default they are deleted")
     asked = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:

@@ -66,7 +66,7 @@ def part(text: str) -> tuple[int, int]:
 def options(words: list[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     whole, path = at_least(1), pathlib.Path
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("grid", nargs="+", help="names of grids, or paths of their files; a run of several is made once")
     add("--list", action="store_true", help="show the runs and which are recorded; run nothing")
@@ -118,7 +118,7 @@ def strangers(runs: Mapping[str, Planned], work: pathlib.Path) -> list[str]:
             continue
         try:
             record = Record.load(path)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             said.append(str(error))
             continue
         want, found = (json.loads(key_of(s)) for s in (run.settings, record.settings))
@@ -245,7 +245,10 @@ def in_order(grids: Sequence[pathlib.Path], out: pathlib.Path, root: str) -> dic
             each = Plan(run, path.stem, stage, fills, worth.cells if worth else 0)
             every.setdefault(key, (f"records/{path.stem}/{run.label}.json", each))
     planned = [each for _, each in every.values()]
-    found = find_all(out, [each.run.settings for each in planned]) if out.is_dir() else []
+    try:
+        found = find_all(out, [each.run.settings for each in planned]) if out.is_dir() else []
+    except ValueError as error:  # a table that was changed
+        raise GridError(str(error)) from error
     for each, record in zip(planned, found, strict=False):
         each.recorded = record is not None
     return dict(

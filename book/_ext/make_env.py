@@ -7,16 +7,19 @@ since it runs on the bare interpreter.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LOCK = ROOT / "book" / "requirements.lock"
 PROJECTS = (ROOT, ROOT / "book")
 NOTE = "nclib-environment.json"
+MINE = "Work in a copy of your own, or name another folder: make VENV=folder"
 
 
 def key(venv: pathlib.Path) -> str:
@@ -41,13 +44,21 @@ def make(venv: pathlib.Path) -> None:
     if note.get("key") == want and python.exists():
         return
     begun = time.monotonic()
-    if venv.exists() and not (venv / "pyvenv.cfg").exists() and any(venv.iterdir()):
-        sys.exit(f"{venv} is not a virtual environment; move it away or name another: make VENV=folder")
-    (venv / NOTE).unlink(missing_ok=True)
+    try:
+        if venv.exists() and not (venv / "pyvenv.cfg").exists() and any(venv.iterdir()):
+            sys.exit(f"{venv} is not a virtual environment; move it away or name another: make VENV=folder")
+        venv.mkdir(parents=True, exist_ok=True)
+        for folder in (venv, *PROJECTS):  # an editable installation writes into the folder of its project
+            tempfile.TemporaryFile(dir=folder).close()
+        (venv / NOTE).unlink(missing_ok=True)
+    except OSError as error:
+        sys.exit(f"{error}: this folder cannot be written, it may be another user's. {MINE}")
     if note.get("place") != str(venv) or not python.exists():
         print(f"Creating {venv} with Python {sys.version.split()[0]}", flush=True)
         if subprocess.call([sys.executable, "-m", "venv", "--clear", str(venv)]):
-            sys.exit("No virtual environment could be made; on Debian and Ubuntu: apt install python3-venv")
+            lacks = importlib.util.find_spec("ensurepip") is None
+            why = "on Debian and Ubuntu: apt install python3-venv" if lacks else "the lines above say why"
+            sys.exit(f"No virtual environment could be made; {why}")
     print("Installing the pinned packages (1.8 GB on disk, about two minutes) ...", flush=True)
     pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     quiet = [] if sys.stdout.isatty() else ["--quiet"]

@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, do: object) -> argparse.ArgumentParser:
-        summary = (do.__doc__ or "").splitlines()[0]
+        summary = (do.__doc__ or "").partition("\n")[0]
         one = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         one.set_defaults(do=do)
         return one

@@ -100,9 +100,7 @@ def load(path: str | Path) -> dict[str, Any]:
             raise DamagedError("its content does not match its digest")
         result: dict[str, Any] = _join(json.loads(facts["plain"]), tensors)
     except (SafetensorError, KeyError, TypeError, DamagedError, json.JSONDecodeError) as error:
-        raise DamagedError(
-            f"{path} is not a readable checkpoint ({error}); delete it to start from the first epoch"
-        ) from error
+        raise DamagedError(f"{path} is not a readable checkpoint ({error})") from error
     return result
 
 

@@ -219,7 +219,20 @@ class Experiment(ABC, Generic[T, D, N]):
         refuse(problems(given, rules(options)) + missing(options, given), "data_options")
 
     def read(self, flat: Mapping[str, Any]) -> Settings:
-        """Return the settings in a record; parameters that it lacks keep their defaults."""
+        """Return the settings in a record; parameters that it lacks keep their defaults.
+
+        Raises
+        ------
+        ValueError
+            Naming each parameter that is unknown, and each value that is not allowed.
+        """
+        own = {"method", "method_options", "noise_sha256", "files_sha256", *self.mappings}
+        own |= self.file_noise.keys() if flat.get("noise_file") else set()
+        plain = {k: v for k, v in flat.items() if k not in own}
+        found = problems(plain, rules(self.options) | rules(self.schedule))
+        options = rules(self.methods.options(self.method))
+        found += problems(flat["method_options"], options) if "method_options" in flat else ["method_options is missing"]
+        refuse(found, "settings of the record")
 
         def part(cls: type, values: Mapping[str, Any]) -> Any:
             return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})

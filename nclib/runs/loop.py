@@ -9,6 +9,8 @@ import re
 import sys
 import time
 import warnings
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nclib.common.files import write_atomically
+from nclib.common.files import digest, write_atomically
 from nclib.runs import checkpoint
 from nclib.runs.identity import computed_on
 from nclib.runs.machine import device_name
 
+CHECKPOINT, ARRAYS = "checkpoint.safetensors", "epochs"  # in the folder of a run
 OUT_OF_MEMORY = re.compile("out of memory|allocate memory")  # as torch says it, on a GPU and on the CPU
 LOOK_EVERY = 20  # steps between two looks at the losses, each of which waits for the device
 
@@ -95,6 +98,7 @@ class SavedLoop(ABC):
         self.best: dict[str, Any] = {self.criterion: -math.inf, "epoch": -1}
         self.after_epoch: list[Callable[[Mapping[str, Any]], None]] = []  # told each row once it is saved
         self._arrays: dict[str, np.ndarray] = {}
+        self._kept: dict[str, str] = {}  # digests of the files of arrays, by name
         self._added = 0  # steps whose losses were summed
 
     # -- what a trainer must say --------------------------------------------------------------------------
@@ -232,7 +236,11 @@ class SavedLoop(ABC):
     def load_best(self) -> None:
         """Put the weights of the selected epoch in place, ready to test; errors of :func:`nclib.open_run`."""
         if "weights" not in self.best:
-            self.best = self._read()["best"]
+            try:
+                self.best = self._read()["best"]
+            except checkpoint.DamagedError as error:
+                again = "take the file back from where it came, or delete the folder and run again"
+                raise checkpoint.DamagedError(f"{error}; {again}") from error
         self._put(self.best["weights"])
 
     @property
@@ -247,16 +255,17 @@ class SavedLoop(ABC):
 
     @property
     def _file(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
+        return self.folder / CHECKPOINT
 
     def _save(self) -> None:
         if self._arrays:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **self._arrays)  # type: ignore[arg-type]
-            path = self.folder / "epochs" / f"{self.epoch + 1:03d}.npz"
-            write_atomically(path, buffer.getvalue())
-        so_far = {"history": self.history, "best": self.best, "computed_on": self.computed_on}
-        so_far["warnings"] = self.warnings
+            name = f"{self.epoch + 1:03d}.npz"
+            write_atomically(self.folder / ARRAYS / name, buffer.getvalue())
+            self._kept[name] = digest(buffer.getvalue())
+        so_far: dict[str, Any] = {"history": self.history, "best": self.best, "computed_on": self.computed_on}
+        so_far |= {"warnings": self.warnings, "arrays": self._kept}
         checkpoint.save(self._file, {**self.identity, **self._state(), **so_far})
 
     def _resume(self) -> None:
@@ -269,6 +278,7 @@ class SavedLoop(ABC):
             self.history, self.best = saved["history"], saved["best"]
             self.computed_on = saved["computed_on"]
             self.warnings += [text for text in saved["warnings"] if text not in self.warnings]
+            self._kept = _arrays_of(saved, self.folder)
             self._load_state(saved)
 
     def _read(self) -> dict[str, Any]:
@@ -297,11 +307,41 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
 
     Raises
     ------
-    ValueError, EOFError, zipfile.BadZipFile
-        When a file is damaged.
+    FileNotFoundError
+        When the checkpoint of the run, or a file of arrays that it names, is not there.
+    ValueError
+        When a file is damaged, was changed, or is that of another epoch or run: the checkpoint knows the digests.
     """
-    result = {}
-    for path in sorted((Path(folder) / "epochs").glob("*.npz")):
-        with np.load(path, allow_pickle=False) as file:
-            result[int(path.stem)] = {name: file[name] for name in file.files}
+    folder, result = Path(folder), dict[int, dict[str, np.ndarray]]()
+    for name, stated in _arrays_of(checkpoint.load(folder / CHECKPOINT), folder).items():
+        path = folder / ARRAYS / name
+        data = path.read_bytes()
+        if digest(data) != stated:
+            raise ValueError(
+                f"{path} was changed, or belongs to another epoch or run: the checkpoint states another digest. "
+                "Take the file back from where it came, or run again with another out"
+            )
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                result[int(path.stem)] = {array: file[array] for array in file.files}
+        except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"{path} is no file of arrays, or damaged: {error}") from error
     return result
+
+
+def _arrays_of(saved: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Return the digests of the files of arrays that belong to a checkpoint, by name.
+
+    The checkpoint of an early version has none: the files are taken as they are, with a warning.
+    """
+    if "arrays" in saved:
+        return dict(saved["arrays"])
+    found = {path.name: digest(path) for path in sorted((folder / ARRAYS).glob("*.npz"))}
+    if found:
+        warnings.warn(
+            f"{folder}: the checkpoint, of an early version, has no digests of the arrays in {ARRAYS}; whether "
+            "they are those of the run is not checked",
+            UserWarning,
+            stacklevel=3,
+        )
+    return found

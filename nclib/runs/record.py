@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,6 +24,7 @@ SUM = "sha256"  # of all that a stored record holds beside it
 PLACES = "places.json"  # beside a record: the places on this machine, which the record itself leaves out
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
 MAPS = ("map_i2t", "map_t2i")
+MAPPINGS = ("method_options", "model_options", "data_options", "files_sha256")  # among settings
 
 
 class OtherFileError(ValueError):
@@ -175,7 +176,7 @@ class Record:
         """What keeps the run from being what its name says, in a few words each; usually nothing."""
         trained = [row for row in self.curves if row.get("phase", "training") == "training"]
         warm = self.settings.get("method_options", {}).get("warmup_epochs", 0)
-        only = len(self.curves) <= warm if self.task == "labels" else not trained
+        only = isinstance(warm, int) and len(self.curves) <= warm if self.task == "labels" else not trained
         said = ["warm-up only"] if self.curves and only and self.settings["method"] != "plain" else []
         idle = [row for row in trained if row.get("idle") or row.get("steps") == 0]
         if idle:
@@ -201,7 +202,8 @@ def content_of(path: str | Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # no JSON, too deep, or no UTF-8
         raise ValueError(f"{path} is not a record: {error}") from error
     if not (isinstance(content, dict) and content.keys() >= set(MARKS)):
-        raise OtherFileError(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
+        kind = ValueError if isinstance(content, dict) and SUM in content else OtherFileError
+        raise kind(f"{path} is not a record: it lacks {' or '.join(MARKS)}")
     if content["schema"] != SCHEMA:
         raise ValueError(f"{path} is not a record: schema {content['schema']}, this version reads {SCHEMA}")
     stated = content.pop(SUM, None)
@@ -212,7 +214,24 @@ def content_of(path: str | Path) -> dict[str, Any]:
         )
     if stated != own_sum(content):
         raise ValueError(f"{path} was changed: its content does not match its digest")
+    check_form(content, path)
     return content
+
+
+def check_form(content: Mapping[str, Any], path: str | Path) -> None:
+    """Raise a ValueError that names the parts of a record that are missing, unknown, or of a wrong type."""
+    kinds = {f.name: str(f.type).partition("[")[0] for f in fields(Record) if f.name != "folder"}
+    parts: dict[str, Any] = {"schema": SCHEMA, "warnings": [], **content}
+    wrong = [k for k in {**kinds, **parts} if type(parts.get(k)).__name__ != kinds.get(k)]
+    if not wrong:
+        settings, metrics = parts["settings"], {"test": None, **parts["metrics"]}
+        wrong += [] if isinstance(settings.get("method"), str) else ["settings.method"]
+        wrong += [f"settings.{k}" for k in MAPPINGS if not isinstance(settings.get(k, {}), dict)]
+        wrong += [f"metrics.{k}" for k, group in metrics.items() if not isinstance(group, dict)]
+        wrong += [f"curves.{i}" for i, row in enumerate(parts["curves"], 1) if not isinstance(row, dict)]
+    if wrong:
+        named = f"missing, unknown or of a wrong type: {', '.join(wrong)}"
+        raise ValueError(f"{path} is not a record that this version can read; {named}")
 
 
 def own_sum(content: Mapping[str, Any]) -> str:
@@ -228,6 +247,8 @@ def _with_places(settings: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
         given = json.loads(path.read_text("utf8")) if path.is_file() else {}
     except (OSError, ValueError):
+        return settings
+    if not isinstance(given, dict):
         return settings
     files = {part: set(names) for part, names in settings.get("files_sha256", {}).items()}
     files["data_options"] = files.get("data_options", set()) | set(DATA)

@@ -34,7 +34,7 @@ from nclib.common.options import Rule, check
 from nclib.runs.curves import Curves, Epochs, packed
 from nclib.runs.digests import ADVICE, LIST, check_digest, digests, note_digests
 from nclib.runs.identity import naming
-from nclib.runs.record import SUM, TASKS, OtherFileError, Record, completed, content_of, own_sum
+from nclib.runs.record import SUM, TASKS, OtherFileError, Record, check_form, completed, content_of, own_sum
 from nclib.runs.words import flattened
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def numbers(content: Mapping[str, Any], epochs: Epochs) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------- readers
 
 
-def stored(source: str | Path, task: str = "") -> list[Stored]:
+def stored(source: str | Path, task: str = "", broken: list[str] | None = None) -> list[Stored]:
     """Return the records in a file, a table, or a folder of either, in the order of their paths.
 
     Hidden files are skipped, and files that are neither. Of runs with the same settings, data and number of
@@ -119,6 +119,8 @@ def stored(source: str | Path, task: str = "") -> list[Stored]:
     source : path
     task : {"", "pairs", "labels"}
         Keep the records of one task only.
+    broken : list of str, optional
+        Gets what is wrong with each table and record that cannot be read, in place of an error or a warning.
 
     Raises
     ------
@@ -129,7 +131,7 @@ def stored(source: str | Path, task: str = "") -> list[Stored]:
     check({"task": Rule(str, choices=("", *TASKS))}, task=task)
     first: dict[tuple[str, int], Path] = {}
     copies, kept = list[tuple[Path, Path]](), list[Stored]()
-    for one in _every(Path(source)):
+    for one in _every(Path(source), broken):
         before = first.setdefault((one.of(), one.content["environment"].get("numerics", 1)), one.path)
         if before != one.path:
             copies.append((one.path, before))
@@ -220,29 +222,40 @@ def load(path: str | Path) -> Record:
     raise ValueError(f"{path.parent} has no run {path.name}")
 
 
-def _every(source: Path) -> Iterator[Stored]:
-    """Yield the records of a file, a table or a folder."""
+def _every(source: Path, broken: list[str] | None = None) -> Iterator[Stored]:
+    """Yield the records of a file, a table or a folder; errors are put into ``broken`` if it is given."""
     if not source.exists():
         raise ValueError(f"{str(source)!r}: there is no such folder, table or record")
-    if source.is_file():
-        yield from rows(source) if source.suffix == ".csv" else [as_stored(source, content_of(source))]
-        return
     for listed in sorted(source.rglob(LIST)):
         if gone := [name for name in digests(listed.parent) if not (listed.parent / name).is_file()]:
-            raise ValueError(f"{listed.parent / gone[0]} is not there, but in {listed}. {ADVICE}")
-    for path in sorted(p for p in source.rglob("*.*") if p.suffix in (".json", ".csv")):
-        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(source).parts):
-            continue  # a folder, a dead link, what editors keep of opened files
-        if path.suffix == ".csv":
-            yield from rows(path) if _is_table(path) or path.name in digests(path.parent) else ()
-            continue
+            said = f"{listed.parent / gone[0]} is not there, but in {listed}. {ADVICE}"
+            if broken is None:
+                raise ValueError(said)
+            broken.append(said)
+    alone = source.is_file()
+    for path in [source] if alone else _files_in(source):
         try:
-            yield as_stored(path, content_of(path))
-        except OtherFileError:
-            continue
+            yield from rows(path) if path.suffix == ".csv" else [as_stored(path, content_of(path))]
         except (ValueError, OSError) as error:
-            said = f"{error}; it is left out of what is read here until the run is made again"
-            warnings.warn(said, UserWarning, stacklevel=3)
+            if isinstance(error, OtherFileError) and not alone:
+                continue
+            if broken is not None:
+                broken.append(str(error))
+            elif alone or path.suffix == ".csv":
+                raise
+            else:
+                said = f"{error}; it is left out of what is read here until the run is made again"
+                warnings.warn(said, UserWarning, stacklevel=3)
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Yield the tables and the JSON files in a folder and below."""
+    for path in sorted(p for p in folder.rglob("*.*") if p.suffix in (".json", ".csv")):
+        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue  # a folder, a dead link, what editors keep of opened files
+        # Curves beside it make a table of a file that lost its head; other tables may have digests too.
+        if path.suffix == ".json" or _is_table(path) or path.with_suffix(".npz").name in digests(path.parent):
+            yield path
 
 
 def as_stored(path: Path, content: Mapping[str, Any]) -> Stored:
@@ -284,6 +297,7 @@ def _rows(path: Path, data: bytes) -> tuple[Stored, ...]:
     curves = functools.cache(functools.partial(_curves_of, path))  # read once, for all rows
 
     def stored(content: Mapping[str, Any], remarks: str) -> Stored:
+        check_form({**content, "curves": []}, path / str(content.get("name")))
         name = content["name"]
         return Stored(path / name, content, lambda *names: curves().of(name, names), remarks)
 

@@ -24,6 +24,7 @@ from nclib.data.tokeniser import tokenise
 from nclib.methods.base import METHODS
 from nclib.models import Matcher, build
 from nclib.runs import checkpoint
+from nclib.runs.digests import LIST, check_folder, digests, note_digests
 from nclib.runs.loop import epoch_arrays
 from nclib.runs.machine import choose_device
 from nclib.runs.pairs import PairExperiment
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[Any]
-WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = (
+WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = FILES = (
     "model.safetensors",
     "settings.json",
     "vocabulary.json",
@@ -41,6 +42,12 @@ WEIGHTS, SETTINGS, WORDS, CARD, PAIRS = (
     "pairs.csv",
 )
 SHOWN = 10  # unknown words that a warning names
+KINDS: dict[str, Any] = {  # of the settings of a saved model
+    **dict.fromkeys(("method", "model", "nclib"), str),
+    **dict.fromkeys(("method_options", "sizes", "facts"), dict),
+    "model_options": (dict, type(None)),
+    "treebank": bool,
+}
 
 
 @dataclass
@@ -151,14 +158,23 @@ class TrainedModel:
         return self.matched
 
     def save(self, folder: str | PathLike[str]) -> Path:
-        """Write weights (safetensors), settings, vocabulary, pairs and a card into a folder; return it."""
+        """Write weights (safetensors), settings, vocabulary, pairs and a card into a folder; return it.
+
+        ``SHA256SUMS`` lists their digests, as ``sha256sum -c`` reads them; :func:`nclib.load` checks them.
+        """
         folder = Path(folder)
+        former = digests(folder)  # of a model that was saved here before
+        (folder / LIST).unlink(missing_ok=True)
         checkpoint.save(folder / WEIGHTS, {"networks": [net.state_dict() for net in self.networks]})
         self.vocabulary.to_json(folder / WORDS)
         write_atomically(folder / SETTINGS, json.dumps(self.settings, indent=1))
         if self.matched is not None:
             write_atomically(folder / PAIRS, self.matched.to_csv(index=False))
+        elif PAIRS in former:
+            (folder / PAIRS).unlink(missing_ok=True)
         write_atomically(folder / CARD, self._card())
+        files = [folder / name for name in FILES if name != PAIRS or self.matched is not None]
+        note_digests({path: path for path in files})
         return folder
 
     def _card(self) -> str:
@@ -189,7 +205,8 @@ def load(source: Record | str | PathLike[str], device: str = "cpu") -> TrainedMo
     Raises
     ------
     FileNotFoundError, ValueError
-        When the folder holds neither, the run was on labels, or a file is damaged.
+        When the folder holds neither, the run was on labels, or a file is damaged, missing, or not the one
+        that was saved.
     """
     if isinstance(source, Record):
         return _from_run(source, device)
@@ -252,8 +269,18 @@ def _from_run(record: Record, device: str) -> TrainedModel:
 def _from_folder(folder: Path, device: str) -> TrainedModel:
     import pandas as pd
 
+    if not (folder / LIST).is_file():
+        raise ValueError(
+            f"{folder} has no {LIST}, the digests of its files, as models that early versions saved: a file may "
+            "have been changed. Save the model again from its run; where you trust the files, make the list in "
+            f"their folder: sha256sum *.* > {LIST}"
+        )
+    check_folder(folder, FILES)
+    at = choose_device(device)
     try:
         settings = json.loads((folder / SETTINGS).read_text("utf8"))
+        if wrong := [name for name, kind in KINDS.items() if not isinstance(settings.get(name), kind)]:
+            raise TypeError(f"{SETTINGS} lacks {', '.join(wrong)}, or has them in another type")
         chosen: Any = make(METHODS.options(settings["method"]), settings["method_options"])
         method = METHODS[settings["method"]].factory(chosen)
         weights = checkpoint.load(folder / WEIGHTS)["networks"]
@@ -263,9 +290,9 @@ def _from_folder(folder: Path, device: str) -> TrainedModel:
                 plain = build(settings["model"], **settings["sizes"], **(settings["model_options"] or {}))
                 network = method.prepare(plain)
                 network.load_state_dict(state)
-                networks.append(network.to(choose_device(device)).eval())
+                networks.append(network.to(at).eval())
         words = Vocabulary.from_json(folder / WORDS, tokenise=tokenise if settings["treebank"] else None)
-    except (KeyError, RuntimeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder} is not a folder of a saved model, or damaged ({error})") from error
+    except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{folder} is not a saved model that can be loaded here: {error}") from error
     matched = pd.read_csv(folder / PAIRS) if (folder / PAIRS).is_file() else None
     return TrainedModel(networks, words, settings, matched=matched)

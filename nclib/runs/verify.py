@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from nclib.common.options import Rule, check, rules
 from nclib.data.registry import datasets
 from nclib.runs.identity import DATA, since
 from nclib.runs.record import Record
-from nclib.runs.store import numbers, read
+from nclib.runs.store import Stored, numbers, stored
 from nclib.runs.tasks import experiment_of
+
+STATES = ("same", "differs", "partly", "not made", "broken", "older")  # of a record, as they are counted
 
 
 @dataclass(frozen=True)
@@ -31,27 +34,42 @@ class Comparison:
         Compared values.
     differs : dict of str to tuple
         Stored and new value of those that differ, by place, such as ``metrics.test.rsum``.
+    lacking : sequence of str
+        Places of values that the new run has and the record lacks: they are not compared.
     """
 
     n: int
     differs: dict[str, tuple[Any, Any]]
+    lacking: Sequence[str] = ()
+
+    @property
+    def state(self) -> str:
+        """``same``, ``differs``, or ``partly`` the same, where the record lacks values."""
+        return "differs" if self.differs else "partly" if self.lacking else "same"
 
     def __str__(self) -> str:
-        if not self.differs:
-            return f"{self.n} of {self.n} values are the same"
-        tests = [k for k in ("metrics.test.rsum", "metrics.test.map_avg") if k in self.differs]
-        place = tests[0] if tests else next(iter(self.differs))
-        was, now = self.differs[place]
-        return f"{len(self.differs)} of {self.n} values differ; {place} is {was}, now {now}"
+        said = f"{self.n} of {self.n} values are the same"
+        if self.differs:
+            tests = [k for k in ("metrics.test.rsum", "metrics.test.map_avg") if k in self.differs]
+            place = tests[0] if tests else next(iter(self.differs))
+            was, now = self.differs[place]
+            said = f"{len(self.differs)} of {self.n} values differ; {place} is {was}, now {now}"
+        if self.lacking:
+            more = f" and {len(self.lacking) - 3} more" if len(self.lacking) > 3 else ""
+            said += f"; not compared, since the record lacks them: {', '.join(self.lacking[:3])}{more}"
+        return said
 
 
-def compare(stored: Record, now: Record) -> Comparison:
+def compare(old: Record, now: Record) -> Comparison:
     """Compare data, noise, metrics, curves and diagnostics of two records, to the last digit.
 
-    Times are left out, and values that only the newer record has.
+    Times are left out. A value that only the stored record has differs; one that only the newer record has
+    is named and not compared.
     """
-    was, new = (numbers(content, content["curves"]) for content in (stored.content(), now.content()))
-    return Comparison(len(was), {k: (v, new.get(k)) for k, v in was.items() if v != new.get(k)})
+    was, new = (numbers(content, content["curves"]) for content in (old.content(), now.content()))
+    pairs = {k: (v, new.get(k, "missing")) for k, v in was.items()}
+    differs = {k: pair for k, pair in pairs.items() if pair[0] != pair[1]}
+    return Comparison(len(was), differs, [k for k in new if k not in was])
 
 
 def make_again(record: Record, out: str | Path, root: str = "") -> Record:
@@ -84,11 +102,33 @@ def make_again(record: Record, out: str | Path, root: str = "") -> Record:
     return experiment.run(settings, progress=False)
 
 
+def verified(one: Stored, root: str = "") -> tuple[str, str, int]:
+    """Make a stored run again; return how it compares, in a word and in a line, and the number of values.
+
+    The word is ``same``, ``differs``, ``partly``, ``older``, or ``not made`` for a run that fails.
+    """
+    try:
+        record = one.record()
+        made = record.environment.get("numerics", 1)
+        moved = since(method=record.settings["method"], model=record.settings.get("model", ""))
+        if made < moved:
+            return "older", f"numerics {made}, its numbers moved at {moved}", 0
+        with tempfile.TemporaryDirectory() as out:
+            now = make_again(record, out, root)
+        found = compare(record, now)
+    except Exception as error:  # whatever a run raises, the others are made all the same
+        kind = "" if isinstance(error, (ValueError, OSError, RuntimeError)) else f"{type(error).__name__}: "
+        return "not made", kind + " ".join(str(error).split()), 0
+    said, (was, here) = str(found), (r.environment.get("device") for r in (record, now))
+    if found.differs and was != here:
+        said += f" (made on {was}, now on {here}: sums are rounded in another order there)"
+    return found.state, said, found.n
+
+
 def main(words: Sequence[str]) -> int:
     """Run ``nclib records verify``; return 0 when every record that is not older was made again exactly."""
-    parser = argparse.ArgumentParser(
-        prog="nclib records verify", description=(__doc__ or "").splitlines()[0], allow_abbrev=False
-    )
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="nclib records verify", description=about, allow_abbrev=False)
     add = parser.add_argument
     add("folder", nargs="?", type=Path, default=Path("runs"), help="folder of records; by default runs")
     add("--sample", type=int, default=20, help="records to make again, drawn at random; 0: all")
@@ -97,34 +137,23 @@ def main(words: Sequence[str]) -> int:
     add("--root", default="", help="folder of the data, for runs on files")
     asked = parser.parse_args(words)
     check({"sample": Rule(int, low=0)}, sample=asked.sample)
-    every = [(path, record) for path, record in read(asked.folder) if asked.match in str(path)]
-    if not every:
+    broken: list[str] = []
+    every = [one for one in stored(asked.folder, broken=broken) if asked.match in str(one.path)]
+    broken = [said for said in broken if asked.match in said]
+    if not every and not broken:
         raise ValueError(f"{asked.folder} holds no record with {asked.match!r} in its path")
     chosen = every
     if 0 < asked.sample < len(every):
         chosen = random.Random(asked.seed).sample(every, asked.sample)
-    counts = {"same": 0, "differs": 0, "not made": 0, "older": 0}
-    for path, stored in chosen:
-        made = stored.environment.get("numerics", 1)
-        moved = since(method=stored.settings["method"], model=stored.settings.get("model", ""))
-        if made < moved:
-            counts["older"] += 1
-            print(
-                f"older     {path.relative_to(asked.folder)}: numerics {made}, its numbers moved at {moved}"
-            )
-            continue
-        with tempfile.TemporaryDirectory() as out:
-            try:
-                now = make_again(stored, out, asked.root)
-                found = compare(stored, now)
-                state, said = "differs" if found.differs else "same", str(found)
-                was, here = (record.environment.get("device") for record in (stored, now))
-                if found.differs and was != here:
-                    said += f" (made on {was}, now on {here}: sums are rounded in another order there)"
-            except (ValueError, OSError, RuntimeError) as error:
-                state, said = "not made", str(error)
+    for said in broken:
+        print(f"broken    {said}")
+    counts, values = Counter({"broken": len(broken)}), 0
+    for one in chosen:
+        state, said, n = verified(one, asked.root)
         counts[state] += 1
-        commit = stored.environment.get("commit", "unknown")
-        print(f"{state:<8}  {path.relative_to(asked.folder)} (commit {commit}): {said}", flush=True)
-    print(", ".join(f"{n} {state}" for state, n in counts.items() if n) + f", of {len(every)} records")
-    return int(counts["same"] + counts["older"] < len(chosen))
+        values += n
+        commit = one.content["environment"].get("commit", "unknown")
+        print(f"{state:<8}  {one.path.relative_to(asked.folder)} (commit {commit}): {said}", flush=True)
+    total = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+    print(f"{total}, of {len(every) + len(broken)} records; {values:,} values compared")
+    return int(counts["same"] + counts["older"] < counts.total())

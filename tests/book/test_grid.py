@@ -280,6 +280,9 @@ def test_what_stands_at_a_target_is_compared_with_the_plan(tmp_path):
         assert message in said()[0]
     path.write_text(text[:200])
     assert "is not a record" in said()[0]
+    path.unlink()
+    path.mkdir()
+    assert f"Is a directory: '{path}'" in said()[0]
     with pytest.raises(grids.GridError, match="Move these files away"):
         grid.make({target: run}, grid.options(["quick", "--work", str(tmp_path / "runs")]))
 
@@ -474,6 +477,10 @@ def test_what_is_recorded_is_told_by_settings(drive, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "missing  plain-vse-planted-s0-epochs=2" in said
     assert "g: 0 of 1 runs recorded" in said
+    table = tmp_path / "records" / "of_any_name.csv"
+    table.write_text(table.read_text().replace(",0,", ",1,", 1))
+    with pytest.raises(grids.GridError, match=rf"of_any_name\.csv was changed: .*Changed: {made.name}"):
+        drive(SMALL, more=["--list"])
 
 
 def test_no_run_is_recorded_twice():

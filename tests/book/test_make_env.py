@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 
 import make_env
@@ -72,6 +74,33 @@ def test_a_failed_installation_is_not_remembered(
     with pytest.raises(SystemExit, match="Installing stopped at"):
         make_env.make(tmp_path / ".venv")
     assert not (tmp_path / ".venv" / make_env.NOTE).exists()
+
+
+def test_a_folder_of_another_user_is_named(
+    tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Done by a stand-in: for root, every folder can be written."""
+    for place in (tmp_path / ".venv", *make_env.PROJECTS):
+
+        def refuse(dir: Path, place: Path = place) -> io.BytesIO:
+            if dir == place:
+                raise PermissionError(13, "Permission denied", str(dir))
+            return io.BytesIO()
+
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+        with pytest.raises(SystemExit, match=f"Permission denied: '{place}': .* another user's.*copy of your own"):
+            make_env.make(tmp_path / ".venv")
+    assert calls == []
+
+
+@pytest.mark.parametrize(("has", "said"), [(True, "the lines above say why"), (False, "apt install python3-venv")])
+def test_a_package_is_advised_where_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool, said: str
+) -> None:
+    monkeypatch.setattr(subprocess, "call", lambda command: 1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: has or None)
+    with pytest.raises(SystemExit, match=f"No virtual environment could be made; .*{said}"):
+        make_env.make(tmp_path / ".venv")
 
 
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path, calls: list[list[str]]) -> None:

@@ -3,11 +3,14 @@
 import errno
 import math
 import os
+import re
 
+import numpy as np
 import pytest
 import torch
 
-from nclib.runs import checkpoint
+from nclib.runs import checkpoint, epoch_arrays
+from nclib.runs.loop import SavedLoop
 
 
 def test_round_trip_is_exact(tmp_path):
@@ -74,8 +77,9 @@ def test_refuses_what_is_not_plain(tmp_path):
 def test_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "bad.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"bad\.safetensors is not a readable checkpoint"):
+    with pytest.raises(ValueError, match=r"bad\.safetensors is not a readable checkpoint") as caught:
         checkpoint.load(path)
+    assert "first epoch" not in str(caught.value)  # it may be a saved model, or be set aside by itself
 
 
 def test_missing_file_is_named(tmp_path):
@@ -119,3 +123,89 @@ def test_digest_tells_bits_apart():
     a = {"w": torch.ones(2), "n": torch.tensor(1)}
     assert checkpoint.digest(a) == checkpoint.digest({k: v.clone() for k, v in reversed(a.items())})
     assert checkpoint.digest(a) != checkpoint.digest({**a, "w": torch.tensor([1.0, 1.0 + 1e-7])})
+
+
+class Counted(SavedLoop):
+    """Epochs that train nothing and keep their number."""
+
+    criterion, stream = "rsum", "test"
+
+    def __init__(self, folder, seed, epochs):
+        super().__init__(seed=seed, device=torch.device("cpu"), folder=folder, identity={"fingerprint": f"{seed}"})
+        self.n_planned = epochs
+
+    def _train_epoch(self, progress):
+        self.keep(x=[self.seed, self.epoch])
+        return {"phase": "training"}
+
+    def _validate(self):
+        return {"rsum": 1.0}
+
+    def _weights(self):
+        return self._state()
+
+    def _state(self):
+        return {}
+
+    def _put(self, weights):
+        """Nothing is trained."""
+
+    def _load_state(self, saved):
+        """Nothing is trained."""
+
+    def _line(self, row):
+        return ""
+
+
+def kept(folder, seed, epochs=2):
+    """Make or continue a run; return its files of arrays."""
+    Counted(folder, seed, epochs).fit(progress=False)
+    return sorted((folder / "epochs").iterdir())
+
+
+def test_arrays_of_epochs_are_bound_to_their_checkpoint(tmp_path):
+    first, second = kept(tmp_path / "a", 1)
+    (other, _) = kept(tmp_path / "b", 2)
+    data = first.read_bytes()
+    middle = len(data) // 2
+    wrong = {
+        "flipped": data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :],
+        "cut": data[:middle],
+        "no file of arrays": b"junk",
+        "another epoch": second.read_bytes(),
+        "another run": other.read_bytes(),
+    }
+    assert [a["x"].tolist() for a in epoch_arrays(tmp_path / "a").values()] == [[1, 0], [1, 1]]
+    for content in wrong.values():
+        first.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{re.escape(str(first))} was changed, or belongs to another epoch or run"):
+            epoch_arrays(tmp_path / "a")
+    first.unlink()
+    with pytest.raises(FileNotFoundError, match=r"001\.npz"):
+        epoch_arrays(tmp_path / "a")
+    first.write_bytes(data)
+    (tmp_path / "a" / "epochs" / "003.npz").write_bytes(data)  # of no epoch of the run
+    assert list(epoch_arrays(tmp_path / "a")) == [1, 2]
+    (tmp_path / "a" / "checkpoint.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
+        epoch_arrays(tmp_path / "a")
+
+
+def test_arrays_beside_a_checkpoint_of_an_early_version_are_read_with_a_warning(tmp_path):
+    first, _ = kept(tmp_path, 1)
+    path = tmp_path / "checkpoint.safetensors"
+    saved = checkpoint.load(path)
+    checkpoint.save(path, {k: v for k, v in saved.items() if k != "arrays"})
+    with pytest.warns(UserWarning, match="has no digests of the arrays in epochs"):
+        assert list(epoch_arrays(tmp_path)) == [1, 2]
+    with pytest.warns(UserWarning, match="has no digests"):
+        kept(tmp_path, 1, epochs=3)  # goes on, and binds them
+    assert list(epoch_arrays(tmp_path)) == [1, 2, 3]
+    checkpoint.save(path, {k: v for k, v in saved.items() if k != "arrays"})
+    for content in (b"junk", first.read_bytes()[:-20]):
+        first.write_bytes(content)
+        with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"001\.npz is no file of arrays, or damaged"):
+            epoch_arrays(tmp_path)
+    np.savez(first, a=np.array([{}], object))
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="allow_pickle=False"):
+        epoch_arrays(tmp_path)

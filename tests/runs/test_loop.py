@@ -475,15 +475,6 @@ def test_a_batch_holds_at_most_all_pairs(trainer, tmp_path):
         build(n + 1)
 
 
-def test_arrays_of_objects_are_not_read(tmp_path):
-    (tmp_path / "epochs").mkdir()
-    np.savez(tmp_path / "epochs" / "002.npz", a=np.arange(3))
-    assert epoch_arrays(tmp_path)[2]["a"].tolist() == [0, 1, 2]
-    np.savez(tmp_path / "epochs" / "003.npz", a=np.array([{}], object))
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        epoch_arrays(tmp_path)
-
-
 def test_a_method_brings_its_own_settings():
     METHODS.register("two", summary="for this test")(Two)
     try:

@@ -1,5 +1,7 @@
 """Every method makes its record again, to the last digit on one machine; golden runs compare machines."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pytest
 import nclib
 from nclib import cli, label_noise, methods
 from nclib.runs import Record, identity, verify
+from nclib.runs.record import own_sum
 
 PAIRS = {
     "dataset": "planted",
@@ -58,7 +61,10 @@ def test_another_process_makes_every_record_again_to_the_last_digit(made):
     folder = Path(next(iter(made.values())).folder).parent
     command = [sys.executable, "-m", "nclib", "records", "verify", str(folder), "--sample", "0"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == f"{len(METHODS)} same, of {len(METHODS)} records", done.stdout
+    *lines, last = done.stdout.splitlines()
+    values = sum(int(re.search(r"(\d+) of \1 values are the same", line)[1]) for line in lines)
+    n = len(METHODS)
+    assert last == f"{n} same, of {n} records; {values:,} values compared", done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -73,7 +79,7 @@ def test_what_differs_is_told_and_by_how_much(made, tmp_path, capsys):
     said = capsys.readouterr().out
     assert f"curves.1.{loss} is {record.curves[0][loss]}, now " in said
     assert "differs   r.json (commit " in said
-    assert said.endswith("1 differs, of 1 records\n")
+    assert re.search(r"1 differs, of 1 records; \d+ values compared\n\Z", said)
     assert "sums are rounded" not in said  # the same device
     record.environment["device"] = "CPU, of another make"
     record.save(tmp_path / "r.json")
@@ -87,8 +93,8 @@ def test_a_record_from_before_its_numbers_moved_is_counted_apart(made, monkeypat
     monkeypatch.setattr(identity, "MOVED", {"method mrl": 3})
     assert cli.main(["records", "verify", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert f"older     mrl.json: numerics {identity.NUMERICS}, its numbers moved at 3\n" in said
-    assert said.endswith("1 same, 1 older, of 2 records\n")
+    assert re.search(rf"older     mrl\.json .*: numerics {identity.NUMERICS}, its numbers moved at 3\n", said)
+    assert "\n1 same, 1 older, of 2 records; " in said
 
 
 def test_a_run_that_cannot_be_made_is_named(made, tmp_path, capsys):
@@ -118,11 +124,59 @@ def test_the_sample_is_drawn_by_its_seed(made, monkeypatch, capsys):
         verify.main([folder, "--match", "nothing"])
 
 
-def test_newer_values_and_times_are_not_compared(made):
+def test_values_that_one_side_lacks_are_named_and_times_are_not_compared(made):
     one = made["plain"]
     other = Record.load(Path(one.folder) / "record.json")
     other.metrics["test"] = {**other.metrics["test"], "new": 1.0}
     other.curves[0]["seconds"] = -1.0
-    assert not verify.compare(one, other).differs
+    found = verify.compare(one, other)
+    assert (found.differs, found.lacking, found.state) == ({}, ["metrics.test.new"], "partly")
+    assert str(found).endswith("not compared, since the record lacks them: metrics.test.new")
     assert list(verify.compare(other, one).differs) == ["metrics.test.new"]
-    assert str(verify.compare(other, one)).endswith("metrics.test.new is 1.0, now None")
+    assert str(verify.compare(other, one)).endswith("metrics.test.new is 1.0, now missing")
+
+
+def test_what_cannot_be_compared_is_named_and_the_others_are_verified(made, monkeypatch, tmp_path, capsys):
+    """Faults in records whose digests are right, and a cut file: each has a line, none ends the command."""
+    content = made["plain"].content()
+    settings, options = content["settings"], content["settings"]["method_options"]
+    edits = {
+        "lost": {"metrics": {k: content["metrics"][k] for k in ("val", "test")}, "curves": content["curves"][:1]},
+        "option": {"settings": settings | {"method_options": options | {"rho": 1}, "seed": 1}},
+        "setting": {"settings": settings | {"rounds": 3, "seed": 2}},
+        "type": {"settings": settings | {"epochs": "1", "seed": 3}},
+        "part": {"speed": {}},
+        "hollow": {"metrics": {"val": {}}},
+        "fails": {"settings": settings | {"seed": 4}},
+    }
+    for name, edit in edits.items():
+        own = content | edit
+        (tmp_path / f"{name}.json").write_text(json.dumps(own | {"sha256": own_sum(own)}))
+    text = made["plain"].save(tmp_path / "cut.json").read_text()
+    (tmp_path / "cut.json").write_text(text[:300])
+    bare = {k: v for k, v in json.loads(text).items() if k != "settings"}
+    (tmp_path / "bare.json").write_text(json.dumps(bare))
+    again = verify.make_again
+
+    def make_again(record, out, root):
+        if record.settings["seed"] == 4:
+            raise KeyError("key")
+        return again(record, out, root)
+
+    monkeypatch.setattr(verify, "make_again", make_again)
+    assert cli.main(["records", "verify", str(tmp_path), "--sample", "0"]) == 1
+    *lines, total = capsys.readouterr().out.splitlines()
+    expected = {
+        "lost": "partly    lost.json .* lacks them: metrics.last.",
+        "option": "not made  option.json .*: settings of the record: unknown parameter 'rho'",
+        "setting": "not made  setting.json .*: settings of the record: unknown parameter 'rounds'",
+        "type": "not made  type.json .*: epochs='1': must be a whole number",
+        "fails": "not made  fails.json .*: KeyError: 'key'$",
+        "part": "broken    .*part.json is not a record that this version can read; missing, unknown .*: speed$",
+        "hollow": "broken    .*hollow.json is not a record .*: metrics.test$",
+        "cut": "broken    .*cut.json is not a record: ",
+        "bare": "broken    .*bare.json is not a record: it lacks schema or settings",
+    }
+    for pattern in expected.values():
+        assert sum(bool(re.match(pattern, line)) for line in lines) == 1, (pattern, lines)
+    assert total.startswith("1 partly, 4 not made, 4 broken, of 9 records; ")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 
 import pytest
 import torch
@@ -74,6 +75,39 @@ def test_a_record_that_was_changed_or_has_no_digest_is_named_and_left_out(tmp_pa
     make("good", seed=3).save(tmp_path / "good.json")
     with pytest.warns(UserWarning, match=f"bad.json .*{said}.*left out"):
         assert list(table(tmp_path)["name"]) == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c.pop("metrics"), "metrics"),
+        (lambda c: c.update(best_epoch="1", speed=2), "best_epoch, speed"),
+        (lambda c: c["settings"].update(method=None, data_options="x"), r"settings\.method, settings\.data_options"),
+        (lambda c: c["metrics"].pop("test"), r"metrics\.test"),
+        (lambda c: c["curves"].append(1), r"curves\.2"),
+    ],
+)
+def test_parts_that_are_missing_unknown_or_of_a_wrong_type_are_named(tmp_path, change, said):
+    """A digest that was made again does not hide them."""
+    content = make().content()
+    change(content)
+    (tmp_path / "bad.json").write_text(json.dumps(content | {"sha256": records.own_sum(content)}))
+    said = rf"bad\.json is not a record that this version can read; .* wrong type: {said}"
+    with pytest.raises(ValueError, match=f"{said}$"):
+        records.Record.load(tmp_path / "bad.json")
+    with pytest.warns(UserWarning, match=f"{said}; it is left out"):
+        assert table(tmp_path).empty
+
+
+def test_the_commit_of_a_checkout_of_another_user_says_why(monkeypatch):
+    """As git says it; two users at once are not at hand."""
+
+    def refused(*_, **__):
+        raise subprocess.CalledProcessError(128, "git", stderr="fatal: detected dubious ownership in repository at '/x'\nTo add an exception for this directory, call:\n\tgit config --global --add safe.directory /x")
+
+    monkeypatch.setattr(subprocess, "run", refused)
+    said = machine.environment(torch.device("cpu"))["commit"]
+    assert said == "unknown: git does not read a checkout of another user (git help config: safe.directory)"
 
 
 def test_a_cut_record_is_left_out_with_a_warning(tmp_path):

@@ -2,12 +2,14 @@
 
 import json
 import re
+import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import nclib
+from nclib.data import Vocabulary
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +116,84 @@ def test_a_saved_folder_stands_alone(record, tmp_path):
 def test_what_is_no_model_is_said(record, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"neither settings\.json"):
         nclib.load(tmp_path)
-    model = nclib.load(record)
-    model.save(tmp_path)
-    settings = json.loads((tmp_path / "settings.json").read_text())
-    (tmp_path / "settings.json").write_text(
-        json.dumps({**settings, "sizes": {**settings["sizes"], "feature_dim": 3}})
-    )
-    with pytest.raises(ValueError, match="not a folder of a saved model, or damaged"):
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"has no SHA256SUMS.*Save the model again.*sha256sum \*\.\* > SHA256SUMS"):
         nclib.load(tmp_path)
+
+
+@pytest.fixture
+def saved(record, tmp_path):
+    """A folder of a saved model."""
+    return nclib.load(record).save(tmp_path / "model")
+
+
+FILES = ["model.safetensors", "settings.json", "vocabulary.json", "README.md", "pairs.csv"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_saved_model_is_bound_together(saved, record, tmp_path, name):
+    """A flipped bit, the file of another model, a missing file: each is named, and so is a file without digest."""
+    path, right = saved / name, (saved / name).read_bytes()
+    for where in (0, len(right) // 2, len(right) - 1):
+        path.write_bytes(right[:where] + bytes([right[where] ^ 1]) + right[where + 1 :])
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))} was changed: .*SHA256SUMS states another"):
+            nclib.load(saved)
+    other = nclib.load(record)
+    other.settings["facts"]["seed"] = 1
+    other.networks[0].load_state_dict({k: v + 1 for k, v in other.networks[0].state_dict().items()})
+    other.matched = other.matched.assign(p_clean=0.5)
+    other.vocabulary = Vocabulary([*other.vocabulary.words[:4], *other.vocabulary.words[:3:-1]])
+    path.write_bytes((other.save(tmp_path / "other") / name).read_bytes())
+    with pytest.raises(ValueError, match=rf"{name} was changed"):
+        nclib.load(saved)
+    path.unlink()
+    with pytest.raises((ValueError, FileNotFoundError), match=name):
+        nclib.load(saved)
+    path.write_bytes(right)
+    nclib.load(saved)
+    sums = (saved / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (saved / "SHA256SUMS").write_text("".join(line for line in sums if name not in line))
+    with pytest.raises(ValueError, match=rf"{name} has no digest in .*SHA256SUMS"):
+        nclib.load(saved)
+
+
+def relist(folder):
+    """Write the list of digests as the message about a folder without one says."""
+    subprocess.run("sha256sum *.* > SHA256SUMS", shell=True, cwd=folder, check=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"treebank": "no"}, "settings.json lacks treebank, or has them in another type"),
+        ({"method_options": {"threshold": "0.5"}}, "threshold='0.5': must be a number"),
+        ({"sizes": {"feature_dim": 3, "vocab_size": 30, "n_regions": 12}}, "size mismatch"),
+        ({"model": "nothing"}, "unknown model 'nothing'"),
+    ],
+)
+def test_settings_of_a_saved_model_are_checked(saved, part, said):
+    path = saved / "settings.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | part))
+    relist(saved)
+    with pytest.raises(ValueError, match=f"model is not a saved model that can be loaded here: .*{said}"):
+        nclib.load(saved)
+
+
+def test_damaged_weights_are_not_called_a_run(saved):
+    (saved / "model.safetensors").write_bytes(b"junk")
+    relist(saved)
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a readable checkpoint") as caught:
+        nclib.load(saved)
+    assert "first epoch" not in str(caught.value)
+
+
+def test_a_model_saved_over_another_leaves_nothing_of_it(saved, record):
+    model = nclib.load(record)
+    model.matched = None
+    model.save(saved)
+    assert not (saved / "pairs.csv").exists()
+    assert nclib.load(saved).matched is None
+    assert nclib.table(saved.parent).empty  # a table of pairs beside a list of digests is no table of runs
 
 
 def test_a_method_without_probabilities(tmp_path):
