@@ -325,7 +325,7 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
                 result[int(path.stem)] = {array: file[array] for array in file.files}
         except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} is no file of arrays, or damaged: {error}") from error
+            raise ValueError(f"{path} is not a file of arrays, or damaged: {error}") from error
     return result
 
 

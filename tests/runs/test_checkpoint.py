@@ -204,7 +204,7 @@ def test_arrays_beside_a_checkpoint_of_an_early_version_are_read_with_a_warning(
     checkpoint.save(path, {k: v for k, v in saved.items() if k != "arrays"})
     for content in (b"junk", first.read_bytes()[:-20]):
         first.write_bytes(content)
-        with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"001\.npz is no file of arrays, or damaged"):
+        with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"001\.npz is not a file of arrays, or damaged"):
             epoch_arrays(tmp_path)
     np.savez(first, a=np.array([{}], object))
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="allow_pickle=False"):
