@@ -296,12 +296,15 @@ def _rows(path: Path, data: bytes) -> tuple[Stored, ...]:
     """Return the records in a table with this content."""
     curves = functools.cache(functools.partial(_curves_of, path))  # read once, for all rows
 
-    def stored(content: Mapping[str, Any], remarks: str) -> Stored:
-        check_form({**content, "curves": []}, path / str(content.get("name")))
+    def stored(content: Mapping[str, Any], remarks: str, own: str) -> Stored:
+        where = path / str(content.get("name"))
+        if not own:
+            raise ValueError(f"{where} has no digest, so {path} is not read. {ADVICE}")
+        check_form({**content, "curves": []}, where)
         name = content["name"]
-        return Stored(path / name, content, lambda *names: curves().of(name, names), remarks)
+        return Stored(where, content, lambda *names: curves().of(name, names), remarks)
 
-    return tuple(stored(content, remarks) for content, remarks, _ in parsed(data))
+    return tuple(stored(*row) for row in parsed(data))
 
 
 def parsed(data: bytes) -> Iterator[tuple[dict[str, Any], str, str]]:

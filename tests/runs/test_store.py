@@ -1,5 +1,6 @@
 """Tables of records: what they keep, what they refuse, and the book's own."""
 
+import csv
 import hashlib
 import json
 import math
@@ -151,6 +152,18 @@ def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, s
             read(table)
     with pytest.raises(ValueError, match=said):
         nclib.table(table.parent)
+
+
+@pytest.mark.parametrize(("column", "said"), [("sha256", "has no digest"), ("settings.method", "settings.method")])
+def test_a_row_that_lacks_a_part_is_named(table, column, said):
+    """A list of digests that was made again does not hide it."""
+    head, first, *rest = list(csv.reader(table.open()))
+    first[head.index(column)] = ""
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([head, first, *rest])
+    digests.note_digests({table: table})
+    with pytest.raises(ValueError, match=rf"g\.csv/a.*{said}"):
+        nclib.table(table)
 
 
 def test_a_table_that_is_gone_or_lost_its_head_is_missed(table):
