@@ -237,7 +237,8 @@ def test_only_runs_go_on_after_ctrl_c(words: list[str], goes_on: bool, monkeypat
 def test_every_command_explains_itself_without_docstrings(flag: str) -> None:
     script = """
 from nclib import cli
-for words in [[name] for name in cli.COMMANDS] + [["data", "prepare"], ["records", "verify"], ["run", "l2rm"], []]:
+more = ["data", "prepare"], ["records", "verify"], ["run", "l2rm"], []
+for words in [*([name] for name in cli.COMMANDS), *more]:
     try:
         status = cli.main([*words, "--help"])
     except SystemExit as ended:

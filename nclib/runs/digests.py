@@ -26,7 +26,7 @@ def check_digest(path: Path, data: bytes | Path, why: Callable[[Path], str] = la
 
 
 def check_folder(folder: Path, own: Iterable[str]) -> None:
-    """Raise a ValueError unless all files in the list of a folder, and its ``own`` ones, have their digests."""
+    """Raise a ValueError unless all files that a folder lists, and its ``own`` ones, have their digests."""
     listed = digests(folder)
     for name in dict.fromkeys([*listed, *own]):
         path = folder / name

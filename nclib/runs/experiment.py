@@ -231,7 +231,11 @@ class Experiment(ABC, Generic[T, D, N]):
         plain = {k: v for k, v in flat.items() if k not in own}
         found = problems(plain, rules(self.options) | rules(self.schedule))
         options = rules(self.methods.options(self.method))
-        found += problems(flat["method_options"], options) if "method_options" in flat else ["method_options is missing"]
+        found += (
+            problems(flat["method_options"], options)
+            if "method_options" in flat
+            else ["method_options is missing"]
+        )
         refuse(found, "settings of the record")
 
         def part(cls: type, values: Mapping[str, Any]) -> Any:

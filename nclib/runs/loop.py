@@ -310,7 +310,7 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
     FileNotFoundError
         When the checkpoint of the run, or a file of arrays that it names, is not there.
     ValueError
-        When a file is damaged, was changed, or is that of another epoch or run: the checkpoint knows the digests.
+        When a file is damaged, was changed, or is that of another epoch or run: a checkpoint holds their digests.
     """
     folder, result = Path(folder), dict[int, dict[str, np.ndarray]]()
     for name, stated in _arrays_of(checkpoint.load(folder / CHECKPOINT), folder).items():
@@ -318,8 +318,8 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
         data = path.read_bytes()
         if digest(data) != stated:
             raise ValueError(
-                f"{path} was changed, or belongs to another epoch or run: the checkpoint states another digest. "
-                "Take the file back from where it came, or run again with another out"
+                f"{path} was changed, or belongs to another epoch or run: its checkpoint states another "
+                "digest. Take the file back from where it came, or run again with another out"
             )
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -339,8 +339,8 @@ def _arrays_of(saved: Mapping[str, Any], folder: Path) -> dict[str, str]:
     found = {path.name: digest(path) for path in sorted((folder / ARRAYS).glob("*.npz"))}
     if found:
         warnings.warn(
-            f"{folder}: the checkpoint, of an early version, has no digests of the arrays in {ARRAYS}; whether "
-            "they are those of the run is not checked",
+            f"{folder}: the checkpoint, of an early version, has no digests of the arrays in {ARRAYS}; "
+            "whether they are those of the run is not checked",
             UserWarning,
             stacklevel=3,
         )

@@ -271,9 +271,9 @@ def _from_folder(folder: Path, device: str) -> TrainedModel:
 
     if not (folder / LIST).is_file():
         raise ValueError(
-            f"{folder} has no {LIST}, the digests of its files, as models that early versions saved: a file may "
-            "have been changed. Save the model again from its run; where you trust the files, make the list in "
-            f"their folder: sha256sum *.* > {LIST}"
+            f"{folder} has no {LIST}, the digests of its files, as models that early versions saved: a file "
+            "may have been changed. Save the model again from its run; where you trust the files, make the "
+            f"list in their folder: sha256sum *.* > {LIST}"
         )
     check_folder(folder, FILES)
     at = choose_device(device)

@@ -88,12 +88,16 @@ def test_a_folder_of_another_user_is_named(
             return io.BytesIO()
 
         monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-        with pytest.raises(SystemExit, match=f"Permission denied: '{place}': .* another user's.*copy of your own"):
+        with pytest.raises(
+            SystemExit, match=f"Permission denied: '{place}': .* another user's.*copy of your own"
+        ):
             make_env.make(tmp_path / ".venv")
     assert calls == []
 
 
-@pytest.mark.parametrize(("has", "said"), [(True, "the lines above say why"), (False, "apt install python3-venv")])
+@pytest.mark.parametrize(
+    ("has", "said"), [(True, "the lines above say why"), (False, "apt install python3-venv")]
+)
 def test_a_package_is_advised_where_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has: bool, said: str
 ) -> None:

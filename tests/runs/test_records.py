@@ -82,7 +82,10 @@ def test_a_record_that_was_changed_or_has_no_digest_is_named_and_left_out(tmp_pa
     [
         (lambda c: c.pop("metrics"), "metrics"),
         (lambda c: c.update(best_epoch="1", speed=2), "best_epoch, speed"),
-        (lambda c: c["settings"].update(method=None, data_options="x"), r"settings\.method, settings\.data_options"),
+        (
+            lambda c: c["settings"].update(method=None, data_options="x"),
+            r"settings\.method, settings\.data_options",
+        ),
         (lambda c: c["metrics"].pop("test"), r"metrics\.test"),
         (lambda c: c["curves"].append(1), r"curves\.2"),
     ],
@@ -103,7 +106,8 @@ def test_the_commit_of_a_checkout_of_another_user_says_why(monkeypatch):
     """As git says it; two users at once are not at hand."""
 
     def refused(*_, **__):
-        raise subprocess.CalledProcessError(128, "git", stderr="fatal: detected dubious ownership in repository at '/x'\nTo add an exception for this directory, call:\n\tgit config --global --add safe.directory /x")
+        said = "fatal: detected dubious ownership\n\tgit config --global --add safe.directory /x"
+        raise subprocess.CalledProcessError(128, "git", stderr=said)
 
     monkeypatch.setattr(subprocess, "run", refused)
     said = machine.environment(torch.device("cpu"))["commit"]

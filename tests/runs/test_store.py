@@ -154,10 +154,12 @@ def test_a_table_that_was_changed_is_refused_and_the_run_is_named(table, edit, s
         nclib.table(table.parent)
 
 
-@pytest.mark.parametrize(("column", "said"), [("sha256", "has no digest"), ("settings.method", "settings.method")])
+@pytest.mark.parametrize(
+    ("column", "said"), [("sha256", "has no digest"), ("settings.method", "settings.method")]
+)
 def test_a_row_that_lacks_a_part_is_named(table, column, said):
     """A list of digests that was made again does not hide it."""
-    head, first, *rest = list(csv.reader(table.open()))
+    head, first, *rest = list(csv.reader(table.read_text().splitlines()))
     first[head.index(column)] = ""
     with table.open("w", newline="") as file:
         csv.writer(file).writerows([head, first, *rest])
