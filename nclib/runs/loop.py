@@ -310,7 +310,7 @@ def epoch_arrays(folder: str | Path) -> dict[int, dict[str, np.ndarray]]:
     FileNotFoundError
         When the checkpoint of the run, or a file of arrays that it names, is not there.
     ValueError
-        When a file is damaged, was changed, or is that of another epoch or run: a checkpoint holds their digests.
+        When a file is damaged, was changed, or is that of another epoch or run: checkpoints hold digests.
     """
     folder, result = Path(folder), dict[int, dict[str, np.ndarray]]()
     for name, stated in _arrays_of(checkpoint.load(folder / CHECKPOINT), folder).items():

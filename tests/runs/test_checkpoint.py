@@ -209,7 +209,7 @@ def test_arrays_beside_a_checkpoint_of_an_early_version_are_read_with_a_warning(
     for content in (b"junk", first.read_bytes()[:-20]):
         first.write_bytes(content)
         with (
-            pytest.warns(UserWarning),
+            pytest.warns(UserWarning, match="has no digests"),
             pytest.raises(ValueError, match=r"001\.npz is not a file of arrays, or damaged"),
         ):
             epoch_arrays(tmp_path)

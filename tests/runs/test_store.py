@@ -184,6 +184,11 @@ def test_curves_that_were_changed_are_refused(table):
     assert len(nclib.table(table)) == 2  # without the curves
     with pytest.raises(ValueError, match=r"g\.npz was changed: .*Changed: a\. "):
         load_record(table / "b")
+    data = table.with_suffix(".npz").read_bytes()
+    for where in range(10, len(data), len(data) // 9):
+        table.with_suffix(".npz").write_bytes(data[:where] + bytes([data[where] ^ 4]) + data[where + 1 :])
+        with pytest.raises(ValueError, match=r"g\.npz was changed: "):
+            load_record(table / "b")
 
 
 def test_nothing_beside_a_table_counts(table):
