@@ -361,7 +361,7 @@ def _changed(path: Path) -> str:
             whole = {**content, "curves": own}
             if stated != own_sum(whole) or remarks != as_stored(path, whole).remarks:
                 found.append(content["name"])
-    except Exception as error:  # whatever a damaged file makes of the readers; the digest has named it already
+    except Exception as error:  # damaged content may raise anything
         return f"It cannot be read either ({error}). "
     if not found:
         return "Each run matches its own digest: rows were added, left out or moved, or the list was edited. "
