@@ -225,7 +225,11 @@ def check_form(content: Mapping[str, Any], path: str | Path) -> None:
     wrong = [k for k in {**kinds, **parts} if type(parts.get(k)).__name__ != kinds.get(k)]
     if not wrong:
         settings, metrics = parts["settings"], {"test": None, **parts["metrics"]}
-        wrong += [] if isinstance(settings.get("method"), str) else ["settings.method"]
+        names = {"method": None, "model": ""}
+        wrong += [
+            f"settings.{k}" for k, usual in names.items() if not isinstance(settings.get(k, usual), str)
+        ]
+        wrong += ["environment.numerics"] * (type(parts["environment"].get("numerics", 1)) is not int)
         wrong += [f"settings.{k}" for k in MAPPINGS if not isinstance(settings.get(k, {}), dict)]
         wrong += [f"metrics.{k}" for k, group in metrics.items() if not isinstance(group, dict)]
         wrong += [f"curves.{i}" for i, row in enumerate(parts["curves"], 1) if not isinstance(row, dict)]

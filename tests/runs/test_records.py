@@ -83,10 +83,11 @@ def test_a_record_that_was_changed_or_has_no_digest_is_named_and_left_out(tmp_pa
         (lambda c: c.pop("metrics"), "metrics"),
         (lambda c: c.update(best_epoch="1", speed=2), "best_epoch, speed"),
         (
-            lambda c: c["settings"].update(method=None, data_options="x"),
-            r"settings\.method, settings\.data_options",
+            lambda c: c["settings"].update(method=None, model=5, data_options="x"),
+            "settings.method, settings.model, settings.data_options",
         ),
         (lambda c: c["metrics"].pop("test"), r"metrics\.test"),
+        (lambda c: c["environment"].update(numerics="1"), "environment.numerics"),
         (lambda c: c["curves"].append(1), r"curves\.2"),
     ],
 )
