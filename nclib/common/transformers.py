@@ -5,18 +5,48 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+SAFE = {"local_files_only": True, "trust_remote_code": False}
+"""Options of every ``from_pretrained``: nothing is fetched, and no Python file beside the weights runs."""
 
-def library_for(option: str) -> Any:
-    """Import the library, or raise a ValueError with the model's option that needs it."""
+DESCRIPTIONS = ("config.json", "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
+"""Files that may ask for Python files of their folder, under ``auto_map``."""
+
+
+def library_for(source: str, option: str) -> Any:
+    """Import the library for a folder of weights that brings no code of its own.
+
+    Parameters
+    ----------
+    source, option : str
+        As in :func:`nclib.models.pretrained.load`.
+
+    Raises
+    ------
+    ValueError
+        If the library is missing, or a description of the network asks for code that it does not have.
+    """
     try:
-        return importlib.import_module("transformers")
+        library = importlib.import_module("transformers")
     except ImportError as error:
         raise ValueError(
             f"{option} needs the library transformers: "
             "pip install -e '.[pretrained]' in the source folder of nclib"
         ) from error
+    for name in DESCRIPTIONS:
+        try:
+            file = library.utils.cached_file(source, name, local_files_only=True)
+            asks = '"auto_map"' in Path(file or "").read_text("utf8", "replace")
+        except OSError:  # not there; what is needed is named where it is read
+            continue
+        if asks:
+            raise ValueError(
+                f"{option}={source!r}: {name} asks for Python files of its own (auto_map), which are never run; "
+                "give a network that the library transformers knows without them"
+            )
+    return library
 
 
 @contextlib.contextmanager
@@ -51,13 +81,13 @@ def load_tokenizer(source: str, option: str, reader: str = "text_words") -> Any:
     Raises
     ------
     ValueError
-        If its files or the library are missing, or a file is damaged.
+        If its files or the library are missing, a file is damaged, or one asks for code of its own.
     """
-    library = library_for(option)
+    library = library_for(source, option)
     missing = ValueError(f"{option}={source!r} has no tokenizer's files, which {reader} needs")
     with quietly(library):
         try:
-            found = library.AutoTokenizer.from_pretrained(source, local_files_only=True)
+            found = library.AutoTokenizer.from_pretrained(source, **SAFE)
         except (OSError, ValueError) as error:
             raise missing from error
         except Exception as error:  # of the library's own parsers

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nclib.common.files import digest
 from nclib.common.tokens import Tokens
-from nclib.common.transformers import library_for, load_tokenizer, quietly
+from nclib.common.transformers import SAFE, library_for, load_tokenizer, quietly
 from nclib.models import residual
 from nclib.models.encoders import l2, word_mask, xavier_linear
 
@@ -82,15 +82,15 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
     Raises
     ------
     ValueError
-        If the library or the files are missing or damaged, the network is of another kind, or a weight is
-        missing or has another shape.
+        If the library or the files are missing or damaged, a file asks for code of its own, the network is of
+        another kind, or a weight is missing or has another shape.
     """
     if kind == "resnet" and (file := residual.file_in(source)):
         return residual.load(file, option)
-    library, given = library_for(option), f"{option}={source!r}"
+    library, given = library_for(source, option), f"{option}={source!r}"
     with quietly(library):
         with _reading(given):
-            found = library.AutoConfig.from_pretrained(source, local_files_only=True).model_type
+            found = library.AutoConfig.from_pretrained(source, **SAFE).model_type
         kinds = (kind,) if isinstance(kind, str) else kind
         if found not in kinds:
             wanted = " or ".join(map(repr, kinds))
@@ -98,7 +98,7 @@ def load(kind: str | tuple[str, ...], source: str, option: str, *, finetune: boo
         with _reading(given):
             model, report = getattr(library, CLASSES[found]).from_pretrained(
                 source,
-                local_files_only=True,
+                **SAFE,
                 output_loading_info=True,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # reported below
@@ -501,7 +501,7 @@ class PictureReader(Frozen):
         quiet = ("_raise_exceptions_for_missing_entries", "_raise_exceptions_for_connection_errors")
         file = None
         if not isinstance(tower, residual.ResidualNetwork):
-            file = library_for("image_folder").utils.cached_file(
+            file = library_for(folder, "image_folder").utils.cached_file(
                 folder, "preprocessor_config.json", local_files_only=True, **dict.fromkeys(quiet, False)
             )
         found = json.loads(Path(file).read_text(encoding="utf8")) if file else {}
@@ -598,12 +598,12 @@ class TwoTowers:
     """
 
     def __init__(self, source: str, option: str = "model", device: str = "cpu") -> None:
-        library = library_for(option)
+        library = library_for(source, option)
         self.model = load(("clip", "siglip", "siglip2"), source, option, finetune=False).to(device)
         self.tokenizer = load_tokenizer(source, option, "reading captions")
         with quietly(library):
             try:
-                self.processor = library.AutoImageProcessor.from_pretrained(source, local_files_only=True)
+                self.processor = library.AutoImageProcessor.from_pretrained(source, **SAFE)
             except (OSError, ValueError) as error:
                 raise ValueError(
                     f"{option}={source!r} has no preprocessor_config.json, which says how to prepare pictures"

@@ -11,9 +11,11 @@ import pytest
 
 import nclib
 from nclib.auditing import SCORES, Audit, Pairs
-from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of
+from nclib.auditing.neighbours import find_neighbours
+from nclib.auditing.pairs import FOLDS, WIDTH, exchange, fold_of, from_arrays
 from nclib.auditing.result import COLUMNS
 from nclib.auditing.scores import PARTS
+from nclib.auditing.steps import draw_queries, score_queries
 
 
 def made(n=400, wrong=80, d=32, noise=0.6, seed=0):
@@ -213,6 +215,26 @@ def test_auto_takes_the_score_that_tells_exchanged_pairs_best():
     measured = audit.settings["auroc_on_exchanged"]
     assert set(measured) == {*PARTS, "combined"}
     assert audit.score == max(measured, key=measured.get)
+
+
+def test_the_area_of_a_score_is_that_of_given_over_exchanged_pairs():
+    images, captions, _ = made()
+    pairs = from_arrays(images, captions)
+    near = find_neighbours(pairs, 20, progress=False)
+    queries = draw_queries(pairs, near, np.random.default_rng(0))
+    scored = score_queries("cosine", pairs, near, queries, 0)
+    given, exchanged, *_ = scored.values
+    above = (given[:, None] > exchanged).mean() + 0.5 * (given[:, None] == exchanged).mean()
+    assert scored.auroc["cosine"] == pytest.approx(above, abs=1e-12)
+
+
+def test_a_check_of_some_pairs_measures_the_calibration_of_these():
+    audit, order = example()
+    wrong = order != np.arange(len(order))
+    found = audit.check({str(i): bool(wrong[i]) for i in range(0, 400, 2)})
+    assert (found["n"], found["n_wrong"]) == (200, 40)
+    p = audit.table["p_wrong"].to_numpy()[::2]
+    assert found["calibration_error"] == nclib.noise.calibration(1 - p, ~wrong[::2])["ece"]
 
 
 # ------------------------------------------------------------------------------------------- labels

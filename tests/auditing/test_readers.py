@@ -2,15 +2,19 @@
 
 import io
 import json
+import sys
 import tarfile
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from nclib.auditing.embed import read_pairs
-from nclib.data.readers import UnreadableError, list_pairs
+from nclib.data.readers import UnreadableError, hub, list_pairs
+from nclib.data.readers.listing import Hints
 from nclib.data.row_writer import ConvertError
 
 HOSTILE = [
@@ -552,6 +556,13 @@ def test_splits_must_be_chosen():
         list_pairs(parts, split="dev")
     with pytest.raises(ValueError, match=r"no column of captions|no column of pictures"):
         list_pairs(Table(image=["a"], label=[1]))
+
+
+def test_a_library_that_runs_the_script_of_a_data_set_is_refused(monkeypatch):
+    monkeypatch.setattr(hub, "no_package", lambda: False)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(__version__="3.6.0"))
+    with pytest.raises(ImportError, match=r"owner/name needs datasets 4 or later, 3.6.0 is installed"):
+        hub.read_hub(Path("owner/name"), Hints())
 
 
 def test_no_reader_leaves_files_open(tmp_path):

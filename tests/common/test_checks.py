@@ -20,7 +20,7 @@ REFUSED = [
     ),
     (lambda: check_array("x", np.zeros(2, ">f4"), "float32", 2), "got float32 in foreign byte order (2,)"),
     (lambda: check_array("", [1], "booleans", 1), "must be booleans (1,), got list"),
-    (lambda: check_within("rows", np.array([0, 4, -1]), 3), "rows must lie in 0..2, got 4 at place 1"),
+    (lambda: check_within("rows", np.array([0, 3, -1]), 3), "rows must lie in 0..2, got 3 at place 1"),
     (lambda: check_rows("x", 4, pairs=3, pictures=2), "x must have 3 (pairs) or 2 (pictures) rows, got 4"),
 ]
 

@@ -11,7 +11,7 @@ from nclib.label_noise import LabelBatch
 from nclib.label_noise.elrcmr import early_learning, moving_weight, update_targets, within_modality
 from nclib.label_noise.mrl import cross_entropy, multimodal_contrast, robust_clustering
 from nclib.label_noise.parts import correction as correct
-from nclib.label_noise.parts.label_report import RelationLog
+from nclib.label_noise.parts.label_report import RelationLog, label_report
 from nclib.label_noise.uot_rcl import row_shares
 from nclib.ot import label_transport, partial_exact
 
@@ -340,6 +340,15 @@ def test_mrl():
     assert cross_entropy(MT @ C2, YT).mean().item() == pytest.approx(0.704142, abs=1e-6)
 
 
+@pytest.mark.parametrize("tau", [0.3, 1.0, 2.5])
+def test_contrast_over_both_modalities_equals_a_loop(tau):
+    z = torch.cat([MV, MT])
+    s = torch.exp(z @ z.T / tau)
+    share = [s[a, (a + 3) % 6] / (s[a].sum() - s[a, a]) for a in range(6)]  # of the positive, without itself
+    wanted = torch.stack([-(share[a] * share[a + 3]).log() for a in range(3)])
+    torch.testing.assert_close(multimodal_contrast(MV, MT, tau), wanted)
+
+
 def test_robust_clustering_keeps_precision_where_the_class_is_certain():
     logits = t([[40.0, 0.0]])
     assert robust_clustering(logits, torch.tensor([0])).item() == pytest.approx(-40.0, abs=1e-9)
@@ -390,6 +399,18 @@ def test_deep_sm_is_mrl_with_cross_entropy_alone():
     assert terms["clustering"].item() == pytest.approx(0.426121 + 0.704142, abs=1e-5)
     assert terms["contrast"].item() == 0
     assert np.isfinite(terms["clustering"].item())
+
+
+def test_label_report_by_hand():
+    corrected = t([[0.6, 0.2, 0.0], [0.0, 0.4, 0.0], [0.1, 0.3, 0.0], [0.0, 0.0, 0.0]])
+    assert label_report(corrected, torch.tensor([0, 1, 0, 2])) == pytest.approx(
+        {
+            "corrected_accuracy": 0.5,  # the empty row names class 0
+            "corrected_accuracy_by_mass": 1.2 / 1.6,
+            "corrected_mass_right": 1.1 / 1.6,
+        }
+    )
+    assert label_report(0 * corrected, torch.zeros(4, dtype=torch.long))["corrected_mass_right"] == 0
 
 
 def test_relation_report_by_hand():

@@ -67,6 +67,12 @@ def test_published_settings(method: str) -> None:
         assert {k: {**s, **s["method_options"]}[k] for k in expected} == expected
 
 
+def test_a_short_run_of_bicro_warms_up_on_half_of_a_batch() -> None:
+    """That many count by default in the official code, with five epochs in all as in other methods."""
+    s = resolve("bicro", preset="quick").flat()
+    assert (s["warmup_epochs"], s["epochs"], s["method_options"]["keep_ratio"]) == (3, 2, 0.5)
+
+
 def test_published_warm_up_of_decl() -> None:
     for dataset, usual, high in (("f30k", 5, 2), ("coco", 2, 1), ("cc152k", 5, 5)):
         rates = (0, 0.2, 0.4, 0.6, 0.8)

@@ -1,5 +1,6 @@
 """Pretrained encoders: equal to the networks written out, words and their pieces, and what is refused."""
 
+import contextlib
 import json
 import pickle
 import re
@@ -24,6 +25,7 @@ from nclib.models.pretrained import (
     Pictures,
     PretrainedCells,
     PretrainedText,
+    TwoTowers,
     load_tokenizer,
     piece_table,
 )
@@ -490,6 +492,42 @@ def test_damaged_files_are_named_without_unsafe_advice(tmp_path, name, content, 
         PretrainedText(len(WORDS), 5, kind="bert", folder=str(tmp_path), words_file=words)
     shown = "".join(traceback.format_exception(caught.value))
     assert "weights_only" not in shown.replace("weights_only=True", "")
+
+
+@pytest.mark.parametrize("kind", ["bert", "own"])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("config.json", "AutoConfig"),
+        ("config.json", "AutoModel"),
+        ("tokenizer_config.json", "AutoTokenizer"),
+        ("preprocessor_config.json", "AutoImageProcessor"),
+        ("processor_config.json", "AutoProcessor"),
+    ],
+)
+def test_code_beside_weights_is_refused_unasked_and_never_run(tmp_path, monkeypatch, kind, name, part):
+    """Whether or not the library has a class of its own for the network."""
+    bert_folder(tmp_path)
+    mark = tmp_path / "ran"
+    (tmp_path / "own.py").write_text(f"open({str(mark)!r}, 'w')\nclass Own: pass\n")
+    config = json.loads((tmp_path / "config.json").read_text()) | {"model_type": kind}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
+    code = [None, "own.Own"] if part == "AutoTokenizer" else "own.Own"
+    (tmp_path / name).write_text(json.dumps(found | {"auto_map": {part: code}}))
+    monkeypatch.setattr("builtins.input", lambda *text: pytest.fail("asks whether to run the code"))
+    message = re.escape(f"{str(tmp_path)!r}: {name} asks for Python files of its own (auto_map), which are never")
+    with pytest.raises(ValueError, match=f"text_folder={message}"):
+        text_encoder("bert", tmp_path)
+    with pytest.raises(ValueError, match=f"pieces={message}"):
+        load_tokenizer(str(tmp_path), "pieces")
+    with pytest.raises(ValueError, match=f"model={message}"):
+        TwoTowers(str(tmp_path))
+    monkeypatch.setattr("nclib.common.transformers.DESCRIPTIONS", ())  # the library's own lock holds as well
+    with contextlib.suppress(ValueError):
+        text_encoder("bert", tmp_path)
+        TwoTowers(str(tmp_path))
+    assert not mark.exists()
 
 
 def test_options_without_effect_are_named():

@@ -123,9 +123,11 @@ def _rows(part: Any, split: str, picture: str | None, named: bool) -> Rows:
 def _load(source: Path, split: str | None) -> Any:
     """Load a data set from a folder that the library saved, or by name from its cache."""
     if no_package():
-        raise ImportError(f"{source} needs the package datasets: pip install datasets")
+        raise ImportError(f"{source} needs the package datasets: pip install 'datasets>=4'")
     import datasets
 
+    if int(datasets.__version__.split(".")[0]) < 4:  # older ones run the script that a data set brings
+        raise ImportError(f"{source} needs datasets 4 or later, {datasets.__version__} is installed")
     if source.exists():
         return datasets.load_from_disk(str(source))
     was, datasets.config.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE, True
