@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_conda_takes_its_versions_from_the_lock() -> None:
 def test_one_version_everywhere() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf8"))
     assert citation["version"] == project()["version"] == nclib.__version__
-    assert citation["license"] == project()["license"]
+    assert str(project()["license"]).split(" AND ")[0] == citation["license"]
 
 
 def test_notebooks_are_stored_clean() -> None:
@@ -135,3 +136,13 @@ def test_the_book_is_made_in_either_preset() -> None:
     missing = make("paper", "ROOT=/nowhere")
     assert missing.returncode != 0
     assert "give the folder of the papers' data" in missing.stderr
+
+
+def test_the_licence_of_the_wheel_names_what_it_ships() -> None:
+    named = set(str(project()["license"]).split(" AND "))
+    assert named == {"MIT", "Apache-2.0", "CC-BY-4.0", "Unicode-DFS-2016"}
+    attribution = (ROOT / "nclib/data/emoji/ATTRIBUTION.md").read_text("utf8")
+    assert all(name.replace("-", " ").split()[0] in attribution for name in named)
+    texts = {path for pattern in project()["license-files"] for path in ROOT.glob(str(pattern))}  # type: ignore[attr-defined]
+    assert texts == {ROOT / "LICENSE", *(ROOT / "nclib").rglob("licences/*"), *(ROOT / "nclib").rglob("ATTRIBUTION.md")}
+    assert all((ROOT / script).is_file() for script in re.findall(r"tools/\w+\.py", attribution))
