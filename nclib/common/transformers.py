@@ -43,8 +43,8 @@ def library_for(source: str, option: str) -> Any:
             continue
         if asks:
             raise ValueError(
-                f"{option}={source!r}: {name} asks for Python files of its own (auto_map), which are never run; "
-                "give a network that the library transformers knows without them"
+                f"{option}={source!r}: {name} asks for Python files of its own (auto_map), which are "
+                "never run; give a network that the library transformers knows without them"
             )
     return library
 

@@ -516,7 +516,9 @@ def test_code_beside_weights_is_refused_unasked_and_never_run(tmp_path, monkeypa
     code = [None, "own.Own"] if part == "AutoTokenizer" else "own.Own"
     (tmp_path / name).write_text(json.dumps(found | {"auto_map": {part: code}}))
     monkeypatch.setattr("builtins.input", lambda *text: pytest.fail("asks whether to run the code"))
-    message = re.escape(f"{str(tmp_path)!r}: {name} asks for Python files of its own (auto_map), which are never")
+    message = re.escape(
+        f"{str(tmp_path)!r}: {name} asks for Python files of its own (auto_map), which are never"
+    )
     with pytest.raises(ValueError, match=f"text_folder={message}"):
         text_encoder("bert", tmp_path)
     with pytest.raises(ValueError, match=f"pieces={message}"):
