@@ -50,7 +50,7 @@ book: LIVE = --live l2rm
 ENGINE = $(if $(LIST)$(DRY),env,engine) # a plan is shown without Snakemake
 engine: env
 	@"$(PY)" -c 'import snakemake' 2>/dev/null || { echo 'Installing Snakemake ...'; \
-	"$(PY)" -m pip install --quiet --disable-pip-version-check -c book/requirements.lock -r book/grids/requirements.lock; }
+	"$(PY)" -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation -r book/grids/requirements.lock; }
 
 PAPER_GRIDS = $(sort $(basename $(notdir $(wildcard book/grids/paper_*.yml))))
 
@@ -95,6 +95,9 @@ test-all: engine ## run every test, the notebooks in a small size among them
 mutate: env ## change one operator or constant at a time; do the tests notice? SAMPLE=15 SEED=0 AREA=ot QUICK=1
 	@"$(PY)" tools/mutate.py $(call option,SAMPLE) $(call option,SEED) $(call option,AREA) $(if $(QUICK),--quick)
 
+fuzz: env ## look for what is wrong in silence, ten minutes of random cases: MINUTES=60 SEED=7 ONLY=solvers
+	@"$(PY)" tools/fuzz.py $(call option,MINUTES) $(call option,SEED) $(call option,ONLY)
+
 record: $(ENGINE) ## make the missing records of a grid: make record GRID=robust (LIST=1 shows the plan)
 	@"$(PY)" book/_ext/grid.py "$$GRID" $(grid_options)
 
@@ -118,6 +121,9 @@ lint: env ## ruff, mypy, banned phrases, and notebooks without outputs
 	@"$(PY)" tools/prose.py
 	@for nb in notebooks/*.ipynb; do \
 	[ ! -e "$$nb" ] || "$(PY)" -m nbstripout --keep-id --verify "$$nb" || exit 1; done
+
+wheel: env ## build the wheel and, beside it, its bill of materials (SBOM, CycloneDX), into dist
+	@"$(PY)" tools/make_wheel.py dist
 
 clean: ## remove the built pages, the live run and caches
 	rm -rf _build book/live .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -76,7 +76,8 @@ def wheel(folder: Path) -> Path:
     for name in SOURCES:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, source / name)
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source, at=folder)
+    how = ("-q", "--no-deps", "--no-build-isolation")  # setuptools is that of this environment
+    run(sys.executable, "-m", "pip", "wheel", *how, "-w", folder, source, at=folder)
     (found,) = folder.glob("*.whl")
     return found
 

@@ -14,17 +14,17 @@ import pytest
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Record the commands instead of running them; making an environment leaves its two files."""
+    """Record the commands in place of running them; an environment leaves its files, torch is for CPUs."""
     seen: list[list[str]] = []
 
-    def call(command: list[str]) -> int:
+    def call(command: list[str], **how: int) -> int:
         seen.append(command)
         if "venv" in command:
             python = Path(command[-1]) / "bin" / "python"
             python.parent.mkdir(parents=True)
             python.write_text("", "utf8")
             (Path(command[-1]) / "pyvenv.cfg").write_text("", "utf8")
-        return 0
+        return int(command[-1] in (make_env.HAS_TORCH, make_env.NEEDS_CUDA))
 
     monkeypatch.setattr(subprocess, "call", call)
     return seen
@@ -35,16 +35,39 @@ def test_the_second_call_installs_nothing(tmp_path: Path, calls: list[list[str]]
     make_env.make(venv)
     assert [("venv" in c, "install" in c, "check" in c) for c in calls] == [
         (True, False, False),
+        (False, False, False),  # no torch
         (False, True, False),
+        (False, True, False),
+        (False, False, False),  # for CPUs
         (False, True, False),
         (False, True, False),
         (False, False, True),
     ]
-    assert str(make_env.LOCK) in calls[1]
-    assert [call[-1] for call in calls[2:4]] == [str(project) for project in make_env.PROJECTS]
-    assert all("--no-deps" in call for call in calls[2:4])
+    assert [call[-1] for call in calls if "--require-hashes" in call] == [
+        str(make_env.CPU),
+        str(make_env.LOCK),
+    ]
+    assert [call[-1] for call in calls[5:7]] == [str(project) for project in make_env.PROJECTS]
+    assert all("--no-deps" in call for call in calls[5:7])
     make_env.make(venv)
-    assert len(calls) == 5
+    assert len(calls) == 8
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_torch_for_gpus_gets_its_libraries_by_digest_and_stays_where_it_is_there(
+    there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[list[str]] = []
+
+    def call(command: list[str], **how: int) -> int:
+        seen.append(command)
+        return int(command[-1] in (str(make_env.CPU), make_env.HAS_TORCH) and not there)
+
+    monkeypatch.setattr(subprocess, "call", call)
+    make_env.install("python")
+    locks = [command[-1] for command in seen if "--require-hashes" in command]
+    assert locks == [*([] if there else [str(make_env.CPU)]), str(make_env.LOCK), str(make_env.CUDA)]
+    assert ("taking that of the index" in capsys.readouterr().out) == (not there)
 
 
 def test_a_new_lock_installs_again_into_the_same_environment(tmp_path: Path, calls: list[list[str]]) -> None:
@@ -53,7 +76,7 @@ def test_a_new_lock_installs_again_into_the_same_environment(tmp_path: Path, cal
     note.write_text(json.dumps({**json.loads(note.read_text("utf8")), "key": "older"}), "utf8")
     make_env.make(tmp_path / ".venv")
     assert sum("venv" in c for c in calls) == 1
-    assert sum("install" in c for c in calls) == 6
+    assert sum("install" in c for c in calls) == 8
 
 
 def test_a_moved_environment_is_made_again(tmp_path: Path, calls: list[list[str]]) -> None:
@@ -69,7 +92,7 @@ def test_a_failed_installation_is_not_remembered(
 ) -> None:
     make_env.make(tmp_path / ".venv")
     (tmp_path / ".venv" / make_env.NOTE).unlink()
-    monkeypatch.setattr(subprocess, "call", lambda command: int("install" in command))
+    monkeypatch.setattr(subprocess, "call", lambda command, **how: int("install" in command))
     monkeypatch.setattr(make_env, "read_note", lambda venv: {"place": str(venv)})
     with pytest.raises(SystemExit, match="Installing stopped at"):
         make_env.make(tmp_path / ".venv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -9,12 +10,15 @@ import sys
 import tomllib
 from pathlib import Path
 
+import make_wheel
 import nbformat
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import nclib
+from nclib.common.files import digest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = {
@@ -23,11 +27,13 @@ TOP = {
 }
 
 
-def lock() -> dict[str, str]:
-    lines = (ROOT / "book" / "requirements.lock").read_text("utf8").splitlines()
-    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
-    assert all(len(pin) == 2 for pin in pins)
-    return {canonicalize_name(name): version for name, version in pins}
+def lock(name: str = "requirements.lock") -> dict[str, tuple[str, list[str]]]:
+    """Return version and digests of each package of a lock file."""
+    text = (ROOT / "book" / name).read_text("utf8").replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    pins = [(line[0].split("=="), line[1:]) for line in lines]
+    assert all(len(pin) == 2 for pin, _ in pins)
+    return {canonicalize_name(name): (version, hashes) for (name, version), hashes in pins}
 
 
 def project() -> dict[str, object]:
@@ -49,18 +55,24 @@ def test_the_lock_satisfies_the_project() -> None:
     wrong = [
         r
         for r in map(Requirement, wanted)
-        if not r.specifier.contains(pins.get(canonicalize_name(r.name), ""))
+        if not r.specifier.contains(pins.get(canonicalize_name(r.name), ("",))[0])
     ]
     assert wrong == []
-    assert pins["torch"] == "2.13.0"
+    assert pins["torch"][0] == "2.13.0"
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "cpu.lock", "cuda.lock", "grids/requirements.lock"])
+def test_every_pin_has_the_digests_of_its_files(name: str) -> None:
+    for package, (_, digests) in lock(name).items():
+        assert digests, package
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", one) for one in digests), package
+        assert len(set(digests)) == len(digests), package
 
 
 def test_conda_takes_its_versions_from_the_lock() -> None:
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text("utf8"))
-    conda = [d for d in environment["dependencies"] if isinstance(d, str)]
-    pip = next(d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
-    assert pip == ["-r book/requirements.lock", "-e .", "-e book"]
-    assert conda == ["python=3.11", "pip"]
+    text = (ROOT / "environment.yml").read_text("utf8")
+    assert yaml.safe_load(text)["dependencies"] == ["python=3.11", "pip"]
+    assert "book/_ext/make_env.py --active" in text
 
 
 def test_one_version_everywhere() -> None:
@@ -144,5 +156,27 @@ def test_the_licence_of_the_wheel_names_what_it_ships() -> None:
     attribution = (ROOT / "nclib/data/emoji/ATTRIBUTION.md").read_text("utf8")
     assert all(name.replace("-", " ").split()[0] in attribution for name in named)
     texts = {path for pattern in project()["license-files"] for path in ROOT.glob(str(pattern))}  # type: ignore[attr-defined]
-    assert texts == {ROOT / "LICENSE", *(ROOT / "nclib").rglob("licences/*"), *(ROOT / "nclib").rglob("ATTRIBUTION.md")}
+    assert texts == {
+        ROOT / "LICENSE",
+        *(ROOT / "nclib").rglob("licences/*"),
+        *(ROOT / "nclib").rglob("ATTRIBUTION.md"),
+    }
     assert all((ROOT / script).is_file() for script in re.findall(r"tools/\w+\.py", attribution))
+
+
+@pytest.mark.slow
+def test_the_wheel_has_a_bill_of_what_it_ships_and_requires(tmp_path: Path) -> None:
+    assert make_wheel.main([str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*.cdx.json")
+    (wheel,) = tmp_path.glob("*.whl")
+    bill = json.loads(path.read_text("utf8"))
+    own, parts = bill["metadata"]["component"], {part["name"]: part for part in bill["components"]}
+    assert own["licenses"] == [{"expression": project()["license"]}]
+    assert own["hashes"] == [{"alg": "SHA-256", "content": digest(wheel)}]
+    wanted = {canonicalize_name(Requirement(r).name) for r in project()["dependencies"]}  # type: ignore[attr-defined]
+    assert wanted < parts.keys()
+    needs = {row["ref"]: row["dependsOn"] for row in bill["dependencies"]}
+    assert {parts[name]["bom-ref"] for name in wanted} < set(needs[own["bom-ref"]])
+    assert {part["bom-ref"] for part in bill["components"]} == {ref for on in needs.values() for ref in on}
+    attribution = (ROOT / "nclib/data/emoji/ATTRIBUTION.md").read_text("utf8")
+    assert all(part["name"] in attribution for part in parts.values() if part["type"] == "data")
