@@ -54,8 +54,8 @@ def install(python: str) -> None:
     pip = [python, "-m", "pip", "--disable-pip-version-check"]
     quiet = [] if sys.stdout.isatty() else ["--quiet"]
     # Without bytecode, which Python makes of what is imported: half of the work of an installation.
-    install = [*pip, "install", *quiet, "--no-compile"]
-    locked = [*install, "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r"]
+    new = [*pip, "install", *quiet, "--no-compile"]
+    locked = [*new, "--require-hashes", "--no-deps", "--only-binary", ":all:", "-r"]
     editable = [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable"]
     quietly = {"stderr": subprocess.DEVNULL}
     has_torch = not subprocess.call([python, "-c", HAS_TORCH], **quietly)

@@ -127,7 +127,7 @@ def verified(one: Stored, root: str = "") -> tuple[str, str, int]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run ``nclib records verify``; return 0 when no number differs and every record could be read and made."""
+    """Run ``nclib records verify``; return 0 when all could be made, with the same numbers."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="nclib records verify", description=about, allow_abbrev=False)
     add = parser.add_argument

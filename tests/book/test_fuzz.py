@@ -13,7 +13,7 @@ import nclib
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["solvers", "slopes"])
+@pytest.mark.parametrize("kind", ["solvers", "slopes", "measures"])
 def test_a_round_finds_nothing(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCLIB_CACHE", str(tmp_path))
     assert fuzz.main(["--only", f"{kind}:1"]) == 0
